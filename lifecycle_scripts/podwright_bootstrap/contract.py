@@ -1,0 +1,186 @@
+"""What the constructs tell the nodes, and what the nodes tell the jobs.
+
+One class writes and reads ``provisioning_parameters.json``, one writes ``node.json``; every path both sides know is here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+# Written by the service before any script runs.
+# https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
+RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
+RESOURCE_CONFIG_VARIABLE = "SAGEMAKER_RESOURCE_CONFIG_PATH"
+PROVISIONING_PARAMETERS_NAME = "provisioning_parameters.json"
+PROVISIONING_PARAMETERS = RESOURCE_CONFIG.parent / PROVISIONING_PARAMETERS_NAME
+PROVISIONING_LOG = Path("/var/log/provision/provisioning.log")
+
+STATE_DIRECTORY = Path("/opt/podwright")
+NODE_JSON = STATE_DIRECTORY / "node.json"
+
+# Below the shared file system's mount path.
+SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
+ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content hash
+KEYS_DIRECTORY = "podwright/ssh"
+RUNS_DIRECTORY = "runs"  # one folder per training run
+
+SLURM_ROOT = Path("/opt/slurm")
+
+# Keys unknown to AWS's agent are ours to add; all of ours are below this one.
+OWN_KEY = "podwright"
+VERSION = "1.0.0"
+
+
+class ContractError(ValueError):
+    """The file does not say what this version of podwright needs; the message lists every problem."""
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """One instance group of Slurm compute nodes and the partition they join."""
+
+    instance_group_name: str
+    partition_name: str
+
+
+@dataclass(frozen=True)
+class InstanceFacts:
+    """What a node of this type must have, as the catalog says; the bootstrap compares, the sbatch is rendered from it."""
+
+    accelerator: str = ""  # "" | "gpu" | "neuron"
+    accelerators_per_node: int = 0
+    accelerator_name: str = ""  # "A10G", "H100", …
+    efa_interfaces: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingPayload:
+    """Where the training wheel and its locked requirements lie, and the hashes that prove them."""
+
+    wheel_s3_uri: str
+    wheel_sha256: str
+    requirements_s3_uri: str
+    requirements_sha256: str
+
+    @property
+    def environment_name(self) -> str:
+        """Name of the virtual environment built from exactly this payload."""
+        return self.wheel_sha256[:12] + "-" + self.requirements_sha256[:12]
+
+
+@dataclass(frozen=True)
+class ProvisioningParameters:
+    """The content of ``provisioning_parameters.json``.
+
+    Fields up to ``fsx_mountname`` are AWS's; the rest travels below ``OWN_KEY``. String values may be Terraform
+    references while the constructs write them.
+    """
+
+    cluster_name: str
+    controller_group: str
+    worker_groups: List[WorkerGroup]
+    login_group: Optional[str] = None
+    fsx_dns_name: Optional[str] = None
+    fsx_mountname: Optional[str] = None
+    lustre_mount_path: str = "/fsx"
+    region: str = ""
+    instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
+    training: Optional[TrainingPayload] = None
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Plain dictionary in the file's layout; keys that hold nothing are left out."""
+        aws = {
+            "version": VERSION,
+            "workload_manager": "slurm",
+            "controller_group": self.controller_group,
+            "login_group": self.login_group,
+            "worker_groups": [asdict(group) for group in self.worker_groups],
+            "fsx_dns_name": self.fsx_dns_name,
+            "fsx_mountname": self.fsx_mountname,
+        }
+        own = {
+            "cluster_name": self.cluster_name,
+            "region": self.region,
+            "lustre_mount_path": self.lustre_mount_path,
+            "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
+            "training": asdict(self.training) if self.training else None,
+        }
+        content = {key: value for key, value in aws.items() if value is not None}
+        content[OWN_KEY] = {key: value for key, value in own.items() if value is not None}
+        return content
+
+    @classmethod
+    def from_json(cls, text: str) -> ProvisioningParameters:
+        """Read the file's text.
+
+        Raises:
+            ContractError: not JSON, or keys are missing; all of them are named.
+        """
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME} is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME} must be an object, not {type(content).__name__}")
+        own = content.get(OWN_KEY, {})
+        missing = [key for key in ("controller_group", "worker_groups") if key not in content]
+        missing += [f"{OWN_KEY}.{key}" for key in ("cluster_name",) if key not in own]
+        if missing:
+            raise ContractError(
+                f"{PROVISIONING_PARAMETERS_NAME} lacks {', '.join(missing)}: "
+                "it was not written by this version of podwright's constructs; deploy the cluster stack again"
+            )
+        training = own.get("training")
+        return cls(
+            cluster_name=own["cluster_name"],
+            controller_group=content["controller_group"],
+            worker_groups=[_build(WorkerGroup, group) for group in content["worker_groups"]],
+            login_group=content.get("login_group"),
+            fsx_dns_name=content.get("fsx_dns_name"),
+            fsx_mountname=content.get("fsx_mountname"),
+            lustre_mount_path=own.get("lustre_mount_path", "/fsx"),
+            region=own.get("region", ""),
+            instance_facts={name: _build(InstanceFacts, facts) for name, facts in own.get("instance_facts", {}).items()},
+            training=_build(TrainingPayload, training) if training else None,
+        )
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """The content of ``node.json``: who this node is and what a job may count on."""
+
+    cluster_name: str
+    cluster_arn: str
+    hostname: str
+    instance_id: str
+    instance_group: str
+    instance_type: str
+    role: str  # "controller" | "login" | "compute"
+    partition: Optional[str]
+    accelerator: str
+    accelerators_per_node: int
+    accelerator_name: str
+    efa_interfaces: int
+    shared_root: str  # mount path of the shared file system
+    environment: Optional[str]  # the virtual environment jobs run in
+    wheel_sha256: Optional[str]
+
+    def to_json(self) -> str:
+        """Text of the file, stable key order."""
+        return json.dumps(asdict(self), indent=2, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> NodeRecord:
+        """Read the file's text; raises ``ContractError`` with what is missing."""
+        return _build(cls, json.loads(text))
+
+
+def _build(cls: Any, content: Mapping[str, Any]) -> Any:
+    """Make a dataclass of a mapping: unknown keys are a newer writer's and left alone, missing ones are named."""
+    try:
+        return cls(**{item.name: content[item.name] for item in fields(cls) if item.name in content})
+    except TypeError as error:
+        raise ContractError(f"{cls.__name__}: {error} (given: {', '.join(sorted(content))})") from error

@@ -1,0 +1,1 @@
+"""One YAML file in, a HyperPod Slurm cluster and a trained language model out."""

@@ -1,0 +1,1 @@
+"""The cloud and the cluster on one machine."""

@@ -1,0 +1,1 @@
+"""The two Terraform stacks: what you keep, and what you may destroy tonight."""

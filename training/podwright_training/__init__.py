@@ -1,0 +1,1 @@
+"""FSDP pre-training of Llama-family models on Slurm clusters."""
