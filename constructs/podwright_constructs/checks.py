@@ -43,8 +43,8 @@ def existing_network(*, vpc_id: str, subnet_ids: Sequence[str], security_group_i
         *_matches("vpc_id", vpc_id, re.compile(r"vpc-\w+"), "an id like vpc-0123456789abcdef0"),
         *_matches("security_group_id", security_group_id, re.compile(r"sg-\w+"), "an id like sg-0123456789abcdef0"),
     ]
-    if not 1 <= len(subnet_ids) <= facts.SUBNETS_MAX:
-        problems.append(Problem("subnet_ids", list(subnet_ids), f"1 to {facts.SUBNETS_MAX} subnets"))
+    if not 1 <= len(subnet_ids) <= facts.MAX_SUBNETS:
+        problems.append(Problem("subnet_ids", list(subnet_ids), f"1 to {facts.MAX_SUBNETS} subnets"))
     for index, subnet_id in enumerate(subnet_ids):
         allowed = "an id like subnet-0123456789abcdef0"
         problems += _matches(f"subnet_ids[{index}]", subnet_id, re.compile(r"subnet-\w+"), allowed)
@@ -54,8 +54,8 @@ def existing_network(*, vpc_id: str, subnet_ids: Sequence[str], security_group_i
 def lustre_file_system(*, capacity_gib: int, throughput_mbps_per_tib: int, mount_path: str) -> list[Problem]:
     """Problems of a Lustre file system to be created."""
     problems = [*_lustre_capacity(capacity_gib), *_mount_path(mount_path)]
-    if throughput_mbps_per_tib not in facts.LUSTRE_THROUGHPUTS_MBPS_PER_TIB:
-        allowed = _one_of(facts.LUSTRE_THROUGHPUTS_MBPS_PER_TIB)
+    if throughput_mbps_per_tib not in facts.LUSTRE_THROUGHPUTS:
+        allowed = facts.LUSTRE_THROUGHPUT_TEXT
         problems.append(Problem("throughput_mbps_per_tib", throughput_mbps_per_tib, allowed))
     return problems
 
@@ -73,11 +73,11 @@ def existing_lustre(*, dns_name: str, mount_name: str, mount_path: str) -> list[
 def training_bucket(*, bucket_prefix: str, on_destroy: str) -> list[Problem]:
     """Problems of a bucket to be created."""
     allowed = (
-        f"lower-case letters, digits, dots and hyphens, beginning with {facts.BUCKET_NAME_START}, "
-        f"at most {facts.BUCKET_PREFIX_MAX_LENGTH} characters"
+        f"lower-case letters, digits, dots and hyphens, beginning with {facts.BUCKET_NAME_PREFIX}, "
+        f"at most {facts.MAX_BUCKET_PREFIX_LENGTH} characters"
     )
     problems = _bucket_name("bucket_prefix", bucket_prefix, facts.BUCKET_PREFIX_PATTERN, allowed)
-    if not problems and len(bucket_prefix) > facts.BUCKET_PREFIX_MAX_LENGTH:
+    if not problems and len(bucket_prefix) > facts.MAX_BUCKET_PREFIX_LENGTH:
         problems.append(Problem("bucket_prefix", bucket_prefix, allowed))
     if on_destroy not in ON_DESTROY:
         problems.append(Problem("on_destroy", on_destroy, _one_of(ON_DESTROY)))
@@ -86,7 +86,7 @@ def training_bucket(*, bucket_prefix: str, on_destroy: str) -> list[Problem]:
 
 def existing_bucket(*, name: str) -> list[Problem]:
     """Problems of the name of a bucket that exists."""
-    allowed = f"3 to 63 lower-case letters, digits, dots and hyphens, beginning with {facts.BUCKET_NAME_START}"
+    allowed = f"3 to 63 lower-case letters, digits, dots and hyphens, beginning with {facts.BUCKET_NAME_PREFIX}"
     return _bucket_name("name", name, facts.BUCKET_NAME_PATTERN, allowed)
 
 
@@ -104,11 +104,11 @@ def cluster(
     *, cluster_name: str, instance_groups: Sequence[InstanceGroup], node_recovery: str, tags: Sequence[str]
 ) -> list[Problem]:
     """Problems of a cluster and of all its instance groups; ``tags`` are the keys."""
-    problems = _name("cluster_name", cluster_name, facts.CLUSTER_NAME_MAX_LENGTH)
+    problems = _name("cluster_name", cluster_name, facts.MAX_CLUSTER_NAME_LENGTH)
     if node_recovery not in NODE_RECOVERIES:
         problems.append(Problem("node_recovery", node_recovery, _one_of(NODE_RECOVERIES)))
-    if len(tags) > facts.CLUSTER_TAGS_MAX:
-        problems.append(Problem("tags", f"{len(tags)} tags", f"at most {facts.CLUSTER_TAGS_MAX}"))
+    if len(tags) > facts.MAX_CLUSTER_TAGS:
+        problems.append(Problem("tags", f"{len(tags)} tags", f"at most {facts.MAX_CLUSTER_TAGS}"))
     problems += [Problem("tags", key, "keys that do not begin with aws:") for key in tags if key.startswith("aws:")]
     return problems + cluster_instance_groups(instance_groups)
 
@@ -125,16 +125,16 @@ def cluster_instance_groups(groups: Sequence[InstanceGroup]) -> list[Problem]:
 
 def instance_group(group: InstanceGroup) -> list[Problem]:
     """Problems of one group, its arguments named without a prefix."""
-    problems = _name("name", group.name, facts.INSTANCE_GROUP_NAME_MAX_LENGTH)
+    problems = _name("name", group.name, facts.MAX_CLUSTER_NAME_LENGTH)
     if group.role not in ROLES:
         problems.append(Problem("role", group.role, _one_of(ROLES)))
-    least = 0 if group.role == "compute" else 1
-    most = 1 if group.role == "controller" else facts.INSTANCE_COUNT_MAX
+    least = facts.MIN_INSTANCE_COUNT if group.role == "compute" else 1
+    most = 1 if group.role == "controller" else facts.MAX_INSTANCE_COUNT
     if not least <= group.count <= most:
         allowed = "1" if least == most else f"{least} to {most}"
         problems.append(Problem("count", group.count, f"{allowed} for a {group.role} group"))
-    if not facts.VOLUME_GIB_MIN <= group.volume_gib <= facts.VOLUME_GIB_MAX:
-        problems.append(Problem("volume_gib", group.volume_gib, f"{facts.VOLUME_GIB_MIN} to {facts.VOLUME_GIB_MAX}"))
+    if not facts.MIN_VOLUME_GIB <= group.volume_gib <= facts.MAX_VOLUME_GIB:
+        problems.append(Problem("volume_gib", group.volume_gib, f"{facts.MIN_VOLUME_GIB} to {facts.MAX_VOLUME_GIB}"))
     return [*problems, *_partition(group), *_instance_type(group)]
 
 
@@ -143,7 +143,7 @@ def _partition(group: InstanceGroup) -> Iterator[Problem]:
         return
     if group.role != "compute":
         yield Problem("partition", group.partition, "none", f"Only compute groups join a partition, not {group.role}.")
-    elif not facts.PARTITION_NAME_PATTERN.fullmatch(group.partition):
+    elif not facts.CLUSTER_NAME_PATTERN.fullmatch(group.partition):
         yield Problem("partition", group.partition, "letters, digits and hyphens, no hyphen first or last")
 
 
@@ -154,14 +154,14 @@ def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
         yield Problem("instance_type", group.instance_type, "a type that SageMaker accepts in a cluster", hint)
         return
     most = InstanceType.of(group.instance_type).max_threads_per_core
-    if not 1 <= group.threads_per_core <= most:
-        allowed = f"{_one_of(range(1, most + 1))} on {group.instance_type}"
+    if not facts.MIN_THREADS_PER_CORE <= group.threads_per_core <= most:
+        allowed = f"{_one_of(range(facts.MIN_THREADS_PER_CORE, most + 1))} on {group.instance_type}"
         yield Problem("threads_per_core", group.threads_per_core, allowed)
 
 
 def _composition(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
-    if not 1 <= len(groups) <= facts.INSTANCE_GROUPS_MAX:
-        yield Problem("instance_groups", f"{len(groups)} groups", f"1 to {facts.INSTANCE_GROUPS_MAX} groups")
+    if not 1 <= len(groups) <= facts.MAX_INSTANCE_GROUPS:
+        yield Problem("instance_groups", f"{len(groups)} groups", f"1 to {facts.MAX_INSTANCE_GROUPS} groups")
     names = Counter(group.name for group in groups)
     for name, times in names.items():
         if times > 1:
@@ -178,8 +178,8 @@ def _composition(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
 def _cidr(argument: str, block: str) -> list[Problem]:
     if _is_reference(block):
         return []
-    shortest, longest = facts.CIDR_PREFIX_LENGTH_MIN, facts.CIDR_PREFIX_LENGTH_MAX
-    allowed = f"an IPv4 block from /{shortest} to /{longest}, like 10.0.0.0/{shortest}"
+    shortest, longest = facts.MIN_CIDR_PREFIX_LENGTH, facts.MAX_CIDR_PREFIX_LENGTH
+    allowed = f"an IPv4 block of {facts.VPC_PREFIX_TEXT}, like 10.0.0.0/{shortest}"
     try:
         network = IPv4Network(block)
     except ValueError as error:
@@ -199,12 +199,12 @@ def _layout(*, cidr: str, public_subnet_cidr: str, private_subnet_cidr: str) -> 
 
 
 def _lustre_capacity(capacity_gib: int) -> Iterator[Problem]:
-    least, step = facts.LUSTRE_CAPACITY_GIB_MIN, facts.LUSTRE_CAPACITY_GIB_STEP
+    least, step = facts.MIN_LUSTRE_CAPACITY_GIB, facts.LUSTRE_CAPACITY_STEP_GIB
     if capacity_gib == least or (capacity_gib > 0 and capacity_gib % step == 0):
         return
     below = capacity_gib // step * step
     closest = min((least, below or least, below + step), key=lambda size: abs(size - capacity_gib))
-    yield Problem("capacity_gib", capacity_gib, f"{least} or a multiple of {step}", f"The closest is {closest}.")
+    yield Problem("capacity_gib", capacity_gib, facts.LUSTRE_CAPACITY_TEXT, f"The closest is {closest}.")
 
 
 def _mount_path(mount_path: str) -> list[Problem]:
@@ -220,8 +220,8 @@ def _name(argument: str, name: str, max_length: int) -> list[Problem]:
 
 def _bucket_name(argument: str, name: str, pattern: re.Pattern[str], allowed: str) -> list[Problem]:
     problems = _matches(argument, name, pattern, allowed)
-    if not problems and not _is_reference(name) and not name.startswith(facts.BUCKET_NAME_START):
-        hint = f"SageMaker reads lifecycle scripts only from buckets whose name begins with {facts.BUCKET_NAME_START}."
+    if not problems and not _is_reference(name) and not name.startswith(facts.BUCKET_NAME_PREFIX):
+        hint = f"SageMaker reads lifecycle scripts only from buckets whose name begins with {facts.BUCKET_NAME_PREFIX}."
         problems.append(Problem(argument, name, allowed, hint))
     return problems
 
