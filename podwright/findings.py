@@ -28,8 +28,8 @@ class Level(str, Enum):
 class Finding:
     """One thing to say about a settings file.
 
-    ``line`` and ``column`` count from 1; both are None for settings that were not read from a file. ``width`` is how many
-    characters the caret underlines.
+    ``line`` and ``column`` count from 1; both are None for settings that no file gave. The caret underlines ``width``
+    characters.
     """
 
     level: Level
