@@ -1,0 +1,502 @@
+"""The rehearsal: everything a user would do on AWS, done on this machine, as a list of named steps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+
+from podwright import names
+from podwright.rehearsal import processes
+from podwright.rehearsal.aws import AwsStandIn
+from podwright.rehearsal.progress import Progress
+from podwright.rehearsal.slurm import Node, SlurmStandIn
+from podwright.rehearsal.supplies import CACHE, CHECKOUT, Supplies
+from podwright.rehearsal.terraform import terraform_environment
+from podwright.settings import Settings
+from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
+from podwright_constructs.catalog import InstanceType
+from podwright_training.run import RunFolder
+
+DIRECTORY = CACHE / "rehearsal"
+RUN_NAME = "rehearsal"
+HOSTS = 2
+RANKS_PER_HOST = 2
+MAX_STEPS = 200
+CHECKPOINT_FREQ = 40
+STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
+TRAINER_ARGUMENTS = (
+    *("--preset", "tiny"),
+    *(
+        "--max_steps",
+        str(MAX_STEPS),
+        "--checkpoint_freq",
+        str(CHECKPOINT_FREQ),
+        "--validation_freq",
+        str(CHECKPOINT_FREQ),
+    ),
+    *("--data_streams", "4", "--bf16", "0", "--sharding_strategy", "full"),
+)
+BOOT_TIMEOUT_S = 900
+TRAIN_TIMEOUT_S = 900
+DIGITS = 4  # to which perplexity must agree
+
+
+class StepFailed(RuntimeError):  # noqa: N818 - it is what happened, as in Slurm's own states
+    """A step did not do what it is for: which, where, the last lines of its log, and where the whole log is."""
+
+    def __init__(self, message: str, *, host: str = "this machine", log: Path | None = None, lines: int = 15) -> None:
+        super().__init__(message)
+        self.message, self.host, self.log = message, host, log
+        text = log.read_text(errors="replace") if log and log.exists() else ""
+        self.tail = text.splitlines()[-lines:]
+
+
+@dataclass
+class Figures:
+    """What the summary tells."""
+
+    resources_applied: int = 0
+    second_plan: str = ""
+    nodes_idle: str = ""
+    bootstrap_again: str = ""
+    loss: str = ""
+    kill: str = ""
+    perplexity: str = ""
+    resources_left: str = ""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value of each line of the summary."""
+        return [(name.replace("_", " "), str(value)) for name, value in vars(self).items()]
+
+
+@dataclass
+class Rehearsal:
+    """One rehearsal of one configuration. The steps run in the order of ``STEPS`` below; each may read what earlier ones set."""
+
+    config: Path
+    settings: Settings
+    supplies: Supplies
+    progress: Progress
+    keep: bool = False
+    directory: Path = DIRECTORY
+    figures: Figures = field(default_factory=Figures)
+    aws: AwsStandIn = field(init=False)
+    cluster: SlurmStandIn = field(init=False)
+    nodes: list[Node] = field(init=False)
+    lifecycle: Path = field(init=False)
+    job_id: str = field(init=False)
+    killed_at: int = field(init=False)
+
+    @property
+    def shared(self) -> Path:
+        """The folder that hosts mount as their Lustre file system."""
+        return self.directory / "fsx"
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder, seen from this machine."""
+        return RunFolder(self.shared / RUNS_DIRECTORY / RUN_NAME)
+
+    @property
+    def run_on_hosts(self) -> str:
+        """The run folder's path on the hosts."""
+        return f"{self.settings.lustre.mount_path}/{RUNS_DIRECTORY}/{RUN_NAME}"
+
+    def play(self) -> Figures:
+        """Run every step.
+
+        Raises:
+            StepFailed: a step did not do what it is for. Whatever was started is ended before this is raised.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack, self.progress.shown():
+            stack.callback(processes.end_descendants)
+            for name, step in STEPS.items():
+                if name == "destroy" and self.keep:
+                    continue
+                with self.progress.step(name) as record:
+                    record.detail = step(self, stack)
+            if self.keep:
+                self._stay_up()
+        return self.figures
+
+    # ---- the steps -------------------------------------------------------------------------------------------------
+
+    def start_aws(self, stack: ExitStack) -> str:
+        """An AWS account of our own, on this machine."""
+        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region)
+        stack.callback(self.aws.stop)
+        self.aws.start()
+        return self.aws.endpoint_url
+
+    def deploy(self, _: ExitStack) -> str:
+        """``cdktf deploy '*'``, with the real command line, Terraform and AWS provider."""
+        project = self._empty("project")
+        content = json.loads((CHECKOUT / "cdktf.json").read_text())
+        content |= {"app": f"{sys.executable} {CHECKOUT / 'main.py'}", "output": str(project / "cdktf.out")}
+        (project / "cdktf.json").write_text(json.dumps(content, indent=2))
+        lines = self._cdktf("deploy")
+        self.figures.resources_applied = sum(
+            int(line.split("Resources: ")[1].split()[0]) for line in lines if "Apply complete!" in line
+        )
+        return f"{self.figures.resources_applied} resources applied"
+
+    def plan_again(self, _: ExitStack) -> str:
+        """A second synth and plan find nothing to do, or the configuration does not describe what it made."""
+        for stack_name in self._stacks():
+            lines = self._cdktf("diff", stack_name)
+            if not any("No changes." in line for line in lines):
+                raise StepFailed(f"the second plan of {stack_name} wants changes", log=self._log("diff"))
+        self.figures.second_plan = "No changes"
+        return "No changes"
+
+    def start_hosts(self, stack: ExitStack) -> str:
+        """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
+        arn, self.nodes = self._deployed_nodes()
+        environment = {name: value for name, value in self.aws.environment().items() if name.startswith("AWS_")}
+        self.cluster = SlurmStandIn(
+            directory=self._empty("cluster"),
+            image=self.supplies.node_image,
+            cluster_name=self.settings.name,
+            cluster_arn=arn,
+            subnet_cidr=self._subnet_cidr(),
+            nodes=self.nodes,
+            shared=self._shared_with_dataset(),
+            relay=("127.0.0.1", int(self.aws.endpoint_url.rpartition(":")[2])),
+            environment=environment,
+            binds=[(self.supplies.wheelhouse, "/opt/rehearsal/wheels")],
+        )
+        stack.callback(self.cluster.stop)
+        self.cluster.start()
+        return ", ".join(node.hostname for node in self.nodes)
+
+    def bootstrap(self, _: ExitStack) -> str:
+        """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
+        self.lifecycle = self._download_lifecycle()
+        seconds = self._boot()
+        return f"{len(self.nodes)} hosts, the slowest in {max(seconds):.1f} s"
+
+    def bootstrap_again(self, _: ExitStack) -> str:
+        """A second run of the lifecycle scripts changes nothing."""
+        self._boot()
+        changed = [node.hostname for node in self.nodes if "0 changes" not in self._boot_log(node.hostname).read_text()]
+        if changed:
+            raise StepFailed(
+                f"the second run changed something on {', '.join(changed)}",
+                host=changed[0],
+                log=self._boot_log(changed[0]),
+            )
+        self.figures.bootstrap_again = "0 changes"
+        return "0 changes on every host"
+
+    def look_at_slurm(self, _: ExitStack) -> str:
+        """``sinfo``: every compute node is idle."""
+        states = self.cluster.node_states()
+        compute = [node.hostname for node in self.nodes if node.role == "compute"]
+        wrong = {name: states.get(name, "unknown to Slurm") for name in compute if states.get(name) != "idle"}
+        if wrong:
+            raise StepFailed(f"not idle: {wrong}", host="controller", log=self._boot_log(next(iter(wrong))))
+        self.figures.nodes_idle = f"{len(compute)} of {len(compute)}"
+        return f"{self.figures.nodes_idle} nodes idle"
+
+    def submit(self, _: ExitStack) -> str:
+        """``podwright-train submit`` on the controller, as the user would."""
+        mount = self.settings.lustre.mount_path
+        answer = self._trainer(
+            *(
+                "submit",
+                "--run_dir",
+                self.run_on_hosts,
+                "--nodes",
+                str(HOSTS),
+                "--nproc_per_node",
+                str(RANKS_PER_HOST),
+                "--",
+            ),
+            *TRAINER_ARGUMENTS,
+            *("--dataset", f"{mount}/data", "--dataset_config_name", "en", "--tokenizer", f"{mount}/data/tokenizer"),
+        )
+        self.job_id = answer.split()[0]
+        return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
+
+    def train_until_kill(self, _: ExitStack) -> str:
+        """Let the job train some steps past its second checkpoint."""
+        target = 2 * CHECKPOINT_FREQ + STEPS_PAST_CHECKPOINT
+        self._wait_for("the kill's step", lambda: self._last_step() >= target)
+        self.killed_at = self._last_step()
+        return f"step {self.killed_at}"
+
+    def lose_host(self, _: ExitStack) -> str:
+        """Cut a host's power; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
+        victim = [node for node in self.nodes if node.role == "compute"][-1]
+        self.cluster.kill(victim.hostname, how="power")
+        self.killed_at = self._last_step()
+        instance_id = self._replace_instance(victim)
+        result = self.cluster.replace(victim.hostname, instance_id=instance_id, lifecycle=self.lifecycle)
+        self._check_boot(victim.hostname, result)
+        self.cluster.auto_resume(self.job_id)
+        self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
+        resumed = list(self.run.events("start"))[-1]["step"]
+        self.figures.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
+        return f"{victim.hostname} {self.figures.kill}"
+
+    def train_to_end(self, _: ExitStack) -> str:
+        """The job ends by itself; the order of the data is unbroken and the loss has fallen."""
+        self._wait_for("the end of training", lambda: any(True for _ in self.run.events("end")))
+        self._wait_for("the job's end", lambda: self.cluster.job(self.job_id)["JobState"] == "COMPLETED")
+        self._check_data_order()
+        losses = [event["loss"] for event in last_per_step(self.run.events("train"))]
+        if losses[-1] > losses[0] - 1.0:
+            raise StepFailed(
+                f"the loss fell only from {losses[0]:.3f} to {losses[-1]:.3f}", host="compute", log=self.run.log
+            )
+        self.figures.loss = f"{losses[0]:.3f} -> {losses[-1]:.3f}"
+        return f"{len(losses)} steps, loss {self.figures.loss}, data order unbroken"
+
+    def consolidate(self, _: ExitStack) -> str:
+        """The newest checkpoint as a Hugging Face model."""
+        self._trainer("consolidate", "--run_dir", self.run_on_hosts)
+        return f"{sum(file.stat().st_size for file in self.run.hf.iterdir()) / 1e6:.1f} MB in {self.run.hf}"
+
+    def evaluate(self, _: ExitStack) -> str:
+        """Transformers finds the perplexity the trainer found."""
+        answer = json.loads(self._trainer("evaluate", "--run_dir", self.run_on_hosts).splitlines()[-1])
+        trainer = list(self.run.events("validation"))[-1]["perplexity"]
+        if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
+            raise StepFailed(
+                f"perplexity is {answer['perplexity']:.6g} after consolidation, {trainer:.6g} in training",
+                log=self.run.metrics,
+            )
+        self.figures.perplexity = f"{answer['perplexity']:.6g} (trainer {trainer:.6g})"
+        return self.figures.perplexity
+
+    def generate(self, _: ExitStack) -> str:
+        """A few lines of the model's own."""
+        self._trainer("generate", "--run_dir", self.run_on_hosts)
+        return self.run.samples.read_text().strip().splitlines()[-1][:70]
+
+    def report(self, _: ExitStack) -> str:
+        """The loss curve and the report."""
+        self._trainer("report", "--run_dir", self.run_on_hosts)
+        return str(self.run.report / "report.md")
+
+    def destroy(self, _: ExitStack) -> str:
+        """``cdktf destroy '*'``: the account holds nothing of ours afterwards."""
+        self.cluster.stop()
+        shutil.rmtree(
+            self.shared / SHARED_DIRECTORY, ignore_errors=True
+        )  # environments: a gigabyte, and built anew each time
+        self._cdktf("destroy")
+        left = self.aws.inventory()
+        if left:
+            raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self._log("destroy"))
+        self.figures.resources_left = "0"
+        return "0 resources left"
+
+    # ---- how they do it --------------------------------------------------------------------------------------------
+
+    def _stay_up(self) -> None:
+        self.progress.note(f"up: AWS at {self.aws.endpoint_url}, run folder {self.run.root}; Ctrl-C ends everything")
+        while True:
+            time.sleep(1)
+
+    def _stacks(self) -> list[str]:
+        return [names.foundation_stack(self.settings.name), names.cluster_stack(self.settings.name)]
+
+    def _cdktf(self, verb: str, *stacks: str) -> list[str]:
+        """One cdktf command; what it printed."""
+        project, lines = self.directory / "project", []
+
+        def told(line: str) -> None:
+            lines.append(line)
+            self.progress.note(line)
+
+        approve = ["--auto-approve"] if verb != "diff" else []
+        code = processes.run_logged(
+            [str(CHECKOUT / "node_modules" / ".bin" / "cdktf"), verb, *(stacks or ["*"]), *approve],
+            log=self._log(verb),
+            cwd=project,
+            environment=self._environment() | {"PODWRIGHT_CONFIG": str(self.config)} | terraform_environment(project),
+            on_line=told,
+        )
+        if code:
+            raise StepFailed(f"cdktf {verb} ended with exit code {code}", log=self._log(verb))
+        return lines
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}:{CHECKOUT / '.cache' / 'bin'}:{os.environ['PATH']}"
+        return {**os.environ, **self.aws.environment(), "PATH": path, processes.MARKER: str(self.directory), "CI": "1"}
+
+    def _client(self, service: str) -> Any:
+        environment = self.aws.environment()
+        return boto3.client(
+            service,
+            endpoint_url=self.aws.endpoint_url,
+            region_name=self.settings.region,
+            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
+        )
+
+    def _deployed_nodes(self) -> tuple[str, list[Node]]:
+        sagemaker = self._client("sagemaker")
+        arn = sagemaker.describe_cluster(ClusterName=self.settings.name)["ClusterArn"]
+        listed = sagemaker.list_cluster_nodes(ClusterName=self.settings.name)["ClusterNodeSummaries"]
+        groups = {group.name: group for group in self.settings.cluster.instance_groups}
+        nodes = []
+        for summary in listed:
+            details = sagemaker.describe_cluster_node(ClusterName=self.settings.name, NodeId=summary["InstanceId"])[
+                "NodeDetails"
+            ]
+            group = groups[details["InstanceGroupName"]]
+            kind = InstanceType.of(group.instance_type)
+            nodes.append(
+                Node(
+                    hostname=details["PrivateDnsHostname"].partition(".")[0],
+                    private_ip=details["PrivatePrimaryIp"],
+                    instance_id=details["InstanceId"],
+                    instance_group=group.name,
+                    instance_type=group.instance_type,
+                    role=group.role,
+                    partition=group.partition,
+                    accelerators=kind.accelerators,
+                    vcpus=kind.vcpus,
+                    memory_mib=int(kind.memory_gib * 1024),
+                )
+            )
+        return arn, nodes
+
+    def _subnet_cidr(self) -> str:
+        cluster = self._client("sagemaker").describe_cluster(ClusterName=self.settings.name)
+        subnet = cluster["VpcConfig"]["Subnets"][0]
+        return str(self._client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
+
+    def _replace_instance(self, node: Node) -> str:
+        """HyperPod's node recovery: the same name and address, a new instance."""
+        sagemaker = self._client("sagemaker")
+        sagemaker.batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[node.instance_id])
+        _, nodes = self._deployed_nodes()
+        return next(new.instance_id for new in nodes if new.hostname == node.hostname)
+
+    def _shared_with_dataset(self) -> Path:
+        shared = self._empty("fsx")
+        shutil.copytree(self.supplies.dataset, shared / "data")
+        return shared
+
+    def _download_lifecycle(self) -> Path:
+        """What HyperPod does first on a new node: everything below the cluster's SourceS3Uri."""
+        groups = self._client("sagemaker").describe_cluster(ClusterName=self.settings.name)["InstanceGroups"]
+        bucket, _, prefix = groups[0]["LifeCycleConfig"]["SourceS3Uri"].removeprefix("s3://").partition("/")
+        folder, s3 = self._empty("lifecycle"), self._client("s3")
+        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            for item in page.get("Contents", ()):
+                target = folder / item["Key"].removeprefix(prefix).lstrip("/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                s3.download_file(bucket, item["Key"], str(target))
+        return folder
+
+    def _boot(self) -> list[float]:
+        results = self.cluster.boot(self.lifecycle, timeout_s=BOOT_TIMEOUT_S)
+        for hostname, result in results.items():
+            self._check_boot(hostname, result)
+        return [result.seconds for result in results.values()]
+
+    def _check_boot(self, hostname: str, result: Any) -> None:
+        if result.exit_code:
+            raise StepFailed(
+                f"the lifecycle script ended with exit code {result.exit_code}", host=hostname, log=result.log
+            )
+
+    def _trainer(self, *arguments: str) -> str:
+        """``podwright-train`` on the controller, from the environment the bootstrap built."""
+        record = NodeRecord.from_json(self.cluster.path("controller", str(NODE_JSON)).read_text())
+        command = [f"{record.environment}/bin/podwright-train", *arguments]
+        answer = self.cluster.run(command, check=False, timeout_s=300)
+        log = self._log(f"podwright-train-{arguments[0]}")
+        log.write_text(answer.stdout + answer.stderr)
+        if answer.returncode:
+            raise StepFailed(
+                f"podwright-train {arguments[0]} ended with exit code {answer.returncode}", host="controller", log=log
+            )
+        return answer.stdout
+
+    def _wait_for(self, what: str, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TRAIN_TIMEOUT_S
+        while not reached():
+            state = self.cluster.job(self.job_id)["JobState"]
+            if state in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
+                raise StepFailed(f"job {self.job_id} is {state} before {what}", host="compute", log=self.run.log)
+            if time.monotonic() > deadline:
+                raise StepFailed(
+                    f"{what} did not come within {TRAIN_TIMEOUT_S} s; job is {state}", host="compute", log=self.run.log
+                )
+            if self.run.log.exists() and (lines := self.run.log.read_text(errors="replace").splitlines()):
+                self.progress.note(lines[-1])
+            time.sleep(0.5)
+
+    def _last_step(self) -> int:
+        return max((event["step"] for event in self.run.events("train")), default=0)
+
+    def _check_data_order(self) -> None:
+        """Every step is there once; a step done again after the kill saw the same tokens; no two steps saw the same."""
+        digests: dict[int, set[str]] = {}
+        for event in self.run.events("train"):
+            digests.setdefault(event["step"], set()).add(event["batch_digest"])
+        if sorted(digests) != list(range(1, MAX_STEPS + 1)):
+            raise StepFailed(
+                f"the metrics hold {len(digests)} different steps, not 1 to {MAX_STEPS}", log=self.run.metrics
+            )
+        changed = [step for step, seen in digests.items() if len(seen) > 1]
+        if changed:
+            raise StepFailed(f"steps {changed} saw other data after the resume than before", log=self.run.metrics)
+        if len(set.union(*digests.values())) != MAX_STEPS:
+            raise StepFailed("two steps saw the same data", log=self.run.metrics)
+
+    def _boot_log(self, hostname: str) -> Path:
+        return self.cluster.boot_log(hostname)
+
+    def _log(self, name: str) -> Path:
+        logs = self.directory / "logs"
+        logs.mkdir(exist_ok=True)
+        return logs / f"{name}.log"
+
+    def _empty(self, name: str) -> Path:
+        folder = self.directory / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+
+STEPS: Mapping[str, Callable[[Rehearsal, ExitStack], str]] = {
+    "start AWS": Rehearsal.start_aws,
+    "deploy": Rehearsal.deploy,
+    "plan again": Rehearsal.plan_again,
+    "start hosts": Rehearsal.start_hosts,
+    "bootstrap": Rehearsal.bootstrap,
+    "bootstrap again": Rehearsal.bootstrap_again,
+    "sinfo": Rehearsal.look_at_slurm,
+    "submit": Rehearsal.submit,
+    "train": Rehearsal.train_until_kill,
+    "lose a host": Rehearsal.lose_host,
+    "train on": Rehearsal.train_to_end,
+    "consolidate": Rehearsal.consolidate,
+    "evaluate": Rehearsal.evaluate,
+    "generate": Rehearsal.generate,
+    "report": Rehearsal.report,
+    "destroy": Rehearsal.destroy,
+}
+
+
+def last_per_step(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events that count when some steps were done twice: the last of each step, in step order."""
+    by_step = {event["step"]: event for event in events}
+    return [by_step[step] for step in sorted(by_step)]
