@@ -65,7 +65,7 @@ def end_descendants() -> list[int]:
 
 
 def marked(directory: Path) -> list[int]:
-    """Processes of earlier rehearsals in ``directory``, by the marker in their environment; never this one or its parents."""
+    """Processes of rehearsals in ``directory``, by the marker in their environment; never this one or its parents."""
     mark = f"{MARKER}={directory}".encode()
     own = set(_ancestors(os.getpid())) | {os.getpid()}
     return [pid for pid in _pids() if pid not in own and mark in _read(pid, "environ").split(b"\0")]
@@ -100,7 +100,7 @@ def _ancestors(pid: int) -> Iterator[int]:
 
 
 def _pids() -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _parent(pid: int) -> int:

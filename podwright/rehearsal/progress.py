@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console, Group
@@ -15,6 +16,16 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
+
+
+class StepFailed(RuntimeError):  # noqa: N818 - it is what happened, as in Slurm's own states
+    """A step did not do what it is for: which, where, the last lines of its log, and where the whole log is."""
+
+    def __init__(self, message: str, *, host: str = "this machine", log: Path | None = None, lines: int = 15) -> None:
+        super().__init__(message)
+        self.message, self.host, self.log = message, host, log
+        text = log.read_text(errors="replace") if log and log.exists() else ""
+        self.tail = text.splitlines()[-lines:]
 
 
 @dataclass

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -13,18 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
-
-from podwright import names
 from podwright.rehearsal import processes
 from podwright.rehearsal.aws import AwsStandIn
-from podwright.rehearsal.progress import Progress
+from podwright.rehearsal.deployment import Deployment
+from podwright.rehearsal.progress import Progress, StepFailed
 from podwright.rehearsal.slurm import Node, SlurmStandIn
-from podwright.rehearsal.supplies import CACHE, CHECKOUT, Supplies
-from podwright.rehearsal.terraform import terraform_environment
+from podwright.rehearsal.supplies import CACHE, Supplies
 from podwright.settings import Settings
 from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
-from podwright_constructs.catalog import InstanceType
 from podwright_training.run import RunFolder
 
 DIRECTORY = CACHE / "rehearsal"
@@ -51,16 +45,6 @@ TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
 
 
-class StepFailed(RuntimeError):  # noqa: N818 - it is what happened, as in Slurm's own states
-    """A step did not do what it is for: which, where, the last lines of its log, and where the whole log is."""
-
-    def __init__(self, message: str, *, host: str = "this machine", log: Path | None = None, lines: int = 15) -> None:
-        super().__init__(message)
-        self.message, self.host, self.log = message, host, log
-        text = log.read_text(errors="replace") if log and log.exists() else ""
-        self.tail = text.splitlines()[-lines:]
-
-
 @dataclass
 class Figures:
     """What the summary tells."""
@@ -81,7 +65,7 @@ class Figures:
 
 @dataclass
 class Rehearsal:
-    """One rehearsal of one configuration. The steps run in the order of ``STEPS`` below; each may read what earlier ones set."""
+    """One rehearsal of one configuration: the steps run in the order of ``STEPS``, each reads what earlier ones set."""
 
     config: Path
     settings: Settings
@@ -91,6 +75,7 @@ class Rehearsal:
     directory: Path = DIRECTORY
     figures: Figures = field(default_factory=Figures)
     aws: AwsStandIn = field(init=False)
+    deployment: Deployment = field(init=False)
     cluster: SlurmStandIn = field(init=False)
     nodes: list[Node] = field(init=False)
     lifecycle: Path = field(init=False)
@@ -141,35 +126,33 @@ class Rehearsal:
 
     def deploy(self, _: ExitStack) -> str:
         """``cdktf deploy '*'``, with the real command line, Terraform and AWS provider."""
-        project = self._empty("project")
-        content = json.loads((CHECKOUT / "cdktf.json").read_text())
-        content |= {"app": f"{sys.executable} {CHECKOUT / 'main.py'}", "output": str(project / "cdktf.out")}
-        (project / "cdktf.json").write_text(json.dumps(content, indent=2))
-        lines = self._cdktf("deploy")
-        self.figures.resources_applied = sum(
-            int(line.split("Resources: ")[1].split()[0]) for line in lines if "Apply complete!" in line
+        self.deployment = Deployment(
+            config=self.config,
+            settings=self.settings,
+            aws=self.aws,
+            project=self._empty("project"),
+            logs=self._empty("logs"),
+            on_line=self.progress.note,
         )
+        self.figures.resources_applied = self.deployment.deploy()
         return f"{self.figures.resources_applied} resources applied"
 
     def plan_again(self, _: ExitStack) -> str:
         """A second synth and plan find nothing to do, or the configuration does not describe what it made."""
-        for stack_name in self._stacks():
-            lines = self._cdktf("diff", stack_name)
-            if not any("No changes." in line for line in lines):
-                raise StepFailed(f"the second plan of {stack_name} wants changes", log=self._log("diff"))
+        self.deployment.plan_nothing()
         self.figures.second_plan = "No changes"
         return "No changes"
 
     def start_hosts(self, stack: ExitStack) -> str:
         """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
-        arn, self.nodes = self._deployed_nodes()
+        self.nodes = self.deployment.nodes()
         environment = {name: value for name, value in self.aws.environment().items() if name.startswith("AWS_")}
         self.cluster = SlurmStandIn(
             directory=self._empty("cluster"),
             image=self.supplies.node_image,
             cluster_name=self.settings.name,
-            cluster_arn=arn,
-            subnet_cidr=self._subnet_cidr(),
+            cluster_arn=self.deployment.cluster_arn,
+            subnet_cidr=self.deployment.subnet_cidr(),
             nodes=self.nodes,
             shared=self._shared_with_dataset(),
             relay=("127.0.0.1", int(self.aws.endpoint_url.rpartition(":")[2])),
@@ -182,7 +165,7 @@ class Rehearsal:
 
     def bootstrap(self, _: ExitStack) -> str:
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
-        self.lifecycle = self._download_lifecycle()
+        self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
         seconds = self._boot()
         return f"{len(self.nodes)} hosts, the slowest in {max(seconds):.1f} s"
 
@@ -241,7 +224,7 @@ class Rehearsal:
         victim = [node for node in self.nodes if node.role == "compute"][-1]
         self.cluster.kill(victim.hostname, how="power")
         self.killed_at = self._last_step()
-        instance_id = self._replace_instance(victim)
+        instance_id = self.deployment.replace_instance(victim)
         result = self.cluster.replace(victim.hostname, instance_id=instance_id, lifecycle=self.lifecycle)
         self._check_boot(victim.hostname, result)
         self.cluster.auto_resume(self.job_id)
@@ -296,10 +279,10 @@ class Rehearsal:
         shutil.rmtree(
             self.shared / SHARED_DIRECTORY, ignore_errors=True
         )  # environments: a gigabyte, and built anew each time
-        self._cdktf("destroy")
+        self.deployment.destroy()
         left = self.aws.inventory()
         if left:
-            raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self._log("destroy"))
+            raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
         self.figures.resources_left = "0"
         return "0 resources left"
 
@@ -310,99 +293,10 @@ class Rehearsal:
         while True:
             time.sleep(1)
 
-    def _stacks(self) -> list[str]:
-        return [names.foundation_stack(self.settings.name), names.cluster_stack(self.settings.name)]
-
-    def _cdktf(self, verb: str, *stacks: str) -> list[str]:
-        """One cdktf command; what it printed."""
-        project, lines = self.directory / "project", []
-
-        def told(line: str) -> None:
-            lines.append(line)
-            self.progress.note(line)
-
-        approve = ["--auto-approve"] if verb != "diff" else []
-        code = processes.run_logged(
-            [str(CHECKOUT / "node_modules" / ".bin" / "cdktf"), verb, *(stacks or ["*"]), *approve],
-            log=self._log(verb),
-            cwd=project,
-            environment=self._environment() | {"PODWRIGHT_CONFIG": str(self.config)} | terraform_environment(project),
-            on_line=told,
-        )
-        if code:
-            raise StepFailed(f"cdktf {verb} ended with exit code {code}", log=self._log(verb))
-        return lines
-
-    def _environment(self) -> dict[str, str]:
-        path = f"{Path(sys.executable).parent}:{CHECKOUT / '.cache' / 'bin'}:{os.environ['PATH']}"
-        return {**os.environ, **self.aws.environment(), "PATH": path, processes.MARKER: str(self.directory), "CI": "1"}
-
-    def _client(self, service: str) -> Any:
-        environment = self.aws.environment()
-        return boto3.client(
-            service,
-            endpoint_url=self.aws.endpoint_url,
-            region_name=self.settings.region,
-            aws_access_key_id=environment["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=environment["AWS_SECRET_ACCESS_KEY"],
-        )
-
-    def _deployed_nodes(self) -> tuple[str, list[Node]]:
-        sagemaker = self._client("sagemaker")
-        arn = sagemaker.describe_cluster(ClusterName=self.settings.name)["ClusterArn"]
-        listed = sagemaker.list_cluster_nodes(ClusterName=self.settings.name)["ClusterNodeSummaries"]
-        groups = {group.name: group for group in self.settings.cluster.instance_groups}
-        nodes = []
-        for summary in listed:
-            details = sagemaker.describe_cluster_node(ClusterName=self.settings.name, NodeId=summary["InstanceId"])[
-                "NodeDetails"
-            ]
-            group = groups[details["InstanceGroupName"]]
-            kind = InstanceType.of(group.instance_type)
-            nodes.append(
-                Node(
-                    hostname=details["PrivateDnsHostname"].partition(".")[0],
-                    private_ip=details["PrivatePrimaryIp"],
-                    instance_id=details["InstanceId"],
-                    instance_group=group.name,
-                    instance_type=group.instance_type,
-                    role=group.role,
-                    partition=group.partition,
-                    accelerators=kind.accelerators,
-                    vcpus=kind.vcpus,
-                    memory_mib=int(kind.memory_gib * 1024),
-                )
-            )
-        return arn, nodes
-
-    def _subnet_cidr(self) -> str:
-        cluster = self._client("sagemaker").describe_cluster(ClusterName=self.settings.name)
-        subnet = cluster["VpcConfig"]["Subnets"][0]
-        return str(self._client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
-
-    def _replace_instance(self, node: Node) -> str:
-        """HyperPod's node recovery: the same name and address, a new instance."""
-        sagemaker = self._client("sagemaker")
-        sagemaker.batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[node.instance_id])
-        _, nodes = self._deployed_nodes()
-        return next(new.instance_id for new in nodes if new.hostname == node.hostname)
-
     def _shared_with_dataset(self) -> Path:
         shared = self._empty("fsx")
         shutil.copytree(self.supplies.dataset, shared / "data")
         return shared
-
-    def _download_lifecycle(self) -> Path:
-        """What HyperPod does first on a new node: everything below the cluster's SourceS3Uri."""
-        groups = self._client("sagemaker").describe_cluster(ClusterName=self.settings.name)["InstanceGroups"]
-        bucket, _, prefix = groups[0]["LifeCycleConfig"]["SourceS3Uri"].removeprefix("s3://").partition("/")
-        folder, s3 = self._empty("lifecycle"), self._client("s3")
-        for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-            for item in page.get("Contents", ()):
-                target = folder / item["Key"].removeprefix(prefix).lstrip("/")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                s3.download_file(bucket, item["Key"], str(target))
-        return folder
 
     def _boot(self) -> list[float]:
         results = self.cluster.boot(self.lifecycle, timeout_s=BOOT_TIMEOUT_S)
@@ -465,9 +359,7 @@ class Rehearsal:
         return self.cluster.boot_log(hostname)
 
     def _log(self, name: str) -> Path:
-        logs = self.directory / "logs"
-        logs.mkdir(exist_ok=True)
-        return logs / f"{name}.log"
+        return self.directory / "logs" / f"{name}.log"
 
     def _empty(self, name: str) -> Path:
         folder = self.directory / name
