@@ -67,6 +67,7 @@ VPC_PREFIX_TEXT = f"/{MIN_CIDR_PREFIX_LENGTH} to /{MAX_CIDR_PREFIX_LENGTH}"
 AVAILABILITY_ZONE_ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-az[0-9]+")
 
 # https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
-ROLE_NAME_PATTERN = re.compile(r"[\w+=,.@-]{1,64}")
+MAX_ROLE_NAME_LENGTH = 64
+ROLE_NAME_PATTERN = re.compile(rf"[\w+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 ROLE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
