@@ -165,9 +165,8 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
             os.fchmod(descriptor, mode)
             os.fchown(descriptor, user.pw_uid, user.pw_gid)
         Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink()
-        raise
+    finally:
+        Path(temporary).unlink(missing_ok=True)
     return True
 
 

@@ -97,8 +97,8 @@ def _mount(source: str, root: Path) -> None:
 def _is_ours(root: Path, node: Node) -> bool:
     """Whether the file system mounted at ``root`` is the contract's.
 
-    The kernel shows Lustre's server by address, so the mount name decides. Another kind stands for Lustre only where our
-    own line in fstab says so: a rehearsal's mount shows the kind of what is behind it.
+    The kernel shows Lustre's server by address, so the mount name decides. Another kind stands for Lustre only where
+    our own line in fstab says so: a rehearsal's mount shows the kind of what is behind it.
     """
     mount = mounted_at(root)
     if mount and mount.kind == "lustre":
