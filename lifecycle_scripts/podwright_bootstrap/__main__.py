@@ -114,17 +114,17 @@ def _run(step: Step, node: Node) -> Result:
     def attempt() -> None:
         for change in step.apply(node):
             changes.append(change)
-            shell.say(f"{step.name}: {change}")
         step.verify(node)
 
     try:
         with shell.time_limit(step.time_limit_s * PATIENCE):
             shell.retry(attempt, attempts=step.attempts, pause_s=10, errors=(CommandError, OSError))
     except (BootstrapError, OSError) as error:
+        seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint
-        return Result(step.name, report.FAILED, changes, time.monotonic() - started, detail=str(error), hint=hint)
+        return Result(step.name, report.FAILED, changes, seconds, detail=str(error), hint=hint)
     outcome = report.CHANGED if changes else report.UNCHANGED
-    return Result(step.name, outcome, changes, time.monotonic() - started)
+    return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import random
+import re
 import signal
 import subprocess
 import tempfile
@@ -21,6 +22,8 @@ from typing import Callable, Iterator, Tuple, Type, TypeVar
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
 TELL_EVERY_S = 30
+# Of a program's output, what belongs into one line about its failure; pip names a version it lacks as "(constraint)".
+TELLING = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -55,10 +58,10 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """The line that tells most: the last one that speaks of an error, else the last one."""
+        """The lines that tell most: the last ones that speak of a fault, else the last one."""
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        errors = [line for line in lines if "error" in line.lower()]
-        return (errors or lines or ["it printed nothing"])[-1]
+        telling = [line for line in lines if TELLING.search(line)][-3:]
+        return " / ".join(telling or lines[-1:] or ["it printed nothing"])
 
 
 def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool = False) -> Outcome:
@@ -68,6 +71,8 @@ def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool 
         CommandError: it is not there, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
     """
     words = [str(word) for word in command]
+    if not quiet:
+        say(f"$ {' '.join(words)}")
     # A file, not a pipe: a daemon that keeps it open does not keep us waiting.
     with tempfile.TemporaryFile() as sink:
         try:
@@ -79,17 +84,15 @@ def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool 
         try:
             process.wait(timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise CommandError(f"{' '.join(words)} did not end within {timeout_s:.0f} s") from error
+            raise CommandError(f"{_short(words)} did not end within {timeout_s:.0f} s") from error
         finally:  # also when the step's time is up
             _end(process)
         sink.seek(0)
         outcome = Outcome(process.returncode, sink.read().decode(errors="replace"))
-    if not quiet:
-        say(f"$ {' '.join(words)}")
-        for line in outcome.output.splitlines():
-            say(f"  | {line}")
+    for line in [] if quiet else outcome.output.splitlines():
+        say(f"  | {line}")
     if check and outcome.exit_code:
-        raise CommandError(f"{' '.join(words)} failed (exit {outcome.exit_code}): {outcome.summary}")
+        raise CommandError(f"{_short(words)} failed (exit {outcome.exit_code}): {outcome.summary}")
     return outcome
 
 
@@ -176,6 +179,12 @@ def find_user(name: str) -> pwd.struct_passwd:
         return pwd.getpwnam(name)
     except KeyError as error:
         raise BootstrapError(f"this host has no user {name}", hint="use HyperPod's own image, which has it") from error
+
+
+def _short(words: list[str]) -> str:
+    """The command as it is named in an error; the log has all of it."""
+    text = " ".join([Path(words[0]).name, *words[1:]])
+    return text if len(text) <= 100 else f"{text[:100]}…"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

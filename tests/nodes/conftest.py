@@ -23,7 +23,9 @@ LIFECYCLE_SCRIPTS = HERE.parents[1] / "lifecycle_scripts"
 CONTROLLER_ADDRESS = "10.1.0.10"
 COMPUTE_ADDRESSES = ("10.1.0.5", "10.1.0.57", "10.1.0.6")
 BOOT_TIMEOUT_S = 180
-LISTEN = "import socket, time; s = socket.create_server(('', 6817)); time.sleep(600)"
+# slurmctld's port, answered on the host itself: enter_host.sh leads the controller's address there.
+LISTENING = """python3 -c 'import socket, time; s = socket.create_server(("", 6817)); time.sleep(600)' >/dev/null 2>&1 &
+trap "kill $!" EXIT"""
 
 
 @dataclass
@@ -87,6 +89,11 @@ class Cloud:
         training = self.contract["podwright"]["training"]
         name = f"{training['wheel_sha256'][:12]}-{training['requirements_sha256'][:12]}"
         return self.shared / "podwright" / "environments" / name
+
+    def replace_lock(self, text: str) -> None:
+        """Deploy with other locked requirements."""
+        (self.bucket / "requirements.lock").write_text(text)
+        self.contract["podwright"]["training"]["requirements_sha256"] = sha256(self.bucket / "requirements.lock")
 
     @staticmethod
     def lock(wheel: Path) -> str:
@@ -157,7 +164,8 @@ class Host:
     @property
     def calls(self) -> list[str]:
         """What the shims were asked for."""
-        return self.read("opt/calls.log").splitlines()
+        log = self.disk / "opt/calls.log"
+        return log.read_text().splitlines() if log.exists() else []
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         (self.disk / path).parent.mkdir(parents=True, exist_ok=True)
@@ -187,8 +195,7 @@ class Host:
 
     def start(self, commands: str) -> subprocess.Popen[str]:
         """Switch the host on and run bash commands there, as root in the scripts' folder."""
-        for name in ("mount.lustre",):
-            shutil.copy2(self.shims / name, self.disk / "usr/sbin" / name)
+        shutil.copy2(self.shims / "mount.lustre", self.disk / "usr/sbin/mount.lustre")
         shutil.copy2(self.shims / "scontrol", self.disk / "opt/slurm/bin/scontrol")
         environment = {
             "PATH": "/opt/shims:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -200,6 +207,7 @@ class Host:
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.cloud.index),
+            "ENVIRONMENT": f"/mnt/fsx/{self.cloud.environment.relative_to(self.cloud.shared)}",
         }
         python = Path(sys.executable).resolve()
         if not (self.shims / "python3").is_symlink():
@@ -219,12 +227,9 @@ class Host:
         """Run commands on the host and wait for their end."""
         return finish(self.start(commands))
 
-    def boot(self, arguments: str = "", *, before: str = "") -> Boot:
-        """Boot once, with a controller that listens."""
-        return self.run(f"{LISTENING} {before} ./on_create.sh {arguments}")
-
-
-LISTENING = f'python3 -c "{LISTEN}" >/dev/null 2>&1 & trap "kill $!" EXIT;'
+    def boot(self, commands: str = "./on_create.sh", *, controller_listens: bool = True) -> Boot:
+        """Run commands, a boot by default, on the host of a cluster whose controller listens."""
+        return self.run(f"{LISTENING if controller_listens else ''}\n{commands}")
 
 
 def finish(process: subprocess.Popen[str]) -> Boot:

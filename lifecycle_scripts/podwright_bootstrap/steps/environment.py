@@ -18,7 +18,7 @@ from podwright_bootstrap.steps import Step
 
 BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
 COMPLETE = ".complete"  # written last: an environment without it is a torso
-PIP = ("-m", "pip", "--no-input", "--no-cache-dir", "--disable-pip-version-check")
+PIP_OPTIONS = ("--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off")
 
 
 class Environment(Step):
@@ -67,8 +67,9 @@ def _build(target: Path, payload: TrainingPayload, *, region: str) -> None:
     shell.run(sys.executable, "-m", "venv", target, timeout_s=600)
     wheels = _download(wheel, Requirements.parse(lock.read_text()), downloads, python=_python(target))
     # Exactly the files that were checked, nothing looked up again.
-    shell.run(_python(target), *PIP, "install", "--no-deps", "--no-index", wheel, *wheels, timeout_s=BUILD_LIMIT_S)
-    shell.run(_python(target), *PIP, "check", timeout_s=300)
+    files = ("--no-deps", "--no-index", wheel, *wheels)
+    shell.run(_python(target), "-m", "pip", "install", *files, *PIP_OPTIONS, timeout_s=BUILD_LIMIT_S)
+    shell.run(_python(target), "-m", "pip", "check", timeout_s=300)
     installed = {path.name: sha256_of(path) for path in (wheel, *wheels)}
     shutil.rmtree(downloads)
     content = {
@@ -103,9 +104,9 @@ def _download(wheel: Path, requirements: Requirements, downloads: Path, *, pytho
     """
     constraints, folder = downloads / "constraints.txt", downloads / "wheels"
     shell.write_file(constraints, requirements.constraints)
-    options = ("--only-binary", ":all:", "--constraint", constraints, "--dest", folder)
+    options = ("--only-binary", ":all:", "--constraint", constraints, "--dest", folder, *PIP_OPTIONS)
     shell.retry(
-        lambda: shell.run(python, *PIP, "download", "--progress-bar", "off", *options, wheel, timeout_s=BUILD_LIMIT_S),
+        lambda: shell.run(python, "-m", "pip", "download", *options, wheel, timeout_s=BUILD_LIMIT_S),
         attempts=3,
         pause_s=10,
         errors=(CommandError,),
