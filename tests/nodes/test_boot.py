@@ -1,0 +1,27 @@
+"""A host boots: what is there afterwards, for each role, and that a second boot changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from podwright_bootstrap.contract import NodeRecord
+
+pytestmark = pytest.mark.hosts
+
+
+def test_compute_node_has_everything_before_it_takes_jobs(make_host, cloud):
+    """A compute node mounts, builds, records itself and starts slurmd last."""
+    host = make_host()
+    boot = host.boot()
+    assert boot.exit_code == 0, boot.output
+    assert list(boot.results)[-1] == "slurm"
+    record = NodeRecord.from_json(host.read("opt/podwright/node.json"))
+    assert (record.role, record.partition, record.accelerators_per_node) == ("compute", "gpu", 4)
+    assert Path(str(record.environment)).name == cloud.environment.name
+    assert (cloud.environment / ".complete").exists()
+    assert host.read("opt/podwright/slurmd.env") == "SLURMD_OPTIONS=--conf-server 10.1.0.10\n"
+    assert (cloud.shared / "runs").stat().st_uid == 1000
+    assert (host.disk / "home/ubuntu/.ssh/id_ed25519").stat().st_mode & 0o777 == 0o600
