@@ -29,16 +29,19 @@ def word_tokenizer():
 
 
 def write_shard(folder, name, lines):
+    """A shard with these lines."""
     (folder / "en").mkdir(parents=True, exist_ok=True)
     with gzip.open(folder / "en" / name, "wt", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
 def document(number):
+    """A record whose text repeats one word."""
     return json.dumps({"text": " ".join([f"w{number}"] * (1 + number % 13)), "url": "", "timestamp": ""})
 
 
 def write_corpus(folder, *, shards, documents_per_shard=20):
+    """Training shards with documents 1, 2, …, and one validation shard."""
     for shard in range(shards):
         numbers = range(1 + shard * documents_per_shard, 1 + (shard + 1) * documents_per_shard)
         write_shard(folder, f"c4-train.{shard:05d}-of-01024.json.gz", map(document, numbers))
@@ -48,6 +51,7 @@ def write_corpus(folder, *, shards, documents_per_shard=20):
 
 @pytest.fixture(scope="module", params=[2, 12], ids=["fewer shards than streams", "a shard per stream"])
 def corpus(request, tmp_path_factory):
+    """120 training documents."""
     return write_corpus(tmp_path_factory.mktemp("c4"), shards=request.param, documents_per_shard=120 // request.param)
 
 
@@ -76,6 +80,7 @@ def draw(ranks):
 
 
 def state_of(ranks):
+    """What a checkpoint would hold, after a trip through JSON."""
     return json.loads(json.dumps(merge_states([rank.state_dict() for rank in ranks])))
 
 
@@ -99,7 +104,7 @@ def test_resume_at_other_world_sizes(make_ranks):
 
 
 @settings(max_examples=15, deadline=None)
-@given(stops=st.lists(st.integers(0, 25), min_size=1, max_size=4), batch=st.sampled_from([1, 2, 5, 12]))
+@given(stops=st.lists(st.integers(0, 12), min_size=1, max_size=3), batch=st.sampled_from([1, 2, 5, 12]))
 def test_resume_is_exact_anywhere(tmp_path_factory, word_tokenizer, stops, batch):
     """Stopping and resuming at arbitrary sequences loses and repeats no token, over several epochs."""
     folder = tmp_path_factory.getbasetemp() / "resume"
@@ -129,7 +134,7 @@ def documents_in(sequences, streams):
 
 
 def test_epoch_holds_every_document_once(make_ranks):
-    """Each stream's epoch is its documents, complete, once; together they are the corpus; the next epoch is reordered."""
+    """A stream's epoch is each of its documents once, all streams' are the corpus; the next epoch has another order."""
     ranks = make_ranks(2)
     sequences = [sequence for _ in range(40) for sequence in draw(ranks)]
     owned = Counter()

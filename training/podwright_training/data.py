@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import load_dataset
+from datasets import IterableDataset
 from huggingface_hub import HfFileSystem
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -311,7 +311,8 @@ class _Corpus:
 def _read_blocks(file: str) -> Iterator[Any]:
     """Blocks of ``BLOCK_LINES`` lines of a shard as Arrow columns, local or streamed from the hub."""
     try:
-        lines = load_dataset("text", data_files=file, split="train", streaming=True, encoding_errors="replace")
+        # Not load_dataset: it reports every use to the hub first, and waits for minutes where there is no way out.
+        lines = IterableDataset.from_text(file, encoding_errors="replace")
         for table in lines.with_format("arrow").iter(batch_size=BLOCK_LINES):
             yield table.column("text")
     except (OSError, EOFError, zlib.error) as error:
