@@ -78,12 +78,14 @@ class Deployment:
         subnet = self._describe_cluster()["VpcConfig"]["Subnets"][0]
         return str(self._client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
 
-    def replace_instance(self, node: Node) -> str:
+    def replace_instance(self, hostname: str) -> str:
         """HyperPod's node recovery: the same name and address, a new instance, whose id is returned."""
-        self._client("sagemaker").batch_replace_cluster_nodes(
-            ClusterName=self.settings.name, NodeIds=[node.instance_id]
-        )
-        return next(new.instance_id for new in self.nodes() if new.hostname == node.hostname)
+        old = self._instance_id(hostname)
+        self._client("sagemaker").batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[old])
+        return self._instance_id(hostname)
+
+    def _instance_id(self, hostname: str) -> str:
+        return next(node.instance_id for node in self.nodes() if node.hostname == hostname)
 
     def download_lifecycle(self, folder: Path) -> Path:
         """What HyperPod does first on a new node: fetch everything below the cluster's SourceS3Uri."""
