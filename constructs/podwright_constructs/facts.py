@@ -62,6 +62,7 @@ MOUNT_PATH_PATTERN = re.compile(r"/[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*")
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html and subnet-sizing.html
 MIN_CIDR_PREFIX_LENGTH = 16
 MAX_CIDR_PREFIX_LENGTH = 28
+RESERVED_ADDRESSES_PER_SUBNET = 5
 VPC_PREFIX_TEXT = f"/{MIN_CIDR_PREFIX_LENGTH} to /{MAX_CIDR_PREFIX_LENGTH}"
 # https://docs.aws.amazon.com/global-infrastructure/latest/regions/az-ids.html
 AVAILABILITY_ZONE_ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-az[0-9]+")
