@@ -112,8 +112,7 @@ def _run(step: Step, node: Node) -> Result:
     started, changes = time.monotonic(), []
 
     def attempt() -> None:
-        for change in step.apply(node):
-            changes.append(change)
+        changes.extend(step.apply(node))  # of a step that fails, what it had changed until then
         step.verify(node)
 
     try:
