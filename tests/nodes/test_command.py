@@ -36,7 +36,7 @@ def test_status_tells_how_the_last_boot_went(make_host):
 
 
 def test_the_log_holds_what_was_printed(make_host):
-    """What goes to stdout and the provisioning log is the same, to the last line, and the exit code is the program's."""
+    """Stdout and the log are the same, to the last line, and the exit code is that of the program."""
     host = make_host()
     boot = host.boot("rm /opt/shims/nvidia-smi; ./on_create.sh")
     assert boot.exit_code == 1
