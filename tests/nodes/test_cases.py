@@ -13,7 +13,7 @@ import yaml
 pytestmark = pytest.mark.hosts
 
 CASES = sorted((Path(__file__).resolve().parent / "cases").iterdir())
-MOUNTED = "mkdir /mnt/fsx && mount -t lustre fs@tcp:/x /mnt/fsx && mkdir /mnt/fsx/podwright;"
+MOUNTED = "mkdir /mnt/fsx && mount -t lustre fs@tcp:/abcdefgh /mnt/fsx && mkdir /mnt/fsx/podwright;"
 
 
 @pytest.mark.parametrize("folder", CASES, ids=[folder.name for folder in CASES])
