@@ -109,11 +109,11 @@ def _run(step: Step, node: Node) -> Result:
     """Run one step within its time, again if trying again may help."""
     if not step.applies(node):
         return Result(step.name, report.SKIPPED, [], 0.0, detail=f"for {step.whose}")
-    started, changes = time.monotonic(), []
+    started = time.monotonic()
+    changes: list[str] = []
 
     def attempt() -> None:
-        for change in step.apply(node):
-            changes.append(change)
+        changes.extend(step.apply(node))  # of a step that fails, what it had changed until then
         step.verify(node)
 
     try:

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import tempfile
+import textwrap
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -184,7 +185,7 @@ def find_user(name: str) -> pwd.struct_passwd:
 def _short(words: list[str]) -> str:
     """The command as it is named in an error; the log has all of it."""
     text = " ".join([Path(words[0]).name, *words[1:]])
-    return text if len(text) <= 100 else f"{text[:100]}…"
+    return textwrap.shorten(text, 100, placeholder=" …")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

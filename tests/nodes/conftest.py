@@ -1,4 +1,7 @@
-"""Hosts to boot: real namespaces, files, mounts, locks, pip and ssh-keygen; what a host in a namespace lacks is in shims/."""
+"""Hosts to boot: real namespaces, files, mounts, locks, pip and ssh-keygen.
+
+What a host in a namespace cannot have is in shims/.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ LIFECYCLE_SCRIPTS = HERE.parents[1] / "lifecycle_scripts"
 CONTROLLER_ADDRESS = "10.1.0.10"
 COMPUTE_ADDRESSES = ("10.1.0.5", "10.1.0.57", "10.1.0.6")
 BOOT_TIMEOUT_S = 180
+# All of the host's processes end with unshare: to kill it is to switch the host off.
+UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 # slurmctld's port, answered on the host itself: enter_host.sh leads the controller's address there.
 LISTENING = """python3 -c 'import socket, time; s = socket.create_server(("", 6817)); time.sleep(600)' >/dev/null 2>&1 &
 trap "kill $!" EXIT"""
@@ -73,14 +78,17 @@ class Cloud:
 
     @property
     def shared(self) -> Path:
+        """What stands for FSx."""
         return self.folder / "fsx"
 
     @property
     def bucket(self) -> Path:
+        """What stands for S3."""
         return self.folder / "bucket"
 
     @property
     def index(self) -> Path:
+        """The wheels that pip may find."""
         return self.folder / "index"
 
     @property
@@ -111,6 +119,7 @@ class Boot:
 
     @property
     def failures(self) -> list[str]:
+        """The lines that say that a boot failed."""
         return [line for line in self.output.splitlines() if " FAILED on " in line or line.startswith("FAILED on ")]
 
     @property
@@ -121,6 +130,7 @@ class Boot:
 
     @property
     def summaries(self) -> list[str]:
+        """The last line of each table."""
         return re.findall(r"^\d+ steps, .*$", self.output, flags=re.MULTILINE)
 
 
@@ -155,10 +165,12 @@ class Host:
 
     @property
     def shims(self) -> Path:
+        """First on the PATH."""
         return self.disk / "opt/shims"
 
     @property
     def scripts(self) -> Path:
+        """The host's copy of the lifecycle scripts."""
         return self.disk / "opt/scripts"
 
     @property
@@ -168,11 +180,13 @@ class Host:
         return log.read_text().splitlines() if log.exists() else []
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Put a file on the disk."""
         (self.disk / path).parent.mkdir(parents=True, exist_ok=True)
         (self.disk / path).write_text(text)
         (self.disk / path).chmod(mode)
 
     def read(self, path: str) -> str:
+        """A file's text."""
         return (self.disk / path).read_text()
 
     def resource_config(self) -> dict[str, Any]:
@@ -212,37 +226,51 @@ class Host:
         python = Path(sys.executable).resolve()
         if not (self.shims / "python3").is_symlink():
             (self.shims / "python3").symlink_to(python)
+        entry = (str(HERE / "enter_host.sh"), str(self.disk), self.name, self.address, CONTROLLER_ADDRESS)
         return subprocess.Popen(
-            ["unshare", "--mount", "--uts", "--net", str(HERE / "enter_host.sh"), str(self.disk), self.name]
-            + [self.address, CONTROLLER_ADDRESS, "bash", "-c", f"cd /opt/scripts; {commands}"],
+            [*UNSHARE, *entry, "bash", "-c", f"cd /opt/scripts\n{commands}"],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,
         )
 
     def run(self, commands: str) -> Boot:
         """Run commands on the host and wait for their end."""
         return finish(self.start(commands))
 
+    def start_boot(self) -> subprocess.Popen[str]:
+        """Begin to boot in a cluster whose controller listens; `finish` waits for the end."""
+        return self.start(f"{LISTENING}\n./on_create.sh")
+
     def boot(self, commands: str = "./on_create.sh", *, controller_listens: bool = True) -> Boot:
         """Run commands, a boot by default, on the host of a cluster whose controller listens."""
         return self.run(f"{LISTENING if controller_listens else ''}\n{commands}")
 
+    def switch_off(self, process: subprocess.Popen[str]) -> None:
+        """End the host at once, with all that runs on it."""
+        process.kill()
+        process.communicate()
+
+    def replace(self) -> None:
+        """Put a new instance in its place: same name, empty disk."""
+        shutil.rmtree(self.disk)
+        self.__post_init__()
+
 
 def finish(process: subprocess.Popen[str]) -> Boot:
-    """Wait for a host's commands; a boot that hangs fails the test."""
+    """Wait for the end of a host's commands; a boot that hangs fails the test."""
     try:
         output, _ = process.communicate(timeout=BOOT_TIMEOUT_S)
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, 9)
+            process.kill()
     return Boot(process.returncode, output)
 
 
 def sha256(path: Path) -> str:
+    """The file's checksum."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -268,6 +296,12 @@ def _record_hash(text: str) -> str:
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
 
+@pytest.fixture(name="finish")
+def _finish() -> Callable[[subprocess.Popen[str]], Boot]:
+    """Waits for the end of a host's commands."""
+    return finish
+
+
 @pytest.fixture
 def cloud(tmp_path: Path) -> Cloud:
     """A shared file system, a bucket with the training payload, and a package index."""
@@ -275,8 +309,8 @@ def cloud(tmp_path: Path) -> Cloud:
 
 
 @pytest.fixture
-def make_host(cloud: Cloud, tmp_path: Path) -> Iterator[Callable[..., Host]]:
+def make_host(cloud: Cloud, tmp_path: Path) -> Callable[..., Host]:
     """Makes hosts of one cluster."""
     if os.geteuid() != 0:
         pytest.fail("hosts in namespaces need root: run as root, or leave them out with -m 'not hosts'")
-    yield lambda **options: Host(cloud, tmp_path, **options)
+    return lambda **options: Host(cloud, tmp_path, **options)

@@ -25,3 +25,25 @@ def test_compute_node_has_everything_before_it_takes_jobs(make_host, cloud):
     assert host.read("opt/podwright/slurmd.env") == "SLURMD_OPTIONS=--conf-server 10.1.0.10\n"
     assert (cloud.shared / "runs").stat().st_uid == 1000
     assert (host.disk / "home/ubuntu/.ssh/id_ed25519").stat().st_mode & 0o777 == 0o600
+
+
+def test_second_boot_changes_nothing(make_host):
+    """After any number of boots the host is as after the first."""
+    for role in ("compute", "controller", "login"):
+        boot = make_host(role=role, address="10.1.0.6" if role == "login" else "10.1.0.5").boot(
+            "./on_create.sh && ./on_create.sh"
+        )
+        assert boot.exit_code == 0, boot.output
+        assert ", 0 changes, " not in boot.summaries[0]
+        assert ", 0 changes, " in boot.summaries[1]
+
+
+def test_controller_waits_for_nobody(make_host, cloud):
+    """The controller boots alone: it neither builds nor waits for the environment, and never starts slurmd."""
+    host = make_host(role="controller")
+    boot = host.boot(controller_listens=False)
+    assert boot.exit_code == 0, boot.output
+    assert boot.results["environment"]["outcome"] == "skipped"
+    assert json.loads(host.read("opt/podwright/node.json"))["environment"].endswith(cloud.environment.name)
+    assert "systemctl restart slurmctld" in host.calls
+    assert not any(call.startswith("systemctl") and call.endswith("start slurmd") for call in host.calls)

@@ -67,7 +67,7 @@ def _build(target: Path, payload: TrainingPayload, *, region: str) -> None:
     shell.run(sys.executable, "-m", "venv", target, timeout_s=600)
     wheels = _download(wheel, Requirements.parse(lock.read_text()), downloads, python=_python(target))
     # Exactly the files that were checked, nothing looked up again.
-    files = ("--no-deps", "--no-index", wheel, *wheels)
+    files: tuple[str | Path, ...] = ("--no-deps", "--no-index", wheel, *wheels)
     shell.run(_python(target), "-m", "pip", "install", *files, *PIP_OPTIONS, timeout_s=BUILD_LIMIT_S)
     shell.run(_python(target), "-m", "pip", "check", timeout_s=300)
     installed = {path.name: sha256_of(path) for path in (wheel, *wheels)}

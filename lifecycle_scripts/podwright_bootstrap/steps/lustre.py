@@ -18,7 +18,6 @@ from podwright_bootstrap.steps import Step
 # flock: locks hold among all hosts. noatime: a read does not become a write on the metadata server.
 OPTIONS = "noatime,flock"
 FSTAB = Path("/etc/fstab")
-MOUNTS = Path("/proc/self/mounts")
 FILE_SYSTEMS = Path("/proc/filesystems")
 
 
@@ -41,12 +40,13 @@ class Lustre(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Mount it and remember it in fstab."""
         root, source = Path(node.parameters.lustre_mount_path), _source(node)
-        if not mounted_at(root):
+        mount = mounted_at(root)
+        if not mount:
             _mount(source, root)
             yield f"mounted {source} on {root}"
-        elif not _is_ours(root, node):
+        elif not mount.is_lustre(str(node.parameters.fsx_mountname)):
             raise BootstrapError(
-                f"{root} already holds {mounted_at(root)}, not {source}",
+                f"{root} already holds {mount}, not {source}",
                 hint=f"unmount it, or choose another mount path in cluster.yaml ({FSTAB} may name it)",
             )
         if shell.write_file(FSTAB, _fstab_with(_fstab_line(node), root)):
@@ -76,15 +76,19 @@ class Mount(NamedTuple):
     source: str
     kind: str
 
+    def is_lustre(self, mount_name: str) -> bool:
+        """Whether it is the Lustre file system of this name; the kernel shows its server by address."""
+        return self.kind == "lustre" and self.source.endswith(f":/{mount_name}")
+
     def __str__(self) -> str:
         return f"{self.source} ({self.kind})"
 
 
 def mounted_at(path: Path) -> Mount | None:
     """The topmost file system mounted exactly at ``path``."""
-    lines = [line.split() for line in MOUNTS.read_text().splitlines()]
-    mounts = [Mount(source, kind) for source, point, kind, *_ in lines if point == str(path)]
-    return mounts[-1] if mounts else None
+    columns = ("--noheadings", "--raw", "--output", "SOURCE,FSTYPE")
+    shown = shell.run("findmnt", *columns, "--mountpoint", path, timeout_s=30, check=False, quiet=True)
+    return Mount(*shown.output.splitlines()[-1].split()) if shown.exit_code == 0 else None
 
 
 def _mount(source: str, root: Path) -> None:
@@ -92,18 +96,6 @@ def _mount(source: str, root: Path) -> None:
         shell.run("modprobe", "lustre", timeout_s=60)
     root.mkdir(parents=True, exist_ok=True)
     shell.run("mount", "-t", "lustre", "-o", OPTIONS, source, root, timeout_s=120)
-
-
-def _is_ours(root: Path, node: Node) -> bool:
-    """Whether the file system mounted at ``root`` is the contract's.
-
-    The kernel shows Lustre's server by address, so the mount name decides. Another kind stands for Lustre only where
-    our own line in fstab says so: a rehearsal's mount shows the kind of what is behind it.
-    """
-    mount = mounted_at(root)
-    if mount and mount.kind == "lustre":
-        return mount.source.endswith(f":/{node.parameters.fsx_mountname}")
-    return _fstab_line(node) in FSTAB.read_text().splitlines()
 
 
 def _source(node: Node) -> str:

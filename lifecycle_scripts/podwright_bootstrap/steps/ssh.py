@@ -14,7 +14,9 @@ from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 HOST_KEY = Path("/etc/ssh/ssh_host_ed25519_key.pub")
-CLIENT_CONFIGURATION = Path("/etc/ssh/ssh_config.d/podwright.conf")
+CLIENT = Path("/etc/ssh/ssh_config")
+OUR_PART = Path("/etc/ssh/ssh_config.d/podwright.conf")
+INCLUDE = f"Include {OUR_PART.parent}/*.conf"  # Debian's and Ubuntu's own line
 KEY_NAME = "id_ed25519"
 
 
@@ -43,19 +45,18 @@ class Ssh(Step):
             yield "made this host's keys"
         if _publish(node, known_hosts):
             yield f"published this host's key in {known_hosts}"
-        if shell.write_file(CLIENT_CONFIGURATION, f"GlobalKnownHostsFile /etc/ssh/ssh_known_hosts {known_hosts}\n"):
-            yield f"wrote {CLIENT_CONFIGURATION}"
+        yield from _look_into(known_hosts)
 
     def verify(self, node: Node) -> None:
         """The private key opens, this host is known by name and address, and ssh looks there."""
-        keys = node.shared(contract.KEYS_DIRECTORY)
+        known_hosts = node.shared(contract.KEYS_DIRECTORY) / "known_hosts"
         _public(_home() / KEY_NAME)
         for name in (node.hostname, node.address):
-            shell.run("ssh-keygen", "-F", name, "-f", keys / "known_hosts", timeout_s=30, quiet=True)
+            shell.run("ssh-keygen", "-F", name, "-f", known_hosts, timeout_s=30, quiet=True)
         settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output
-        if str(keys / "known_hosts") not in settings:
+        if str(known_hosts) not in settings:
             raise BootstrapError(
-                f"ssh does not read {CLIENT_CONFIGURATION}", hint="/etc/ssh/ssh_config must include it"
+                f"ssh does not look into {known_hosts}", hint=f"what in {CLIENT} is before its Include?"
             )
 
 
@@ -109,6 +110,16 @@ def _publish(node: Node, known_hosts: Path) -> bool:
         mine = {node.hostname, node.address}
         others = [other for other in _lines(known_hosts) if not mine & set(other.split()[0].split(","))]
         return shell.write_file(known_hosts, "\n".join([*others, line]) + "\n")
+
+
+def _look_into(known_hosts: Path) -> Iterator[str]:
+    """Tell the host's ssh client, for every user, where the cluster's host keys are."""
+    if shell.write_file(OUR_PART, f"GlobalKnownHostsFile /etc/ssh/ssh_known_hosts {known_hosts}\n"):
+        yield f"wrote {OUR_PART}"
+    if INCLUDE not in _lines(CLIENT):
+        text = CLIENT.read_text() if CLIENT.exists() else ""
+        shell.write_file(CLIENT, f"{INCLUDE}\n{text}")  # at the top: a Host block would swallow it
+        yield f"included {OUR_PART.parent} in {CLIENT}"
 
 
 def _lines(path: Path) -> list[str]:
