@@ -22,7 +22,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from podwright.rehearsal.aws import bucket_policies, cluster_schema
+from podwright.rehearsal.aws import moto_repairs, cluster_schema
 from podwright.rehearsal.aws.account import Account
 from podwright.rehearsal.aws.cloud_control import CloudControl
 from podwright.rehearsal.aws.clusters import Clusters
@@ -67,7 +67,7 @@ class Application:
     """
 
     def __init__(self, *, region: str, transition_s: float) -> None:
-        bucket_policies.install()
+        moto_repairs.install()
         account = Account(region=region)
         clusters = Clusters(account=account, transition_s=transition_s)
         self._region = region
