@@ -115,7 +115,7 @@ class Deployment:
             instance_type=group.instance_type,
             role=group.role,
             partition=group.partition,
-            accelerators=kind.accelerators,
+            accelerators=kind.accelerator_count,
             vcpus=kind.vcpus,
             memory_mib=int(kind.memory_gib * 1024),
         )

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from podwright.rehearsal import processes
-from podwright.rehearsal.aws import AwsStandIn
+from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright.rehearsal.deployment import Deployment
 from podwright.rehearsal.progress import Progress, StepFailed
-from podwright.rehearsal.slurm import BootResult, Node, SlurmStandIn
+from podwright.rehearsal.slurm import BootResult, HostError, Node, SlurmStandIn
 from podwright.rehearsal.supplies import CACHE, Supplies
+from podwright.rehearsal.terraform import TerraformError
 from podwright.settings import Settings
 from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
 from podwright_training.run import RunFolder
@@ -110,7 +111,7 @@ class Rehearsal:
                 if name == "destroy" and self.keep:
                     continue
                 with self.progress.step(name) as record:
-                    record.detail = step(self, stack)
+                    record.detail = self._played(step, stack)
             if self.keep:
                 self._stay_up()
         return self.figures
@@ -281,6 +282,12 @@ class Rehearsal:
             raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
         self.figures.resources_left = "0"
         return "0 resources left"
+
+    def _played(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:
+        try:
+            return step(self, stack)
+        except (AwsStandInError, HostError, TerraformError) as error:
+            raise StepFailed(str(error)) from error
 
     # ---- how they do it --------------------------------------------------------------------------------------------
 
