@@ -6,13 +6,16 @@ Slurm is the lifecycle script, as on HyperPod.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import itertools
 import json
+import os
 import re
 import secrets
 import shlex
 import shutil
+import signal
 import string
 import subprocess
 import time
@@ -21,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from typing_extensions import Self
 
@@ -59,6 +62,9 @@ Role = Literal["controller", "login", "compute"]
 Failure = Literal["power", "processes", "network"]
 
 ALL_NODES_PARTITION = "dev"  # HyperPod puts every node but the controller into it
+_SSH_PORT = 22
+_SLURMCTLD_PORT = 6817
+_GRACE_S = 3.0
 _TIMED_OUT = 124  # timeout(1)'s exit status
 _PATH = f"{SLURM_ROOT}/bin:{SLURM_ROOT}/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
@@ -260,21 +266,25 @@ class SlurmStandIn:
         """
         hostname = self.controller if host == "controller" else host
         line = command if isinstance(command, str) else shlex.join(command)
-        argv = self._fabric.enter(hostname, "/usr/bin/su", "--login", user, "--command", line)
-        try:
-            done = subprocess.run(
-                argv,
-                env={"PATH": _PATH, "LC_ALL": "C.UTF-8"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise HostError(f"{hostname}: `{line}` did not end within {timeout_s:g} s") from error
+        with subprocess.Popen(
+            self._fabric.enter(hostname, "/usr/bin/su", "--login", user, "--command", line),
+            env={"PATH": _PATH, "LC_ALL": "C.UTF-8"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as error:
+                _end_group(process)
+                raise HostError(f"{hostname}: `{line}` did not end within {timeout_s:g} s") from error
+            except BaseException:
+                _end_group(process)
+                raise
+        done = subprocess.CompletedProcess(line, process.returncode, stdout, stderr)
         if check and done.returncode:
             raise HostError(f"{hostname}: `{line}` ended with {done.returncode}\n{done.stdout}{done.stderr}".rstrip())
         return done
@@ -367,7 +377,12 @@ class SlurmStandIn:
         for name, is_up in self._fabric.is_up.items():
             if is_up:
                 self.path(name, RESOURCE_CONFIG).write_text(self._resource_config())
-        return self.boot_one(hostname, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line)
+        result = self.boot_one(hostname, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line)
+        if (
+            self._states_or_none().get(hostname, "").startswith(("fail", "drain"))
+        ):  # an operator's mark outlives a registration
+            self._update(hostname, "State=RESUME")
+        return result
 
     def auto_resume(
         self,
@@ -434,16 +449,19 @@ class SlurmStandIn:
         by_operator = {line.split("|")[0] for line in marked.splitlines() if line.endswith("|Action:Replace")}
         return [name for name in self._compute() if name in by_operator or not self._answers(name)]
 
-    def _answers(self, hostname: str) -> bool:
-        """Health monitoring: whether the node's sshd takes a connection."""
-        probe = f"timeout 1 bash -c 'exec 3<>/dev/tcp/{self.nodes[hostname].private_ip}/22'"
+    def _answers(self, hostname: str, port: int = _SSH_PORT) -> bool:
+        """Whether a host takes connections, as health monitoring and Slurm on the controller see it."""
+        probe = f"timeout 1 bash -c 'exec 3<>/dev/tcp/{self.nodes[hostname].private_ip}/{port}'"
         return self.run(probe, user="root", check=False).returncode == 0
 
     def _mark_down(self, hostname: str, reason: str) -> None:
         """Tell Slurm. A node that is back before Slurm missed it is taken for one that never left: its job would hang."""
         state = self._states_or_none().get(hostname)
         if state and not state.startswith("down"):
-            self.run(["scontrol", "update", f"NodeName={hostname}", "State=DOWN", f"Reason={reason}"], user="root")
+            self._update(hostname, "State=DOWN", f"Reason={reason}")
+
+    def _update(self, hostname: str, *changes: str) -> None:
+        self.run(["scontrol", "update", f"NodeName={hostname}", *changes], user="root")
 
     def _requeue_unless_slurm_has(self, job_id: int, restarts: int) -> None:
         now = self.job(job_id)
@@ -451,11 +469,10 @@ class SlurmStandIn:
             self.run(["scontrol", "requeue", str(job_id)], user="root")
 
     def _states_or_none(self) -> dict[str, str]:
-        """Empty while there is no controller to ask."""
-        if not self._fabric.is_up[self.controller]:
+        """Empty while there is no slurmctld to ask; sinfo would try for five seconds."""
+        if not self._fabric.is_up[self.controller] or not self._answers(self.controller, _SLURMCTLD_PORT):
             return {}
-        done = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], user="root", check=False)
-        return dict(line.split() for line in done.stdout.splitlines())
+        return self.node_states()
 
     def _compute(self) -> list[str]:
         return [name for name, node in self.nodes.items() if node.role == "compute"]
@@ -579,9 +596,17 @@ def _follow(process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_li
                 ended = True
             except subprocess.TimeoutExpired:
                 if time.monotonic() > end:
-                    process.kill()
-                    process.wait()
+                    _end_group(process)
                     return _TIMED_OUT
             for line in lines:
                 on_line(line.rstrip("\n"))
     return process.returncode
+
+
+def _end_group(process: subprocess.Popen[Any]) -> None:
+    """End a command on a host: on SIGTERM, su ends the shell that it started in a session of its own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)

@@ -22,7 +22,6 @@ mount -t lustre -o noatime,flock {LUSTRE_SOURCE} /fsx
 mkdir -p -m 1777 /fsx/work
 read -r controller < controller_ip
 if [[ $(hostname -i) == "$controller" ]]; then
-  systemctl mask --now slurmd || true
   systemctl enable --now slurmctld
 else
   echo "SLURMD_OPTIONS=--conf-server $controller" > /etc/default/slurmd
@@ -63,6 +62,8 @@ def web_server() -> Iterator[tuple[str, int]]:
             self.end_headers()
             self.wfile.write(b"hello from the machine")
 
+        do_POST = do_GET
+
         def log_message(self, *_: object) -> None:
             pass
 
@@ -75,9 +76,7 @@ def web_server() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def make_stand_in(
-    node_image: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[..., SlurmStandIn]]:
+def make_stand_in(node_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., SlurmStandIn]]:
     """Make stand-ins of a controller and two compute nodes, not started; all are stopped in the end."""
     made: list[SlurmStandIn] = []
     numbers = itertools.count(1)

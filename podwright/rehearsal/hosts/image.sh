@@ -128,6 +128,8 @@ node_files() { # an AMI's, in place of this machine's own
   rm -f /etc/munge/munge.key /etc/ssh/ssh_host_* /usr/sbin/policy-rc.d
   mkdir -p /etc/ssh
   printf '%s\n' 'UsePAM yes' 'PasswordAuthentication no' 'Subsystem sftp internal-sftp' > /etc/ssh/sshd_config
+  # Ubuntu's sudo reads /etc/environment, Debian's does not
+  grep -q pam_env /etc/pam.d/sudo || echo 'session required pam_env.so' >> /etc/pam.d/sudo
   sed -i 's/^\(session.*\)required\(.*pam_loginuid\)/\1optional\2/' /etc/pam.d/sshd
   cp /usr/share/base-files/profile /etc/profile
   # shellcheck disable=SC2016 # $PATH is for the shell that reads the profile
