@@ -119,7 +119,7 @@ def _run(step: Step, node: Node) -> Result:
     try:
         with shell.time_limit(step.time_limit_s * PATIENCE):
             shell.retry(attempt, attempts=step.attempts, pause_s=10, errors=(CommandError, OSError))
-    except (BootstrapError, OSError) as error:
+    except (BootstrapError, ContractError, OSError) as error:
         seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint
         return Result(step.name, report.FAILED, changes, seconds, detail=str(error), hint=hint)
