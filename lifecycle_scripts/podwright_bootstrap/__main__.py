@@ -96,12 +96,17 @@ def _boot(steps: list[Step], node: Node) -> int:
         if results[-1].outcome == report.FAILED:
             break
     print(report.table(results), flush=True)
-    report.save(results)
-    last = results[-1]
-    if last.outcome != report.FAILED:
+    try:
+        report.save(results)
+    except OSError as error:
+        results.append(
+            Result("report", report.FAILED, [], 0.0, detail=str(error), hint="df -h tells which disk is full")
+        )
+    failed = next((result for result in results if result.outcome == report.FAILED), None)
+    if not failed:
         return 0
     host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
-    shell.say(report.failure(last.step, last.detail, host=host, hint=last.hint))
+    shell.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
     return 1
 
 
