@@ -96,12 +96,17 @@ def _boot(steps: list[Step], node: Node) -> int:
         if results[-1].outcome == report.FAILED:
             break
     print(report.table(results), flush=True)
-    report.save(results)
-    last = results[-1]
-    if last.outcome != report.FAILED:
+    try:
+        report.save(results)
+    except OSError as error:
+        results.append(
+            Result("report", report.FAILED, [], 0.0, detail=str(error), hint="df -h tells which disk is full")
+        )
+    failed = next((result for result in results if result.outcome == report.FAILED), None)
+    if not failed:
         return 0
     host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
-    shell.say(report.failure(last.step, last.detail, host=host, hint=last.hint))
+    shell.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
     return 1
 
 
@@ -119,7 +124,7 @@ def _run(step: Step, node: Node) -> Result:
     try:
         with shell.time_limit(step.time_limit_s * PATIENCE):
             shell.retry(attempt, attempts=step.attempts, pause_s=10, errors=(CommandError, OSError))
-    except (BootstrapError, OSError) as error:
+    except (BootstrapError, ContractError, OSError) as error:
         seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint
         return Result(step.name, report.FAILED, changes, seconds, detail=str(error), hint=hint)

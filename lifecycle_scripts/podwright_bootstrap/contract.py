@@ -97,6 +97,10 @@ class ProvisioningParameters:
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
 
+    def facts_of(self, group: str) -> InstanceFacts:
+        """What nodes of an instance group have; nothing is promised of a group without facts."""
+        return self.instance_facts.get(group, InstanceFacts())
+
     def to_dict(self) -> Dict[str, Any]:
         """Plain dictionary in the file's layout; keys that hold nothing are left out."""
         aws = {
@@ -173,6 +177,8 @@ class NodeRecord:
     shared_root: str  # mount path of the shared file system, "" without one
     environment: Optional[str]  # the virtual environment jobs run in
     wheel_sha256: Optional[str]
+    # By partition, what a job finds there: jobs are submitted on nodes that have no accelerators of their own.
+    partitions: Dict[str, InstanceFacts] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Text of the file, stable key order."""
@@ -181,7 +187,9 @@ class NodeRecord:
     @classmethod
     def from_json(cls, text: str) -> NodeRecord:
         """Read the file's text; raises ``ContractError`` with what is missing."""
-        record: NodeRecord = _build(cls, _object(text, NODE_JSON.name))
+        content = _object(text, NODE_JSON.name)
+        partitions = {name: _build(InstanceFacts, facts) for name, facts in content.get("partitions", {}).items()}
+        record: NodeRecord = _build(cls, {**content, "partitions": partitions})
         return record
 
 

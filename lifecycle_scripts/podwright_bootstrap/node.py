@@ -39,7 +39,7 @@ class Node:
     @property
     def facts(self) -> InstanceFacts:
         """What the instance type has, as the catalog says."""
-        return self.parameters.instance_facts.get(self.instance_group, InstanceFacts())
+        return self.parameters.facts_of(self.instance_group)
 
     @property
     def mount_path(self) -> Path:
@@ -119,7 +119,7 @@ def read_instances(path: Path) -> list[Instance]:
     """All instances of the resource config; none while the file is missing or half-written."""
     return [
         Instance(
-            group=group["Name"],
+            group=group.get("Name", ""),
             instance_type=group.get("InstanceType", ""),
             instance_id=instance.get("InstanceId", ""),
             address=instance.get("CustomerIpAddress", ""),
@@ -154,11 +154,12 @@ def own_addresses() -> set[str]:
     return {address for address in addresses if not address.startswith("127.")}
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _names(items: Iterable[str]) -> str:

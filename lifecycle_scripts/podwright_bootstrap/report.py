@@ -53,7 +53,8 @@ def save(results: Iterable[Result]) -> None:
 
 
 def load() -> list[Result]:
-    """The results of the last boot; none before the first."""
-    if not contract.BOOTSTRAP_JSON.exists():
+    """The results of the last boot; none before the first, or if another version of this program wrote them."""
+    try:
+        return [Result(**item) for item in json.loads(contract.BOOTSTRAP_JSON.read_text())]
+    except (FileNotFoundError, ValueError, TypeError):
         return []
-    return [Result(**item) for item in json.loads(contract.BOOTSTRAP_JSON.read_text())]

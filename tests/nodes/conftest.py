@@ -157,6 +157,8 @@ class Host:
         self.write("etc/passwd", "\n".join(users) + "\n")
         self.write("etc/fstab", "# nothing yet\n")
         self.write("opt/ml/config/resource_config.json", json.dumps(self.resource_config()))
+        key = self.disk / "etc/ssh/ssh_host_ed25519_key"
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         if self.role == "controller":
             self.write("opt/slurm/etc/slurm.conf", "ClusterName=test\n")
         shutil.copytree(HERE / "shims", self.shims)

@@ -20,6 +20,7 @@ def test_compute_node_has_everything_before_it_takes_jobs(make_host, cloud):
     assert list(boot.results)[-1] == "slurm"
     record = NodeRecord.from_json(host.read("opt/podwright/node.json"))
     assert (record.role, record.partition, record.accelerators_per_node) == ("compute", "gpu", 4)
+    assert record.partitions["gpu"].accelerator_name == "A10G"
     assert Path(str(record.environment)).name == cloud.environment.name
     assert (cloud.environment / ".complete").exists()
     assert host.read("opt/podwright/slurmd.env") == "SLURMD_OPTIONS=--conf-server 10.1.0.10\n"

@@ -43,6 +43,22 @@ def test_the_log_holds_what_was_printed(make_host):
     assert host.read("var/log/provision/provisioning.log") == boot.output
 
 
+def test_a_terminated_boot_leaves_no_program_behind(make_host):
+    """SIGTERM ends the boot with the usual exit code, and the program it was waiting for."""
+    host = make_host()
+    shim = "echo $$ >/opt/mount; awk '{print $4}' /proc/$PPID/stat >/opt/python; exec sleep 300"
+    (host.shims / "mount.lustre").write_text(f"#!/bin/bash\n{shim}\n")
+    boot = host.boot("""
+        ./on_create.sh --only lustre &
+        until [[ -s /opt/python ]]; do sleep 0.05; done
+        kill -TERM "$(cat /opt/python)"
+        wait $!
+        echo "exit $?"
+        while [[ -e /proc/$(cat /opt/mount) ]]; do sleep 0.05; done
+    """)
+    assert "exit 143" in boot.output
+
+
 def test_an_unknown_step_is_refused(make_host):
     """--only names the steps there are."""
     boot = make_host().boot("./on_create.sh --only lusture")

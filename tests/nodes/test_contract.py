@@ -85,5 +85,6 @@ def test_a_newer_writer_is_read():
 def test_a_record_survives_the_disk():
     """A node's record reads back as it was written."""
     names = {item.name: item.name for item in dataclasses.fields(NodeRecord)}
-    record = NodeRecord(**{**names, "accelerators_per_node": 8, "efa_interfaces": 32, "partition": None})
+    numbers = {"accelerators_per_node": 8, "efa_interfaces": 32, "partition": None}
+    record = NodeRecord(**{**names, **numbers, "partitions": {"gpu": InstanceFacts("gpu", 8, "H100", 32)}})
     assert NodeRecord.from_json(record.to_json()) == record

@@ -48,4 +48,7 @@ def record_of(node: Node) -> NodeRecord:
         shared_root=str(node.mount_path) if node.has_shared else "",
         environment=str(node.environment) if node.environment else None,
         wheel_sha256=parameters.training.wheel_sha256 if parameters.training else None,
+        partitions={
+            group.partition_name: parameters.facts_of(group.instance_group_name) for group in parameters.worker_groups
+        },
     )
