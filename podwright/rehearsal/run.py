@@ -41,6 +41,8 @@ TRAINER_ARGUMENTS = (
     ),
     *("--data_streams", "4", "--bf16", "0", "--sharding_strategy", "full"),
 )
+# An instance's role and region, as its metadata would tell them.
+HOST_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_EC2_METADATA_DISABLED")
 BOOT_TIMEOUT_S = 900
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
@@ -148,7 +150,7 @@ class Rehearsal:
         """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
         self.nodes = self.deployment.nodes()
         subnet_cidr, port = self.deployment.subnet_cidr(), int(self.aws.endpoint_url.rpartition(":")[2])
-        endpoint = {"AWS_ENDPOINT_URL": SlurmStandIn.relay_address(subnet_cidr, port)}
+        given = self.aws.environment()
         self.cluster = SlurmStandIn(
             directory=self._empty("cluster"),
             image=self.supplies.node_image,
@@ -158,7 +160,8 @@ class Rehearsal:
             nodes=self.nodes,
             shared=self._shared_with_dataset(),
             relay=("127.0.0.1", port),
-            environment=self.aws.environment() | endpoint,
+            environment={name: given[name] for name in HOST_VARIABLES}
+            | {"AWS_ENDPOINT_URL": SlurmStandIn.relay_address(subnet_cidr, port)},
             binds=[(self.supplies.wheelhouse, "/opt/rehearsal/wheels")],
         )
         stack.callback(self.cluster.stop)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import podwright
-from podwright.rehearsal import slurm
+from podwright.rehearsal import prose, slurm
 from podwright.rehearsal.hosts import image
 
 CHECKOUT = Path(podwright.__file__).resolve().parents[1]
@@ -124,7 +124,7 @@ def main() -> int:
     """Get the supplies; one line per problem."""
     try:
         supplies()
-    except (SuppliesError, image.ImageError) as error:
+    except (SuppliesError, image.ImageError, prose.ProseError) as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
     return 0
