@@ -31,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except findings.UnreadableFileError as error:
         print(f"podwright: {error}", file=sys.stderr)
         return UNREADABLE
+    except findings.ConfigError as error:
+        print(error, file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `podwright explain | head`
@@ -44,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="podwright", description="One YAML file in, a cluster and a trained model out."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_check, _add_explain):
+    for add in (_add_check, _add_explain, _add_rehearse):
         add(commands)
     return parser
 
@@ -103,6 +106,26 @@ def _is_at(name: str, wanted: str) -> bool:
     plain = name.replace("[]", "")
     wanted = "".join(part.split("]")[-1] for part in wanted.split("["))
     return plain == wanted or plain.startswith(f"{wanted}.")
+
+
+# ---- rehearse ----------------------------------------------------------------------------------
+
+
+def _add_rehearse(commands: Subparsers) -> None:
+    parser = commands.add_parser("rehearse", help="do everything on this machine: deploy, train, lose a host, destroy")
+    _add_file(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
+    parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
+    parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and say what it was")
+    parser.set_defaults(command=_rehearse)
+
+
+def _rehearse(options: argparse.Namespace) -> int:
+    from podwright.rehearsal import command  # noqa: PLC0415 — boto3 and moto take longer to load than a check takes
+
+    if options.clean:
+        return command.clean()
+    return command.rehearse(options.file, as_json=options.json, keep=options.keep)
 
 
 # ---- for every command -------------------------------------------------------------------------

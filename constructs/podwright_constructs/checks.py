@@ -100,6 +100,16 @@ def existing_role(*, arn: str) -> list[Problem]:
     return _matches("arn", arn, facts.ROLE_ARN_PATTERN, "an ARN like arn:aws:iam::111122223333:role/nodes")
 
 
+def existing_lifecycle_scripts(*, source_s3_uri: str, on_create: str) -> list[Problem]:
+    """Problems of the place of scripts that lie in S3 already."""
+    place = re.compile(rf"s3://{facts.BUCKET_NAME_PREFIX}[^/]+(/.*)?")
+    allowed = f"an address that begins with s3://{facts.BUCKET_NAME_PREFIX}"
+    return [
+        *_matches("source_s3_uri", source_s3_uri, place, allowed),
+        *_matches("on_create", on_create, re.compile(r"\S{1,128}"), "the name of a file below source_s3_uri"),
+    ]
+
+
 def cluster(
     *, cluster_name: str, instance_groups: Sequence[InstanceGroup], node_recovery: str, tags: Sequence[str]
 ) -> list[Problem]:
