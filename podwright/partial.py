@@ -16,9 +16,9 @@ S = TypeVar("S", bound=Section)
 def partial(section: type[S], data: Mapping[str, Any]) -> S:
     """The section that ``data`` describes; a value that it gives wrongly or lacks is UNKNOWN."""
     fields = section.model_fields.items()
-    values = {name: _value(field, data[name]) for name, field in fields if name in data}
-    missing = {name: UNKNOWN for name, field in fields if name not in data and field.is_required()}
-    return section.model_construct(**values, **missing)
+    values: dict[str, Any] = {name: UNKNOWN for name, field in fields if field.is_required()}
+    values |= {name: _value(field, data[name]) for name, field in fields if name in data}
+    return section.model_construct(**values)
 
 
 def _value(field: FieldInfo, value: Any) -> Any:
