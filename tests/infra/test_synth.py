@@ -101,6 +101,14 @@ def test_two_runs_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> None:
     assert first == second
 
 
+def test_the_foundation_comes_first(run_app: RunApp, tmp_path: Path) -> None:
+    """The cluster stack is deployed after the foundation and destroyed before it, so nothing is pulled from under it."""
+    assert run_app(SETTINGS).returncode == 0
+    manifest = json.loads((tmp_path / "cdktf.out" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["stacks"]["podwright-demo-cluster"]["dependencies"] == ["podwright-demo-foundation"]
+    assert manifest["stacks"]["podwright-demo-foundation"]["dependencies"] == []
+
+
 def test_existing_resources_are_not_created(run_app: RunApp, tmp_path: Path) -> None:
     """With everything brought along the foundation makes nothing, and the cluster uses what was brought."""
     assert run_app(SETTINGS | EXISTING).returncode == 0
