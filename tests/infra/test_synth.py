@@ -102,7 +102,7 @@ def test_two_runs_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> None:
 
 
 def test_the_foundation_comes_first(run_app: RunApp, tmp_path: Path) -> None:
-    """The cluster stack is deployed after the foundation and destroyed before it, so nothing is pulled from under it."""
+    """The cluster stack is deployed after the foundation and destroyed before it."""
     assert run_app(SETTINGS).returncode == 0
     manifest = json.loads((tmp_path / "cdktf.out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["stacks"]["podwright-demo-cluster"]["dependencies"] == ["podwright-demo-foundation"]
