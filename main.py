@@ -11,7 +11,7 @@ for warning in ("DEPRECATED", "END_OF_LIFE"):
 
 from cdktf import App
 
-from podwright.findings import ConfigError
+from podwright.findings import ConfigError, UnreadableFileError
 from podwright.settings import config_path, load
 from stacks.cluster import ClusterStack
 from stacks.foundation import FoundationStack
@@ -21,7 +21,7 @@ def main() -> int:
     """Synthesize both stacks, or say everything that is wrong with the settings."""
     try:
         settings = load(config_path())
-    except ConfigError as error:
+    except (ConfigError, UnreadableFileError) as error:
         print(error, file=sys.stderr)
         return 1
     app = App()

@@ -31,7 +31,7 @@ def build_wheel(project: Path, *, cache: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         sources = Path(temporary) / "sources"
         shutil.copytree(project, sources, ignore=NOT_SOURCES, copy_function=_copy)
-        folder = cache / _digest(sources)
+        folder = cache.resolve() / _digest(sources)  # the build has another working directory
         if not folder.is_dir():
             _build(sources, folder)
     (wheel,) = folder.glob("*.whl")
