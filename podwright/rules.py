@@ -65,7 +65,7 @@ def each_group(judge: Callable[[InstanceGroup, KeyPath], Iterator[Finding]]) -> 
 # ---- the whole file ----------------------------------------------------------------------------
 
 
-def region(settings: Settings) -> Iterator[Finding]:
+def known_region(settings: Settings) -> Iterator[Finding]:
     """The region's name has the wrong form (error), or podwright does not know it (warning: AWS adds regions)."""
     similar = get_close_matches(settings.region, REGIONS, n=3)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "regions look like us-west-2"
@@ -101,7 +101,7 @@ def cluster_name(settings: Settings) -> Iterator[Finding]:
         yield _finding(("name",), replace(problem, argument="name"))
 
 
-def tags(settings: Settings) -> Iterator[Finding]:
+def tag_limits(settings: Settings) -> Iterator[Finding]:
     """Too many tags (podwright adds its own), or keys that AWS keeps for itself."""
     for problem in _cluster_problems(cluster_name="any", tags=tuple(names.tags(settings))):
         key = str(problem.given)
@@ -222,10 +222,10 @@ def addresses(settings: Settings) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    region,
+    known_region,
     zone_in_region,
     cluster_name,
-    tags,
+    tag_limits,
     created_network,
     existing_network,
     created_lustre,

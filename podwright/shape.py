@@ -25,8 +25,14 @@ _TEMPLATE_STARTS = ("${", "%{", "TfToken[")
 
 
 def findings(error: ValidationError) -> list[Finding]:
-    """One finding for each of pydantic's errors."""
-    return [_finding(mistake) for mistake in error.errors(include_url=False)]
+    """What pydantic's errors say; a key that is missing because it is misspelt is told once."""
+    found = [_finding(mistake) for mistake in error.errors(include_url=False)]
+    meant = {(finding.path[:-1], finding.hint) for finding in found if finding.code == "unknown-key"}
+    return [
+        finding
+        for finding in found
+        if finding.code != "missing-key" or (finding.path[:-1], _did_you_mean(finding.path[-1])) not in meant
+    ]
 
 
 def templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
@@ -115,7 +121,7 @@ def _unknown_key(target: _Target) -> Finding:
     if owners:
         hint = f"{target.key} goes with source: {source_of(owners[0])}; {hint}"
     elif similar:
-        hint = f"did you mean {similar[0]}?"
+        hint = _did_you_mean(similar[0])
     section = dotted(target.path[:-1]) or "the file"
     return _error("unknown-key", target.path, f"{target.key} is not a key of {section}", hint)
 
@@ -128,8 +134,12 @@ def _not_allowed(path: KeyPath, value: Any, choices: Sequence[str]) -> Finding:
     similar = get_close_matches(str(value), choices, n=1)
     hint = f"allowed: {' or '.join(choices)}"
     if similar:
-        hint = f"did you mean {similar[0]}? {hint}"
+        hint = f"{_did_you_mean(similar[0])} {hint}"
     return _error("not-allowed", path, f"{path[-1]} cannot be {_in_words(value)}", hint)
+
+
+def _did_you_mean(word: str | int) -> str:
+    return f"did you mean {word}?"
 
 
 def _in_words(value: Any) -> str:
@@ -137,7 +147,9 @@ def _in_words(value: Any) -> str:
         return "nothing"
     if isinstance(value, dict):
         return "a mapping"
-    return "a list" if isinstance(value, list) else repr(value)
+    if isinstance(value, list):
+        return "a list"
+    return str(value) or "an empty text"
 
 
 def _error(code: str, path: KeyPath, message: str, hint: str) -> Finding:
