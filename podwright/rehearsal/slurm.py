@@ -1,7 +1,7 @@
 """The cluster stand-in: a HyperPod Slurm cluster of real Slurm daemons on hosts in namespaces of one Linux machine.
 
-A host has its own name, address, disk and processes, and before any script runs the files a HyperPod node has. What starts
-Slurm is the lifecycle script, as on HyperPod.
+A host has its own name, address, disk and processes, and before any script runs the files a HyperPod node has. What
+starts Slurm is the lifecycle script, as on HyperPod.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class SlurmStandIn:
         """Run the lifecycle scripts on all hosts at once, as the service does when it creates a cluster.
 
         Args:
-            lifecycle: the unpacked bundle; it is copied into a temporary folder of each host, which is where it runs, as root.
+            lifecycle: the unpacked bundle; copied into a temporary folder of each host, where it runs as root.
             entry: the script of it that is run.
             timeout_s: after which a script is killed (exit code 124).
             on_line: called with host name and line while the scripts write.
@@ -217,7 +217,11 @@ class SlurmStandIn:
                 lambda name: self.boot_one(name, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line),
                 self.nodes,
             )
-            return {result.hostname: result for result in results}
+            try:
+                return {result.hostname: result for result in results}
+            except (KeyboardInterrupt, SystemExit):
+                self.stop()  # or the pool would wait for scripts that nobody waits for any more
+                raise
 
     def boot_one(
         self,
@@ -345,8 +349,8 @@ class SlurmStandIn:
     def kill(self, hostname: str, *, how: Failure = "power") -> None:
         """Fail a host.
 
-        power: it is gone, its peers hear nothing. processes: all of them are killed but the kernel lives, its peers' connections
-        are reset. network: it lives and is cut off.
+        power: it is gone, its peers hear nothing. processes: all of them are killed but the kernel lives, its peers'
+        connections are reset. network: it lives and is cut off.
         """
         if how == "power":
             self._fabric.power_off(hostname)
@@ -395,18 +399,20 @@ class SlurmStandIn:
     ) -> Resumption:
         """Play HyperPod's agent for `srun --auto-resume=1`, until the job runs again.
 
-        Waits for a hardware fault (a node that no longer answers, or that an operator marked with the reason Action:Replace),
-        tells Slurm at once, replaces the node and has the whole job requeued, as HyperPod does for jobs with GRES.
+        Waits for a hardware fault (a node that no longer answers, or that an operator marked with the reason
+        Action:Replace), tells Slurm at once, replaces the node and has the whole job requeued, as HyperPod does for
+        jobs with GRES.
 
         Args:
             job_id: a job that was started with `srun --auto-resume=1`.
             lifecycle: what runs on the replacement.
-            new_instance_id: called with the host name when an instance is to be replaced; returns the new instance's id.
+            new_instance_id: called with the name of a host to be replaced; returns the new instance's id.
             timeout_s: for the whole.
             on_line: as for `boot`.
 
         Raises:
-            HostError: the job does not want it, no node is faulty (the job's own error is not resumed), or it took too long.
+            HostError: the job does not want it, no node is faulty (a job's own error is not resumed), or it took too
+                long.
         """
         began = time.monotonic()
         before = self.job(job_id)
@@ -455,7 +461,7 @@ class SlurmStandIn:
         return self.run(probe, user="root", check=False).returncode == 0
 
     def _mark_down(self, hostname: str, reason: str) -> None:
-        """Tell Slurm. A node that is back before Slurm missed it is taken for one that never left: its job would hang."""
+        """Tell Slurm: a node that is back before Slurm missed it passes for one that never left, and its job hangs."""
         state = self._states_or_none().get(hostname)
         if state and not state.startswith("down"):
             self._update(hostname, "State=DOWN", f"Reason={reason}")
@@ -539,7 +545,7 @@ class SlurmStandIn:
                 for node in members
                 for index in range(node.accelerators)  # a gpu without File= is dropped without a word
             ),
-            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd looks for one, and autodetect fails without /sys/fs/cgroup
+            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
             "accounting.conf": "# filled where accounting is set up\n",
         }
 
@@ -579,14 +585,15 @@ def _partition_lines(members: Sequence[Node]) -> list[str]:
         if node.partition and node.partition != ALL_NODES_PARTITION:
             partitions.setdefault(node.partition, []).append(node.hostname)
     return [
-        f"PartitionName={name} Nodes={','.join(hostnames)} Default={'YES' if name == ALL_NODES_PARTITION else 'NO'} State=UP"
+        f"PartitionName={name} Nodes={','.join(hostnames)} State=UP"
+        + (" Default=YES" if name == ALL_NODES_PARTITION else "")
         for name, hostnames in partitions.items()
         if hostnames
     ]
 
 
 def _follow(process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_line: Callable[[str], None]) -> int:
-    """Wait for a script, handing on what it writes. Its log is a file: a daemon that keeps it open must not delay the end."""
+    """Wait for a script and hand on its lines. They come from a file: a daemon that keeps it open delays nothing."""
     end = time.monotonic() + timeout_s
     with log.open(errors="replace") as lines:
         ended = False

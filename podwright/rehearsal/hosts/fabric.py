@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import json
 import os
@@ -211,7 +212,7 @@ class Fabric:
             )
 
     def _connect(self, pid: int, private_ip: str) -> str:
-        """A cable from the bridge to the host. The same MAC after a replacement, or its peers' ARP entries are stale."""
+        """A cable from the bridge to the host. A replacement has the same MAC, or its peers' ARP entries are stale."""
         self._links += 1
         link = f"host{self._links}"
         mac = "02:00:" + ":".join(f"{octet:02x}" for octet in ipaddress.IPv4Address(private_ip).packed)
@@ -362,7 +363,8 @@ def why_not() -> str | None:
         return f"{', '.join(missing.values())} not found: apt-get install {' '.join(missing)}"
     if os.geteuid() != 0:
         return "hosts need root, for namespaces and mounts: run this with sudo"
-    separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if os.stat(path).st_dev != os.stat("/").st_dev]
+    root = Path("/").stat().st_dev
+    separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if Path(path).stat().st_dev != root]
     if separate:
         return f"hosts lie over this machine's root, and {', '.join(separate)} is on a file system of its own"
     return _try_namespaces()
@@ -436,10 +438,8 @@ def clean(below: Path, *, timeout_s: float = _STOP_TIMEOUT_S) -> list[Leftover]:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it may have gone with another one
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it went with another one
 
 
 def wait_for(

@@ -114,7 +114,8 @@ shims() { # what a namespace cannot do for real
   install -d $image/shims $image/lustre
   install -d -m 1777 $image/log
   install -m 755 $sources/shims/* $image/shims/
-  install -m 755 $sources/systemctl.py $image/shims/systemctl
+  { echo "#!/usr/bin/python3 -I"; cat $sources/systemctl.py; } > $image/shims/systemctl
+  chmod 755 $image/shims/systemctl
   install -m 644 $sources/init.py $image/init.py
   mv /usr/bin/findmnt $image/findmnt
   for name in systemctl findmnt nvidia-smi; do ln -sfn $image/shims/$name /usr/bin/$name; done
