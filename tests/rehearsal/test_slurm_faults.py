@@ -192,7 +192,7 @@ def test_a_killed_owner_leaves_nothing(start_owner, tmp_path: Path) -> None:
 
 
 def test_clean_ends_a_living_cluster(start_owner, tmp_path: Path) -> None:
-    """Cleaning ends what another process started below the folder, says what it was, and finds nothing the second time."""
+    """Cleaning ends what another process started below the folder, says what it was, and then finds nothing."""
     owner = start_owner()
     assert clean(tmp_path / "elsewhere") == []
     pids = family(tmp_path)

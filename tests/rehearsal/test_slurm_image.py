@@ -29,7 +29,7 @@ def test_an_image_of_other_packages_is_stale(node_image: Path, tmp_path: Path, m
 
 
 @pytest.mark.hosts
-def test_a_failed_build_leaves_nothing(node_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a package index the error has apt's words, and neither an image nor half of one is left."""
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -50,7 +50,7 @@ def test_an_image_has_no_secret_and_no_key(node_image: Path) -> None:
 
 
 def test_only_what_the_build_needs_is_passed_on() -> None:
-    """pip's and proxies' variables reach the build; what would lead to this machine's Python does not."""
+    """Both pip's and proxies' variables reach the build; what would lead to this machine's Python does not."""
     machine = {
         "PIP_INDEX_URL": "u",
         "https_proxy": "p",

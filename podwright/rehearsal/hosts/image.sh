@@ -61,10 +61,10 @@ packages() {
   node_files
 }
 
-apt() { # quiet while all goes well
+apt() { # quiet while all goes well; the log has an update's warnings, which are the cause of a later failure
   local options=(-qq -y -o APT::Sandbox::User=root -o APT::Install-Recommends=false)
   for part in doc man info locale; do options+=(-o "Dpkg::Options::=--path-exclude=/usr/share/$part/*"); done
-  apt-get "${options[@]}" "$@" > /tmp/apt.log 2>&1 || { tail -n 40 /tmp/apt.log >&2; exit 1; }
+  apt-get "${options[@]}" "$@" >> /tmp/apt.log 2>&1 || { tail -n 40 /tmp/apt.log >&2; exit 1; }
 }
 
 aws_command() {

@@ -211,6 +211,7 @@ def launch(unit: Unit) -> None:
             unit.remember("active", process.pid)
             if ready:
                 wait_until_ready(process, ready)
+            process.returncode = 0  # or its destructor would reap it if it has ended already, and init.py never know
     run_all(unit, "ExecStartPost", environment)
 
 
