@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import itertools
 import json
 import os
 import re
@@ -19,14 +18,14 @@ import signal
 import string
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, final
 
-from typing_extensions import Self
 
 from podwright.rehearsal.hosts.fabric import (
     Fabric,
@@ -115,6 +114,7 @@ class Resumption:
     resumed_s: float  # from the call until the job ran again
 
 
+@final
 class SlurmStandIn:
     """A cluster of hosts. A context manager: entering starts it, leaving ends every process, mount and namespace.
 
@@ -126,8 +126,10 @@ class SlurmStandIn:
         subnet_cidr: the nodes' subnet; its first address is the relay's.
         nodes: exactly one has the role controller.
         shared: this machine's folder that every `mount -t lustre` shows.
-        relay: 127.0.0.1 and a port of this machine that hosts reach at `relay_address`; they reach nothing else.
-        environment: in the environment of every service and every login, beside PATH.
+        relay: 127.0.0.1 and a port of this machine, which hosts reach at the subnet's first address and the same port;
+            they reach nothing else outside the cluster.
+        environment: in the environment of every service and every login, beside PATH; URLs of the relay's port on
+            127.0.0.1 become the address that hosts reach.
         binds: (folder or file of this machine, path on every host), read-only.
 
     Raises:
@@ -155,10 +157,12 @@ class SlurmStandIn:
         self.nodes = {node.hostname: node for node in nodes}
         self.controller = next(node.hostname for node in nodes if node.role == "controller")
         self.environment = {"PATH": _PATH, **(environment or {})}
+        if relay:
+            here, there = f"//127.0.0.1:{relay[1]}", f"//{ipaddress.ip_network(subnet_cidr)[1]}:{relay[1]}"
+            self.environment = {name: value.replace(here, there) for name, value in self.environment.items()}
         self._instance_ids = {node.hostname: node.instance_id for node in nodes}
         self._munge_key = secrets.token_bytes(128)
-        self._boots = itertools.count(1)
-        self._relay = relay
+        self._boots: Counter[str] = Counter()
         self._fabric = Fabric(
             directory=self.directory,
             image=image,
@@ -168,7 +172,7 @@ class SlurmStandIn:
             binds=binds,
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> SlurmStandIn:
         self.start()
         return self
 
@@ -176,11 +180,6 @@ class SlurmStandIn:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-    @staticmethod
-    def relay_address(subnet_cidr: str, port: int) -> str:
-        """The URL at which hosts of this subnet reach the relay to `port`; for AWS_ENDPOINT_URL."""
-        return f"http://{ipaddress.ip_network(subnet_cidr)[1]}:{port}"
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -190,7 +189,7 @@ class SlurmStandIn:
         Raises:
             HostError: a host did not come up; nothing is left running.
         """
-        self._fabric.start(self._describe(node) for node in self.nodes.values())
+        self._fabric.start([self._describe(node) for node in self.nodes.values()])
 
     def stop(self) -> None:
         """End everything. May be called twice."""
@@ -232,12 +231,19 @@ class SlurmStandIn:
         timeout_s: float = 600,
         on_line: Callable[[str, str], None] | None = None,
     ) -> BootResult:
-        """Run the lifecycle scripts on one host; arguments as for `boot`."""
+        """Run the lifecycle scripts on one host; arguments as for `boot`.
+
+        Raises:
+            HostError: the host is off, or there is no such script.
+        """
+        if not (lifecycle / entry).is_file():
+            raise HostError(f"{hostname} cannot boot: {lifecycle} has no {entry}")
         folder = Path(f"/tmp/lifecycle-{secrets.token_hex(4)}")  # noqa: S108 -- of the host, and the service takes /tmp too
         inside = self.path(hostname, folder)
         shutil.copytree(lifecycle, inside, copy_function=shutil.copyfile)  # a download from S3 has no mode bits
         (inside / entry).chmod(0o755)
-        log = self.directory / f"{hostname}-boot-{next(self._boots)}.log"
+        self._boots[hostname] += 1
+        log = self.directory / f"{hostname}-boot-{self._boots[hostname]}.log"
         environment = {**self.environment, "HOME": "/root", RESOURCE_CONFIG_VARIABLE: str(RESOURCE_CONFIG)}
         began = time.monotonic()
         with log.open("wb") as output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ def cluster(
     wheels = tmp_path_factory.mktemp("wheels")
     wheels.chmod(0o755)
     (wheels / "readme").write_text("a wheelhouse")
-    endpoint = SlurmStandIn.relay_address("10.0.16.0/20", web_server[1])
+    endpoint = f"http://127.0.0.1:{web_server[1]}"
     environment = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "testing",
@@ -130,6 +131,12 @@ def test_hosts_reach_the_relay(cluster: SlurmStandIn) -> None:
     assert "hello from the machine" in said
 
 
+def test_the_relay_carries_much_at_once(cluster: SlurmStandIn) -> None:
+    """Several hosts fetch megabytes at the same time, and all of them arrive."""
+    done = cluster.run("srun -N 2 --ntasks 8 bash -c 'curl --silent $AWS_ENDPOINT_URL/large | sha256sum'").stdout
+    assert done.splitlines() == [f"{hashlib.sha256(bytes(8 << 20)).hexdigest()}  -"] * 8
+
+
 def test_hosts_reach_nothing_else(cluster: SlurmStandIn, web_server: tuple[str, int]) -> None:
     """No other address, name or port is reachable, and the failure comes at once."""
     for url in ("http://1.1.1.1/", "http://pypi.org/", f"http://127.0.0.1:{web_server[1]}/", "http://10.0.16.1:1/"):
@@ -205,6 +212,12 @@ def test_boot_lines_arrive_and_are_kept(cluster: SlurmStandIn, tmp_path: Path) -
     assert result.log.read_text().endswith("no such package\n")
     assert result.describe().startswith(f"{FIRST}: exit 7 after ")
     assert str(result.log) in result.describe()
+
+
+def test_a_missing_entry_script_is_named(cluster: SlurmStandIn, tmp_path: Path) -> None:
+    """A bundle without the script that is to run is told before anything is copied."""
+    with pytest.raises(HostError, match=f"{FIRST} cannot boot: {tmp_path} has no on_create.sh"):
+        cluster.boot_one(FIRST, tmp_path)
 
 
 def test_a_boot_that_hangs_is_ended(cluster: SlurmStandIn, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class Fabric:
 
     # ---- the whole ------------------------------------------------------------------------------------------------
 
-    def start(self, hosts: Iterable[HostDescription]) -> None:
+    def start(self, hosts: Sequence[HostDescription]) -> None:
         """Make the network and boot the hosts, all at once.
 
         Raises:
@@ -112,6 +112,8 @@ class Fabric:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self._shared.mkdir(parents=True, exist_ok=True)
+        for name in ("anchor", "relay", *(host.hostname for host in hosts)):
+            self._log_path(name).unlink(missing_ok=True)  # an earlier cluster's
         try:
             self._start_anchor()
             self.start_hosts(hosts)
@@ -301,10 +303,13 @@ class Fabric:
         subprocess.run(command, input="\n".join(commands), text=True, check=True, timeout=_STOP_TIMEOUT_S)
 
     def _log(self, name: str) -> IO[bytes]:
-        return (self.directory / f"{name}.log").open("ab")
+        return self._log_path(name).open("ab")
 
-    def _tail(self, name: str, lines: int = 20) -> str:
-        return tail(self.directory / f"{name}.log", lines)
+    def _log_path(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def _tail(self, name: str) -> str:
+        return tail(self._log_path(name))
 
 
 def tail(log: Path, lines: int = 20) -> str:

@@ -18,7 +18,7 @@ layers() {
 }
 
 in_layer() { # LAYER COMMAND: runs this script's COMMAND with / such that every change lands in LAYER
-  local layer=$1 root=$1.root
+  local layer=$1 root=$1.root scratch name
   mkdir -p "$layer" "$layer.work" "$root"
   chmod 755 "$layer" # it becomes the hosts' /
   mount -t overlay overlay -o "lowerdir=/,upperdir=$layer,workdir=$layer.work" "$root"
@@ -32,7 +32,9 @@ in_layer() { # LAYER COMMAND: runs this script's COMMAND with / such that every 
   if [[ -n ${PODWRIGHT_WHEELHOUSE:-} ]]; then mount --bind "$PODWRIGHT_WHEELHOUSE" "$root$wheelhouse"; fi
   if [[ -e auto_resume.so ]]; then cp auto_resume.so "$root/tmp"; fi
   rm -f "$root/etc/resolv.conf" # often a link into /run
-  cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+  for name in resolv.conf hosts; do
+    if [[ -e /etc/$name ]]; then cp -L "/etc/$name" "$root/etc/"; fi
+  done
   printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d" # packages start nothing
   chmod 755 "$root/usr/sbin/policy-rc.d"
   chroot "$root" /bin/bash "$sources/image.sh" "$2"
