@@ -26,7 +26,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, final
 
-
 from podwright.rehearsal.hosts.fabric import (
     Fabric,
     File,
