@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from podwright_bootstrap import contract
 
+from podwright_bootstrap import contract
 from podwright_training import launch
 from podwright_training.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
 from podwright_training.run import RunFolder

@@ -1,4 +1,4 @@
-"""``podwright-train generate``: a few lines of text from the consolidated model, with nothing but Hugging Face's loaders."""
+"""``podwright-train generate``: a few lines of text from the consolidated model, by Hugging Face's loaders alone."""
 
 from __future__ import annotations
 
@@ -63,8 +63,6 @@ def generate(folder: Path, prompts: list[str], *, max_new_tokens: int, temperatu
     for prompt in prompts:
         torch.manual_seed(seed)  # for each: a text does not depend on the prompts before it
         ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
-        tokens = model.generate(
-            **ids, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.eos_token_id, **sampling
-        )
+        tokens = model.generate(**ids, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.eos_token_id, **sampling)
         texts.append(tokenizer.decode(tokens[0], skip_special_tokens=True))
     return texts
