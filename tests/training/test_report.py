@@ -79,7 +79,7 @@ def test_page(folder, capsys):
     assert row in lines
     assert "| tokens per second | 9,150 |" in lines
     assert "| 137 | 100 | 2 |" in lines
-    assert "| tokens seen | 307,200 |" in lines
+    assert "| tokens seen | 409,600 |" in lines
     assert "| preset | tiny |" in lines
     assert "The index is used." in lines
 

@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from podwright_training.run import RunFolder, write_atomically
 
 FIGURE = "loss"
 PAGE = "report.md"
-SMOOTHING_STEPS = 20  # time constant of the smoothed curve, less for short runs
+SMOOTHING_STEPS = 50  # time constant of the smoothed curve; of short runs a fortieth, or it lags behind
 BLUE, RED, GREEN, GREY = "#1f5fa8", "#c8443a", "#4a8f5c", "#555555"
 CONFIGURED = (
     "preset", "model_type", "hidden_width", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size",
@@ -54,7 +55,7 @@ class History:
     @classmethod
     def of(cls, folder: RunFolder) -> History:
         """Read the metrics; raises ``ReportError`` if no step was logged."""
-        events = list(folder.events())
+        events = list(_with_world_size(folder.events()))
         train = _last_per_step(events, "train")
         if not train:
             raise ReportError(f"{folder.metrics} holds no training step yet: has the job started? See {folder.log}")
@@ -136,6 +137,13 @@ def page(folder: RunFolder, history: History) -> str:
     return "\n\n".join(sections) + "\n"
 
 
+def _with_world_size(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    world_size = 0
+    for event in events:
+        world_size = event.get("world_size", world_size)
+        yield {**event, "world_size": world_size}
+
+
 def _last_per_step(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     by_step = {event["step"]: event for event in events if event["event"] == kind}
     return [by_step[step] for step in sorted(by_step)]
@@ -155,7 +163,7 @@ def _restarts(events: Iterable[dict[str, Any]]) -> Iterator[Restart]:
 def _draw_loss(axes: Any, history: History) -> None:
     steps = [event["step"] for event in history.train]
     losses = [event["loss"] for event in history.train]
-    axes.plot(steps, losses, color=BLUE, alpha=0.25, linewidth=1, label="training loss, each step")
+    axes.plot(steps, losses, color=BLUE, alpha=0.3, linewidth=1, label="training loss, each step")
     axes.plot(steps, _smoothed(losses), color=BLUE, linewidth=2.2, label="training loss, smoothed")
     if history.validation:
         axes.plot(
@@ -165,12 +173,14 @@ def _draw_loss(axes: Any, history: History) -> None:
             color=RED,
             markersize=7,
             markeredgecolor="white",
+            clip_on=False,  # the last one lies on the frame
+            zorder=5,
             label="validation loss",
         )
     for number, restart in enumerate(history.restarts):
         label = "restart from a checkpoint" if number == 0 else None
         axes.axvline(restart.resumed_after, color=GREY, linestyle=(0, (4, 3)), linewidth=1.2, label=label)
-    axes.plot([], [], color=GREEN, linewidth=1.4, alpha=0.8, label="learning rate, right axis")  # for the legend
+    axes.plot([], [], color=GREEN, linewidth=1.2, alpha=0.6, label="learning rate, right axis")  # for the legend
     axes.set_xlabel("step")
     axes.set_ylabel("loss, nats per token")
     axes.set_xlim(0, max(steps[-1], 1))
@@ -183,8 +193,8 @@ def _draw_learning_rate(axes: Any, history: History) -> None:
         [event["step"] for event in history.train],
         [event["lr"] for event in history.train],
         color=GREEN,
-        linewidth=1.4,
-        alpha=0.8,
+        linewidth=1.2,
+        alpha=0.6,
     )
     axes.set_ylabel("learning rate", color=GREEN)
     axes.tick_params(axis="y", colors=GREEN)
@@ -193,7 +203,7 @@ def _draw_learning_rate(axes: Any, history: History) -> None:
 
 
 def _smoothed(losses: Sequence[float]) -> list[float]:
-    return smooth(losses, min(SMOOTHING_STEPS, max(1.0, len(losses) / 20)))
+    return smooth(losses, min(SMOOTHING_STEPS, max(1.0, len(losses) / 40)))
 
 
 def _verdict(history: History) -> str:
@@ -226,9 +236,18 @@ def _speed(folder: RunFolder, history: History) -> Iterator[tuple[object, ...]]:
     yield "of them waiting for data", f"{_median(history, 'data_s'):.3f}"
     if folder.config.exists():
         config = yaml.safe_load(folder.config.read_text())
-        per_step = start["world_size"] * config["train_batch_size"] * config["max_context_width"]
-        yield "tokens per step", f"{per_step:,}"
-        yield "tokens seen", f"{per_step * history.train[-1]['step']:,}"
+        per_rank = config["train_batch_size"] * config["max_context_width"]
+        yield "tokens per step", f"{start['world_size'] * per_rank:,}"
+        yield "tokens seen", f"{_rank_steps(history) * per_rank:,}"
+
+
+def _rank_steps(history: History) -> int:
+    """Steps times ranks; steps between two logged ones had as many ranks as the later."""
+    steps = [0, *(event["step"] for event in history.train)]
+    return sum(
+        event["world_size"] * (step - before)
+        for event, (before, step) in zip(history.train, pairwise(steps), strict=True)
+    )
 
 
 def _median(history: History, key: str) -> float:
