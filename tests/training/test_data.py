@@ -49,7 +49,7 @@ def write_corpus(folder, *, shards, documents_per_shard=20):
     return folder
 
 
-@pytest.fixture(scope="module", params=[2, 12], ids=["fewer shards than streams", "a shard per stream"])
+@pytest.fixture(scope="module", params=[2, 5, 12, 20], ids="{} shards".format)
 def corpus(request, tmp_path_factory):
     """120 training documents."""
     return write_corpus(tmp_path_factory.mktemp("c4"), shards=request.param, documents_per_shard=120 // request.param)
