@@ -125,7 +125,11 @@ def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[st
     ]
     if finding.line and finding.column and finding.line <= len(lines):
         margin = f"{finding.line:5} | "
-        pieces += [(margin, "dim"), (f"{_printable(lines[finding.line - 1])}\n", _PLAIN), (" " * (len(margin) + finding.column - 1), _PLAIN)]
+        pieces += [
+            (margin, "dim"),
+            (f"{_printable(lines[finding.line - 1])}\n", _PLAIN),
+            (" " * (len(margin) + finding.column - 1), _PLAIN),
+        ]
         pieces += [("^" * finding.width + "\n", style)]
     if finding.hint:
         pieces += [("  hint: ", "bold green"), (f"{_printable(finding.hint)}\n", _PLAIN)]

@@ -15,7 +15,7 @@ from podwright.rehearsal import processes
 from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright.rehearsal.deployment import Deployment
 from podwright.rehearsal.progress import Progress, StepFailed
-from podwright.rehearsal.slurm import BootResult, HostError, Node, SlurmStandIn
+from podwright.rehearsal.slurm import WHEELS, BootResult, HostError, Node, SlurmStandIn
 from podwright.rehearsal.supplies import CACHE, Supplies
 from podwright.rehearsal.terraform import TerraformError
 from podwright.settings import Settings
@@ -42,7 +42,13 @@ TRAINER_ARGUMENTS = (
     *("--data_streams", "4", "--bf16", "0", "--sharding_strategy", "full"),
 )
 # An instance's role and region, as its metadata would tell them.
-HOST_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_EC2_METADATA_DISABLED")
+HOST_VARIABLES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+    "AWS_EC2_METADATA_DISABLED",
+)
 BOOT_TIMEOUT_S = 900
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
@@ -160,9 +166,8 @@ class Rehearsal:
             nodes=self.nodes,
             shared=self._shared_with_dataset(),
             relay=("127.0.0.1", port),
-            environment={name: given[name] for name in HOST_VARIABLES}
-            | {"AWS_ENDPOINT_URL": SlurmStandIn.relay_address(subnet_cidr, port)},
-            binds=[(self.supplies.wheelhouse, "/opt/rehearsal/wheels")],
+            environment={name: given[name] for name in HOST_VARIABLES},
+            binds=[(self.supplies.wheelhouse, WHEELS)],
         )
         stack.callback(self.cluster.stop)
         self.cluster.start()

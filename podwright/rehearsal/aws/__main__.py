@@ -11,7 +11,7 @@ os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # loading them takes longer than everything else
 os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
-from podwright.rehearsal.aws.server import serve  # noqa: E402 (see above)
+from podwright.rehearsal.aws.server import serve
 
 
 def main() -> None:

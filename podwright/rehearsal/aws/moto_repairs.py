@@ -20,7 +20,7 @@ def install() -> None:
 
 
 def _permission(bucket: Any, action: str, resource: str) -> Any:
-    """What the bucket's policy says of an action. moto reads no conditions: "deny without TLS" would deny everything."""
+    """What the bucket's policy says; moto reads no conditions, so "deny without TLS" would deny everything."""
     if bucket.policy is None:
         return PermissionResult.NEUTRAL
     policy = json.loads(bucket.policy)
@@ -28,6 +28,6 @@ def _permission(bucket: Any, action: str, resource: str) -> Any:
     return IAMPolicy(json.dumps(policy)).is_action_permitted(action, resource)
 
 
-def _description(rule: Any) -> str | None:
+def _description(rule: Any) -> Any:
     """A rule's description, which moto forgets when the rule's peer is a security group."""
     return rule.ip_range.get("Description") or rule.source_group.get("Description")

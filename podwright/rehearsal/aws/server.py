@@ -22,7 +22,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from podwright.rehearsal.aws import moto_repairs, cluster_schema
+from podwright.rehearsal.aws import cluster_schema, moto_repairs
 from podwright.rehearsal.aws.account import Account
 from podwright.rehearsal.aws.cloud_control import CloudControl
 from podwright.rehearsal.aws.clusters import Clusters
