@@ -16,7 +16,7 @@ from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright.rehearsal.deployment import Deployment
 from podwright.rehearsal.progress import Progress, StepFailed
 from podwright.rehearsal.slurm import WHEELS, BootResult, HostError, Node, SlurmStandIn
-from podwright.rehearsal.supplies import CACHE, Supplies
+from podwright.rehearsal.supplies import CACHE, SHARDS, Supplies
 from podwright.rehearsal.terraform import TerraformError
 from podwright.settings import Settings
 from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
@@ -30,16 +30,12 @@ MAX_STEPS = 200
 CHECKPOINT_FREQ = 40
 STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
 TRAINER_ARGUMENTS = (
-    *("--preset", "tiny"),
-    *(
-        "--max_steps",
-        str(MAX_STEPS),
-        "--checkpoint_freq",
-        str(CHECKPOINT_FREQ),
-        "--validation_freq",
-        str(CHECKPOINT_FREQ),
-    ),
-    *("--data_streams", "4", "--bf16", "0", "--sharding_strategy", "full"),
+    "--preset=tiny",
+    f"--max_steps={MAX_STEPS}",
+    f"--checkpoint_freq={CHECKPOINT_FREQ}",
+    f"--validation_freq={CHECKPOINT_FREQ}",
+    f"--data_streams={SHARDS}",
+    "--bf16=0",
 )
 # An instance's role and region, as its metadata would tell them.
 HOST_VARIABLES = (
@@ -199,18 +195,16 @@ class Rehearsal:
         """``podwright-train submit`` on the controller, as the user would."""
         mount = self.settings.lustre.mount_path
         answer = self._trainer(
+            "submit",
             *(
-                "submit",
-                "--run_dir",
-                self.run_on_hosts,
-                "--nodes",
-                str(HOSTS),
-                "--nproc_per_node",
-                str(RANKS_PER_HOST),
-                "--",
+                f"--run_dir={self.run_on_hosts}",
+                f"--nodes={HOSTS}",
+                f"--nproc_per_node={RANKS_PER_HOST}",
+                "--accelerator=cpu",
             ),
+            "--",
             *TRAINER_ARGUMENTS,
-            *("--dataset", f"{mount}/data", "--dataset_config_name", "en", "--tokenizer", f"{mount}/data/tokenizer"),
+            *(f"--dataset={mount}/data", "--dataset_config_name=en", f"--tokenizer={mount}/data/tokenizer"),
         )
         self.job_id = int(answer.split()[0])
         return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
