@@ -79,7 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--environment", type=Path, help="virtual environment [what node.json says, or this one]")
     parser.add_argument("--time_limit", help="Slurm's --time; the run saves before it and queues again [none]")
     parser.add_argument("--print", action="store_true", dest="print_only", help="show the script, write nothing")
-    parser.add_argument("trainer_arguments", nargs="*", metavar="-- flags of `podwright-train train`", default=[])
+    parser.add_argument(
+        "trainer_arguments",
+        nargs="*",
+        metavar="flag",
+        help="behind `--`: flags of `podwright-train train`, passed on as is",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
