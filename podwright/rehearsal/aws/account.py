@@ -80,7 +80,7 @@ class Account:
 
     @property
     def partition(self) -> str:
-        """``aws``, ``aws-cn``, …"""
+        """The region's partition: ``aws``, ``aws-cn`` or ``aws-us-gov``."""
         from moto.utilities.utils import get_partition
 
         return str(get_partition(self.region))

@@ -41,9 +41,9 @@ Operations = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]
 _log = logging.getLogger("podwright.rehearsal.aws")
 
 
-def serve(*, region: str, port: int, transition_s: float, owner_pid: int | None) -> None:
+def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool, owner_pid: int | None) -> None:
     """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
-    application = Application(region=region, transition_s=transition_s)
+    application = Application(region=region, transition_s=transition_s, instant_deletion=instant_deletion)
     server = make_server(HOST, port, application, threaded=True, request_handler=RequestHandler)
     if owner_pid is not None:
         threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
@@ -64,18 +64,21 @@ class Application:
     Args:
         region: the only region there is.
         transition_s: how long what takes minutes in AWS takes here.
+        instant_deletion: see ``FileSystems``.
     """
 
-    def __init__(self, *, region: str, transition_s: float) -> None:
+    def __init__(self, *, region: str, transition_s: float, instant_deletion: bool) -> None:
         account = Account(region=region)
         clusters = Clusters(account=account, transition_s=transition_s)
+        cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
+        file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
         self._region = region
         self._lock = threading.Lock()
         self._moto = DomainDispatcherApplication(create_backend_app)
         # By the service part of X-Amz-Target.
         self._services: dict[str, Operations] = {
-            "CloudApiService": CloudControl(clusters=clusters, region=region, transition_s=transition_s).operations,
-            "AWSSimbaAPIService_v20180301": FileSystems(account=account, transition_s=transition_s).operations,
+            "CloudApiService": cloud_control.operations,
+            "AWSSimbaAPIService_v20180301": file_systems.operations,
             "SageMaker": SageMaker(clusters=clusters, region=region).operations,
         }
 
@@ -131,13 +134,17 @@ def _logging_start(request: Request, body: bytes, start_response: StartResponse)
 
 def _json_answer(operations: Operations, operation: str, body: bytes) -> Response:
     """AWS's JSON protocols (1.0 and 1.1)."""
+    handle = operations.get(operation)
+    if handle is None:
+        return _json(400, AwsError("UnknownOperationException", f"The stand-in does not play {operation}").body())
     try:
-        if operation not in operations:
-            raise AwsError("UnknownOperationException", f"The stand-in does not play {operation}")
-        status, answer = 200, operations[operation](json.loads(body or b"{}"))
+        return _json(200, handle(json.loads(body or b"{}")))
     except AwsError as error:
         _log.info("%s refused: %s", operation, error)
-        status, answer = 400, dict(error.body())
+        return _json(400, error.body())
+
+
+def _json(status: int, answer: Mapping[str, Any]) -> Response:
     headers = {"x-amzn-RequestId": _request_id()}
     return Response(json.dumps(answer), status, headers, content_type="application/x-amz-json-1.1")
 
