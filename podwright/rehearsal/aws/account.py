@@ -73,7 +73,7 @@ class SecurityGroup:
 
 
 class Account:
-    """Read access to the account's resources in one region."""
+    """The account's resources in one region."""
 
     def __init__(self, *, region: str) -> None:
         self.region = region
@@ -111,6 +111,12 @@ class Account:
         return {
             address["PrivateIpAddress"] for eni in self._ec2().enis.values() for address in eni.private_ip_addresses
         }
+
+    def remove_nat_gateway_interface(self, nat_gateway_id: str) -> None:
+        """Remove the network interface of a NAT gateway that is being deleted: AWS does, moto leaves it behind."""
+        gateway = self._ec2().nat_gateways.get(nat_gateway_id)
+        for address in gateway.address_set if gateway else ():
+            self._ec2().enis.pop(address["networkInterfaceId"], None)
 
     def trust_policy(self, role_arn: str) -> dict[str, Any] | None:
         """The policy that says who may assume the role, or nothing if there is no such role."""

@@ -186,8 +186,8 @@ def efa_traffic_passes(request: Request) -> Iterator[str]:
         if missing:
             yield (
                 f"EFA health checks did not run successfully on {group['InstanceGroupName']}: "
-                f"{group['InstanceType']} needs a security group whose {' and '.join(missing)} rules allow all traffic from and to the group itself, "
-                f"not {', '.join(network['SecurityGroupIds'])}"
+                f"{group['InstanceType']} needs a security group whose {' and '.join(missing)} rules allow all traffic "
+                f"from and to the group itself, not {', '.join(network['SecurityGroupIds'])}"
             )
 
 

@@ -38,7 +38,12 @@ QUERIES = (
     Query(
         "AWS::EC2::SecurityGroup", "ec2", "describe_security_groups", "SecurityGroups[?GroupName!='default'].GroupId"
     ),
-    Query("AWS::EC2::RouteTable", "ec2", "describe_route_tables", "RouteTables[?!Associations[?Main]].RouteTableId"),
+    Query(
+        "AWS::EC2::RouteTable",
+        "ec2",
+        "describe_route_tables",
+        "RouteTables[?length(Associations[?Main]) == `0`].RouteTableId",
+    ),
     Query("AWS::EC2::FlowLog", "ec2", "describe_flow_logs", "FlowLogs[].FlowLogId"),
     Query("AWS::IAM::Role", "iam", "list_roles", "Roles[?!starts_with(Path, '/aws-service-role/')].RoleName"),
     Query("AWS::IAM::ManagedPolicy", "iam", "list_policies", "Policies[].Arn", {"Scope": "Local"}),
