@@ -23,7 +23,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from podwright.rehearsal.aws import cluster_schema
+from podwright.rehearsal.aws import cluster_schema, moto_repairs
 from podwright.rehearsal.aws.account import Account
 from podwright.rehearsal.aws.cloud_control import CloudControl
 from podwright.rehearsal.aws.clusters import Clusters
@@ -69,7 +69,8 @@ class Application:
     """
 
     def __init__(self, *, region: str, transition_s: float, instant_deletion: bool) -> None:
-        self._account = account = Account(region=region)
+        moto_repairs.install()
+        account = Account(region=region)
         clusters = Clusters(account=account, transition_s=transition_s)
         cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
         file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
@@ -96,8 +97,6 @@ class Application:
             return _json_answer(self._services[call.target], call)
         if (call.service, call.operation) == ("cloudformation", "DescribeType"):
             return self._describe_type(call.form.get("TypeName", ""))
-        if (call.service, call.operation) == ("ec2", "DeleteNatGateway"):
-            self._account.remove_nat_gateway_interface(call.form.get("NatGatewayId", ""))
         return None
 
     def _describe_type(self, name: str) -> Response:

@@ -1,0 +1,36 @@
+# Two commands do everything on a fresh Debian or Ubuntu machine: `make rehearse` and `make test`.
+BIN := .venv/bin
+export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/bin:$(PATH)
+
+.PHONY: rehearse test setup setup-rehearsal lint types quick lock bindings clean
+
+rehearse: setup-rehearsal ## the main job: deploy, bootstrap, train, lose a host, resume, export, destroy
+	$(BIN)/podwright rehearse cluster.yaml
+
+test: setup-rehearsal lint types ## everything CI checks
+	$(BIN)/pytest
+
+quick: setup lint types ## the tests that need neither hosts nor Terraform
+	$(BIN)/pytest -m "not hosts and not terraform and not rehearsal"
+
+setup:
+	@tools/setup.sh
+
+setup-rehearsal:
+	@tools/setup.sh rehearsal
+
+lint:
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
+	$(BIN)/shellcheck $$(git ls-files '*.sh')
+
+types:
+	$(BIN)/mypy
+
+lock: setup ## pin anew what requirements admit
+	tools/lock.sh
+
+clean:
+	$(BIN)/podwright rehearse --clean
+	rm -rf cdktf.out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,0 +1,399 @@
+"""The rehearsal: everything a user would do on AWS, done on this machine, as a list of named steps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from podwright.rehearsal import processes
+from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
+from podwright.rehearsal.deployment import Deployment
+from podwright.rehearsal.progress import Progress, StepFailed
+from podwright.rehearsal.slurm import BootResult, HostError, Node, SlurmStandIn
+from podwright.rehearsal.supplies import CACHE, Supplies
+from podwright.rehearsal.terraform import TerraformError
+from podwright.settings import Settings
+from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
+from podwright_training.run import RunFolder
+
+DIRECTORY = CACHE / "rehearsal"
+RUN_NAME = "rehearsal"
+HOSTS = 2
+RANKS_PER_HOST = 2
+MAX_STEPS = 200
+CHECKPOINT_FREQ = 40
+STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
+TRAINER_ARGUMENTS = (
+    *("--preset", "tiny"),
+    *(
+        "--max_steps",
+        str(MAX_STEPS),
+        "--checkpoint_freq",
+        str(CHECKPOINT_FREQ),
+        "--validation_freq",
+        str(CHECKPOINT_FREQ),
+    ),
+    *("--data_streams", "4", "--bf16", "0", "--sharding_strategy", "full"),
+)
+# An instance's role and region, as its metadata would tell them.
+HOST_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_EC2_METADATA_DISABLED")
+BOOT_TIMEOUT_S = 900
+TRAIN_TIMEOUT_S = 900
+DIGITS = 4  # to which perplexity must agree
+
+
+@dataclass
+class Figures:
+    """What the summary tells."""
+
+    resources_applied: int = 0
+    second_plan: str = ""
+    nodes_idle: str = ""
+    bootstrap_again: str = ""
+    loss: str = ""
+    kill: str = ""
+    perplexity: str = ""
+    resources_left: str = ""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value of each line of the summary."""
+        return [(name.replace("_", " "), str(value)) for name, value in vars(self).items()]
+
+
+@dataclass
+class Rehearsal:
+    """One rehearsal of one configuration: the steps run in the order of ``STEPS``, each reads what earlier ones set."""
+
+    config: Path
+    settings: Settings
+    supplies: Supplies
+    progress: Progress
+    keep: bool = False
+    directory: Path = DIRECTORY
+    figures: Figures = field(default_factory=Figures)
+    aws: AwsStandIn = field(init=False)
+    deployment: Deployment = field(init=False)
+    cluster: SlurmStandIn = field(init=False)
+    nodes: list[Node] = field(init=False)
+    lifecycle: Path = field(init=False)
+    job_id: int = field(init=False)
+    killed_at: int = field(init=False)
+
+    @property
+    def shared(self) -> Path:
+        """The folder that hosts mount as their Lustre file system."""
+        return self.directory / "fsx"
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder, seen from this machine."""
+        return RunFolder(self.shared / RUNS_DIRECTORY / RUN_NAME)
+
+    @property
+    def run_on_hosts(self) -> str:
+        """The run folder's path on the hosts."""
+        return f"{self.settings.lustre.mount_path}/{RUNS_DIRECTORY}/{RUN_NAME}"
+
+    def play(self) -> Figures:
+        """Run every step.
+
+        Raises:
+            StepFailed: a step did not do what it is for. Whatever was started is ended before this is raised.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack, self.progress.shown():
+            stack.callback(processes.end_descendants)
+            for name, step in STEPS.items():
+                if name == "destroy" and self.keep:
+                    continue
+                with self.progress.step(name) as record:
+                    record.detail = self._played(step, stack)
+            if self.keep:
+                self._stay_up()
+        return self.figures
+
+    # ---- the steps -------------------------------------------------------------------------------------------------
+
+    def start_aws(self, stack: ExitStack) -> str:
+        """An AWS account of our own, on this machine."""
+        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region)
+        stack.callback(self.aws.stop)
+        self.aws.start()
+        return self.aws.endpoint_url
+
+    def deploy(self, _: ExitStack) -> str:
+        """``cdktf deploy '*'``, with the real command line, Terraform and AWS provider."""
+        self.deployment = Deployment(
+            config=self.config,
+            settings=self.settings,
+            aws=self.aws,
+            project=self._empty("project"),
+            logs=self._empty("logs"),
+            on_line=self.progress.note,
+        )
+        self.figures.resources_applied = self.deployment.deploy()
+        return f"{self.figures.resources_applied} resources applied"
+
+    def plan_again(self, _: ExitStack) -> str:
+        """A second synth and plan find nothing to do, or the configuration does not describe what it made."""
+        self.deployment.plan_nothing()
+        self.figures.second_plan = "No changes"
+        return "No changes"
+
+    def start_hosts(self, stack: ExitStack) -> str:
+        """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
+        self.nodes = self.deployment.nodes()
+        subnet_cidr, port = self.deployment.subnet_cidr(), int(self.aws.endpoint_url.rpartition(":")[2])
+        given = self.aws.environment()
+        self.cluster = SlurmStandIn(
+            directory=self._empty("cluster"),
+            image=self.supplies.node_image,
+            cluster_name=self.settings.name,
+            cluster_arn=self.deployment.cluster_arn,
+            subnet_cidr=subnet_cidr,
+            nodes=self.nodes,
+            shared=self._shared_with_dataset(),
+            relay=("127.0.0.1", port),
+            environment={name: given[name] for name in HOST_VARIABLES}
+            | {"AWS_ENDPOINT_URL": SlurmStandIn.relay_address(subnet_cidr, port)},
+            binds=[(self.supplies.wheelhouse, "/opt/rehearsal/wheels")],
+        )
+        stack.callback(self.cluster.stop)
+        self.cluster.start()
+        return ", ".join(node.hostname for node in self.nodes)
+
+    def bootstrap(self, _: ExitStack) -> str:
+        """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
+        self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        boots = self._boot()
+        return f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s"
+
+    def bootstrap_again(self, _: ExitStack) -> str:
+        """A second run of the lifecycle scripts changes nothing."""
+        changed = [boot for boot in self._boot() if "0 changes" not in boot.log.read_text()]
+        if changed:
+            names = ", ".join(boot.hostname for boot in changed)
+            raise StepFailed(f"the second run changed something on {names}", host=names, log=changed[0].log)
+        self.figures.bootstrap_again = "0 changes"
+        return "0 changes on every host"
+
+    def look_at_slurm(self, _: ExitStack) -> str:
+        """``sinfo``: every compute node is idle."""
+        compute = [node.hostname for node in self.nodes if node.role == "compute"]
+        self.cluster.wait_until_idle(compute)
+        self.figures.nodes_idle = f"{len(compute)} of {len(compute)}"
+        return f"{self.figures.nodes_idle} nodes idle"
+
+    def submit(self, _: ExitStack) -> str:
+        """``podwright-train submit`` on the controller, as the user would."""
+        mount = self.settings.lustre.mount_path
+        answer = self._trainer(
+            *(
+                "submit",
+                "--run_dir",
+                self.run_on_hosts,
+                "--nodes",
+                str(HOSTS),
+                "--nproc_per_node",
+                str(RANKS_PER_HOST),
+                "--",
+            ),
+            *TRAINER_ARGUMENTS,
+            *("--dataset", f"{mount}/data", "--dataset_config_name", "en", "--tokenizer", f"{mount}/data/tokenizer"),
+        )
+        self.job_id = int(answer.split()[0])
+        return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
+
+    def train_until_kill(self, _: ExitStack) -> str:
+        """Let the job train some steps past its second checkpoint."""
+        target = 2 * CHECKPOINT_FREQ + STEPS_PAST_CHECKPOINT
+        self._wait_for("the kill's step", lambda: self._last_step() >= target)
+        self.killed_at = self._last_step()
+        return f"step {self.killed_at}"
+
+    def lose_host(self, _: ExitStack) -> str:
+        """Cut a host's power; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
+        victim = [node for node in self.nodes if node.role == "compute"][-1]
+        self.cluster.kill(victim.hostname, how="power")
+        self.killed_at = self._last_step()
+        self.cluster.auto_resume(
+            self.job_id,
+            lifecycle=self.lifecycle,
+            new_instance_id=self.deployment.replace_instance,
+            on_line=lambda host, line: self.progress.note(f"{host}: {line}"),
+        )
+        self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
+        resumed = list(self.run.events("start"))[-1]["step"]
+        self.figures.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
+        return f"{victim.hostname} {self.figures.kill}"
+
+    def train_to_end(self, _: ExitStack) -> str:
+        """The job ends by itself; the order of the data is unbroken and the loss has fallen."""
+        self._wait_for("the end of training", lambda: any(True for _ in self.run.events("end")))
+        self._wait_for("the job's end", lambda: self.cluster.job(self.job_id)["JobState"] == "COMPLETED")
+        self._check_data_order()
+        losses = [event["loss"] for event in last_per_step(self.run.events("train"))]
+        if losses[-1] > losses[0] - 1.0:
+            raise StepFailed(
+                f"the loss fell only from {losses[0]:.3f} to {losses[-1]:.3f}", host="compute", log=self.run.log
+            )
+        self.figures.loss = f"{losses[0]:.3f} -> {losses[-1]:.3f}"
+        return f"{len(losses)} steps, loss {self.figures.loss}, data order unbroken"
+
+    def consolidate(self, _: ExitStack) -> str:
+        """The newest checkpoint as a Hugging Face model."""
+        self._trainer("consolidate", "--run_dir", self.run_on_hosts)
+        return f"{sum(file.stat().st_size for file in self.run.hf.iterdir()) / 1e6:.1f} MB in {self.run.hf}"
+
+    def evaluate(self, _: ExitStack) -> str:
+        """Transformers finds the perplexity the trainer found."""
+        answer = json.loads(self._trainer("evaluate", "--run_dir", self.run_on_hosts).splitlines()[-1])
+        trainer = list(self.run.events("validation"))[-1]["perplexity"]
+        if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
+            raise StepFailed(
+                f"perplexity is {answer['perplexity']:.6g} after consolidation, {trainer:.6g} in training",
+                log=self.run.metrics,
+            )
+        self.figures.perplexity = f"{answer['perplexity']:.6g} (trainer {trainer:.6g})"
+        return self.figures.perplexity
+
+    def generate(self, _: ExitStack) -> str:
+        """A few lines of the model's own."""
+        self._trainer("generate", "--run_dir", self.run_on_hosts)
+        return self.run.samples.read_text().strip().splitlines()[-1][:70]
+
+    def report(self, _: ExitStack) -> str:
+        """The loss curve and the report."""
+        self._trainer("report", "--run_dir", self.run_on_hosts)
+        return str(self.run.report / "report.md")
+
+    def destroy(self, _: ExitStack) -> str:
+        """``cdktf destroy '*'``: the account holds nothing of ours afterwards."""
+        self.cluster.stop()
+        shutil.rmtree(
+            self.shared / SHARED_DIRECTORY, ignore_errors=True
+        )  # environments: a gigabyte, and built anew each time
+        self.deployment.destroy()
+        left = self.aws.inventory()
+        if left:
+            raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
+        self.figures.resources_left = "0"
+        return "0 resources left"
+
+    def _played(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:
+        try:
+            return step(self, stack)
+        except (AwsStandInError, HostError, TerraformError) as error:
+            raise StepFailed(str(error)) from error
+
+    # ---- how they do it --------------------------------------------------------------------------------------------
+
+    def _stay_up(self) -> None:
+        self.progress.note(f"up: AWS at {self.aws.endpoint_url}, run folder {self.run.root}; Ctrl-C ends everything")
+        while True:
+            time.sleep(1)
+
+    def _shared_with_dataset(self) -> Path:
+        shared = self._empty("fsx")
+        shutil.copytree(self.supplies.dataset, shared / "data")
+        return shared
+
+    def _boot(self) -> list[BootResult]:
+        results = list(
+            self.cluster.boot(
+                self.lifecycle,
+                timeout_s=BOOT_TIMEOUT_S,
+                on_line=lambda host, line: self.progress.note(f"{host}: {line}"),
+            ).values()
+        )
+        for result in results:
+            if not result.ok:
+                message = f"the lifecycle script ended with exit code {result.exit_code}"
+                raise StepFailed(message, host=result.hostname, log=result.log)
+        return results
+
+    def _trainer(self, *arguments: str) -> str:
+        """``podwright-train`` on the controller, from the environment the bootstrap built."""
+        record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
+        command = [f"{record.environment}/bin/podwright-train", *arguments]
+        answer = self.cluster.run(command, check=False, timeout_s=300)
+        log = self._log(f"podwright-train-{arguments[0]}")
+        log.write_text(answer.stdout + answer.stderr)
+        if answer.returncode:
+            raise StepFailed(
+                f"podwright-train {arguments[0]} ended with exit code {answer.returncode}", host="controller", log=log
+            )
+        return answer.stdout
+
+    def _wait_for(self, what: str, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TRAIN_TIMEOUT_S
+        while not reached():
+            state = self.cluster.job(self.job_id)["JobState"]
+            if state in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
+                raise StepFailed(f"job {self.job_id} is {state} before {what}", host="compute", log=self.run.log)
+            if time.monotonic() > deadline:
+                raise StepFailed(
+                    f"{what} did not come within {TRAIN_TIMEOUT_S} s; job is {state}", host="compute", log=self.run.log
+                )
+            if self.run.log.exists() and (lines := self.run.log.read_text(errors="replace").splitlines()):
+                self.progress.note(lines[-1])
+            time.sleep(0.5)
+
+    def _last_step(self) -> int:
+        return max((event["step"] for event in self.run.events("train")), default=0)
+
+    def _check_data_order(self) -> None:
+        """Every step is there once; a step done again after the kill saw the same tokens; no two steps saw the same."""
+        digests: dict[int, set[str]] = {}
+        for event in self.run.events("train"):
+            digests.setdefault(event["step"], set()).add(event["batch_digest"])
+        if sorted(digests) != list(range(1, MAX_STEPS + 1)):
+            raise StepFailed(
+                f"the metrics hold {len(digests)} different steps, not 1 to {MAX_STEPS}", log=self.run.metrics
+            )
+        changed = [step for step, seen in digests.items() if len(seen) > 1]
+        if changed:
+            raise StepFailed(f"steps {changed} saw other data after the resume than before", log=self.run.metrics)
+        if len(set.union(*digests.values())) != MAX_STEPS:
+            raise StepFailed("two steps saw the same data", log=self.run.metrics)
+
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+    def _empty(self, name: str) -> Path:
+        folder = self.directory / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+
+STEPS: Mapping[str, Callable[[Rehearsal, ExitStack], str]] = {
+    "start AWS": Rehearsal.start_aws,
+    "deploy": Rehearsal.deploy,
+    "plan again": Rehearsal.plan_again,
+    "start hosts": Rehearsal.start_hosts,
+    "bootstrap": Rehearsal.bootstrap,
+    "bootstrap again": Rehearsal.bootstrap_again,
+    "sinfo": Rehearsal.look_at_slurm,
+    "submit": Rehearsal.submit,
+    "train": Rehearsal.train_until_kill,
+    "lose a host": Rehearsal.lose_host,
+    "train on": Rehearsal.train_to_end,
+    "consolidate": Rehearsal.consolidate,
+    "evaluate": Rehearsal.evaluate,
+    "generate": Rehearsal.generate,
+    "report": Rehearsal.report,
+    "destroy": Rehearsal.destroy,
+}
+
+
+def last_per_step(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events that count when some steps were done twice: the last of each step, in step order."""
+    by_step = {event["step"]: event for event in events}
+    return [by_step[step] for step in sorted(by_step)]

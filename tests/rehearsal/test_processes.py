@@ -1,0 +1,96 @@
+"""Programs of a rehearsal: their output is kept and their end is certain."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal import processes
+
+
+def gone(pid: int, *, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_output_is_kept_and_told(tmp_path: Path) -> None:
+    """A program's lines reach the log and the listener, and its exit code is returned."""
+    told: list[str] = []
+    code = processes.run_logged(
+        ["sh", "-c", "echo one; echo two >&2; exit 3"],
+        log=tmp_path / "log",
+        cwd=tmp_path,
+        environment=os.environ,
+        on_line=told.append,
+    )
+    assert code == 3
+    assert told == ["one", "two"]
+    assert (tmp_path / "log").read_text() == "one\ntwo\n"
+
+
+def test_an_interrupted_program_is_ended_with_its_children(tmp_path: Path) -> None:
+    """When the rehearsal is interrupted, the program and what it started in other sessions end too."""
+    pids: list[int] = []
+
+    def interrupt(line: str) -> None:
+        pids.append(int(line))
+        if len(pids) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        processes.run_logged(
+            ["sh", "-c", "setsid sleep 60 & echo $!; echo $$; wait"],
+            log=tmp_path / "log",
+            cwd=tmp_path,
+            environment=os.environ,
+            on_line=interrupt,
+        )
+    assert all(gone(pid) for pid in pids)
+
+
+ORPHANS = """
+import subprocess, sys
+from podwright.rehearsal import processes
+processes.adopt_orphans()
+pid = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
+print(int(pid) in processes.end_descendants(), pid)
+"""
+
+
+def test_orphans_are_ended() -> None:
+    """A grandchild whose parent is gone is found and ended."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    answer = subprocess.run(
+        [sys.executable, "-c", ORPHANS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    found, pid = answer.stdout.split()
+    assert found == "True"
+    assert gone(int(pid))
+
+
+def test_the_marker_finds_what_a_killed_rehearsal_left(tmp_path: Path) -> None:
+    """Processes are found by the directory in their environment, and only those."""
+    mine = subprocess.Popen(["sleep", "60"], env={**os.environ, processes.MARKER: str(tmp_path)})
+    other = subprocess.Popen(["sleep", "60"], env={**os.environ, processes.MARKER: str(tmp_path / "other")})
+    try:
+        assert processes.marked(tmp_path) == [mine.pid]
+    finally:
+        for process in (mine, other):
+            process.kill()
+            process.wait()
+    assert processes.marked(tmp_path) == []

@@ -1,0 +1,95 @@
+#!/usr/bin/env bash
+# Put everything podwright needs into this checkout: .venv/, node_modules/ and .cache/. Safe to repeat; quick when nothing changed.
+#
+#   tools/setup.sh            the workshop: Python packages, cdktf-cli, Terraform
+#   tools/setup.sh rehearsal  also what the rehearsal's hosts are made of: Slurm, wheels, prose
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cache=.cache/podwright
+mkdir -p "$cache/stamps" .cache/bin
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() {
+  printf 'setup: %s\n' "$*" >&2
+  exit 1
+}
+
+# once NAME FILE… -- COMMAND…: run the command unless it succeeded before with the same files.
+once() {
+  local name=$1 key stamp
+  shift
+  local files=()
+  while [[ $1 != -- ]]; do
+    files+=("$1")
+    shift
+  done
+  shift
+  stamp=$cache/stamps/$name
+  key=$(cat "${files[@]}" | sha256sum)
+  if [[ -f $stamp && $(<"$stamp") == "$key" ]]; then return; fi
+  say "$name"
+  rm -f "$stamp"
+  "$@"
+  printf '%s\n' "$key" >"$stamp.part"
+  mv "$stamp.part" "$stamp"
+}
+
+# need PACKAGE COMMAND…: the command works, or Debian's package that brings it is installed if we may.
+need() {
+  local package=$1
+  shift
+  if "$@" >/dev/null 2>&1; then return; fi
+  command -v apt-get >/dev/null || fail "'$*' does not work here and there is no apt-get: install what your system calls $package"
+  [[ $(id -u) == 0 ]] || fail "'$*' does not work here: run  sudo apt-get install $package  and try again"
+  say "installing $package"
+  apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package" >/dev/null
+  "$@" >/dev/null 2>&1 || fail "'$*' does not work even with $package installed"
+}
+
+python_is_new_enough() { python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'; }
+
+make_venv() {
+  rm -rf .venv "$cache/stamps"
+  mkdir -p "$cache/stamps"
+  python3 -m venv .venv
+  .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r tools/uv.lock
+}
+
+install_python_packages() {
+  # torch first and by its exact version: where a directory of wheels offers a CPU build, no CUDA packages are fetched.
+  UV_FIND_LINKS=${PIP_FIND_LINKS:-} .venv/bin/uv pip install -q -c training/requirements.lock torch==2.13.0
+  .venv/bin/uv pip install -q -r requirements.lock
+  .venv/bin/uv pip install -q --no-deps -e . -e constructs -e lifecycle_scripts -e training
+}
+
+install_node() {
+  rm -f .cache/bin/node .cache/bin/npm
+  if [[ $(node --version 2>/dev/null) =~ ^v2[02]\. ]] && npm --version >/dev/null 2>&1; then return; fi
+  .venv/bin/uv pip install -q -r tools/node.lock
+  ln -sf ../../.venv/bin/node .cache/bin/node
+  ln -sf ../../.venv/bin/npm .cache/bin/npm
+}
+
+install_cdktf() { PATH="$PWD/.cache/bin:$PATH" npm ci --no-audit --no-fund --loglevel=error; }
+
+# Each job's own interpreter decides whether the environment must be made anew.
+need python3 python3 --version
+python_is_new_enough || fail "python3 is $(python3 --version); 3.10 or later is needed"
+need python3-venv python3 -c 'import ensurepip, venv'
+if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
+  say "virtual environment"
+  make_venv
+fi
+once python-packages requirements.lock training/requirements.lock pyproject.toml {constructs,lifecycle_scripts,training}/pyproject.toml \
+  -- install_python_packages
+once node tools/node.lock -- install_node
+[[ -x node_modules/.bin/cdktf ]] || rm -f "$cache/stamps/cdktf-cli"
+once cdktf-cli package.json package-lock.json -- install_cdktf
+.venv/bin/python tools/terraform.py .cache/bin
+
+if [[ ${1:-} == rehearsal ]]; then
+  need iproute2 ip -V
+  need util-linux unshare --version
+  .venv/bin/python -m podwright.rehearsal.supplies
+fi
