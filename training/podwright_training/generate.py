@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from podwright_training.config import UserError
 from podwright_training.run import RunFolder, write_atomically
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
 TOP_K = 50
 
 
-class GenerateError(ValueError):
+class GenerateError(UserError):
     """There is no model to generate from; the message says how to make one."""
 
 

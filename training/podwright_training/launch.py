@@ -19,6 +19,7 @@ from typing import Any
 
 import jinja2
 
+from podwright_training.config import UserError
 from podwright_training.run import RunFolder, write_atomically
 
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test holds them together.
@@ -32,7 +33,7 @@ SIGNAL_LEAD_S = SAVE_S + 60  # Slurm signals so long before the time limit
 TEMPLATE = "train.sbatch"
 
 
-class LaunchError(ValueError):
+class LaunchError(UserError):
     """The job cannot be submitted; the message lists every problem."""
 
 
