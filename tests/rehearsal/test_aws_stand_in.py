@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 
@@ -182,6 +184,35 @@ def test_aws_managed_policies_can_be_attached(aws):
     assert [policy["PolicyArn"] for policy in attached] == [arn]
     iam.detach_role_policy(RoleName="node", PolicyArn=arn)
     iam.delete_role(RoleName="node")
+
+
+def test_requests_at_the_same_time_do_not_lose_each_other(aws):
+    """Eight clients at once create as many buckets and roles as they asked for."""
+
+    def make(number):
+        s3, iam = clients[number % len(clients)]
+        s3.create_bucket(Bucket=f"at-once-{number}", CreateBucketConfiguration={"LocationConstraint": aws.region})
+        iam.create_role(RoleName=f"at-once-{number}", AssumeRolePolicyDocument='{"Version": "2012-10-17"}')
+
+    clients = [(aws.client("s3"), aws.client("iam")) for _ in range(8)]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(make, range(40)))
+    s3, iam = clients[0]
+    assert len([b for b in s3.list_buckets()["Buckets"] if b["Name"].startswith("at-once-")]) == 40
+    assert len([r for r in iam.list_roles()["Roles"] if r["RoleName"].startswith("at-once-")]) == 40
+    for number in range(40):
+        s3.delete_bucket(Bucket=f"at-once-{number}")
+        iam.delete_role(RoleName=f"at-once-{number}")
+
+
+def test_another_region_is_refused(aws, monkeypatch):
+    """A provider configured for another region is told so, not that its subnets do not exist."""
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    elsewhere = boto3.Session().client("fsx", region_name="eu-west-1")
+    with pytest.raises(ClientError, match="us-west-2, not eu-west-1") as refused:
+        elsewhere.describe_file_systems()
+    assert refused.value.response["Error"]["Code"] == "InvalidSignatureException"
 
 
 def test_log_names_the_operations(aws):
