@@ -222,3 +222,35 @@ def test_log_names_the_operations(aws):
     log = aws.log.read_text(encoding="utf-8")
     assert "sts GetCallerIdentity: 200 OK" in log
     assert "fsx DescribeFileSystems: 200 OK" in log
+
+
+def test_a_rule_between_groups_keeps_its_description(aws):
+    """A description that came back empty would be a change in every plan."""
+    ec2 = aws.client("ec2")
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2.create_security_group(GroupName="described", Description="-", VpcId=vpc)["GroupId"]
+    peer = {"GroupId": group, "Description": "all within the group"}
+    ec2.authorize_security_group_ingress(
+        GroupId=group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [peer]}]
+    )
+    rules = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])["SecurityGroupRules"]
+    assert [rule["Description"] for rule in rules if not rule["IsEgress"]] == ["all within the group"]
+    ec2.delete_security_group(GroupId=group)
+
+
+def test_a_bucket_policy_is_enforced_as_over_tls(aws):
+    """A denial of requests without TLS leaves the loopback alone; any other denial denies."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="policed", CreateBucketConfiguration={"LocationConstraint": aws.region})
+    s3.put_object(Bucket="policed", Key="a", Body=b"-")
+    denial = {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::policed/*"}
+    conditional = {**denial, "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
+    s3.put_bucket_policy(Bucket="policed", Policy=json.dumps({"Version": "2012-10-17", "Statement": [conditional]}))
+    assert s3.get_object(Bucket="policed", Key="a")["Body"].read() == b"-"
+    s3.put_bucket_policy(Bucket="policed", Policy=json.dumps({"Version": "2012-10-17", "Statement": [denial]}))
+    with pytest.raises(ClientError) as refused:
+        s3.get_object(Bucket="policed", Key="a")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    s3.delete_bucket_policy(Bucket="policed")
+    s3.delete_object(Bucket="policed", Key="a")
+    s3.delete_bucket(Bucket="policed")
