@@ -84,7 +84,9 @@ def test_weights_of_another_model_are_not_loaded(undisturbed):
     path = checkpoint.newest(undisturbed / "checkpoints")
     config = checkpoint.model_config(path)
     tied = LlamaForCausalLM(ModelConfig.from_dict({**vars(config), "tie_word_embeddings": True, "rope_scaling": None}))
-    with pytest.raises(CheckpointError, match=r"0 tensors are missing in it, 1 are unknown here \(model.lm_head.weight"):
+    with pytest.raises(
+        CheckpointError, match=r"0 tensors are missing in it, 1 are unknown here \(model.lm_head.weight"
+    ):
         checkpoint.load_weights(tied, path)
 
 

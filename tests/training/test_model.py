@@ -85,7 +85,13 @@ def test_logits_and_gradients_are_those_of_transformers(pair, memory):
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_new_model_knows_nothing(tied):
     """Built on the meta device, its loss is ln(vocabulary) ± 0.1 even where a plain 0.02 would give more."""
-    shape = {"vocab_size": 4096, "hidden_size": 1024, "head_dim": 256, "num_hidden_layers": 1, "tie_word_embeddings": tied}
+    shape = {
+        "vocab_size": 4096,
+        "hidden_size": 1024,
+        "head_dim": 256,
+        "num_hidden_layers": 1,
+        "tie_word_embeddings": tied,
+    }
     model = build(ModelConfig(**{**LLAMA_2, **shape}))
     tokens = torch.randint(0, 4096, (4, 65), generator=torch.Generator().manual_seed(0))
     loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).item()

@@ -158,7 +158,10 @@ def _save_tensors(partial: Path, model: nn.Module, optimizer: Optimizer) -> None
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
     """Weights, and the optimizer's memory by the parameters' names; hyperparameters are the configuration's."""
-    named = model.named_parameters()
+    named = list(model.named_parameters())
+    forgotten = [name for name, parameter in named if not optimizer.state.get(parameter)]
+    if forgotten:
+        raise CheckpointError(f"the optimizer remembers nothing of {', '.join(forgotten)}: this could not be resumed")
     memory = {f"{name}.{key}": value for name, item in named for key, value in optimizer.state[item].items()}
     return {"model": _weights(model), "optimizer": memory}
 
