@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from podwright_training.config import TrainConfig
 from podwright_training.hardware import peak_flops
@@ -91,6 +91,12 @@ def parallelize(model: LlamaForCausalLM, config: TrainConfig, ranks: Ranks, devi
     for block in model.model.layers:
         fully_shard(block, mesh=mesh, mp_policy=policy)
     fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def reshard(model: nn.Module) -> None:
+    """Give back the parameters that a forward pass without a backward one leaves gathered."""
+    if isinstance(model, FSDPModule):
+        model.reshard()
 
 
 def device_mesh(sharding_strategy: str, ranks: Ranks, device: torch.device) -> DeviceMesh:
