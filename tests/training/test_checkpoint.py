@@ -84,7 +84,9 @@ def test_weights_of_another_model_are_not_loaded(undisturbed):
     path = checkpoint.newest(undisturbed / "checkpoints")
     config = checkpoint.model_config(path)
     tied = LlamaForCausalLM(ModelConfig.from_dict({**vars(config), "tie_word_embeddings": True, "rope_scaling": None}))
-    with pytest.raises(CheckpointError, match=r"0 tensors are missing in it, 1 are unknown here \(model.lm_head.weight"):
+    with pytest.raises(
+        CheckpointError, match=r"0 tensors are missing in it, 1 are unknown here \(model.lm_head.weight"
+    ):
         checkpoint.load_weights(tied, path)
 
 
@@ -92,7 +94,7 @@ def test_changed_weights_are_not_loaded(copied):
     """Loading for export verifies the hashes too."""
     path = copied / "checkpoints" / "step-00000012"
     flip_a_bit(path / "__1_0.distcp")
-    with pytest.raises(DamagedCheckpointError, match="the content of __1_0.distcp has changed"):
+    with pytest.raises(DamagedCheckpointError, match=r"the content of __1_0\.distcp has changed"):
         checkpoint.load_weights(LlamaForCausalLM(checkpoint.model_config(path)), path)
 
 

@@ -65,8 +65,9 @@ def test_all_problems_are_told_at_once(tmp_path):
     """Unknown keys with what was meant, wrong values with what is allowed, options that contradict each other."""
     file = tmp_path / "run.yaml"
     file.write_text("learning_rat: 1\nmin_lrr: 1\nval_batch_size: 1.5\ngrad_clip: [1]\n")
-    flags = "--max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=mixtral --num_heads=7 --warmup=.7 --plateau=.7"
-    assert problems("--config", str(file), *flags.split(), "--offload_activations=1", "--activation_checkpointing=0") == [
+    flags = f"""--config={file} --max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=mixtral --num_heads=7
+        --warmup=.7 --plateau=.7 --offload_activations=1 --activation_checkpointing=0"""
+    assert problems(*flags.split()) == [
         "unknown flag --max_step; did you mean --max_steps?",
         f"unknown option in {file} learning_rat",
         f"unknown option in {file} min_lrr; did you mean min_lr?",
@@ -112,4 +113,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
 def test_importing_pulls_no_torch(module):
     """Planning and ``--help`` do not wait for torch."""
     script = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers', 'datasets'}} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
+        == 0
+    )

@@ -85,7 +85,13 @@ def test_logits_and_gradients_are_those_of_transformers(pair, memory):
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_new_model_knows_nothing(tied):
     """Built on the meta device, its loss is ln(vocabulary) ± 0.1 even where a plain 0.02 would give more."""
-    shape = {"vocab_size": 4096, "hidden_size": 1024, "head_dim": 256, "num_hidden_layers": 1, "tie_word_embeddings": tied}
+    shape = {
+        "vocab_size": 4096,
+        "hidden_size": 1024,
+        "head_dim": 256,
+        "num_hidden_layers": 1,
+        "tie_word_embeddings": tied,
+    }
     model = build(ModelConfig(**{**LLAMA_2, **shape}))
     tokens = torch.randint(0, 4096, (4, 65), generator=torch.Generator().manual_seed(0))
     loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).item()
@@ -108,7 +114,7 @@ def test_presets_have_their_number_of_parameters(preset):
 
 
 def test_config_json_is_read_back_the_same():
-    """transformers understands each key of ``to_hf``: none is kept as a stranger."""
+    """The library understands each key of ``to_hf``: none is kept as a stranger."""
     config = ModelConfig(**{**LLAMA_2, **VARIANTS["llama 3.1"]})
     read = LlamaConfig(**config.to_hf()).to_dict()
     assert {key: read[key] for key in config.to_hf()} == config.to_hf()

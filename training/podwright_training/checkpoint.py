@@ -158,8 +158,9 @@ def _save_tensors(partial: Path, model: nn.Module, optimizer: Optimizer) -> None
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
     """Weights, and the optimizer's memory by the parameters' names; hyperparameters are the configuration's."""
+    state = dict(optimizer.state)  # whose own type answers with nothing for a parameter it does not know
     named = model.named_parameters()
-    memory = {f"{name}.{key}": value for name, item in named for key, value in optimizer.state[item].items()}
+    memory = {f"{name}.{key}": value for name, item in named for key, value in state[item].items()}
     return {"model": _weights(model), "optimizer": memory}
 
 

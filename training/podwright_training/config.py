@@ -419,7 +419,7 @@ def _conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _unknown(name: str, what: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
+    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
