@@ -10,11 +10,13 @@ import yaml
 from podwright_training import config
 from podwright_training.config import ConfigError, TrainConfig
 
-SEED_FLAGS = """--max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16
+SEED_FLAGS = """
+    --max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16
     --num_heads=32 --model_type=llama_v3 --tokenizer=hf-internal-testing/llama-tokenizer --checkpoint_freq=50
     --validation_freq=25 --max_steps=100 --checkpoint_dir=./checkpoints --resume_from_checkpoint=./checkpoints
     --dataset=allenai/c4 --dataset_config_name=en --train_batch_size=1 --val_batch_size=1 --sharding_strategy=full
-    --offload_activations=1"""
+    --offload_activations=1
+"""
 
 
 def load(*flags):

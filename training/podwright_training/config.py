@@ -10,7 +10,7 @@ import argparse
 import hashlib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -249,7 +249,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{item.name}",
             default=argparse.SUPPRESS,
             metavar="|".join(allowed) or ("0|1" if hints[item.name].kind is bool else hints[item.name].kind.__name__),
-            help=f"{item.metadata['text']} [{_shown(item.default)}]".replace("%", "%%"),
+            help=item.metadata["text"] + _shown(item.default),
             nargs="?" if hints[item.name].kind is bool else None,
             const="1" if hints[item.name].kind is bool else None,
         )
@@ -424,6 +424,6 @@ def _unknown(name: str, what: str, known: Iterable[str]) -> str:
 
 
 def _shown(default: Any) -> str:
-    if default is MISSING or default is None:
-        return "none"
-    return str(int(default)) if isinstance(default, bool) else str(default)
+    if default is None:
+        return ""
+    return f" [{int(default) if isinstance(default, bool) else default}]"
