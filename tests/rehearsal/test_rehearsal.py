@@ -91,7 +91,7 @@ def test_the_model_loads_and_agrees(run_folder: RunFolder) -> None:
     newest = checkpoint.newest(run_folder.checkpoints)
     assert newest is not None
     ours = consolidate.load_model(newest).eval()
-    tokens_BT = torch.randint(0, theirs.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))  # noqa: N806 - shape suffix
+    tokens_BT = torch.randint(0, theirs.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         difference = (theirs(tokens_BT).logits - ours(tokens_BT)).abs().max()
     assert difference < 1e-5

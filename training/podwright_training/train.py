@@ -127,7 +127,7 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for _ in range(self.options.validation_batches):
             total += self._loss(self.data.validation.next_batch())
-        reshard(self.model)  # no backward pass follows that would, and a checkpoint wants the optimizer's parameters
+        reshard(self.model)
         loss = mean(total / self.options.validation_batches).item()
         sequences = self.options.validation_batches * self.options.val_batch_size * self.ranks.world_size
         tokens = sequences * self.options.max_context_width
