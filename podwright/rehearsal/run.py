@@ -63,6 +63,7 @@ class Figures:
     kill: str = ""
     perplexity: str = ""
     resources_left: str = ""
+    wall_time: str = ""
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value of each line of the summary."""
@@ -109,6 +110,7 @@ class Rehearsal:
         Raises:
             StepFailed: a step did not do what it is for. Whatever was started is ended before this is raised.
         """
+        began = time.monotonic()
         self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack, self.progress.shown():
             stack.callback(processes.end_descendants)
@@ -117,6 +119,7 @@ class Rehearsal:
                     continue
                 with self.progress.step(name) as record:
                     record.detail = self._played(step, stack)
+            self.figures.wall_time = f"{time.monotonic() - began:.0f} s"
             if self.keep:
                 self._stay_up()
         return self.figures
