@@ -183,7 +183,7 @@ def _feature(event: yaml.Event) -> str | None:
 
 def _syntax_finding(error: yaml.MarkedYAMLError) -> Finding:
     message = " ".join(part for part in (error.problem, error.context) if part)
-    unclosed = "end of stream" in message  # then the place to look at is where it was opened
+    unclosed = "end of stream" in message or "stream end" in message  # then the place to look at is where it was opened
     mark = (error.context_mark if unclosed else error.problem_mark) or error.problem_mark or error.context_mark
     hint = _SYNTAX_HINT
     if "'\\t'" in message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -124,7 +125,7 @@ class Rehearsal:
 
     def start_aws(self, stack: ExitStack) -> str:
         """An AWS account of our own, on this machine."""
-        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region)
+        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region, instant_deletion=True)
         stack.callback(self.aws.stop)
         self.aws.start()
         return self.aws.endpoint_url
@@ -206,7 +207,7 @@ class Rehearsal:
             *TRAINER_ARGUMENTS,
             *(f"--dataset={mount}/data", "--dataset_config_name=en", f"--tokenizer={mount}/data/tokenizer"),
         )
-        self.job_id = int(answer.split()[0])
+        self.job_id = int(re.findall(r"submitted job (\d+)", answer)[0])
         return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
 
     def train_until_kill(self, _: ExitStack) -> str:

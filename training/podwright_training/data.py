@@ -24,6 +24,8 @@ from huggingface_hub import HfFileSystem
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from podwright_training.config import UserError
+
 logger = logging.getLogger(__name__)
 
 BLOCK_LINES = 1024  # documents are shuffled within blocks of this many lines
@@ -31,7 +33,7 @@ TOKENIZE_DOCUMENTS = 16  # one call of the tokenizer; the unit of work a resume 
 MAX_BAD_RECORDS = 100  # different ones per rank; beyond that the data, not a record, is broken
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """The dataset or tokenizer cannot be used; the message names the file or identifier and what was expected."""
 
 

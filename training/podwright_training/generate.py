@@ -5,20 +5,23 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from podwright_training.config import UserError
 from podwright_training.run import RunFolder, write_atomically
 
-PROMPTS = ("The ", "In this chapter, ", "If you want to ", "It is not possible to ")
+PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
 TOP_K = 50
 
 
-class GenerateError(ValueError):
+class GenerateError(UserError):
     """There is no model to generate from; the message says how to make one."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train generate``."""
     parser.add_argument("--run_dir", type=Path, required=True, help="folder of a run that was consolidated")
-    parser.add_argument("--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"{list(PROMPTS)}")
+    parser.add_argument(
+        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"to go on from {list(PROMPTS)}"
+    )
     parser.add_argument("--max_new_tokens", type=int, default=64, help="per prompt [64]")
     parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest token [0.8]")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text [0]")

@@ -12,13 +12,14 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from podwright_training.config import UserError
 from podwright_training.run import RunFolder, write_atomically
 
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test holds them together.
@@ -32,7 +33,7 @@ SIGNAL_LEAD_S = SAVE_S + 60  # Slurm signals so long before the time limit
 TEMPLATE = "train.sbatch"
 
 
-class LaunchError(ValueError):
+class LaunchError(UserError):
     """The job cannot be submitted; the message lists every problem."""
 
 
@@ -79,7 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--environment", type=Path, help="virtual environment [what node.json says, or this one]")
     parser.add_argument("--time_limit", help="Slurm's --time; the run saves before it and queues again [none]")
     parser.add_argument("--print", action="store_true", dest="print_only", help="show the script, write nothing")
-    parser.add_argument("trainer_arguments", nargs="*", metavar="-- flags of `podwright-train train`", default=[])
+    parser.add_argument(
+        "trainer_arguments",
+        nargs="*",
+        metavar="flag",
+        help="behind `--`: flags of `podwright-train train`, passed on as is",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,37 +109,21 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
     Raises:
         LaunchError: With every problem.
     """
-    accelerator = nodes.accelerator if args.accelerator is None else args.accelerator.removeprefix("cpu")
-    root = args.run_dir.absolute()
-    problems = []
-    if args.nodes < 1:
-        problems.append(f"--nodes {args.nodes}: must be at least 1")
-    nproc_per_node = args.nproc_per_node if args.nproc_per_node is not None else nodes.accelerators_per_node
-    if nproc_per_node < 1:
-        problems.append(f"--nproc_per_node {nproc_per_node}: these nodes have no accelerators, say how many ranks")
-    if re.search(r"[^\w./+=@-]", str(root)):
-        problems.append(f"--run_dir {root}: Slurm's log path may hold letters, digits and ./+=@_- only")
-    if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
-        problems.append(f"--run_dir {root}: must be below {nodes.shared_root}, which all nodes see")
-    if any(argument.split("=")[0] == "--run_dir" for argument in args.trainer_arguments):
-        problems.append("--run_dir goes before --, it names the job's folder too")
-    if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
-        problems.append(
-            f"--time_limit {args.time_limit}: must be Slurm's [days-]hours:minutes:seconds or minutes, and at least "
-            f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are for saving"
-        )
-    if problems:
+    nproc_per_node = nodes.accelerators_per_node if args.nproc_per_node is None else args.nproc_per_node
+    if problems := list(_problems(args, nodes, nproc_per_node)):
         raise LaunchError("\n".join(problems))
+    accelerator = nodes.accelerator if args.accelerator is None else args.accelerator.removeprefix("cpu")
+    partition = args.partition or nodes.partition
     return Job(
-        run=RunFolder(root),
+        run=RunFolder(args.run_dir.absolute()),
         nodes=args.nodes,
         nproc_per_node=nproc_per_node,
         environment=args.environment or Path(nodes.environment or sys.prefix),
-        partition=args.partition or nodes.partition,
+        partition=partition,
         accelerator=accelerator,
         efa=bool(nodes.efa_interfaces) if args.efa is None else args.efa,
         auto_resume=nodes.hyperpod,
-        gres=_gres(args.partition or nodes.partition, nproc_per_node) if accelerator == "gpu" else None,
+        gres=_gres(partition, nproc_per_node) if accelerator == "gpu" else None,
         time_limit=args.time_limit,
         trainer_arguments=tuple(args.trainer_arguments),
     )
@@ -202,6 +192,25 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
         shared_root=record["shared_root"],
         hyperpod=bool(record["cluster_arn"]),
     )
+
+
+def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int) -> Iterator[str]:
+    root = args.run_dir.absolute()
+    if args.nodes < 1:
+        yield f"--nodes {args.nodes}: must be at least 1"
+    if nproc_per_node < 1:
+        yield f"--nproc_per_node {nproc_per_node}: these nodes have no accelerators, say how many ranks"
+    if re.search(r"[^\w./+=@-]", str(root)):
+        yield f"--run_dir {root}: Slurm's log path may hold letters, digits and ./+=@_- only"
+    if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
+        yield f"--run_dir {root}: must be below {nodes.shared_root}, which all nodes see"
+    if any(argument.split("=")[0] == "--run_dir" for argument in args.trainer_arguments):
+        yield "--run_dir goes before --, it names the job's folder too"
+    if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
+        yield (
+            f"--time_limit {args.time_limit}: must be Slurm's [days-]hours:minutes:seconds or minutes, and at least "
+            f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are for saving"
+        )
 
 
 def _worker_group(partition: str | None, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

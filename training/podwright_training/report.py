@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from podwright_training.config import UserError
 from podwright_training.run import RunFolder, write_atomically
 
 FIGURE = "loss"
@@ -29,7 +30,7 @@ CONFIGURED = (
 )  # fmt: skip
 
 
-class ReportError(ValueError):
+class ReportError(UserError):
     """The run has nothing to report yet."""
 
 

@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument(
         "--transition-s", type=float, default=1.0, help="seconds that creating, updating, deleting take"
     )
+    parser.add_argument("--instant-deletion", action="store_true", help="answer FSx deletions as already done")
     parser.add_argument("--owner-pid", type=int, help="end when this parent process ends")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -30,6 +31,7 @@ def main() -> None:
         region=arguments.region,
         port=arguments.port,
         transition_s=arguments.transition_s,
+        instant_deletion=arguments.instant_deletion,
         owner_pid=arguments.owner_pid,
     )
 
