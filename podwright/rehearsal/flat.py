@@ -139,9 +139,7 @@ class FlatStandIn(Cluster):
         )
         self._lift_mark(hostname)
 
-    def auto_resume(
-        self, job_id: int, *, new_instance_id: Callable[[str], str], timeout_s: float = 180
-    ) -> Resumption:
+    def auto_resume(self, job_id: int, *, new_instance_id: Callable[[str], str], timeout_s: float = 180) -> Resumption:
         """Play HyperPod's agent for `srun --auto-resume=1`: replace what is faulty, until the job runs again.
 
         Args:
@@ -192,7 +190,12 @@ class FlatStandIn(Cluster):
             "seed-file": self.directory / "munged.seed",
         }
         # Forced: it distrusts folders that others may write to, and a checkout is not its business.
-        return [str(self._packages.munged), "--foreground", "--force", *(f"--{name}={at}" for name, at in files.items())]
+        return [
+            str(self._packages.munged),
+            "--foreground",
+            "--force",
+            *(f"--{name}={at}" for name, at in files.items()),
+        ]
 
     def _slurmd(self, hostname: str) -> list[str]:
         (self.directory / "state" / hostname).mkdir(exist_ok=True)
