@@ -18,7 +18,7 @@ CODES = {
     "missing-key": "A key without a default is not given.",
     "not-allowed": "The key knows a few values only, and this is none of them.",
     "wrong-type": "The value is a mapping, a list, text or a number where the key wants another of these.",
-    "terraform-template": "Values are used as they are written; Terraform would evaluate ${…} and %{…} on deployment.",
+    "terraform-template": "Text is used as it is written; Terraform would evaluate ${…} and %{…} on deployment.",
 }
 
 _TEMPLATE_STARTS = ("${", "%{", "TfToken[")
@@ -36,11 +36,12 @@ def findings(error: ValidationError) -> list[Finding]:
 
 
 def templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
-    """Values that Terraform would evaluate instead of using them as they are written."""
+    """Keys and values that Terraform would evaluate instead of using them as they are written."""
     if isinstance(data, str) and any(start in data for start in _TEMPLATE_STARTS):
-        yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", "write the value itself")
+        yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", "write the text itself")
     elif isinstance(data, dict):
         for key, value in data.items():
+            yield from templates(key, (*path, key))
             yield from templates(value, (*path, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):

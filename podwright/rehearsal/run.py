@@ -253,7 +253,7 @@ class Rehearsal:
 
     def evaluate(self, _: ExitStack) -> str:
         """Transformers finds the perplexity the trainer found."""
-        answer = json.loads(self._trainer("evaluate", "--run_dir", self.run_on_hosts).splitlines()[-1])
+        answer = json.loads(self._trainer("evaluate", "--run_dir", self.run_on_hosts))
         trainer = list(self.run.events("validation"))[-1]["perplexity"]
         if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
             raise StepFailed(

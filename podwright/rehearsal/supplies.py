@@ -21,7 +21,7 @@ CHECKOUT = Path(podwright.__file__).resolve().parents[1]
 CACHE = CHECKOUT / ".cache" / "podwright"
 LOCK = CHECKOUT / "training" / "requirements.lock"
 NODE_PYTHON = "/usr/bin/python3"  # hosts are layered on this machine's root, so this is theirs
-VOCAB_SIZE = 4096  # of the preset tiny
+VOCAB_SIZE = 2048  # of the preset tiny
 SHARDS = 4  # as many as the rehearsed job has data streams
 
 

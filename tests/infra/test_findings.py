@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright.check import judge
+from podwright.check import codes, judge
 from podwright.document import MAX_DEPTH, Document
 from podwright.findings import Finding, Level, dotted, has_errors, render, summary, to_json, write
 
@@ -157,6 +157,7 @@ def check_holds(text: str) -> None:
         assert 1 <= item.line <= text.count("\n") + text.count("\r") + 2
         assert item.column >= 1
         assert item.message
+        assert codes()[item.code]
         assert dotted(item.path) == item.to_dict()["path"]
     assert json.loads(to_json(report.findings))["findings"] is not None
     assert len(render(report.findings, file=FILE, text=text)) >= len(report.findings)

@@ -130,10 +130,12 @@ def test_numbers_that_are_none(tmp_path: Path, written: str):
 
 @pytest.mark.parametrize("start", ["${", "%{", "TfToken["])
 def test_terraform_does_not_evaluate_values(tmp_path: Path, start: str):
-    """A value that Terraform would evaluate is refused, whatever key it is given to."""
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, GOOD.replace("name: podwright-demo", f"name: '{start}file(\"/etc/passwd\")}}'"))
-    assert "terraform-template" in {finding.code for finding in caught.value.findings}
+    """Text that Terraform would evaluate is refused, as a value and as a tag's key."""
+    evil = f"{start}file(1)}}"
+    for text in (GOOD.replace("name: podwright-demo", f"name: '{evil}'"), f"{GOOD}tags:\n  '{evil}': secret\n"):
+        with pytest.raises(ConfigError) as caught:
+            load(tmp_path, text)
+        assert "terraform-template" in {finding.code for finding in caught.value.findings}
 
 
 TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20).filter(

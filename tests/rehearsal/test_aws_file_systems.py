@@ -4,11 +4,16 @@ import time
 
 import pytest
 from botocore.exceptions import ClientError
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from podwright.rehearsal.aws import AwsStandIn, lustre_limits
 from podwright.rehearsal.aws.errors import AwsError
+from podwright_constructs import checks
 
 TRANSITION_S = 0.5
+THROUGHPUTS = st.integers(0, 1100) | st.sampled_from([50, 100, 125, 200, 250, 500, 1000])
+CAPACITIES_GIB = st.integers(0, 100_000) | st.integers(0, 40).map(lambda steps: 1200 * steps)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +190,14 @@ def test_instant_deletion_answers_as_already_done(tmp_path):
         assert fsx.describe_file_systems()["FileSystems"] == []
 
 
+def passes(request):
+    try:
+        lustre_limits.check(request)
+    except AwsError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("deployment", "storage", "throughput", "allowed"),
     [
@@ -199,13 +212,19 @@ def test_instant_deletion_answers_as_already_done(tmp_path):
 def test_capacities_are_those_of_the_documentation(deployment, storage, throughput, allowed):
     """Up to 12,000 GiB exactly the documented capacities pass."""
     lustre = {"DeploymentType": deployment, "PerUnitStorageThroughput": throughput}
+    assert {
+        capacity
+        for capacity in range(0, 12001, 100)
+        if passes({"StorageCapacity": capacity, "StorageType": storage, "LustreConfiguration": lustre})
+    } == allowed
 
-    def passes(capacity):
-        request = {"StorageCapacity": capacity, "StorageType": storage, "LustreConfiguration": lustre}
-        try:
-            lustre_limits.check(request)
-        except AwsError:
-            return False
-        return True
 
-    assert {capacity for capacity in range(0, 12001, 100) if passes(capacity)} == allowed
+@given(capacity_gib=CAPACITIES_GIB, throughput=THROUGHPUTS)
+@example(capacity_gib=1200, throughput=125)
+def test_the_constructs_and_the_stand_in_agree(capacity_gib, throughput):
+    """Two independent readings of AWS's pages accept and refuse the same file systems."""
+    lustre = {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": throughput}
+    problems = checks.lustre_file_system(
+        capacity_gib=capacity_gib, throughput_mbps_per_tib=throughput, mount_path="/fsx"
+    )
+    assert passes({"StorageCapacity": capacity_gib, "LustreConfiguration": lustre}) is not bool(problems)

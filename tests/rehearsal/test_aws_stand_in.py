@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from botocore.exceptions import ClientError
 
 from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 
@@ -184,6 +186,35 @@ def test_aws_managed_policies_can_be_attached(aws):
     iam.delete_role(RoleName="node")
 
 
+def test_requests_at_the_same_time_do_not_lose_each_other(aws):
+    """Eight clients at once create as many buckets and roles as they asked for."""
+
+    def make(number):
+        s3, iam = clients[number % len(clients)]
+        s3.create_bucket(Bucket=f"at-once-{number}", CreateBucketConfiguration={"LocationConstraint": aws.region})
+        iam.create_role(RoleName=f"at-once-{number}", AssumeRolePolicyDocument='{"Version": "2012-10-17"}')
+
+    clients = [(aws.client("s3"), aws.client("iam")) for _ in range(8)]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        list(pool.map(make, range(40)))
+    s3, iam = clients[0]
+    assert len([b for b in s3.list_buckets()["Buckets"] if b["Name"].startswith("at-once-")]) == 40
+    assert len([r for r in iam.list_roles()["Roles"] if r["RoleName"].startswith("at-once-")]) == 40
+    for number in range(40):
+        s3.delete_bucket(Bucket=f"at-once-{number}")
+        iam.delete_role(RoleName=f"at-once-{number}")
+
+
+def test_another_region_is_refused(aws, monkeypatch):
+    """A provider configured for another region is told so, not that its subnets do not exist."""
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    elsewhere = boto3.Session().client("fsx", region_name="eu-west-1")
+    with pytest.raises(ClientError, match="us-west-2, not eu-west-1") as refused:
+        elsewhere.describe_file_systems()
+    assert refused.value.response["Error"]["Code"] == "InvalidSignatureException"
+
+
 def test_log_names_the_operations(aws):
     """One line per request: the service, the operation, the status."""
     aws.client("sts").get_caller_identity()
@@ -191,3 +222,35 @@ def test_log_names_the_operations(aws):
     log = aws.log.read_text(encoding="utf-8")
     assert "sts GetCallerIdentity: 200 OK" in log
     assert "fsx DescribeFileSystems: 200 OK" in log
+
+
+def test_a_rule_between_groups_keeps_its_description(aws):
+    """A description that came back empty would be a change in every plan."""
+    ec2 = aws.client("ec2")
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2.create_security_group(GroupName="described", Description="-", VpcId=vpc)["GroupId"]
+    peer = {"GroupId": group, "Description": "all within the group"}
+    ec2.authorize_security_group_ingress(
+        GroupId=group, IpPermissions=[{"IpProtocol": "-1", "UserIdGroupPairs": [peer]}]
+    )
+    rules = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])["SecurityGroupRules"]
+    assert [rule["Description"] for rule in rules if not rule["IsEgress"]] == ["all within the group"]
+    ec2.delete_security_group(GroupId=group)
+
+
+def test_a_bucket_policy_is_enforced_as_over_tls(aws):
+    """A denial of requests without TLS leaves the loopback alone; any other denial denies."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="policed", CreateBucketConfiguration={"LocationConstraint": aws.region})
+    s3.put_object(Bucket="policed", Key="a", Body=b"-")
+    denial = {"Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::policed/*"}
+    conditional = {**denial, "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
+    s3.put_bucket_policy(Bucket="policed", Policy=json.dumps({"Version": "2012-10-17", "Statement": [conditional]}))
+    assert s3.get_object(Bucket="policed", Key="a")["Body"].read() == b"-"
+    s3.put_bucket_policy(Bucket="policed", Policy=json.dumps({"Version": "2012-10-17", "Statement": [denial]}))
+    with pytest.raises(ClientError) as refused:
+        s3.get_object(Bucket="policed", Key="a")
+    assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 403
+    s3.delete_bucket_policy(Bucket="policed")
+    s3.delete_object(Bucket="policed", Key="a")
+    s3.delete_bucket(Bucket="policed")

@@ -1,6 +1,7 @@
 """Checkpoints: ``step-00000100/`` folders that are whole or do not exist.
 
-A folder is written under a hidden name, its manifest (size and SHA-256 of every file) last, and renamed when all is on disk:
+A folder is written under a hidden name, its manifest (size and SHA-256 of every file) last, and renamed when all of it
+is on disk:
 
     .metadata, __<rank>_<n>.distcp   weights and optimizer state, PyTorch's distributed checkpoint format
     rng-<rank>.pt                    state of the rank's random number generators
@@ -15,6 +16,7 @@ import json
 import logging
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +25,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint import CheckpointException, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.optim import Optimizer
@@ -133,7 +136,9 @@ def load_weights(model: nn.Module, path: Path) -> None:
         CheckpointError: It holds other weights than the model has.
     """
     _check_hashes(path, sorted(path.iterdir()))
-    _load({"model": _weights(model)}, path, alone=True)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # so it shall be
+        _load({"model": _weights(model)}, path, alone=True)
 
 
 def _clear(directory: Path, partial: Path) -> None:
@@ -152,8 +157,11 @@ def _save_tensors(partial: Path, model: nn.Module, optimizer: Optimizer) -> None
 
 
 def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
-    """What the optimizer remembers goes by the parameters' names; its hyperparameters are the configuration's business."""
-    named = model.named_parameters()
+    """Weights, and the optimizer's memory by the parameters' names; hyperparameters are the configuration's."""
+    named = list(model.named_parameters())
+    forgotten = [name for name, parameter in named if not optimizer.state.get(parameter)]
+    if forgotten:
+        raise CheckpointError(f"the optimizer remembers nothing of {', '.join(forgotten)}: this could not be resumed")
     memory = {f"{name}.{key}": value for name, item in named for key, value in optimizer.state[item].items()}
     return {"model": _weights(model), "optimizer": memory}
 

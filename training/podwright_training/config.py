@@ -1,7 +1,7 @@
 """The configuration of a run: every option with its default, meaning and limits, in one place; no torch.
 
-Options come from a preset, then ``--config run.yaml``, then flags; the later wins. Names and defaults are those of AWS's FSDP test
-case (awsome-distributed-training, ``3.test_cases/pytorch/FSDP``) wherever it has the option.
+Options come from a preset, then ``--config run.yaml``, then flags; the later wins. Names and defaults are those of the
+FSDP test case of AWS (awsome-distributed-training, ``3.test_cases/pytorch/FSDP``) wherever it has the option.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class ModelConfig:
     def flops_per_token(self, context_width: int) -> float:
         """FLOPs of forward and backward per token: ``6 N + 12 L N_heads H T`` of PaLM (arXiv:2204.02311, appendix B).
 
-        ``N`` counts the matrices that multiply activations: the head, not the embedding. Causality and recomputation are not counted.
+        ``N`` counts the matrices that multiply activations: the head, not the embedding. Neither causality nor
+        recomputation is counted.
         """
         matrices = self.num_hidden_layers * self._block_matrices + self.vocab_size * self.hidden_size
         attention = 12 * self.num_hidden_layers * self.num_attention_heads * self.head_dim * context_width
@@ -393,19 +394,18 @@ def _conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     elif (config.hidden_width // config.num_heads) % 2:
         yield (
             ("hidden_width", "num_heads"),
-            f"hidden_width {config.hidden_width} / num_heads {config.num_heads} is odd: rotary embeddings turn pairs, "
-            "the head's width must be even",
+            f"hidden_width {config.hidden_width} / num_heads {config.num_heads} is odd; rotary embeddings turn pairs",
         )
     if config.num_heads % (config.num_key_value_heads or config.num_heads):
         yield (
             ("num_heads", "num_key_value_heads"),
             f"num_heads {config.num_heads} is not divisible by num_key_value_heads {config.num_key_value_heads}",
         )
-    if config.max_context_width > (config.max_position_embeddings or config.max_context_width):
+    range_ = config.max_position_embeddings or config.max_context_width
+    if config.max_context_width > range_:
         yield (
             ("max_context_width", "max_position_embeddings"),
-            f"max_context_width {config.max_context_width} is above max_position_embeddings "
-            f"{config.max_position_embeddings}, the range of the rotary embedding",
+            f"max_context_width {config.max_context_width} is above max_position_embeddings {range_}",
         )
     if config.min_lr > config.lr:
         yield ("min_lr", "lr"), f"min_lr {config.min_lr} is above lr {config.lr}"

@@ -87,6 +87,7 @@ def _write_model(target: Path, path: Path) -> None:
 
 def _replace(target: Path, partial: Path) -> None:
     for file in partial.iterdir():
+        file.chmod(0o644)  # the library writes weights for their owner alone
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
     old = target.with_name(f".{target.name}.old")

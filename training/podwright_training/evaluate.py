@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
+from transformers.utils.logging import disable_progress_bar
 
 from podwright_training.config import TrainConfig, UserError, load_file
 from podwright_training.consolidate import ORIGIN
@@ -57,7 +58,8 @@ def evaluate(folder: RunFolder) -> dict[str, Any]:
 
 @torch.no_grad()
 def _loss(model_folder: Path, options: TrainConfig, *, tokens: int) -> float:
-    """Mean cross-entropy over the first ``tokens`` of the validation split, which does not depend on the ranks that read it."""
+    """Mean cross-entropy over the first ``tokens`` of the validation split: the same ones for any number of ranks."""
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     stream = PackedStream(
         dataset=options.dataset,

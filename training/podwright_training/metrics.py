@@ -3,12 +3,14 @@
 | event | fields besides ``event`` and ``time`` (seconds since 1970) |
 |---|---|
 | ``start`` | ``step``, ``world_size``, ``resumed_from``, ``job_id``, ``config`` (digest), ``parameters`` |
-| ``train`` | ``step``, ``loss``, ``grad_norm``, ``lr``, ``tokens_per_s``, ``samples_per_s``, ``step_s``, ``data_s``, ``sequences``, ``batch_digest``, ``mfu`` |
+| ``train`` | ``step``, ``loss``, ``grad_norm``, ``lr``, ``tokens_per_s``, ``samples_per_s``, ``step_s``, ``data_s``, |
+| | ``sequences`` (drawn so far, by all ranks), ``batch_digest`` (of the step's global batch), ``mfu`` (null: no peak known) |
 | ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens`` |
 | ``checkpoint`` | ``step``, ``path``, ``seconds`` |
 | ``end`` | ``step``, ``reason`` |
 
-Lines are only ever appended. After a resume, steps that the dead job had already done occur twice: the last event of a step counts.
+Lines are only ever appended. After a resume, steps that the dead job had already done occur twice: the last event of a
+step counts.
 """
 
 from __future__ import annotations
@@ -58,15 +60,16 @@ def console_line(event: str, values: dict[str, Any]) -> str:
 def batch_hash(sequences: Tensor) -> int:
     """Hash of the token sequences of a batch, a signed 64-bit integer.
 
-    It is the sum of the sequences' hashes modulo 2**64, so the hash of a global batch is the sum of its ranks' hashes, however its
-    sequences are divided among them.
+    It is the sum of the sequences' hashes modulo 2**64, so the hash of a global batch is the sum of its ranks' hashes,
+    however its sequences are divided among them.
 
     Args:
         sequences: int64 ``[sequences, tokens]`` on the CPU.
     """
     hashes = (blake2b(row.numpy().tobytes(), digest_size=HASH_BITS // 8).digest() for row in sequences)
-    total = sum(int.from_bytes(item, "little") for item in hashes) % 2**HASH_BITS
-    return total - 2**HASH_BITS if total >= 2 ** (HASH_BITS - 1) else total
+    total = sum(int.from_bytes(item, "little") for item in hashes)
+    half: int = 2 ** (HASH_BITS - 1)
+    return (total + half) % (2 * half) - half
 
 
 def digest_text(total: int) -> str:

@@ -1,7 +1,7 @@
 """Llama: RMSNorm, grouped-query attention with rotary positions, SwiGLU; parameter names are Hugging Face's.
 
-Shapes are in names: B sequences, T tokens, D hidden_size, F intermediate_size, N query heads, K key-value heads, H head_dim,
-V vocab_size. Papers: Llama (arXiv:2302.13971), Llama 2 (arXiv:2307.09288), Llama 3 (arXiv:2407.21783).
+Shapes are in names: B sequences, T tokens, D hidden_size, N query heads, K key-value heads, H head_dim, V vocab_size.
+Papers: Llama (arXiv:2302.13971), Llama 2 (arXiv:2307.09288), Llama 3 (arXiv:2407.21783).
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class RotaryEmbedding(nn.Module):
 
 
 def rotate(x_BNTH: Tensor, cos_TH: Tensor, sin_TH: Tensor) -> Tensor:
-    """Turn each pair of dimensions ``i`` and ``i + H / 2`` by its angle, the pairing of Hugging Face's Llama weights."""
+    """Turn each pair of dimensions ``i`` and ``i + H / 2`` by its angle: the pairing of Hugging Face's Llama."""
     first, second = x_BNTH.chunk(2, dim=-1)
     return x_BNTH * cos_TH + torch.cat((-second, first), dim=-1) * sin_TH
 
@@ -180,8 +180,8 @@ def rotate(x_BNTH: Tensor, cos_TH: Tensor, sin_TH: Tensor) -> Tensor:
 def rotary_frequencies(config: ModelConfig, device: torch.device | None = None) -> Tensor:
     """Radians per position of each pair of dimensions, fp32 ``[H / 2]``.
 
-    With ``rope_scaling``, waves longer than the original context divided by ``low_freq_factor`` are stretched by ``factor``,
-    those shorter than it divided by ``high_freq_factor`` stay, those between are interpolated (Llama 3.1's model code).
+    With ``rope_scaling``, waves longer than the original context divided by ``low_freq_factor`` are stretched by
+    ``factor``, those shorter than it divided by ``high_freq_factor`` stay, those between are interpolated.
     """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents

@@ -9,7 +9,7 @@ from podwright_training.config import TrainConfig
 
 
 def adamw(model: nn.Module, config: TrainConfig) -> AdamW:
-    """Fused AdamW (arXiv:1711.05101): matrices decay, norms do not. The schedule sets the learning rate of each step."""
+    """Fused AdamW (arXiv:1711.05101): matrices decay, norms do not. The schedule sets each step's learning rate."""
     parameters = list(model.parameters())
     groups = [
         {"params": [item for item in parameters if item.ndim > 1], "weight_decay": config.weight_decay},

@@ -48,7 +48,7 @@ def device_problem(ranks: Ranks, wish: str) -> str | None:
     if wish == "cuda" and not torch.cuda.is_available():
         return "device = cuda: this machine has no CUDA device that torch can use; choose --device cpu"
     if wish != "cpu" and 0 < torch.cuda.device_count() < ranks.local_world_size:
-        return f"{ranks.local_world_size} ranks on this host, but {torch.cuda.device_count()} CUDA devices: one rank per device"
+        return f"{ranks.local_world_size} ranks on this host, but {torch.cuda.device_count()} CUDA devices"
     return None
 
 
@@ -76,7 +76,7 @@ def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
 def parallelize(model: LlamaForCausalLM, config: TrainConfig, ranks: Ranks, device: torch.device) -> None:
     """Divide a model that is on the meta device.
 
-    Blocks first, then what is left: FSDP gathers one block at a time, and the embedding, last norm and head for the whole step.
+    Blocks first, then what is left: FSDP gathers one block at a time, embedding, last norm and head for all of them.
     """
     for block in model.model.layers:
         if isinstance(block, Block):

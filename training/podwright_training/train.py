@@ -126,6 +126,7 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for _ in range(self.options.validation_batches):
             total += self._loss(self.data.validation.next_batch())
+        self.model.reshard()  # no backward pass follows that would, and a checkpoint must see the optimizer's parameters
         loss = mean(total / self.options.validation_batches).item()
         sequences = self.options.validation_batches * self.options.val_batch_size * self.ranks.world_size
         tokens = sequences * self.options.max_context_width
@@ -186,7 +187,7 @@ class Trainer:
             with self._watch.data():
                 batch, digest = self._draw(stop_requests)
             loss = self._loss(batch)
-            loss.backward()
+            torch.autograd.backward(loss)
             grad_norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.options.grad_clip)
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -220,7 +221,7 @@ class Trainer:
         bad = [f"{name} is {values[name]}" for name in ("loss", "grad_norm") if not math.isfinite(values[name])]
         if bad:
             raise UserError(
-                f"step {self.step}: {' and '.join(bad)}; this step is not saved. Resume with a lower --lr, or look at the data"
+                f"step {self.step}: {' and '.join(bad)}; this step is not saved. Resume with a lower --lr or other data"
             )
         samples_per_step = self.options.train_batch_size * self.ranks.world_size
         step_s, data_s = self._watch.means()
@@ -320,12 +321,12 @@ def _open_data(options: TrainConfig, ranks: Ranks, problems: list[str]) -> Data 
     tokenizer = load_tokenizer(options.tokenizer)
     if len(tokenizer) > options.vocab_size:
         problems.append(
-            f"vocab_size {options.vocab_size} is smaller than the {len(tokenizer)} tokens of tokenizer {options.tokenizer}"
+            f"vocab_size {options.vocab_size} is smaller than the {len(tokenizer)} of tokenizer {options.tokenizer}"
         )
     if options.data_streams % ranks.world_size:
         problems.append(
-            f"data_streams {options.data_streams} is not divisible by the {ranks.world_size} ranks: start it with another "
-            "number of ranks, or a new run with other data_streams"
+            f"data_streams {options.data_streams} is not divisible by the {ranks.world_size} ranks; change the number "
+            "of ranks, or data_streams in a new run"
         )
         return None
 

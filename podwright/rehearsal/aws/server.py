@@ -49,7 +49,7 @@ def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool
     if owner_pid is not None:
         threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
     print(f"http://{HOST}:{server.server_port}", flush=True)
-    sys.stdout.close()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # who reads the URL need not read on: moto prints too
     server.serve_forever()
 
 
@@ -94,6 +94,8 @@ class Application:
     def _answer(self, call: Call) -> Response | None:
         """Our answer, or nothing if the request is moto's."""
         if call.target in self._services and (call.target != "SageMaker" or "Cluster" in call.operation):
+            if call.region != self._region:
+                return _json(400, _wrong_region(call.region, self._region).body())
             return _json_answer(self._services[call.target], call)
         if (call.service, call.operation) == ("cloudformation", "DescribeType"):
             return self._describe_type(call.form.get("TypeName", ""))
@@ -120,11 +122,12 @@ class Application:
 class Call:
     """One request, as far as AWS's protocols let one see which operation it asks for.
 
-    ``service`` is the signature's, ``target`` the service part of X-Amz-Target (JSON protocols), ``form`` the body of
-    the query protocols; ``operation`` is empty for S3, where the method and the path say it.
+    ``service`` and ``region`` are the signature's, ``target`` is the service part of X-Amz-Target (JSON protocols),
+    ``form`` the body of the query protocols; ``operation`` is empty for S3, where the method and the path say it.
     """
 
     service: str
+    region: str
     target: str
     operation: str
     path: str
@@ -140,8 +143,10 @@ class Call:
         environ["CONTENT_LENGTH"] = str(len(body))
         target, _, operation = request.headers.get("X-Amz-Target", "").partition(".")
         form = dict(parse_qsl(body.decode())) if request.mimetype == FORM else {}
+        region, service = _scope(request.headers.get("Authorization", ""))
         return cls(
-            service=_signed_for(request.headers.get("Authorization", "")),
+            service=service,
+            region=region,
             target=target,
             operation=operation or form.get("Action", ""),
             path=f"{request.method} {request.full_path.rstrip('?')}",
@@ -188,11 +193,18 @@ def _xml(status: int, text: str) -> Response:
     return Response(text, status, content_type="text/xml")
 
 
-def _signed_for(authorization: str) -> str:
-    """The service in a Signature Version 4 credential scope: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request``."""
+def _scope(authorization: str) -> tuple[str, str]:
+    """Region and service of a Signature Version 4: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request, …``."""
     _, _, scope = authorization.partition("Credential=")
-    *_, service, _ = ["", "", *scope.split(",")[0].split("/")]
-    return service
+    *_, region, service, _ = ["", "", "", *scope.split(",")[0].split("/")]
+    return region, service
+
+
+def _wrong_region(given: str, expected: str) -> AwsError:
+    """Resources of one region are not there in another; a stand-in of one region says so at once."""
+    return AwsError(
+        "InvalidSignatureException", f"Credential should be scoped to a valid region: {expected}, not {given or 'none'}"
+    )
 
 
 def _request_id() -> str:

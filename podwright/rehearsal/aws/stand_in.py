@@ -6,6 +6,7 @@ import os
 import selectors
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -157,16 +158,19 @@ class AwsStandIn:
 
     def client(self, service: str) -> Any:
         """A boto3 client that cannot reach anything but the stand-in, whatever this process's environment says."""
-        core = botocore.session.Session()
-        core.set_config_variable("config_file", str(self._config_file))
-        core.set_config_variable("credentials_file", os.devnull)
-        core.set_config_variable("profile", "default")
-        session = boto3.Session(botocore_session=core)
-        return session.client(service, endpoint_url=self.endpoint_url, config=Config(proxies={}))
+        return self._session.client(service, endpoint_url=self.endpoint_url, config=Config(proxies={}))
 
     def inventory(self) -> list[str]:
         """Type and id of what the account holds beyond a fresh one, asked of the services: ``AWS::EC2::VPC vpc-…``."""
         return inventory.remaining(self.client)
+
+    @cached_property
+    def _session(self) -> Any:
+        core = botocore.session.Session()
+        core.set_config_variable("config_file", str(self._config_file))
+        core.set_config_variable("credentials_file", os.devnull)
+        core.set_config_variable("profile", "default")
+        return boto3.Session(botocore_session=core)
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:
