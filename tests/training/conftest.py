@@ -20,7 +20,7 @@ VOCAB_SIZE = 300
 def text_dataset(tmp_path_factory):
     """Two training shards and a validation shard of made-up sentences, and a tokenizer in ``tokenizer/``."""
     folder = tmp_path_factory.mktemp("dataset")
-    draw = random.Random(0)
+    draw = random.Random(0)  # noqa: S311 - not for secrets
     words = ["the", "node", "reads", "a", "file", "and", "then", "writes", "another", "while", "some", "wait"]
     texts = [" ".join(draw.choices(words, k=draw.randint(10, 60))) for _ in range(300)]
     (folder / "en").mkdir()

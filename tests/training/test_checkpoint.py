@@ -94,7 +94,7 @@ def test_changed_weights_are_not_loaded(copied):
     """Loading for export verifies the hashes too."""
     path = copied / "checkpoints" / "step-00000012"
     flip_a_bit(path / "__1_0.distcp")
-    with pytest.raises(DamagedCheckpointError, match="the content of __1_0.distcp has changed"):
+    with pytest.raises(DamagedCheckpointError, match=r"the content of __1_0\.distcp has changed"):
         checkpoint.load_weights(LlamaForCausalLM(checkpoint.model_config(path)), path)
 
 

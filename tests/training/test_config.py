@@ -10,11 +10,13 @@ import yaml
 from podwright_training import config
 from podwright_training.config import ConfigError, TrainConfig
 
-SEED_FLAGS = """--max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16
+SEED_FLAGS = """
+    --max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16
     --num_heads=32 --model_type=llama_v3 --tokenizer=hf-internal-testing/llama-tokenizer --checkpoint_freq=50
     --validation_freq=25 --max_steps=100 --checkpoint_dir=./checkpoints --resume_from_checkpoint=./checkpoints
     --dataset=allenai/c4 --dataset_config_name=en --train_batch_size=1 --val_batch_size=1 --sharding_strategy=full
-    --offload_activations=1"""
+    --offload_activations=1
+"""
 
 
 def load(*flags):
@@ -65,10 +67,9 @@ def test_all_problems_are_told_at_once(tmp_path):
     """Unknown keys with what was meant, wrong values with what is allowed, options that contradict each other."""
     file = tmp_path / "run.yaml"
     file.write_text("learning_rat: 1\nmin_lrr: 1\nval_batch_size: 1.5\ngrad_clip: [1]\n")
-    flags = "--max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=mixtral --num_heads=7 --warmup=.7 --plateau=.7"
-    assert problems(
-        "--config", str(file), *flags.split(), "--offload_activations=1", "--activation_checkpointing=0"
-    ) == [
+    flags = f"""--config={file} --max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=mixtral --num_heads=7
+        --warmup=.7 --plateau=.7 --offload_activations=1 --activation_checkpointing=0"""
+    assert problems(*flags.split()) == [
         "unknown flag --max_step; did you mean --max_steps?",
         f"unknown option in {file} learning_rat",
         f"unknown option in {file} min_lrr; did you mean min_lr?",

@@ -43,7 +43,7 @@ def test_the_tokenizer_comes_with_it(exported, text_dataset):
 
 
 def test_the_perplexity_is_the_trainers_own(exported):
-    """On the trainer's validation batches transformers finds its perplexity to 6 digits, in one process instead of two."""
+    """On the trainer's batches transformers finds its perplexity to 6 digits, in one process instead of two."""
     found = evaluate(exported)
     assert found["step"] == 12
     assert found["relative_difference"] < 1e-6

@@ -114,7 +114,7 @@ def test_presets_have_their_number_of_parameters(preset):
 
 
 def test_config_json_is_read_back_the_same():
-    """transformers understands each key of ``to_hf``: none is kept as a stranger."""
+    """The library understands each key of ``to_hf``: none is kept as a stranger."""
     config = ModelConfig(**{**LLAMA_2, **VARIANTS["llama 3.1"]})
     read = LlamaConfig(**config.to_hf()).to_dict()
     assert {key: read[key] for key in config.to_hf()} == config.to_hf()

@@ -1,6 +1,7 @@
 """The learning rate rises, falls, and stays, whatever the numbers."""
 
 import math
+from itertools import pairwise
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ def test_it_rises_once_and_then_only_falls(config):
     warmup = math.ceil(config.warmup * config.max_steps)
     rising, falling = rates[:warmup], rates[warmup:]
     assert rising == sorted(rising)
-    assert all(later <= earlier * (1 + 1e-12) for earlier, later in zip(falling, falling[1:], strict=False))
+    assert all(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(falling))
 
 
 @given(schedules())

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +31,7 @@ def wait_for_step(folder, process, step):
 
 def children(pid):
     """Process ids of the direct children."""
-    return [int(child) for child in open(f"/proc/{pid}/task/{pid}/children").read().split()]  # noqa: SIM115, PTH123
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def free_port():
@@ -155,7 +156,8 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_flags, tmp_path, capsys):
 )
 def test_what_the_user_can_put_right_is_one_line(tiny_flags, tmp_path, capsys, options, told):
     """Exit status 2, the problem on one line, no traceback, no process group."""
-    assert main(["train", *tiny_flags(options.get("run_dir", tmp_path), ranks=1, **options)]) == 2
+    options = {"run_dir": tmp_path, **options}
+    assert main(["train", *tiny_flags(ranks=1, **options)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith(f"error: {told}") for line in lines)
     assert not any("Traceback" in line for line in lines)

@@ -29,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, or 2 for what the user can put right."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    parser = argparse.ArgumentParser(prog="podwright-train", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="podwright-train", description="Pre-train a Llama and use it.", allow_abbrev=False
+    )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)

@@ -10,7 +10,7 @@ import argparse
 import hashlib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -249,7 +249,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{item.name}",
             default=argparse.SUPPRESS,
             metavar="|".join(allowed) or ("0|1" if hints[item.name].kind is bool else hints[item.name].kind.__name__),
-            help=f"{item.metadata['text']} [{_shown(item.default)}]".replace("%", "%%"),
+            help=item.metadata["text"] + _shown(item.default),
             nargs="?" if hints[item.name].kind is bool else None,
             const="1" if hints[item.name].kind is bool else None,
         )
@@ -419,11 +419,11 @@ def _conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
 
 
 def _unknown(name: str, what: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1)
+    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def _shown(default: Any) -> str:
-    if default is MISSING or default is None:
-        return "none"
-    return str(int(default)) if isinstance(default, bool) else str(default)
+    if default is None:
+        return ""
+    return f" [{int(default) if isinstance(default, bool) else default}]"

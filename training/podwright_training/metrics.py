@@ -4,7 +4,7 @@
 |---|---|
 | ``start`` | ``step``, ``world_size``, ``resumed_from``, ``job_id``, ``config`` (digest), ``parameters`` |
 | ``train`` | ``step``, ``loss``, ``grad_norm``, ``lr``, ``tokens_per_s``, ``samples_per_s``, ``step_s``, ``data_s``, |
-| | ``sequences`` (drawn so far, by all ranks), ``batch_digest`` (of the step's global batch), ``mfu`` (null: no peak known) |
+| | ``sequences`` (drawn so far, by all ranks), ``batch_digest`` (of the step's global batch), ``mfu`` (or null) |
 | ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens`` |
 | ``checkpoint`` | ``step``, ``path``, ``seconds`` |
 | ``end`` | ``step``, ``reason`` |

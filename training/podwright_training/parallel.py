@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from podwright_training.config import TrainConfig
 from podwright_training.hardware import peak_flops
@@ -64,7 +64,7 @@ def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    store = None if ranks.world_size > 1 or "MASTER_ADDR" in os.environ else HashStore()
+    store = None if "RANK" in os.environ else HashStore()  # alone, there is nobody to meet
     dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.world_size)
     try:
         yield
@@ -99,6 +99,15 @@ def device_mesh(sharding_strategy: str, ranks: Ranks, device: torch.device) -> D
         return init_device_mesh(device.type, (ranks.world_size,), mesh_dim_names=("shard",))
     nodes = ranks.world_size // ranks.local_world_size
     return init_device_mesh(device.type, (nodes, ranks.local_world_size), mesh_dim_names=("replicate", "shard"))
+
+
+def reshard(model: LlamaForCausalLM) -> None:
+    """Give up what a forward without a backward leaves gathered: the parameters outside of blocks.
+
+    Until then ``model.parameters()`` are not those the optimizer knows.
+    """
+    if isinstance(model, FSDPModule):
+        model.reshard()
 
 
 def mean(value: Tensor) -> Tensor:

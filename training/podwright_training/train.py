@@ -37,6 +37,7 @@ from podwright_training.parallel import (
     mean,
     parallelize,
     process_group,
+    reshard,
 )
 from podwright_training.run import RunFolder, write_atomically
 from podwright_training.schedule import learning_rate
@@ -126,7 +127,7 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for _ in range(self.options.validation_batches):
             total += self._loss(self.data.validation.next_batch())
-        self.model.reshard()  # no backward pass follows that would, and a checkpoint must see the optimizer's parameters
+        reshard(self.model)
         loss = mean(total / self.options.validation_batches).item()
         sequences = self.options.validation_batches * self.options.val_batch_size * self.ranks.world_size
         tokens = sequences * self.options.max_context_width
