@@ -49,6 +49,10 @@ class FlatStandIn(Cluster):
         cluster_name: as deployed.
         nodes: as deployed, under their deployed names; exactly one has the role controller.
         environment: in the environment of every daemon and command, beside PATH.
+
+    Raises:
+        HostError: the user who runs this has no name.
+        ValueError: there is no controller, or more than one.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class FlatStandIn(Cluster):
         self._ports = dict(zip(self.nodes, _free_ports(len(self.nodes)), strict=True))
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
         self._sockets: tempfile.TemporaryDirectory[str] | None = None
-        self._user = pwd.getpwuid(os.getuid()).pw_name
+        self._user = _own_name()
         self._environment = {
             "HOME": str(Path.home()),
             "USER": self._user,
@@ -301,6 +305,13 @@ def _on_loopback(nodes: Sequence[Node]) -> list[Node]:
         replace(node, hostname=name, private_ip=name)
         for name, node in zip([_CONTROLLER, *names], [*controllers, *compute], strict=True)
     ]
+
+
+def _own_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError as error:
+        raise HostError(f"Slurm needs users with names, and number {os.getuid()} has none in /etc/passwd") from error
 
 
 def _free_ports(count: int) -> list[int]:
