@@ -116,6 +116,7 @@ def _add_rehearse(commands: Subparsers) -> None:
     _add_file(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
+    parser.add_argument("--flat", action="store_true", help="hosts that are plain processes: no root needed")
     parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and say what it was")
     parser.set_defaults(command=_rehearse)
 
@@ -125,7 +126,7 @@ def _rehearse(options: argparse.Namespace) -> int:
 
     if options.clean:
         return command.clean()
-    return command.rehearse(options.file, as_json=options.json, keep=options.keep)
+    return command.rehearse(options.file, as_json=options.json, keep=options.keep, flat=options.flat)
 
 
 # ---- for every command -------------------------------------------------------------------------

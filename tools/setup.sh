@@ -89,7 +89,9 @@ once cdktf-cli package.json package-lock.json -- install_cdktf
 .venv/bin/python tools/terraform.py .cache/bin
 
 if [[ ${1:-} == rehearsal ]]; then
-  need iproute2 ip -V
-  need util-linux unshare --version
+  if [[ $(id -u) == 0 ]]; then # else the hosts are plain processes
+    need iproute2 ip -V
+    need util-linux unshare --version
+  fi
   .venv/bin/python -m podwright.rehearsal.supplies
 fi

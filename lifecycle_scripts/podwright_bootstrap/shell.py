@@ -147,17 +147,23 @@ def time_limit(limit_s: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
-def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: str = "root") -> bool:
+def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: str = "") -> bool:
     """Make ``path`` a file of this content, mode and owner; readers see the old or the new one, never a part.
+
+    Args:
+        path: its folder is made if need be.
+        content: text is written as UTF-8.
+        mode: permissions.
+        owner: a user's name; whoever runs this, which is root on a node, if it is empty.
 
     Returns:
         Whether anything had to be changed.
     """
     data = content.encode() if isinstance(content, str) else content
-    user = find_user(owner)
+    uid, gid = find_user(owner)[2:4] if owner else (os.geteuid(), os.getegid())
     if path.is_file() and path.read_bytes() == data:
         status = path.stat()
-        if (status.st_mode & 0o7777, status.st_uid) == (mode, user.pw_uid):
+        if (status.st_mode & 0o7777, status.st_uid) == (mode, uid):
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -167,7 +173,7 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
             file.flush()
             os.fsync(descriptor)
             os.fchmod(descriptor, mode)
-            os.fchown(descriptor, user.pw_uid, user.pw_gid)
+            os.fchown(descriptor, uid, gid)
         Path(temporary).replace(path)
     finally:
         Path(temporary).unlink(missing_ok=True)

@@ -10,32 +10,37 @@ from pathlib import Path
 
 from podwright import settings
 from podwright.rehearsal import processes, slurm
+from podwright.rehearsal.hosting import FlatHosts, NamespacedHosts
 from podwright.rehearsal.progress import Progress, StepFailed, progress_for
-from podwright.rehearsal.run import DIRECTORY, STEPS, Rehearsal
-from podwright.rehearsal.supplies import SuppliesError, supplies
+from podwright.rehearsal.run import DIRECTORY, Rehearsal, steps
+from podwright.rehearsal.supplies import FAILURES, SuppliesError, supplies
 
 OK, FAILED, UNABLE = 0, 1, 2
 
 
-def rehearse(config: Path, *, as_json: bool, keep: bool) -> int:
-    """Play every step; exit status 0 if all did what they are for, 1 if one did not, 2 if this machine cannot."""
+def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool) -> int:
+    """Play every step; exit status 0 if all did what they are for, 1 if one did not, 2 if this machine cannot.
+
+    Without the right to make namespaces, or if ``flat`` asks for it, the hosts are plain processes.
+    """
     wanted = settings.load(config)
-    if why_not := slurm.why_not():
-        print(f"podwright: this machine cannot have hosts of its own: {why_not}", file=sys.stderr)
-        return UNABLE
-    progress = progress_for(list(STEPS), as_json=as_json)
+    why_flat = "as --flat says" if flat else slurm.why_not()
+    if why_flat:
+        print(f"podwright: flat hosts, their boot is not rehearsed: {why_flat}", file=sys.stderr)
+    hosts = FlatHosts if why_flat else NamespacedHosts
+    progress = progress_for(list(steps(hosts)), as_json=as_json)
     try:
         with _alone():
             processes.adopt_orphans()
-            rehearsal = Rehearsal(config.resolve(), wanted, supplies(), progress, keep=keep)
-            figures = rehearsal.play()
+            materials = supplies(flat=bool(why_flat))
+            figures = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts).play()
     except StepFailed as failure:
         _explain(failure, progress)
         return FAILED
-    except SuppliesError as error:
+    except FAILURES as error:
         print(f"podwright: {error}", file=sys.stderr)
         return UNABLE
-    progress.summary(figures.rows())
+    progress.summary([("hosts", f"flat ({why_flat})" if why_flat else "in namespaces"), *figures.rows()])
     return OK
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from podwright import names
 from podwright.rehearsal import processes
 from podwright.rehearsal.aws import AwsStandIn
+from podwright.rehearsal.cluster import Node
 from podwright.rehearsal.progress import StepFailed
-from podwright.rehearsal.slurm import Node
 from podwright.rehearsal.supplies import CHECKOUT
 from podwright.rehearsal.terraform import terraform_environment
 from podwright.settings import Settings
@@ -76,13 +76,10 @@ class Deployment:
         subnet = self._describe_cluster()["VpcConfig"]["Subnets"][0]
         return str(self.aws.client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
 
-    def replace_instance(self, hostname: str) -> str:
+    def replace_instance(self, instance_id: str) -> str:
         """HyperPod's node recovery: the same name and address, a new instance, whose id is returned."""
-        old = self._instance_id(hostname)
-        self.aws.client("sagemaker").batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[old])
-        return self._instance_id(hostname)
-
-    def _instance_id(self, hostname: str) -> str:
+        hostname = next(node.hostname for node in self.nodes() if node.instance_id == instance_id)
+        self.aws.client("sagemaker").batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[instance_id])
         return next(node.instance_id for node in self.nodes() if node.hostname == hostname)
 
     def download_lifecycle(self, folder: Path) -> Path:

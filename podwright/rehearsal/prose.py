@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
+from podwright.rehearsal import debian
+from podwright.rehearsal.debian import DebianError
 from podwright_training.prepare import html_to_text
 
 PACKAGE = "postgresql-doc"  # with PostgreSQL's version behind it, another one in each release
 LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")  # lists of names and numbers
-LIMIT_S = 300
 
 
 class ProseError(RuntimeError):
@@ -33,8 +31,7 @@ def fetch_prose(directory: Path) -> Path:
     target = directory / PACKAGE
     if target.is_dir():
         return target
-    missing = [program for program in ("apt-get", "apt-cache", "dpkg-deb") if shutil.which(program) is None]
-    if missing:
+    if missing := debian.missing_programs():
         raise ProseError(
             f"{', '.join(missing)} not found: the rehearsal's text comes from Debian's package {PACKAGE}; "
             f"on another system, put text files into {target}"
@@ -42,38 +39,20 @@ def fetch_prose(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=directory, prefix=f".{PACKAGE}.") as temporary:
         work = Path(temporary)
-        unpacked = _unpack(_download(work), work / "unpacked")
-        _extract(unpacked, work / "text").rename(target)
+        try:
+            debian.unpack([_newest_package()], work / "unpacked")
+        except DebianError as error:
+            raise ProseError(str(error)) from error
+        _extract(work / "unpacked", work / "text").rename(target)
     return target
 
 
-def _download(folder: Path) -> Path:
-    """The package's file, fetched by apt into ``folder``."""
-    package = _newest_package()
-    # As root, apt would fetch as user _apt, who may not write here.
-    _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download", package, cwd=folder)
-    return next(folder.glob(f"{package}_*.deb"))
-
-
 def _newest_package() -> str:
-    """Name of the package of the release's newest version; reads apt's lists anew if they lack it."""
-    found = _search()
-    if not found and os.geteuid() == 0:
-        _run("apt-get", "-q", "update")
-        found = _search()
+    """Name of the package of the release's newest version."""
+    found = debian.search(f"^{PACKAGE}-[0-9]+$")
     if not found:
         raise ProseError(f"apt knows no package {PACKAGE}-<version>: run `apt-get update` as root")
     return max(found, key=lambda name: int(name.rsplit("-", 1)[1]))
-
-
-def _search() -> list[str]:
-    shown = _run("apt-cache", "search", "--names-only", f"^{PACKAGE}-[0-9]+$")
-    return [line.split()[0] for line in shown.splitlines()]
-
-
-def _unpack(package: Path, folder: Path) -> Path:
-    _run("dpkg-deb", "--extract", str(package), str(folder))
-    return folder
 
 
 def _extract(unpacked: Path, folder: Path) -> Path:
@@ -85,16 +64,3 @@ def _extract(unpacked: Path, folder: Path) -> Path:
     for page in pages:
         (folder / f"{page.stem}.txt").write_text(html_to_text(page.read_text(encoding="utf-8")), encoding="utf-8")
     return folder
-
-
-def _run(*command: str, cwd: Path | None = None) -> str:
-    """What the program printed; its messages are in English, whatever the user's locale."""
-    english = {**os.environ, "LC_ALL": "C.UTF-8"}
-    try:
-        return subprocess.run(
-            command, cwd=cwd, env=english, capture_output=True, text=True, check=True, timeout=LIMIT_S
-        ).stdout
-    except subprocess.CalledProcessError as error:
-        raise ProseError(f"`{' '.join(command)}` failed: {error.stderr.strip() or error.stdout.strip()}") from error
-    except subprocess.TimeoutExpired as error:
-        raise ProseError(f"`{' '.join(command)}` did not end within {LIMIT_S} s: is there a network?") from error

@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,13 @@ from typing import Any
 from podwright.rehearsal import processes
 from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright.rehearsal.deployment import Deployment
+from podwright.rehearsal.hosting import Hosts, NamespacedHosts
+from podwright.rehearsal.hosts.fabric import HostError
 from podwright.rehearsal.progress import Progress, StepFailed
-from podwright.rehearsal.slurm import WHEELS, BootResult, HostError, Node, SlurmStandIn
 from podwright.rehearsal.supplies import CACHE, SHARDS, Supplies
 from podwright.rehearsal.terraform import TerraformError
 from podwright.settings import Settings
-from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
+from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_training.run import RunFolder
 
 DIRECTORY = CACHE / "rehearsal"
@@ -38,15 +39,6 @@ TRAINER_ARGUMENTS = (
     f"--data_streams={SHARDS}",
     "--bf16=0",
 )
-# An instance's role and region, as its metadata would tell them.
-HOST_VARIABLES = (
-    "AWS_ENDPOINT_URL",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_REGION",
-    "AWS_EC2_METADATA_DISABLED",
-)
-BOOT_TIMEOUT_S = 900
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
 
@@ -58,7 +50,7 @@ class Figures:
     resources_applied: int = 0
     second_plan: str = ""
     nodes_idle: str = ""
-    bootstrap_again: str = ""
+    preparation: dict[str, str] = field(default_factory=dict)  # by step
     loss: str = ""
     kill: str = ""
     perplexity: str = ""
@@ -67,42 +59,38 @@ class Figures:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value of each line of the summary."""
-        return [(name.replace("_", " "), str(value)) for name, value in vars(self).items()]
+        rows = {**vars(self), **self.preparation}
+        del rows["preparation"]
+        return [(name.replace("_", " "), str(value)) for name, value in rows.items()]
 
 
 @dataclass
 class Rehearsal:
-    """One rehearsal of one configuration: the steps run in the order of ``STEPS``, each reads what earlier ones set."""
+    """One rehearsal of one configuration: the steps run in the order of ``steps``, each reads what earlier ones set."""
 
     config: Path
     settings: Settings
     supplies: Supplies
     progress: Progress
     keep: bool = False
+    kind_of_hosts: type[Hosts] = NamespacedHosts
     directory: Path = DIRECTORY
     figures: Figures = field(default_factory=Figures)
     aws: AwsStandIn = field(init=False)
     deployment: Deployment = field(init=False)
-    cluster: SlurmStandIn = field(init=False)
-    nodes: list[Node] = field(init=False)
-    lifecycle: Path = field(init=False)
+    hosts: Hosts = field(init=False)
     job_id: int = field(init=False)
     killed_at: int = field(init=False)
 
     @property
-    def shared(self) -> Path:
-        """The folder that hosts mount as their Lustre file system."""
-        return self.directory / "fsx"
-
-    @property
     def run(self) -> RunFolder:
         """The run folder, seen from this machine."""
-        return RunFolder(self.shared / RUNS_DIRECTORY / RUN_NAME)
+        return RunFolder(self.hosts.shared / RUNS_DIRECTORY / RUN_NAME)
 
     @property
-    def run_on_hosts(self) -> str:
+    def run_on_hosts(self) -> Path:
         """The run folder's path on the hosts."""
-        return f"{self.settings.lustre.mount_path}/{RUNS_DIRECTORY}/{RUN_NAME}"
+        return self.hosts.mount_path / RUNS_DIRECTORY / RUN_NAME
 
     def play(self) -> Figures:
         """Run every step.
@@ -114,7 +102,7 @@ class Rehearsal:
         self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack, self.progress.shown():
             stack.callback(processes.end_descendants)
-            for name, step in STEPS.items():
+            for name, step in steps(self.kind_of_hosts).items():
                 if name == "destroy" and self.keep:
                     continue
                 with self.progress.step(name) as record:
@@ -154,50 +142,28 @@ class Rehearsal:
 
     def start_hosts(self, stack: ExitStack) -> str:
         """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
-        self.nodes = self.deployment.nodes()
-        subnet_cidr, port = self.deployment.subnet_cidr(), int(self.aws.endpoint_url.rpartition(":")[2])
-        given = self.aws.environment()
-        self.cluster = SlurmStandIn(
-            directory=self._empty("cluster"),
-            image=self.supplies.node_image,
-            cluster_name=self.settings.name,
-            cluster_arn=self.deployment.cluster_arn,
-            subnet_cidr=subnet_cidr,
-            nodes=self.nodes,
-            shared=self._shared_with_dataset(),
-            relay=("127.0.0.1", port),
-            environment={name: given[name] for name in HOST_VARIABLES},
-            binds=[(self.supplies.wheelhouse, WHEELS)],
+        self.hosts = self.kind_of_hosts(
+            self.directory, self.settings, self.supplies, self.deployment, self.progress.note
         )
-        stack.callback(self.cluster.stop)
-        self.cluster.start()
-        return ", ".join(node.hostname for node in self.nodes)
+        self.hosts.start()
+        stack.callback(self.hosts.stop)
+        return ", ".join(self.hosts.cluster.nodes)
 
-    def bootstrap(self, _: ExitStack) -> str:
-        """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
-        self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
-        boots = self._boot()
-        return f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s"
-
-    def bootstrap_again(self, _: ExitStack) -> str:
-        """A second run of the lifecycle scripts changes nothing."""
-        changed = [boot for boot in self._boot() if "0 changes" not in boot.log.read_text()]
-        if changed:
-            names = ", ".join(boot.hostname for boot in changed)
-            raise StepFailed(f"the second run changed something on {names}", host=names, log=changed[0].log)
-        self.figures.bootstrap_again = "0 changes"
-        return "0 changes on every host"
+    def prepare(self, name: str) -> str:
+        """What these hosts need before the first job: the lifecycle scripts, where they can run."""
+        detail = self.hosts.preparation[name](self.hosts)
+        self.figures.preparation[name] = detail
+        return detail
 
     def look_at_slurm(self, _: ExitStack) -> str:
         """``sinfo``: every compute node is idle."""
-        compute = [node.hostname for node in self.nodes if node.role == "compute"]
-        self.cluster.wait_until_idle(compute)
-        self.figures.nodes_idle = f"{len(compute)} of {len(compute)}"
+        self.hosts.cluster.wait_until_idle()
+        self.figures.nodes_idle = f"{len(self._compute())} of {len(self._compute())}"
         return f"{self.figures.nodes_idle} nodes idle"
 
     def submit(self, _: ExitStack) -> str:
         """``podwright-train submit`` on the controller, as the user would."""
-        mount = self.settings.lustre.mount_path
+        data = self.hosts.mount_path / "data"
         answer = self._trainer(
             "submit",
             *(
@@ -205,10 +171,11 @@ class Rehearsal:
                 f"--nodes={HOSTS}",
                 f"--nproc_per_node={RANKS_PER_HOST}",
                 "--accelerator=cpu",
+                *self.hosts.submit_flags,
             ),
             "--",
             *TRAINER_ARGUMENTS,
-            *(f"--dataset={mount}/data", "--dataset_config_name=en", f"--tokenizer={mount}/data/tokenizer"),
+            *(f"--dataset={data}", "--dataset_config_name=en", f"--tokenizer={data}/tokenizer"),
         )
         self.job_id = int(re.findall(r"submitted job (\d+)", answer)[0])
         return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
@@ -221,25 +188,20 @@ class Rehearsal:
         return f"step {self.killed_at}"
 
     def lose_host(self, _: ExitStack) -> str:
-        """Cut a host's power; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
-        victim = [node for node in self.nodes if node.role == "compute"][-1]
-        self.cluster.kill(victim.hostname, how="power")
+        """The last host is lost; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
+        victim = self._compute()[-1]
+        self.hosts.lose(victim)
         self.killed_at = self._last_step()
-        self.cluster.auto_resume(
-            self.job_id,
-            lifecycle=self.lifecycle,
-            new_instance_id=self.deployment.replace_instance,
-            on_line=lambda host, line: self.progress.note(f"{host}: {line}"),
-        )
+        self.hosts.auto_resume(self.job_id)
         self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
         resumed = list(self.run.events("start"))[-1]["step"]
         self.figures.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
-        return f"{victim.hostname} {self.figures.kill}"
+        return f"{victim} {self.figures.kill}"
 
     def train_to_end(self, _: ExitStack) -> str:
         """The job ends by itself; the order of the data is unbroken and the loss has fallen."""
         self._wait_for("the end of training", lambda: any(True for _ in self.run.events("end")))
-        self._wait_for("the job's end", lambda: self.cluster.job(self.job_id)["JobState"] == "COMPLETED")
+        self._wait_for("the job's end", lambda: self.hosts.cluster.job(self.job_id)["JobState"] == "COMPLETED")
         self._check_data_order()
         losses = [event["loss"] for event in last_per_step(self.run.events("train"))]
         if losses[-1] > losses[0] - 1.0:
@@ -251,12 +213,12 @@ class Rehearsal:
 
     def consolidate(self, _: ExitStack) -> str:
         """The newest checkpoint as a Hugging Face model."""
-        self._trainer("consolidate", "--run_dir", self.run_on_hosts)
+        self._trainer("consolidate", "--run_dir", str(self.run_on_hosts))
         return f"{sum(file.stat().st_size for file in self.run.hf.iterdir()) / 1e6:.1f} MB in {self.run.hf}"
 
     def evaluate(self, _: ExitStack) -> str:
         """Transformers finds the perplexity the trainer found."""
-        answer = json.loads(self._trainer("evaluate", "--run_dir", self.run_on_hosts))
+        answer = json.loads(self._trainer("evaluate", "--run_dir", str(self.run_on_hosts)))
         trainer = list(self.run.events("validation"))[-1]["perplexity"]
         if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
             raise StepFailed(
@@ -268,19 +230,19 @@ class Rehearsal:
 
     def generate(self, _: ExitStack) -> str:
         """A few lines of the model's own."""
-        self._trainer("generate", "--run_dir", self.run_on_hosts)
+        self._trainer("generate", "--run_dir", str(self.run_on_hosts))
         return self.run.samples.read_text().strip().splitlines()[-1][:70]
 
     def report(self, _: ExitStack) -> str:
         """The loss curve and the report."""
-        self._trainer("report", "--run_dir", self.run_on_hosts)
+        self._trainer("report", "--run_dir", str(self.run_on_hosts))
         return str(self.run.report / "report.md")
 
     def destroy(self, _: ExitStack) -> str:
         """``cdktf destroy '*'``: the account holds nothing of ours afterwards."""
-        self.cluster.stop()
+        self.hosts.stop()
         shutil.rmtree(
-            self.shared / SHARED_DIRECTORY, ignore_errors=True
+            self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True
         )  # environments: a gigabyte, and built anew each time
         self.deployment.destroy()
         left = self.aws.inventory()
@@ -302,30 +264,13 @@ class Rehearsal:
         while True:
             time.sleep(1)
 
-    def _shared_with_dataset(self) -> Path:
-        shared = self._empty("fsx")
-        shutil.copytree(self.supplies.dataset, shared / "data")
-        return shared
-
-    def _boot(self) -> list[BootResult]:
-        results = list(
-            self.cluster.boot(
-                self.lifecycle,
-                timeout_s=BOOT_TIMEOUT_S,
-                on_line=lambda host, line: self.progress.note(f"{host}: {line}"),
-            ).values()
-        )
-        for result in results:
-            if not result.ok:
-                message = f"the lifecycle script ended with exit code {result.exit_code}"
-                raise StepFailed(message, host=result.hostname, log=result.log)
-        return results
+    def _compute(self) -> list[str]:
+        return [name for name, node in self.hosts.cluster.nodes.items() if node.role == "compute"]
 
     def _trainer(self, *arguments: str) -> str:
         """``podwright-train`` on the controller, from the environment the bootstrap built."""
-        record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
-        command = [f"{record.environment}/bin/podwright-train", *arguments]
-        answer = self.cluster.run(command, check=False, timeout_s=300)
+        command = [f"{self.hosts.environment}/bin/podwright-train", *arguments]
+        answer = self.hosts.cluster.run(command, check=False, timeout_s=300)
         log = self._log(f"podwright-train-{arguments[0]}")
         log.write_text(answer.stdout + answer.stderr)
         if answer.returncode:
@@ -337,7 +282,7 @@ class Rehearsal:
     def _wait_for(self, what: str, reached: Callable[[], bool]) -> None:
         deadline = time.monotonic() + TRAIN_TIMEOUT_S
         while not reached():
-            state = self.cluster.job(self.job_id)["JobState"]
+            state = self.hosts.cluster.job(self.job_id)["JobState"]
             if state in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
                 raise StepFailed(f"job {self.job_id} is {state} before {what}", host="compute", log=self.run.log)
             if time.monotonic() > deadline:
@@ -376,24 +321,32 @@ class Rehearsal:
         return folder
 
 
-STEPS: Mapping[str, Callable[[Rehearsal, ExitStack], str]] = {
-    "start AWS": Rehearsal.start_aws,
-    "deploy": Rehearsal.deploy,
-    "plan again": Rehearsal.plan_again,
-    "start hosts": Rehearsal.start_hosts,
-    "bootstrap": Rehearsal.bootstrap,
-    "bootstrap again": Rehearsal.bootstrap_again,
-    "sinfo": Rehearsal.look_at_slurm,
-    "submit": Rehearsal.submit,
-    "train": Rehearsal.train_until_kill,
-    "lose a host": Rehearsal.lose_host,
-    "train on": Rehearsal.train_to_end,
-    "consolidate": Rehearsal.consolidate,
-    "evaluate": Rehearsal.evaluate,
-    "generate": Rehearsal.generate,
-    "report": Rehearsal.report,
-    "destroy": Rehearsal.destroy,
-}
+Step = Callable[[Rehearsal, ExitStack], str]
+
+
+def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
+    """The steps by name, in order; hosts have their own between their start and the first job."""
+
+    def preparing(name: str) -> Step:
+        return lambda rehearsal, _: rehearsal.prepare(name)
+
+    return {
+        "start AWS": Rehearsal.start_aws,
+        "deploy": Rehearsal.deploy,
+        "plan again": Rehearsal.plan_again,
+        "start hosts": Rehearsal.start_hosts,
+        **{name: preparing(name) for name in kind_of_hosts.preparation},
+        "sinfo": Rehearsal.look_at_slurm,
+        "submit": Rehearsal.submit,
+        "train": Rehearsal.train_until_kill,
+        "lose a host": Rehearsal.lose_host,
+        "train on": Rehearsal.train_to_end,
+        "consolidate": Rehearsal.consolidate,
+        "evaluate": Rehearsal.evaluate,
+        "generate": Rehearsal.generate,
+        "report": Rehearsal.report,
+        "destroy": Rehearsal.destroy,
+    }
 
 
 def last_per_step(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:

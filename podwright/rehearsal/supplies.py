@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import podwright
-from podwright.rehearsal import prose, slurm
+from podwright.rehearsal import prose, slurm, slurm_packages
+from podwright.rehearsal.debian import DebianError
 from podwright.rehearsal.hosts import image
 
 CHECKOUT = Path(podwright.__file__).resolve().parents[1]
@@ -29,37 +30,53 @@ class SuppliesError(RuntimeError):
     """Something the rehearsal needs could not be obtained; the message says what to do."""
 
 
+FAILURES = (SuppliesError, image.ImageError, prose.ProseError, DebianError)
+
+
 @dataclass(frozen=True)
 class Supplies:
     """Where each supply lies."""
 
-    node_image: Path
+    slurm: Path  # the node image, or for flat hosts the unpacked packages
     wheelhouse: Path
     dataset: Path  # in C4's layout, with a tokenizer beside it
 
 
-def supplies() -> Supplies:
+def supplies(*, flat: bool) -> Supplies:
     """Get what is missing; quick when everything is there.
+
+    Args:
+        flat: for hosts that are plain processes.
 
     Raises:
         SuppliesError: a download failed.
     """
-    return Supplies(node_image=_node_image(), wheelhouse=_wheelhouse(), dataset=_dataset())
+    if flat:
+        return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=_dataset())
+    return Supplies(slurm=_node_image(), wheelhouse=_wheelhouse(NODE_PYTHON), dataset=_dataset())
 
 
 def _node_image() -> Path:
     folder = CACHE / "node-image"
-    if why_not := slurm.why_not():
-        _say(f"no hosts of their own on this machine: {why_not}")
-    elif not image.is_current(folder):
+    if not image.is_current(folder):
         _say("Slurm, munge and ssh for the hosts")
         image.build_image(folder)
     return folder
 
 
-def _wheelhouse() -> Path:
-    """Every wheel of the training environment, for the nodes' own Python, as the lock pins them."""
-    version = _run([NODE_PYTHON, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
+def _slurm_packages() -> Path:
+    folder = CACHE / "slurm"
+    if not folder.exists():
+        _say("Slurm and munge, unpacked")
+    without = slurm_packages.fetch_slurm(folder).without_auto_resume
+    if without:
+        _say(f"srun is not taught --auto-resume: {without}")
+    return folder
+
+
+def _wheelhouse(python: str) -> Path:
+    """Every wheel of the training environment, for the hosts' own Python, as the lock pins them."""
+    version = _run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
     folder = CACHE / "wheelhouse"
     key = hashlib.sha256(LOCK.read_bytes() + version.encode()).hexdigest()
     if (folder / "key").exists() and (folder / "key").read_text() == key:
@@ -123,9 +140,12 @@ def _say(line: str) -> None:
 
 def main() -> int:
     """Get the supplies; one line per problem."""
+    why_not = slurm.why_not()
+    if why_not:
+        _say(f"flat hosts, for this machine permits no others: {why_not}")
     try:
-        supplies()
-    except (SuppliesError, image.ImageError, prose.ProseError) as error:
+        supplies(flat=bool(why_not))
+    except FAILURES as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
     return 0

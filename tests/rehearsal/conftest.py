@@ -101,6 +101,12 @@ def make_stand_in(node_image: Path, tmp_path_factory: pytest.TempPathFactory) ->
         stand_in.stop()
 
 
+@pytest.fixture(scope="session")
+def make_node() -> Callable[..., Node]:
+    """Nodes of a test cluster."""
+    return node
+
+
 def node(hostname: str, role: str = "compute") -> Node:
     """A node of the test cluster; compute nodes have two accelerators."""
     compute = role == "compute"

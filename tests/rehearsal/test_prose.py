@@ -39,7 +39,7 @@ def test_without_apt(tmp_path, monkeypatch):
 @needs_apt
 def test_failure_of_apt(tmp_path, monkeypatch):
     """What apt complains about is shown, and nothing half-made stays."""
-    monkeypatch.setattr(prose, "_search", lambda: ["postgresql-doc-0"])
+    monkeypatch.setattr(prose.debian, "search", lambda _: ["postgresql-doc-0"])
     with pytest.raises(ProseError, match="Unable to locate package postgresql-doc-0"):
         fetch_prose(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -49,6 +49,6 @@ def test_failure_of_apt(tmp_path, monkeypatch):
 def test_unknown_package(tmp_path, monkeypatch):
     """A distribution without the package, or whose lists were never read, is told so."""
     monkeypatch.setattr(prose, "PACKAGE", "no-such-package")
-    monkeypatch.setattr(prose.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(prose.debian.os, "geteuid", lambda: 1000)
     with pytest.raises(ProseError, match=r"apt knows no package no-such-package-<version>: run `apt-get update`"):
         fetch_prose(tmp_path)

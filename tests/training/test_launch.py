@@ -190,6 +190,7 @@ def test_defaults_come_from_the_nodes(files):
     changed = plan(parse("--run_dir", "/fsx/runs/a", "--nodes", "4", *flags), nodes)
     assert (changed.nproc_per_node, changed.accelerator, changed.efa) == (2, "", False)
     assert (changed.environment, changed.time_limit) == (Path("/fsx/e"), "60")
+    assert not plan(parse("--run_dir", "/fsx/runs/a", "--nodes", "4", "--no-auto_resume"), nodes).auto_resume
 
 
 def test_problems_are_told_together():

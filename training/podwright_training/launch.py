@@ -77,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--efa", action=argparse.BooleanOptionalAction, help="nodes have Elastic Fabric Adapters [what node.json says]"
     )
+    parser.add_argument(
+        "--auto_resume", action=argparse.BooleanOptionalAction, help="srun's option of HyperPod [on HyperPod]"
+    )
     parser.add_argument("--environment", type=Path, help="virtual environment [what node.json says, or this one]")
     parser.add_argument("--time_limit", help="Slurm's --time; the run saves before it and queues again [none]")
     parser.add_argument("--print", action="store_true", dest="print_only", help="show the script, write nothing")
@@ -122,7 +125,7 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
         partition=partition,
         accelerator=accelerator,
         efa=bool(nodes.efa_interfaces) if args.efa is None else args.efa,
-        auto_resume=nodes.hyperpod,
+        auto_resume=nodes.hyperpod if args.auto_resume is None else args.auto_resume,
         gres=_gres(partition, nproc_per_node) if accelerator == "gpu" else None,
         time_limit=args.time_limit,
         trainer_arguments=tuple(args.trainer_arguments),

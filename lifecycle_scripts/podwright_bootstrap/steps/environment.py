@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 from podwright_bootstrap import shell
 from podwright_bootstrap.contract import COMPUTE, TrainingPayload
@@ -18,6 +19,7 @@ from podwright_bootstrap.steps import Step
 
 BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
 COMPLETE = ".complete"  # written last: an environment without it is a torso
+Copy = Callable[[str, Path], None]  # an object of the bucket, by its URI, to a file
 PIP_OPTIONS = ("--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off")
 
 
@@ -40,7 +42,7 @@ class Environment(Step):
         marker = target / COMPLETE
         with locked(target.with_name(f".{target.name}.lock"), limit_s=BUILD_LIMIT_S, unless=marker.exists) as mine:
             if mine and not marker.exists():
-                _build(target, payload, region=node.parameters.region)
+                build(target, payload, copy=partial(_copy, region=node.parameters.region))
                 yield f"built {target}"
 
     def verify(self, node: Node) -> None:
@@ -49,21 +51,19 @@ class Environment(Step):
         shell.run(_python(target), "-c", "import podwright_training", timeout_s=300)
 
 
-def _wanted(node: Node) -> tuple[Path, TrainingPayload]:
-    if node.environment is None or node.parameters.training is None:
-        raise BootstrapError("the contract names no training payload")
-    return node.environment, node.parameters.training
+def build(target: Path, payload: TrainingPayload, *, copy: Copy) -> None:
+    """Download, check, install, say so last. It is built where it stays: virtual environments cannot be moved.
 
-
-def _build(target: Path, payload: TrainingPayload, *, region: str) -> None:
-    """Download, check, install, say so last. It is built where it stays: virtual environments cannot be moved."""
+    Raises:
+        BootstrapError: something could not be had, or is not what the contract or the lock says.
+    """
     if target.exists():
         shell.say(f"{target} was left incomplete: building it anew")
         shutil.rmtree(target)
     downloads = target / "downloads"
     downloads.mkdir(parents=True)
-    wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, downloads, region=region)
-    lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, downloads, region=region)
+    wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, downloads, copy)
+    lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, downloads, copy)
     shell.run(sys.executable, "-m", "venv", target, timeout_s=600)
     wheels = _download(wheel, Requirements.parse(lock.read_text()), downloads, python=_python(target))
     # Exactly the files that were checked, nothing looked up again.
@@ -80,21 +80,31 @@ def _build(target: Path, payload: TrainingPayload, *, region: str) -> None:
     shell.write_file(target / COMPLETE, json.dumps(content, indent=2) + "\n")
 
 
+def _wanted(node: Node) -> tuple[Path, TrainingPayload]:
+    if node.environment is None or node.parameters.training is None:
+        raise BootstrapError("the contract names no training payload")
+    return node.environment, node.parameters.training
+
+
 def _python(target: Path) -> Path:
     return target / "bin" / "python"
 
 
-def _fetch(uri: str, sha256: str, folder: Path, *, region: str) -> Path:
+def _fetch(uri: str, sha256: str, folder: Path, copy: Copy) -> Path:
     """Copy an object of the bucket to ``folder`` and prove that it is the one the cluster was deployed with."""
     path = folder / uri.rsplit("/", 1)[-1]
-    command = ["aws", "s3", "cp", "--only-show-errors", *(["--region", region] if region else []), uri, str(path)]
-    shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
+    copy(uri, path)
     if sha256_of(path) != sha256:
         raise BootstrapError(
             f"{uri} has sha256 {sha256_of(path)}, the contract says {sha256}",
             hint="somebody changed the bucket after the deployment: deploy the cluster stack again",
         )
     return path
+
+
+def _copy(uri: str, path: Path, *, region: str) -> None:
+    command = ["aws", "s3", "cp", "--only-show-errors", *(["--region", region] if region else []), uri, str(path)]
+    shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
 
 
 def _download(wheel: Path, requirements: Requirements, downloads: Path, *, python: Path) -> list[Path]:

@@ -1,0 +1,78 @@
+"""Packages of this Debian or Ubuntu, unpacked into a folder: nothing is installed, and no root is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb")
+INSTALLED = Path("/var/lib/dpkg/status")
+LIMIT_S = 300
+
+
+class DebianError(RuntimeError):
+    """A package cannot be had; the message has apt's own words."""
+
+
+def missing_programs() -> list[str]:
+    """What of apt this machine lacks; empty on Debian and Ubuntu."""
+    return [program for program in PROGRAMS if shutil.which(program) is None]
+
+
+def search(pattern: str) -> list[str]:
+    """Names of the packages that match a regular expression; as root, apt's lists are read anew if none does.
+
+    Raises:
+        DebianError: apt failed.
+    """
+    found = _search(pattern)
+    if not found and os.geteuid() == 0:
+        _run("apt-get", "-q", "update")
+        found = _search(pattern)
+    return found
+
+
+def with_dependencies(packages: Sequence[str]) -> list[str]:
+    """The packages and whatever they depend on that is not installed here, as apt resolves it.
+
+    Raises:
+        DebianError: apt knows no such package.
+    """
+    planned = _run("apt-get", "-qq", "--simulate", "--no-install-recommends", "install", *packages)
+    needed = {line.split()[1] for line in planned.splitlines() if line.startswith("Inst ")}
+    return sorted({*packages, *needed})
+
+
+def unpack(packages: Sequence[str], folder: Path) -> None:
+    """Download packages, whose signature chain apt checks, and unpack them into ``folder``.
+
+    Raises:
+        DebianError: apt knows no such package, or there is no network.
+    """
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as downloads:
+        # As root, apt would fetch as user _apt, who may not write here.
+        options = ("-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3")
+        _run("apt-get", *options, "download", *packages, cwd=Path(downloads))
+        for package in sorted(Path(downloads).glob("*.deb")):
+            _run("dpkg-deb", "--extract", str(package), str(folder))
+
+
+def _search(pattern: str) -> list[str]:
+    return [line.split()[0] for line in _run("apt-cache", "search", "--names-only", pattern).splitlines()]
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
+    """What the program printed; its messages are in English, whatever the user's locale."""
+    english = {**os.environ, "LC_ALL": "C.UTF-8"}
+    try:
+        return subprocess.run(
+            command, cwd=cwd, env=english, capture_output=True, text=True, check=True, timeout=LIMIT_S
+        ).stdout
+    except subprocess.CalledProcessError as error:
+        raise DebianError(f"`{' '.join(command)}` failed: {error.stderr.strip() or error.stdout.strip()}") from error
+    except subprocess.TimeoutExpired as error:
+        raise DebianError(f"`{' '.join(command)}` did not end within {LIMIT_S} s: is there a network?") from error

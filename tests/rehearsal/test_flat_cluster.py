@@ -1,0 +1,218 @@
+"""Slurm without namespaces: as any user, on the loopback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal.cluster import HostError
+from podwright.rehearsal.debian import DebianError
+from podwright.rehearsal.flat import FlatStandIn
+from podwright.rehearsal.processes import marked
+from podwright.rehearsal.slurm_packages import PACKAGES, SlurmPackages, fetch_slurm
+
+CHECKOUT = Path(__file__).parents[2]
+NOBODY = 65534
+FIRST, SECOND = "127.0.0.11", "127.0.0.12"
+
+# Two tasks that wait for a file, and a script that fails as soon as the test says so.
+JOB = """#!/bin/bash
+#SBATCH --partition gpu --nodes 2 --ntasks-per-node 1 --gres gpu:2 --requeue --open-mode append --output {shared}/%j.out
+srun --auto-resume=1 bash -c 'echo run $SLURM_RESTART_COUNT on $SLURMD_NODENAME
+  until [[ -e {shared}/go ]]; do sleep 0.1; done' &
+until [[ -e {shared}/fail || -e {shared}/go ]]; do sleep 0.1; done
+[[ ! -e {shared}/fail ]] && wait
+"""
+
+# What a user without any right does: a cluster, a step on both hosts, a lost host, a job that completes.
+AS_ANY_USER = """
+import sys
+from pathlib import Path
+from podwright.rehearsal.cluster import Node
+from podwright.rehearsal.flat import FlatStandIn
+from podwright.rehearsal.processes import MARKER
+from podwright.rehearsal.slurm_packages import SlurmPackages
+
+home = Path.cwd()
+roles = {"ip-10-0-16-5": "controller", "ip-10-0-16-6": "compute", "ip-10-0-16-7": "compute"}
+nodes = [
+    Node(hostname=name, private_ip="10.0.16.5", instance_id=name, instance_group=role, instance_type="", role=role,
+         partition="gpu" if role == "compute" else None)
+    for name, role in roles.items()
+]
+environment = {"HOME": str(home), MARKER: str(home)}
+with FlatStandIn(directory=home / "cluster", packages=SlurmPackages(home / "slurm"), cluster_name="demo", nodes=nodes,
+                 environment=environment) as cluster:
+    print(sorted(cluster.node_states().items()))
+    print(sorted(cluster.run("srun --nodes 2 id --user").stdout.split()), flush=True)
+    (home / "job").write_text("#!/bin/bash\\nuntil [[ -e go ]]; do sleep 0.1; done\\n")
+    job_id = int(cluster.run("sbatch --parsable --nodes 2 --requeue job").stdout)
+    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
+    if sys.argv[1:] == ["wait"]:
+        print("waiting", flush=True)
+        sys.stdin.read()
+    cluster.srun_takes_auto_resume = False  # this job has no step that could ask for it
+    cluster.kill("127.0.0.12")
+    print(cluster.auto_resume(job_id, new_instance_id=lambda host: "i-new", timeout_s=60).replaced)
+    (home / "go").touch()
+    job = cluster.wait_for_job(job_id, restarts=1, timeout_s=60)
+    print(job["JobState"], job["Restarts"])
+"""
+
+
+@pytest.fixture(scope="session")
+def packages() -> SlurmPackages:
+    """Slurm, kept in the checkout's cache between runs."""
+    return fetch_slurm(CHECKOUT / ".cache/podwright/slurm")
+
+
+@pytest.fixture(scope="module")
+def running(packages: SlurmPackages, tmp_path_factory: pytest.TempPathFactory, make_node: Callable) -> Iterator:
+    """A cluster of a controller and two compute hosts."""
+    nodes = [
+        make_node("ip-10-0-16-5", role="controller"),
+        make_node("ip-10-0-16-6"),
+        make_node("ip-10-0-16-7"),
+        make_node("ip-10-0-16-8", role="login"),
+    ]
+    directory = tmp_path_factory.mktemp("flat")
+    with FlatStandIn(directory=directory, packages=packages, cluster_name="demo", nodes=nodes) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(running: FlatStandIn) -> Iterator[FlatStandIn]:
+    """The module's cluster, idle, before and after."""
+    for name in ("go", "fail"):
+        (running.directory / name).unlink(missing_ok=True)
+    running.wait_until_idle(timeout_s=30)
+    yield running
+    running.run("scancel --user $USER")
+    running.wait_until_idle(timeout_s=30)
+
+
+def submit(cluster: FlatStandIn) -> int:
+    """Submit JOB and wait until both of its tasks have begun."""
+    script = cluster.directory / "job.sbatch"
+    script.write_text(JOB.format(shared=cluster.directory))
+    job_id = int(cluster.run(["sbatch", "--parsable", str(script)]).stdout)
+    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
+    cluster.run(f"until [[ $(grep -c ^run {cluster.directory}/{job_id}.out) == 2 ]]; do sleep 0.1; done", timeout_s=30)
+    return job_id
+
+
+def test_a_step_runs_on_every_host(cluster: FlatStandIn) -> None:
+    """The compute nodes are known by loopback names in the deployed partition, and a step reaches both."""
+    assert cluster.node_states() == {FIRST: "idle", SECOND: "idle"}
+    answer = cluster.run("srun --partition gpu --nodes 2 --gres gpu:2 printenv SLURMD_NODENAME").stdout
+    assert sorted(answer.split()) == [FIRST, SECOND]
+    assert cluster.run("scontrol show hostnames '127.0.0.[11-12]'").stdout.split() == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
+def test_a_job_survives_a_host(cluster: FlatStandIn, state: str) -> None:
+    """A job that lost a host runs again on both, even if its peers' broken connections have failed it meanwhile."""
+    job_id = submit(cluster)
+    cluster.kill(SECOND)
+    if state == "COMPLETING":
+        (cluster.directory / "fail").touch()
+        cluster.wait_for_job(job_id, frozenset({state}), timeout_s=30)
+        (cluster.directory / "fail").unlink()
+    done = cluster.auto_resume(job_id, new_instance_id=lambda host: f"i-new-{host}", timeout_s=60)
+    assert done.replaced == (SECOND,)
+    assert cluster.nodes[SECOND].instance_id == f"i-new-{SECOND}"
+    (cluster.directory / "go").touch()
+    job = cluster.wait_for_job(job_id, timeout_s=60, restarts=1)
+    assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1")
+    output = (cluster.directory / f"{job_id}.out").read_text()
+    assert f"run 1 on {FIRST}" in output
+    assert f"run 1 on {SECOND}" in output
+
+
+def test_an_operators_mark_is_a_fault(cluster: FlatStandIn) -> None:
+    """A node with the reason Action:Replace is replaced and used again, though it answers."""
+    job_id = submit(cluster)
+    cluster.run(["scontrol", "update", f"NodeName={FIRST}", "State=FAIL", "Reason=Action:Replace"])
+    assert cluster.auto_resume(job_id, new_instance_id=lambda _: "i-marked", timeout_s=60).replaced == (FIRST,)
+
+
+@pytest.mark.parametrize("how", ["power", "network"])
+def test_other_faults_are_refused(cluster: FlatStandIn, how: str) -> None:
+    """A flat host says what it cannot lose."""
+    with pytest.raises(HostError, match=f"{SECOND} has no {how} of its own: a flat host can only lose its processes"):
+        cluster.kill(SECOND, how=how)
+
+
+def test_without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no apt, the message names the packages and what to do."""
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(DebianError, match=rf"apt-get, .* not found.*{', '.join(PACKAGES)}.*on Debian or Ubuntu"):
+        fetch_slurm(tmp_path / "slurm")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def home(packages: SlurmPackages) -> Iterator[Path]:
+    """A folder that an ordinary user may enter, of theirs, with this checkout's code and Slurm."""
+    with tempfile.TemporaryDirectory(prefix="podwright-home-") as name:
+        home = Path(name)
+        shutil.copytree(packages.root, home / "slurm", symlinks=True)
+        for package in ("podwright", "lifecycle_scripts/podwright_bootstrap"):
+            shutil.copytree(CHECKOUT / package, home / Path(package).name)
+        if os.geteuid() == 0:
+            os.chown(home, NOBODY, NOBODY)
+        yield home
+
+
+def as_any_user(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    """AS_ANY_USER as nobody, who cannot use root's own Python, or as the user whom the tests run as."""
+    root = os.geteuid() == 0
+    drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"] if root else []
+    python = "/usr/bin/python3" if root else sys.executable
+    return subprocess.Popen(
+        [*drop, python, "-c", AS_ANY_USER, *arguments],
+        cwd=home,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TMPDIR": str(home)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_no_privilege_is_needed(home: Path) -> None:
+    """A user without any right has a cluster, resumes a job on it, and leaves no process and no socket."""
+    user = str(NOBODY if os.geteuid() == 0 else os.geteuid())
+    with as_any_user(home) as process:
+        output, _ = process.communicate(timeout=200)
+    assert output.splitlines() == [
+        "[('127.0.0.11', 'idle'), ('127.0.0.12', 'idle')]",
+        f"['{user}', '{user}']",
+        "('127.0.0.12',)",
+        "COMPLETED 1",
+    ]
+    assert marked(home) == []
+    assert list(home.glob("podwright-munge-*")) == []
+
+
+def test_it_ends_with_its_owner(home: Path) -> None:
+    """When its owner is killed, no daemon and no process of a job stays."""
+    with as_any_user(home, "wait") as process:
+        for line in process.stdout or ():
+            if line == "waiting\n":
+                break
+        assert len(marked(home)) > 5
+        process.send_signal(signal.SIGKILL)
+    for _ in range(100):
+        if not marked(home):
+            break
+        subprocess.run(["sleep", "0.1"], check=True)
+    assert marked(home) == []

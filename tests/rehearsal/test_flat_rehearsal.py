@@ -1,0 +1,48 @@
+"""The whole path where nothing but plain processes is permitted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from podwright.rehearsal.hosting import FlatHosts, NamespacedHosts
+from podwright.rehearsal.run import DIRECTORY, MAX_STEPS, last_per_step, steps
+from podwright.rehearsal.supplies import CHECKOUT
+from podwright_training.run import RunFolder
+
+
+def test_only_the_preparation_differs() -> None:
+    """Flat hosts have one step instead of the boots; every other step is the same."""
+    flat, namespaced = list(steps(FlatHosts)), list(steps(NamespacedHosts))
+    assert [name for name in namespaced if name not in flat] == ["bootstrap", "bootstrap again"]
+    assert [name for name in flat if name not in namespaced] == ["environment"]
+    assert flat.index("environment") == namespaced.index("bootstrap")
+
+
+@pytest.fixture(scope="module")
+def summary() -> dict[str, Any]:
+    """The summary of a flat rehearsal that ran to its end."""
+    command = [sys.executable, "-m", "podwright.cli", "rehearse", "cluster.yaml", "--flat", "--json"]
+    done = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
+    lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    return lines[-1]
+
+
+@pytest.mark.rehearsal
+@pytest.mark.terraform
+@pytest.mark.timeout(1800)
+def test_a_flat_rehearsal_goes_all_the_way(summary: dict[str, Any]) -> None:
+    """It says what it did not rehearse; the job lost a host, went on and did every step, and nothing is left."""
+    assert summary["hosts"] == "flat (as --flat says)"
+    assert "the lifecycle scripts are NOT rehearsed" in summary["environment"]
+    assert summary["nodes idle"] == "2 of 2"
+    assert summary["resources left"] == "0"
+    run = RunFolder(DIRECTORY / "fsx" / "runs" / "rehearsal")
+    first, second = run.events("start")
+    assert (first["step"], first["world_size"], second["world_size"]) == (0, 4, 4)
+    assert second["step"] > 0
+    assert [event["step"] for event in last_per_step(run.events("train"))] == list(range(1, MAX_STEPS + 1))
