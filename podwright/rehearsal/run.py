@@ -55,12 +55,14 @@ class Figures:
     kill: str = ""
     perplexity: str = ""
     resources_left: str = ""
+    wall_time: str = ""
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value of each line of the summary."""
-        rows = {**vars(self), **self.preparation}
-        del rows["preparation"]
-        return [(name.replace("_", " "), str(value)) for name, value in rows.items()]
+        rows: list[tuple[str, str]] = []
+        for name, value in vars(self).items():
+            rows += value.items() if isinstance(value, dict) else [(name.replace("_", " "), str(value))]
+        return rows
 
 
 @dataclass
@@ -97,6 +99,7 @@ class Rehearsal:
         Raises:
             StepFailed: a step did not do what it is for. Whatever was started is ended before this is raised.
         """
+        began = time.monotonic()
         self.directory.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack, self.progress.shown():
             stack.callback(processes.end_descendants)
@@ -105,6 +108,7 @@ class Rehearsal:
                     continue
                 with self.progress.step(name) as record:
                     record.detail = self._played(step, stack)
+            self.figures.wall_time = f"{time.monotonic() - began:.0f} s"
             if self.keep:
                 self._stay_up()
         return self.figures

@@ -70,15 +70,16 @@ def managed(stack: Mapping[str, Any]) -> set[str]:
 
 
 @pytest.mark.terraform
-@pytest.mark.parametrize("changes", [{}, EXISTING], ids=["created", "existing"])
-def test_both_stacks_are_valid_terraform(
-    run_app: RunApp, tmp_path: Path, terraform: Mapping[str, str], changes: dict[str, Any]
+@pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").iterdir()), ids=lambda folder: str(folder.name))
+def test_examples_are_valid_terraform(
+    run_app: RunApp, tmp_path: Path, terraform: Mapping[str, str], example: Path
 ) -> None:
-    """The real Terraform core and AWS provider accept what is synthesized, of created and of existing resources."""
-    answer = run_app(SETTINGS | changes)
+    """The real Terraform core and AWS provider accept both stacks of every example, created and brought alike."""
+    answer = run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8")))
     assert answer.returncode == 0, answer.stderr
-    for name in ("foundation", "cluster"):
-        folder = tmp_path / "cdktf.out" / "stacks" / f"podwright-demo-{name}"
+    stacks = sorted((tmp_path / "cdktf.out" / "stacks").iterdir())
+    assert [folder.name.rpartition("-")[2] for folder in stacks] == ["cluster", "foundation"]
+    for folder in stacks:
         subprocess.run(["terraform", "init"], cwd=folder, env=terraform, check=True, capture_output=True)
         verdict = subprocess.run(
             ["terraform", "validate", "-json"], cwd=folder, env=terraform, check=False, capture_output=True, text=True
