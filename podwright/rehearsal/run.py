@@ -59,9 +59,10 @@ class Figures:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and value of each line of the summary."""
-        rows = {**vars(self), **self.preparation}
-        del rows["preparation"]
-        return [(name.replace("_", " "), str(value)) for name, value in rows.items()]
+        rows: list[tuple[str, str]] = []
+        for name, value in vars(self).items():
+            rows += value.items() if isinstance(value, dict) else [(name.replace("_", " "), str(value))]
+        return rows
 
 
 @dataclass
