@@ -1,0 +1,94 @@
+"""What the generated classes of ``podwright_constructs.aws`` have in common: a Terraform block over cdktf's core.
+
+They hold no jsii assembly of their own, so they load in milliseconds and live beside other bindings of the provider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypedDict
+
+from cdktf import (
+    ITerraformDependable,
+    TerraformDataSource,
+    TerraformProvider,
+    TerraformProviderGeneratorMetadata,
+    TerraformResource,
+    TerraformResourceLifecycle,
+)
+from constructs import Construct
+
+# Generated from the oldest version we support: what it does not deprecate, the next major still has.
+GENERATED_FROM = TerraformProviderGeneratorMetadata(
+    provider_name="aws", provider_version="5.100.0", provider_version_constraint=">= 5.100, < 7"
+)
+
+
+class Meta(TypedDict, total=False):
+    """Terraform's meta-arguments."""
+
+    depends_on: Sequence[ITerraformDependable]
+    lifecycle: TerraformResourceLifecycle
+
+
+class Resource(TerraformResource):
+    """A managed resource whose arguments are written as they are given."""
+
+    TYPE: ClassVar[str]
+
+    def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
+        super().__init__(
+            scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=GENERATED_FROM, **meta
+        )
+        self._arguments: Mapping[str, Any] = _given(arguments)
+
+    def _synthesize_attributes(self) -> Mapping[str, Any]:
+        return self._arguments
+
+
+class DataSource(TerraformDataSource):
+    """A data source whose arguments are written as they are given."""
+
+    TYPE: ClassVar[str]
+
+    def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
+        super().__init__(
+            scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=GENERATED_FROM, **meta
+        )
+        self._arguments: Mapping[str, Any] = _given(arguments)
+
+    def _synthesize_attributes(self) -> Mapping[str, Any]:
+        return self._arguments
+
+
+class Provider(TerraformProvider):
+    """A provider whose arguments are written as they are given."""
+
+    TYPE: ClassVar[str]
+
+    def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object]) -> None:
+        super().__init__(
+            scope,
+            id_,
+            terraform_resource_type=self.TYPE,
+            terraform_generator_metadata=GENERATED_FROM,
+            terraform_provider_source=f"hashicorp/{self.TYPE}",
+        )
+        self._arguments: Mapping[str, Any] = _given(arguments)
+
+    @property  # type: ignore[misc] # a constant needs no setter
+    def alias(self) -> str | None:
+        """Always None: one provider per stack (cdktf asks every provider)."""
+        return None
+
+    def _synthesize_attributes(self) -> Mapping[str, Any]:
+        return self._arguments
+
+
+def _given(value: Any) -> Any:
+    """Leave out what is None: cdktf's own clean-up does not look into lists."""
+    if isinstance(value, Mapping):
+        return {key: _given(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return [_given(item) for item in value]
+    return value

@@ -1,0 +1,171 @@
+"""What a node runs when it starts: scripts that lie in S3 already, or the bundle that is put there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cdktf import Fn, ITerraformDependable, TerraformResourceLifecycle
+from constructs import Construct
+
+from podwright_bootstrap.contract import (
+    PROVISIONING_PARAMETERS_NAME,
+    InstanceFacts,
+    ProvisioningParameters,
+    WorkerGroup,
+)
+from podwright_constructs import checks
+from podwright_constructs.aws.data_region import DataRegion
+from podwright_constructs.aws.s3_object import S3Object
+from podwright_constructs.bucket import Bucket, upload
+from podwright_constructs.catalog import InstanceType
+from podwright_constructs.instance_group import InstanceGroup, in_order
+from podwright_constructs.lustre import Lustre
+from podwright_constructs.ordering import before
+from podwright_constructs.payload import TrainingPayload
+from podwright_constructs.problems import Problem, refuse
+
+ENTRYPOINT = "on_create.sh"
+PACKAGE = "podwright_bootstrap"
+PREFIX = "lifecycle"
+
+
+class LifecycleScripts(Protocol):
+    """What a cluster asks of its nodes' scripts."""
+
+    @property
+    def source_s3_uri(self) -> str:
+        """The prefix that a node downloads."""
+
+    @property
+    def on_create(self) -> str:
+        """The file in it that a node runs as root."""
+
+    @property
+    def ready(self) -> Sequence[ITerraformDependable]:
+        """What must exist before a node starts, and after it has gone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingLifecycleScripts:
+    """Scripts that lie in S3 already."""
+
+    source_s3_uri: str
+    on_create: str = ENTRYPOINT
+    ready: Sequence[ITerraformDependable] = ()
+
+    def __post_init__(self) -> None:
+        refuse(self, checks.existing_lifecycle_scripts(source_s3_uri=self.source_s3_uri, on_create=self.on_create))
+
+
+class LifecycleBundle(Construct):
+    """The scripts of a folder under a prefix that carries their hash, and ``provisioning_parameters.json`` beside them.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
+    The hash is of the scripts alone: another group or wheel changes the parameters in place, and no running node.
+
+    Raises:
+        InvalidArgumentsError: scripts are missing or unusable, or a group is wrong; all problems are in it.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        scripts: Path,
+        bucket: Bucket,
+        cluster_name: str,
+        instance_groups: Sequence[InstanceGroup],
+        lustre: Lustre,
+        training: TrainingPayload | None = None,
+    ) -> None:
+        refuse(self, [*_problems(scripts), *checks.cluster_instance_groups(instance_groups)])
+        super().__init__(scope, id_)
+        files = _files(scripts)
+        prefix = f"{PREFIX}/{_digest(files)[:16]}"
+        parameters = _parameters(cluster_name, instance_groups, lustre, training, region=DataRegion(self, "region").id)
+        self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
+        self.on_create = ENTRYPOINT
+        self.ready: Sequence[ITerraformDependable] = [
+            *(upload(self, name, bucket=bucket, key=f"{prefix}/{name}", file=file) for name, file in files.items()),
+            self._upload_parameters(parameters, bucket=bucket, key=f"{prefix}/{PROVISIONING_PARAMETERS_NAME}"),
+            *(training.ready if training else ()),
+        ]
+
+    def _upload_parameters(self, parameters: ProvisioningParameters, *, bucket: Bucket, key: str) -> S3Object:
+        return S3Object(
+            self,
+            "provisioning_parameters",
+            bucket=bucket.name,
+            key=key,
+            content=Fn.jsonencode(parameters.to_dict()),
+            content_type="application/json",
+            depends_on=before(self, bucket.ready),
+            lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
+        )
+
+
+def _problems(scripts: Path) -> Iterator[Problem]:
+    entrypoint = scripts / ENTRYPOINT
+    if not entrypoint.is_file():
+        yield Problem("scripts", str(scripts), f"a folder with {ENTRYPOINT} in it")
+    elif b"\r" in entrypoint.read_bytes():
+        hint = "Linux does not find an interpreter whose name ends in a carriage return."
+        yield Problem("scripts", str(entrypoint), "lines that end as on Unix", hint)
+    if not (scripts / PACKAGE / "__main__.py").is_file():
+        yield Problem("scripts", str(scripts), f"a folder with the package {PACKAGE} in it")
+
+
+def _files(scripts: Path) -> dict[str, Path]:
+    """The entrypoint and the package's files by their names below the prefix; caches and typing marks stay here."""
+    modules = sorted((scripts / PACKAGE).rglob("*.py"))
+    return {file.relative_to(scripts).as_posix(): file for file in [scripts / ENTRYPOINT, *modules]}
+
+
+def _digest(files: dict[str, Path]) -> str:
+    digest = hashlib.sha256()
+    for name, file in files.items():
+        content = file.read_bytes()
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _parameters(
+    cluster_name: str,
+    instance_groups: Sequence[InstanceGroup],
+    lustre: Lustre,
+    training: TrainingPayload | None,
+    *,
+    region: str,
+) -> ProvisioningParameters:
+    groups = in_order(instance_groups)
+    names = {group.role: group.name for group in groups}
+    return ProvisioningParameters(
+        cluster_name=cluster_name,
+        controller_group=names["controller"],
+        login_group=names.get("login"),
+        worker_groups=[
+            WorkerGroup(instance_group_name=group.name, partition_name=group.partition or group.name)
+            for group in groups
+            if group.role == "compute"
+        ],
+        fsx_dns_name=lustre.dns_name,
+        fsx_mountname=lustre.mount_name,
+        lustre_mount_path=lustre.mount_path,
+        region=region,
+        instance_facts={group.name: _facts(InstanceType.of(group.instance_type)) for group in groups},
+        training=training.contract if training else None,
+    )
+
+
+def _facts(instance_type: InstanceType) -> InstanceFacts:
+    return InstanceFacts(
+        accelerator=instance_type.accelerator,
+        accelerators_per_node=instance_type.accelerator_count,
+        accelerator_name=instance_type.accelerator_name,
+        efa_interfaces=instance_type.efa_interfaces,
+    )
