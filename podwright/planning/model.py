@@ -99,6 +99,11 @@ class Model:
         """Blocks with an ordinary MLP."""
         return 0 if self.hybrid else self.layers - self.expert_blocks
 
+    @property
+    def norm_vectors_kept(self) -> int:
+        """Norms around each part: Gemma 2 has one before and one after."""
+        return 2 if self.name.startswith("gemma2") else 1
+
     # ---- parameters ----------------------------------------------------------------------------
 
     @property

@@ -1,0 +1,327 @@
+"""Predict every row of a table of published configurations."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from podwright.planning.accelerator import Accelerator, UnknownAcceleratorError
+from podwright.planning.calibration import Calibration
+from podwright.planning.flops import convention
+from podwright.planning.layout import RECOMPUTES, Layout, LayoutError, Precision, Recompute, Training, check
+from podwright.planning.memory import Memory, largest_micro_batch, least_recomputation, memory
+from podwright.planning.model import Model, UnknownModelError
+from podwright.planning.software import Sharding, Software
+from podwright.planning.throughput import Speed, speed
+
+COLUMNS = (
+    "pred_tok_s_gpu",
+    "pred_step_s",
+    "pred_mfu_pct",
+    "pred_peak_mem_gb",
+    "pred_fits",
+    "pred_low_tok_s_gpu",
+    "pred_high_tok_s_gpu",
+    "note",
+)
+_NODE_NETWORK = re.compile(r"(\d+)\s*x\s*(\d+)\s*Gb\b|(\d+)\s*Gbps node")
+_PLAIN = ("mpt", "bloom", "gpt", "opt", "mt-nlg", "pythia", "neox", "bert", "turing", "falcon", "nemotron")
+_ONE_LEVEL = ("litgpt", "composer", "flash-attn", "fsdp")  # frameworks without tensor and pipeline parallelism in these tables
+
+
+class RowError(ValueError):
+    """The row cannot be modelled; the message is the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A row, understood: what it says and what had to be assumed."""
+
+    model: Model
+    layout: Layout
+    accelerator: Accelerator
+    software: Software
+    per_gpu: int  # ranks of the layout in one accelerator of the table: 2 NeuronCores in a chip
+    assumed: tuple[str, ...]
+
+
+def predict_file(source: Path, target: Path) -> int:
+    """Read rows, append the predictions, write them beside and rename; returns how many rows were predicted."""
+    with source.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        columns = [*(reader.fieldnames or ()), *COLUMNS]
+        rows = [{**row, **predict(row)} for row in reader]
+    unfinished = target.with_name(target.name + ".unfinished")
+    with unfinished.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    unfinished.replace(target)
+    return sum(bool(row["pred_fits"]) for row in rows)
+
+
+def predict(row: Mapping[str, str], *, constants: Calibration | None = None) -> dict[str, str]:
+    """The columns to append to one row; empty with the reason in ``note`` if it cannot be modelled."""
+    empty = dict.fromkeys(COLUMNS, "")
+    try:
+        case = understand(row)
+    except (RowError, UnknownModelError, UnknownAcceleratorError, LayoutError) as error:
+        return {**empty, "note": " / ".join(str(error).split("\n"))}
+    needed = memory(case.model, case.layout, case.accelerator, case.software, constants=constants)
+    took = speed(case.model, case.layout, case.accelerator, case.software, constants=constants)
+    return {**empty, **_columns(row, case, needed, took)}
+
+
+def _columns(row: Mapping[str, str], case: Case, needed: Memory, took: Speed) -> dict[str, str]:
+    rate = took.tokens_per_s_per_gpu * case.per_gpu
+    used = convention(row.get("tflops_convention", ""))
+    flops = used.per_token(case.model, case.layout.sequence)
+    if used.hardware:
+        flops *= 0.75  # MFU does not count what is computed twice
+    peak = case.accelerator.peak_flops(case.layout.precision) * case.per_gpu
+    notes = [f"bound by {took.bound_by}", f"MFU counts {used.name}", *case.assumed]
+    return {
+        "pred_tok_s_gpu": f"{rate:.5g}",
+        "pred_step_s": f"{took.step_s:.5g}" if _number(row, "gbs_seqs") else "",
+        "pred_mfu_pct": f"{100 * rate * flops / peak:.4g}",
+        "pred_peak_mem_gb": f"{needed.peak_gb * case.per_gpu:.4g}",
+        "pred_fits": "yes" if needed.fits else "no",
+        "pred_low_tok_s_gpu": f"{took.low * case.per_gpu:.5g}",
+        "pred_high_tok_s_gpu": f"{took.high * case.per_gpu:.5g}",
+        "note": "; ".join(notes),
+    }
+
+
+def understand(row: Mapping[str, str]) -> Case:
+    """Model, layout, accelerator and software of a row.
+
+    Raises:
+        RowError: a figure that decides the result is missing; also ``UnknownModelError``, ``UnknownAcceleratorError``, ``LayoutError``.
+    """
+    assumed: list[str] = []
+    sequence = _required(row, "seq_len", "sequence length")
+    gpus = _required(row, "gpus", "number of accelerators")
+    model = _model(row, sequence, assumed)
+    software = _software(row, assumed)
+    accelerator, per_gpu = _accelerator(row)
+    layout = _layout(row, gpus=gpus * per_gpu, sequence=sequence, software=software)
+    layout = _filled(row, layout, model, accelerator, software, assumed)
+    check(layout, model)
+    return Case(
+        model=model, layout=layout, accelerator=accelerator, software=software, per_gpu=per_gpu, assumed=tuple(assumed)
+    )
+
+
+# ---- model ---------------------------------------------------------------------------------------------
+
+
+def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
+    given = {name: value for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab") if (value := _integer(row, name))}
+    try:
+        model = Model.of(row.get("model", "").split(" (")[0])
+    except UnknownModelError:
+        return _from_dimensions(row, given, sequence, assumed)
+    changed = {name: value for name, value in given.items() if getattr(model, name) != value and not model.experts}
+    if "heads" in changed or "hidden" in changed:
+        changed["head_dim"] = changed.get("hidden", model.hidden) // changed.get("heads", model.heads)
+    return replace(model, **changed) if changed else model
+
+
+def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: int, assumed: list[str]) -> Model:
+    name = row.get("model", "") or "model"
+    if row.get("kind") == "moe":
+        raise RowError(f"{name}: experts' number and width are neither in the row nor known for this model")
+    missing = [item for item in ("hidden", "vocab") if item not in given]
+    if missing:
+        raise RowError(f"{name}: {' and '.join(missing)} not given and the model is not in the catalog")
+    hidden = given["hidden"]
+    plain = any(word in name.lower() for word in _PLAIN) if "ffn" not in given else given["ffn"] == 4 * hidden
+    if "ffn" not in given:
+        given["ffn"] = 4 * hidden if plain else -(-(8 * hidden // 3) // 256) * 256
+        assumed.append(f"FFN width {given['ffn']} assumed")
+    if "layers" not in given:
+        given["layers"] = _layers(row, given, plain=plain)
+        assumed.append(f"{given['layers']} layers follow from the number of parameters")
+    if "heads" not in given:
+        given["heads"] = _usual_heads(hidden, _integer(row, "tp") or 1)
+        assumed.append(f"{given['heads']} heads assumed")
+    return Model(
+        name=name,
+        head_dim=hidden // given["heads"],
+        gated=not plain,
+        tied=plain,
+        bias="all" if plain else "none",
+        norm_vectors=2 if plain else 1,
+        learned_positions=sequence if name.lower().startswith(("mpt", "gpt")) else 0,
+        **{"kv_heads": given["heads"], **given},
+    )
+
+
+def _layers(row: Mapping[str, str], given: Mapping[str, int], *, plain: bool) -> int:
+    total = _number(row, "params_total")
+    if not total:
+        raise RowError(f"{row.get('model')}: neither layers nor parameters given")
+    block = 4 * given["hidden"] ** 2 + (2 if plain else 3) * given["hidden"] * given["ffn"]
+    return max(1, round((total - given["vocab"] * given["hidden"]) / block))
+
+
+def _usual_heads(hidden: int, tensor: int) -> int:
+    """Heads of 96 to 256 elements, as near to 128 as the tensor cores and the tensor-parallel degree allow."""
+    widths = [width for width in range(96, 257, 4) if hidden % width == 0 and hidden // width % tensor == 0]
+    return hidden // min(widths, key=lambda width: (width % 16 > 0, abs(width - 128)), default=hidden // tensor)
+
+
+# ---- software, accelerator --------------------------------------------------------------------------------
+
+
+def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
+    container = re.match(r"\d\d\.\d\d", row.get("notes", ""))
+    description = row.get("framework", "") + (f" {container[0]}" if container else "")
+    found = Software.of(container[0] if container else description) or Software.of(description)
+    if found:
+        return found
+    if not description.strip():
+        raise RowError("framework not given")
+    assumed.append(f"unknown framework {description!r} treated as PyTorch FSDP")
+    return Software.named("torch-fsdp")
+
+
+def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
+    accelerator = Accelerator.of(row.get("accel", ""))
+    match = _NODE_NETWORK.search(row.get("notes", ""))
+    if match and accelerator.link_domain <= 8:  # noqa: PLR2004 - a machine, no rack
+        gigabits = int(match[3]) if match[3] else int(match[1]) * int(match[2])
+        accelerator = accelerator.with_network(node_gb_s=gigabits / 8, gpus_per_node=8)
+    if "NeuronCores" in row.get("notes", ""):
+        return _half(accelerator), 2
+    return accelerator, 1
+
+
+def _half(chip: Accelerator) -> Accelerator:
+    """One of the two cores of a chip."""
+    halves = ("memory_gb", "peak_bf16_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s", "link_gb_s", "nic_gb_s", "host_gb_s")
+    return replace(chip, link_domain=2 * chip.link_domain, multiprocessors=1, **{name: getattr(chip, name) / 2 for name in halves})
+
+
+# ---- layout ------------------------------------------------------------------------------------------------
+
+
+def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Software) -> Layout:
+    framework = row.get("framework", "").lower()
+    missing = [name for name in ("tp", "pp") if not _integer(row, name)]
+    if missing and not any(word in framework for word in _ONE_LEVEL):
+        raise RowError(f"layout not given ({' and '.join(missing)} empty)")
+    task = row.get("task", "")
+    training: Training = "qlora" if "nf4" in row.get("precision", "") else "lora" if "lora" in task else "full"
+    sharding, shards = _sharding(row, software, training=training, gpus=gpus)
+    return Layout(
+        gpus=gpus,
+        micro_batch=_integer(row, "mbs") or 0,
+        sequence=sequence,
+        tensor=_integer(row, "tp") or 1,
+        pipeline=_integer(row, "pp") or 1,
+        virtual_stages=_integer(row, "vp") or 1,
+        context=_integer(row, "cp") or 1,
+        expert=_integer(row, "ep") or 1,
+        sharding=sharding,
+        shards=shards,
+        precision=_precision(row),
+        training=training,
+    )
+
+
+def _sharding(row: Mapping[str, str], software: Software, *, training: Training, gpus: int) -> tuple[Sharding, int]:
+    words = row.get("sharding", "").upper()
+    stage = _integer(row, "zero_stage")
+    if stage is not None:
+        return ("none", "optimizer", "gradients", "full")[min(3, stage)], 0
+    if "HYBRID" in words:
+        return "full", min(8, gpus)
+    if "FSDP" in words or "FULL_SHARD" in words:
+        return "full", 0
+    if "GRAD_OP" in words:
+        return "gradients", 0
+    if "DIST" in words:
+        return "optimizer", 0
+    if software.name == "litgpt-finetune":
+        return ("optimizer" if training == "full" else "none"), 0
+    return ("none" if "DDP" in words else software.sharding), 0
+
+
+def _precision(row: Mapping[str, str]) -> Precision:
+    text = row.get("precision", "").lower()
+    if "fp4" in text:
+        return "fp4"
+    if "fp8" in text:
+        return "fp8"
+    return "fp32" if text == "fp32" else "bf16"
+
+
+def _filled(  # noqa: PLR0917
+    row: Mapping[str, str], layout: Layout, model: Model, accelerator: Accelerator, software: Software, assumed: list[str]
+) -> Layout:
+    """The layout with micro-batches and recomputation, taken from the row or chosen as its author must have."""
+    batch = _integer(row, "gbs_seqs")
+    recompute = _recompute(row)
+    data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
+    layout = replace(layout, recompute=recompute or "none")
+    if not layout.micro_batch:
+        share = max(1, (batch or 8 * data) // data)
+        fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
+        micro_batch = 1 if layout.pipeline > 1 else max(1, math.gcd(share, 2 ** int(math.log2(max(1, min(share, fitting))))))
+        layout = replace(layout, micro_batch=micro_batch)
+        assumed.append(f"micro-batch {micro_batch} assumed")
+    micro_batches = max(1, round(batch / (data * layout.micro_batch))) if batch else 1
+    layout = replace(layout, micro_batches=micro_batches)
+    if recompute is None:
+        layout = least_recomputation(model, layout, accelerator, software)
+        if layout.recompute != "none":
+            assumed.append(f"{layout.recompute} recomputation assumed: without it the run does not fit")
+    return layout
+
+
+def _recompute(row: Mapping[str, str]) -> Recompute | None:
+    text = row.get("act_ckpt", "").lower()
+    if not text or text == "see source":
+        return None
+    if text in RECOMPUTES:
+        return next(item for item in RECOMPUTES if item == text)
+    if "mlp" in text or ":moe" in text and "moe_act" not in text:
+        return "mlp"
+    return "selective" if "core_attn" in text else "full" if "full" in text else "none"
+
+
+# ---- cells -------------------------------------------------------------------------------------------------
+
+
+def _number(row: Mapping[str, str], name: str) -> float | None:
+    text = (row.get(name) or "").strip()
+    try:
+        return float(text) if text else None
+    except ValueError:
+        raise RowError(f"{name} is {text!r}: must be a number") from None
+
+
+def _integer(row: Mapping[str, str], name: str) -> int | None:
+    number = _number(row, name)
+    if number is None:
+        return None
+    if number != int(number) or number < 0:
+        raise RowError(f"{name} is {number:g}: must be a whole number, zero or more")
+    return int(number)
+
+
+def _required(row: Mapping[str, str], name: str, words: str) -> int:
+    value = _integer(row, name)
+    if not value:
+        raise RowError(f"{words} not given ({name} empty)")
+    return value
+
+
+def predict_rows(rows: Iterable[Mapping[str, str]]) -> Iterator[dict[str, str]]:
+    """``predict`` for each row."""
+    return (predict(row) for row in rows)
