@@ -220,11 +220,11 @@ def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Softw
     sharding, shards = _sharding(row, software, training=training, gpus=gpus)
     return Layout(
         gpus=gpus,
-        micro_batch=_integer(row, "mbs") or 0,
+        micro_batch=_micro_batch(row),
         sequence=sequence,
         tensor=_integer(row, "tp") or 1,
         pipeline=_integer(row, "pp") or 1,
-        virtual_stages=_integer(row, "vp") or 1,
+        virtual_stages=_integer(row, "vp") or 0,
         context=_integer(row, "cp") or 1,
         expert=_integer(row, "ep") or 1,
         sharding=sharding,
@@ -268,7 +268,7 @@ def _filled(  # noqa: PLR0917
     batch = _integer(row, "gbs_seqs")
     recompute = _recompute(row)
     data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
-    layout = replace(layout, recompute=recompute or "none")
+    layout = replace(layout, recompute=recompute or "none", virtual_stages=layout.virtual_stages or _virtual_stages(layout, model, software))
     if not layout.micro_batch:
         share = max(1, (batch or 8 * data) // data)
         fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
@@ -282,6 +282,19 @@ def _filled(  # noqa: PLR0917
         if layout.recompute != "none":
             assumed.append(f"{layout.recompute} recomputation assumed: without it the run does not fit")
     return layout
+
+
+def _micro_batch(row: Mapping[str, str]) -> int:
+    """Sequences per micro-batch, 0 if not given; some notes say it where the column does not hold it."""
+    noted = re.search(r"\bmbs (\d+)", row.get("notes", ""))
+    return int(noted[1]) if noted else _integer(row, "mbs") or 0
+
+
+def _virtual_stages(layout: Layout, model: Model, software: Software) -> int:
+    """What Megatron-Core's recipes use where a table leaves it out: parts of four layers."""
+    if layout.pipeline == 1 or not software.compiled:
+        return 1
+    return max(1, min(5, model.layers // layout.pipeline // 4))
 
 
 def _recompute(row: Mapping[str, str]) -> Recompute | None:

@@ -19,14 +19,14 @@ class Calibration:
         """The constant of the longest known prefix of ``parts``."""
         name = ".".join(parts)
         if name not in self._found:
-            self._found[name] = self._search(parts)
+            self._found[name] = self._search(name.split("."))
         return self._found[name]
 
     def replaced(self, changes: Mapping[str, float]) -> Calibration:
         """The same with some constants changed."""
         return Calibration({**self.values, **changes})
 
-    def _search(self, parts: tuple[str, ...]) -> float:
+    def _search(self, parts: list[str]) -> float:
         for length in range(len(parts), 0, -1):
             name = ".".join(parts[:length])
             if name in self.values:

@@ -58,10 +58,10 @@ class Kernels:
             backward += self.product(columns, depth, rows, groups=groups)
         return forward, backward
 
-    def fused_attention(self, flops: float, *, sequence: float, head_dim: int) -> tuple[float, float]:
+    def fused_attention(self, flops: float, *, sequence: float, head_dim: int, share: float) -> tuple[float, float]:
         """Forward and backward of flash attention, whose backward does 2.5 times the work (arXiv:2307.08691)."""
         peak = self.accelerator.peak_flops("bf16")
-        efficiency = self.calibration("attention", self.accelerator.generation, self.accelerator.name)
+        efficiency = self.calibration("attention", self.accelerator.generation, self.accelerator.name) * share
         efficiency *= sequence / (sequence + self.calibration("attention_ramp")) * min(1.0, head_dim / (head_dim + 24) * 1.19)
         return flops / (peak * efficiency), 2.5 * flops / (peak * efficiency * 0.9)
 
@@ -98,14 +98,16 @@ class Kernels:
             return 0.0
         return self.latency(ranks, stride=stride) + size * (ranks - 1) / ranks / self.bandwidth(ranks, stride=stride)
 
-    def all_to_all(self, size: float, ranks: int, *, stride: int = 1) -> float:
-        """Every rank sends ``size`` bytes, evenly to all ranks."""
+    def dispatch(self, token_bytes: float, copies: int, ranks: int, *, stride: int = 1) -> float:
+        """Every rank sends each token (``token_bytes`` in all) to ``copies`` experts on any of ``ranks``; to a machine it goes but once."""
         if ranks <= 1:
             return 0.0
         near = max(1, min(ranks, self.accelerator.link_domain // stride))
-        time = size * (near - 1) / ranks / (self.accelerator.link_gb_s * 1e9)
-        if ranks > near:
-            time = max(time, size * (ranks - near) / ranks / (self.accelerator.nic_gb_s * 1e9 * self.calibration("all_to_all")))
+        machines = ranks / near
+        time = token_bytes * copies * (near - 1) / near / (self.accelerator.link_gb_s * 1e9)
+        if machines > 1:
+            reached = machines * (1 - (1 - 1 / machines) ** copies) * (1 - 1 / machines)
+            time = max(time, token_bytes * reached / (self.accelerator.nic_gb_s * 1e9 * self.calibration("all_to_all")))
         return time + self.latency(ranks, stride=stride) / 4
 
 

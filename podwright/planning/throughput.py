@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import Calibration, calibration
@@ -103,6 +103,7 @@ class _Step:
     def _micro_batch(self) -> dict[str, float]:
         kinds = self._blocks()
         stages = self.layout.pipeline
+        model_blocks = self.model.layers / stages
         totals = {"products": 0.0, "attention": 0.0, "memory traffic": 0.0, "tensor communication": 0.0, "expert communication": 0.0}
         idle = recompute = 0.0
         for count, block in kinds:
@@ -120,7 +121,7 @@ class _Step:
         totals["products"] += head_product / stages
         totals["memory traffic"] += head_traffic / stages
         totals["recomputation"] = recompute
-        totals["waiting for the host"] = idle
+        totals["waiting for the host"] = idle + self.constants("block_ms", self.software.name) * 1e-3 * model_blocks
         totals["sharded parameters"] = self._sharded_parameters(kinds)
         return totals
 
@@ -157,7 +158,10 @@ class _Step:
         if self.software.flash_attention:
             per_block = model.attention_flops_per_token(self.layout.sequence) / max(1, model.attention_blocks)
             forward, backward = kernels.fused_attention(
-                per_block * self.tokens / tensor, sequence=self.layout.sequence, head_dim=model.head_dim
+                per_block * self.tokens / tensor,
+                sequence=self.layout.sequence,
+                head_dim=model.head_dim,
+                share=self.constants("attention_share", self.software.name),
             )
         else:
             batch_heads = self.layout.micro_batch * model.heads / tensor / self.layout.context
@@ -188,7 +192,7 @@ class _Step:
         self._linear(block, model.hidden, 2 * inner + 16 * model.mamba_state)
         self._linear(block, inner, model.hidden)
         scan = 6.0 * model.mamba_inner * model.mamba_state * self.tokens / self.layout.tensor
-        time = scan / (0.1 * self.accelerator.peak_flops("bf16"))
+        time = scan / (self.constants("scan") * self.accelerator.peak_flops("bf16"))
         block.forward, block.backward = block.forward + time, block.backward + 2 * time
         self._elementwise(block, replicated=5 * model.hidden, split=8 * model.mamba_inner)
         block.tensor = self._tensor_communication()
@@ -202,8 +206,9 @@ class _Step:
         rows = tokens * model.experts_per_token * layout.expert / model.experts
         local = model.experts / layout.expert
         factor = self.constants("experts", self.software.name)
+        grouped = replace(kernels, precision="fp8") if layout.precision == "fp4" else kernels  # no grouped products in 4 bits
         for columns, depth in (((model.matrices_of_mlp - 1) * model.expert_ffn, width), (width, model.expert_ffn)):
-            forward, backward = kernels.product_and_gradients(rows, columns, depth, groups=local, frozen=self.frozen)
+            forward, backward = grouped.product_and_gradients(rows, columns, depth, groups=local, frozen=self.frozen)
             block.forward += factor * forward
             block.backward += factor * backward
         if model.shared_ffn:
@@ -218,8 +223,7 @@ class _Step:
         block.forward += moved / 3
         block.backward += moved * 2 / 3
         block.traffic += moved
-        size = tokens * model.experts_per_token * width * 2.0
-        once = kernels.all_to_all(size, layout.expert)
+        once = kernels.dispatch(tokens * width * 2.0, model.experts_per_token, layout.expert)
         passes = 4 + (2 if layout.recompute == "full" else 0)
         block.expert = passes * once * (1 - self.constants("overlap_expert", self.software.name))
         return block
@@ -233,8 +237,16 @@ class _Step:
 
     def _linear(self, block: _Block, depth: float, columns: float) -> None:
         forward, backward = self.kernels.product_and_gradients(self.tokens, columns, depth, frozen=self.frozen)
-        block.forward += forward
-        block.backward += backward
+        quantising = self.kernels.stream(self.tokens * self._quantised_bytes(depth, columns))
+        block.forward += forward + quantising / 2
+        block.backward += backward + quantising / 2
+        block.traffic += quantising
+
+    def _quantised_bytes(self, depth: float, columns: float) -> float:
+        """Bytes per token to cast a linear layer's input and the gradient of its output: read in bf16, written in two orientations."""
+        if self.layout.precision not in ("fp8", "fp4"):
+            return 0.0
+        return self.constants("quantising", self.layout.precision) * (depth + columns)
 
     def _elementwise(self, block: _Block, *, replicated: float, split: float) -> None:
         """Norms, residuals (on every tensor-parallel rank unless sequence-parallel), activations: read and written in bf16, thrice with backward."""
