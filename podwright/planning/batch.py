@@ -78,7 +78,7 @@ def predict(row: Mapping[str, str], *, constants: Calibration | None = None) -> 
 
 def _columns(row: Mapping[str, str], case: Case, needed: Memory, took: Speed) -> dict[str, str]:
     rate = took.tokens_per_s_per_gpu * case.per_gpu
-    used = convention(row.get("tflops_convention", ""))
+    used = convention(row.get("tflops_convention", ""), row)
     flops = used.per_token(case.model, case.layout.sequence)
     if used.hardware:
         flops *= 0.75  # MFU does not count what is computed twice
@@ -125,6 +125,8 @@ def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
         model = Model.of(row.get("model", "").split(" (")[0])
     except UnknownModelError:
         return _from_dimensions(row, given, sequence, assumed)
+    if "w/o MTP" in row.get("notes", ""):
+        model = replace(model, extra_predictions=0)
     changed = {name: value for name, value in given.items() if getattr(model, name) != value and not model.experts}
     if "heads" in changed or "hidden" in changed:
         changed["head_dim"] = changed.get("hidden", model.hidden) // changed.get("heads", model.heads)

@@ -61,6 +61,7 @@ class Model:
     mamba_layers: int = 0
     mamba_inner: int = 0
     mamba_state: int = 0
+    extra_predictions: int = 0  # multi-token prediction: further blocks, each with a projection and the head again (arXiv:2412.19437)
     published_billions: float = field(default=0.0, compare=False)
 
     @classmethod
@@ -206,7 +207,12 @@ class Model:
     @property
     def matrix_flops_per_token(self) -> float:
         """Forward FLOPs per token of everything that multiplies activations: ``2 N``, head included, embedding look-up not."""
-        return 2.0 * (self.active_block_matrices + self.embedding)
+        return 2.0 * (self.active_block_matrices + self.embedding + self.extra_predictions * self._extra_prediction)
+
+    @property
+    def _extra_prediction(self) -> int:
+        experts = self.shared_expert_matrices + self.experts_per_token * self.one_expert_matrices if self.experts else self.mlp_matrices
+        return self.attention_matrices + experts + 2 * self.hidden**2 + self.embedding
 
     def attention_flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
         """Forward FLOPs per token of scores and values: ``4 L a d s``, half of it under a causal mask; Mamba's scan is ``6 n d``."""

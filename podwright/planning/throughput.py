@@ -118,7 +118,8 @@ class _Step:
             recompute += share * again
             idle += share * max(0.0, self._host_time(block) - compute - again - block.tensor - block.expert)
         head_product, head_traffic = self._head()
-        totals["products"] += head_product / stages
+        again = 1 + model_extra if (model_extra := self.model.extra_predictions) else 1
+        totals["products"] += again * head_product / stages
         totals["memory traffic"] += head_traffic / stages
         totals["recomputation"] = recompute
         totals["waiting for the host"] = idle + self.constants("block_ms", self.software.name) * 1e-3 * model_blocks
