@@ -21,11 +21,10 @@ from typing import Any
 
 from cdktf import TerraformResource
 
-from podwright_constructs.bindings import GENERATED_FROM
+from podwright_constructs.bindings import PROVIDER_VERSION
 
 PACKAGE = Path(__file__).resolve().parents[1] / "constructs" / "podwright_constructs" / "aws"
-VERSION = GENERATED_FROM.provider_version
-DOCUMENTATION = f"https://github.com/hashicorp/terraform-provider-aws/blob/v{VERSION}/website/docs"
+DOCUMENTATION = f"https://github.com/hashicorp/terraform-provider-aws/blob/v{PROVIDER_VERSION}/website/docs"
 
 RESOURCES = (
     "aws_cloudcontrolapi_resource",
@@ -126,7 +125,7 @@ def main() -> int:
 
 
 def _schema(folder: Path) -> Mapping[str, Any]:
-    source = {"source": "hashicorp/aws", "version": VERSION}
+    source = {"source": "hashicorp/aws", "version": PROVIDER_VERSION}
     configuration = {"terraform": {"required_providers": {"aws": source}}}
     (folder / "main.tf.json").write_text(json.dumps(configuration), encoding="utf-8")
     subprocess.run(["terraform", f"-chdir={folder}", "init", "-no-color"], check=True, stdout=sys.stderr)
@@ -159,7 +158,7 @@ def _formatted(folder: Path, modules: Mapping[str, str]) -> dict[str, str]:
 
 
 def _module(block: Block) -> str:
-    header = HEADER.format(type=block.type, version=VERSION, base=block.base)
+    header = HEADER.format(type=block.type, version=PROVIDER_VERSION, base=block.base)
     dictionaries = "".join(_typed_dicts(block.class_name, block.schema))
     body = [f'    """{block.page}"""', f'    TYPE = "{block.type}"', *_constructor(block)]
     if block.base != "Provider":

@@ -19,9 +19,10 @@ from cdktf import (
 from constructs import Construct
 
 # Generated from the oldest version we support: what it does not deprecate, the next major still has.
-GENERATED_FROM = TerraformProviderGeneratorMetadata(
-    provider_name="aws", provider_version="5.100.0", provider_version_constraint=">= 5.100, < 7"
-)
+PROVIDER_VERSION = "5.100.0"
+PROVIDER_VERSIONS = ">= 5.100, < 7"
+# cdktf writes ``provider_version`` into required_providers, whatever else it is told.
+_METADATA = TerraformProviderGeneratorMetadata(provider_name="aws", provider_version=PROVIDER_VERSIONS)
 
 
 class Meta(TypedDict, total=False):
@@ -37,9 +38,7 @@ class Resource(TerraformResource):
     TYPE: ClassVar[str]
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
-        super().__init__(
-            scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=GENERATED_FROM, **meta
-        )
+        super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
         self._arguments: Mapping[str, Any] = _given(arguments)
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
@@ -52,9 +51,7 @@ class DataSource(TerraformDataSource):
     TYPE: ClassVar[str]
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
-        super().__init__(
-            scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=GENERATED_FROM, **meta
-        )
+        super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
         self._arguments: Mapping[str, Any] = _given(arguments)
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
@@ -71,7 +68,7 @@ class Provider(TerraformProvider):
             scope,
             id_,
             terraform_resource_type=self.TYPE,
-            terraform_generator_metadata=GENERATED_FROM,
+            terraform_generator_metadata=_METADATA,
             terraform_provider_source=f"hashicorp/{self.TYPE}",
         )
         self._arguments: Mapping[str, Any] = _given(arguments)

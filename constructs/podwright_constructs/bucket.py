@@ -20,7 +20,7 @@ from podwright_constructs.aws.s3_bucket_server_side_encryption_configuration imp
     S3BucketServerSideEncryptionConfiguration,
 )
 from podwright_constructs.aws.s3_bucket_versioning import S3BucketVersioning
-from podwright_constructs.aws.s3_object import S3Object
+from podwright_constructs.aws.s3_object import S3Object, S3ObjectOverrideProvider
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import refuse
 
@@ -115,6 +115,11 @@ class TrainingBucket(Construct):
         return S3BucketPolicy(self, "policy", bucket=self.name, policy=document.json, depends_on=[after])
 
 
+# A bucket's objects may have 10 tags, a provider's default tags may be more.
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/object-tagging.html
+NO_DEFAULT_TAGS: S3ObjectOverrideProvider = {"default_tags": {"tags": {}}}
+
+
 def upload(scope: Construct, id_: str, *, bucket: Bucket, key: str, file: Path) -> S3Object:
     """Put a file into a bucket under a key that changes with the content.
 
@@ -129,6 +134,7 @@ def upload(scope: Construct, id_: str, *, bucket: Bucket, key: str, file: Path) 
         bucket=bucket.name,
         key=key,
         source=asset.path,
+        override_provider=NO_DEFAULT_TAGS,
         depends_on=before(scope, bucket.ready),
         lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
     )

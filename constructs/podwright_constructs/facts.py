@@ -62,11 +62,13 @@ MOUNT_PATH_PATTERN = re.compile(r"/[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*")
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html and subnet-sizing.html
 MIN_CIDR_PREFIX_LENGTH = 16
 MAX_CIDR_PREFIX_LENGTH = 28
+RESERVED_ADDRESSES_PER_SUBNET = 5
 VPC_PREFIX_TEXT = f"/{MIN_CIDR_PREFIX_LENGTH} to /{MAX_CIDR_PREFIX_LENGTH}"
 # https://docs.aws.amazon.com/global-infrastructure/latest/regions/az-ids.html
 AVAILABILITY_ZONE_ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-az[0-9]+")
 
 # https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
-ROLE_NAME_PATTERN = re.compile(r"[\w+=,.@-]{1,64}")
+MAX_ROLE_NAME_LENGTH = 64
+ROLE_NAME_PATTERN = re.compile(rf"[\w+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 ROLE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")

@@ -20,7 +20,7 @@ from podwright_bootstrap.contract import (
 from podwright_constructs import checks
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.s3_object import S3Object
-from podwright_constructs.bucket import Bucket, upload
+from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
 from podwright_constructs.catalog import InstanceType
 from podwright_constructs.instance_group import InstanceGroup, in_order
 from podwright_constructs.lustre import Lustre
@@ -104,6 +104,7 @@ class LifecycleBundle(Construct):
             key=key,
             content=Fn.jsonencode(parameters.to_dict()),
             content_type="application/json",
+            override_provider=NO_DEFAULT_TAGS,
             depends_on=before(self, bucket.ready),
             lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
         )

@@ -1,6 +1,6 @@
 """What the constructs tell the nodes, and what the nodes tell the jobs.
 
-One class writes and reads ``provisioning_parameters.json``, one writes ``node.json``; every path both sides know is here.
+One class writes and reads ``provisioning_parameters.json``, one ``node.json``; every path both sides know is here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ PROVISIONING_LOG = Path("/var/log/provision/provisioning.log")
 
 STATE_DIRECTORY = Path("/opt/podwright")
 NODE_JSON = STATE_DIRECTORY / "node.json"
+BOOTSTRAP_JSON = STATE_DIRECTORY / "bootstrap.json"  # how the last boot went, step by step
 
 # Below the shared file system's mount path.
 SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
@@ -28,6 +29,12 @@ KEYS_DIRECTORY = "podwright/ssh"
 RUNS_DIRECTORY = "runs"  # one folder per training run
 
 SLURM_ROOT = Path("/opt/slurm")
+JOB_USER = "ubuntu"  # of HyperPod's image; owns the runs
+
+# Roles of a node.
+CONTROLLER = "controller"
+LOGIN = "login"
+COMPUTE = "compute"
 
 # Keys unknown to AWS's agent are ours to add; all of ours are below this one.
 OWN_KEY = "podwright"
@@ -48,7 +55,7 @@ class WorkerGroup:
 
 @dataclass(frozen=True)
 class InstanceFacts:
-    """What a node of this type must have, as the catalog says; the bootstrap compares, the sbatch is rendered from it."""
+    """What a node of this type must have, as the catalog says: the bootstrap compares, the sbatch is made from it."""
 
     accelerator: str = ""  # "" | "gpu" | "neuron"
     accelerators_per_node: int = 0
@@ -90,6 +97,10 @@ class ProvisioningParameters:
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
 
+    def facts_of(self, group: str) -> InstanceFacts:
+        """What nodes of an instance group have; nothing is promised of a group without facts."""
+        return self.instance_facts.get(group, InstanceFacts())
+
     def to_dict(self) -> Dict[str, Any]:
         """Plain dictionary in the file's layout; keys that hold nothing are left out."""
         aws = {
@@ -108,7 +119,7 @@ class ProvisioningParameters:
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
         }
-        content = {key: value for key, value in aws.items() if value is not None}
+        content: Dict[str, Any] = {key: value for key, value in aws.items() if value is not None}
         content[OWN_KEY] = {key: value for key, value in own.items() if value is not None}
         return content
 
@@ -119,15 +130,12 @@ class ProvisioningParameters:
         Raises:
             ContractError: not JSON, or keys are missing; all of them are named.
         """
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME} is not JSON: {error}") from error
-        if not isinstance(content, dict):
-            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME} must be an object, not {type(content).__name__}")
-        own = content.get(OWN_KEY, {})
+        content = _object(text, PROVISIONING_PARAMETERS_NAME)
+        own = content.get(OWN_KEY) or {}
         missing = [key for key in ("controller_group", "worker_groups") if key not in content]
         missing += [f"{OWN_KEY}.{key}" for key in ("cluster_name",) if key not in own]
+        fsx = ("fsx_dns_name", "fsx_mountname")  # both or neither
+        missing += [key for key in fsx if key not in content and any(other in content for other in fsx)]
         if missing:
             raise ContractError(
                 f"{PROVISIONING_PARAMETERS_NAME} lacks {', '.join(missing)}: "
@@ -143,7 +151,9 @@ class ProvisioningParameters:
             fsx_mountname=content.get("fsx_mountname"),
             lustre_mount_path=own.get("lustre_mount_path", "/fsx"),
             region=own.get("region", ""),
-            instance_facts={name: _build(InstanceFacts, facts) for name, facts in own.get("instance_facts", {}).items()},
+            instance_facts={
+                name: _build(InstanceFacts, facts) for name, facts in own.get("instance_facts", {}).items()
+            },
             training=_build(TrainingPayload, training) if training else None,
         )
 
@@ -158,15 +168,17 @@ class NodeRecord:
     instance_id: str
     instance_group: str
     instance_type: str
-    role: str  # "controller" | "login" | "compute"
+    role: str  # CONTROLLER | LOGIN | COMPUTE
     partition: Optional[str]
     accelerator: str
     accelerators_per_node: int
     accelerator_name: str
     efa_interfaces: int
-    shared_root: str  # mount path of the shared file system
+    shared_root: str  # mount path of the shared file system, "" without one
     environment: Optional[str]  # the virtual environment jobs run in
     wheel_sha256: Optional[str]
+    # By partition, what a job finds there: jobs are submitted on nodes that have no accelerators of their own.
+    partitions: Dict[str, InstanceFacts] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Text of the file, stable key order."""
@@ -175,7 +187,21 @@ class NodeRecord:
     @classmethod
     def from_json(cls, text: str) -> NodeRecord:
         """Read the file's text; raises ``ContractError`` with what is missing."""
-        return _build(cls, json.loads(text))
+        content = _object(text, NODE_JSON.name)
+        partitions = {name: _build(InstanceFacts, facts) for name, facts in content.get("partitions", {}).items()}
+        record: NodeRecord = _build(cls, {**content, "partitions": partitions})
+        return record
+
+
+def _object(text: str, name: str) -> Dict[str, Any]:
+    """Read a JSON object; ``ContractError`` names the file that holds something else."""
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"{name} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ContractError(f"{name} must be an object, not {type(content).__name__}")
+    return content
 
 
 def _build(cls: Any, content: Mapping[str, Any]) -> Any:

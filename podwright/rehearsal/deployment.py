@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 
 from podwright import names
 from podwright.rehearsal import processes
@@ -63,7 +62,7 @@ class Deployment:
 
     def nodes(self) -> list[Node]:
         """The deployed cluster's nodes as hosts to be, controller first as the groups are written."""
-        client = self._client("sagemaker")
+        client = self.aws.client("sagemaker")
         listed = client.list_cluster_nodes(ClusterName=self.settings.name)["ClusterNodeSummaries"]
         details = (
             client.describe_cluster_node(ClusterName=self.settings.name, NodeId=node["InstanceId"]) for node in listed
@@ -76,27 +75,29 @@ class Deployment:
     def subnet_cidr(self) -> str:
         """The address range the nodes are in."""
         subnet = self._describe_cluster()["VpcConfig"]["Subnets"][0]
-        return str(self._client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
+        return str(self.aws.client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
 
-    def replace_instance(self, node: Node) -> str:
+    def replace_instance(self, hostname: str) -> str:
         """HyperPod's node recovery: the same name and address, a new instance, whose id is returned."""
-        self._client("sagemaker").batch_replace_cluster_nodes(
-            ClusterName=self.settings.name, NodeIds=[node.instance_id]
-        )
-        return next(new.instance_id for new in self.nodes() if new.hostname == node.hostname)
+        old = self._instance_id(hostname)
+        self.aws.client("sagemaker").batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[old])
+        return self._instance_id(hostname)
+
+    def _instance_id(self, hostname: str) -> str:
+        return next(node.instance_id for node in self.nodes() if node.hostname == hostname)
 
     def download_lifecycle(self, folder: Path) -> Path:
         """What HyperPod does first on a new node: fetch everything below the cluster's SourceS3Uri."""
         for item in self._lifecycle_objects():
             target = folder / item["name"]
             target.parent.mkdir(parents=True, exist_ok=True)
-            self._client("s3").download_file(item["bucket"], item["key"], str(target))
+            self.aws.client("s3").download_file(item["bucket"], item["key"], str(target))
         return folder
 
     def _lifecycle_objects(self) -> Iterator[dict[str, str]]:
         uri = self._describe_cluster()["InstanceGroups"][0]["LifeCycleConfig"]["SourceS3Uri"]
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-        for page in self._client("s3").get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        for page in self.aws.client("s3").get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
             for item in page.get("Contents", ()):
                 yield {"bucket": bucket, "key": item["Key"], "name": item["Key"].removeprefix(prefix).lstrip("/")}
 
@@ -113,23 +114,13 @@ class Deployment:
             instance_type=group.instance_type,
             role=group.role,
             partition=group.partition,
-            accelerators=kind.accelerators,
+            accelerators=kind.accelerator_count,
             vcpus=kind.vcpus,
             memory_mib=int(kind.memory_gib * 1024),
         )
 
     def _describe_cluster(self) -> dict[str, Any]:
-        return dict(self._client("sagemaker").describe_cluster(ClusterName=self.settings.name))
-
-    def _client(self, service: str) -> Any:
-        given = self.aws.environment()
-        return boto3.client(
-            service,
-            endpoint_url=self.aws.endpoint_url,
-            region_name=self.settings.region,
-            aws_access_key_id=given["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=given["AWS_SECRET_ACCESS_KEY"],
-        )
+        return dict(self.aws.client("sagemaker").describe_cluster(ClusterName=self.settings.name))
 
     def _cdktf(self, verb: str, *arguments: str) -> list[str]:
         """Run one cdktf command; what it printed, or ``StepFailed``."""

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from podwright.rehearsal import processes
-from podwright.rehearsal.aws import AwsStandIn
+from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright.rehearsal.deployment import Deployment
 from podwright.rehearsal.progress import Progress, StepFailed
-from podwright.rehearsal.slurm import Node, SlurmStandIn
+from podwright.rehearsal.slurm import BootResult, HostError, Node, SlurmStandIn
 from podwright.rehearsal.supplies import CACHE, Supplies
+from podwright.rehearsal.terraform import TerraformError
 from podwright.settings import Settings
 from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
 from podwright_training.run import RunFolder
@@ -40,6 +41,8 @@ TRAINER_ARGUMENTS = (
     ),
     *("--data_streams", "4", "--bf16", "0", "--sharding_strategy", "full"),
 )
+# An instance's role and region, as its metadata would tell them.
+HOST_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_EC2_METADATA_DISABLED")
 BOOT_TIMEOUT_S = 900
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
@@ -79,7 +82,7 @@ class Rehearsal:
     cluster: SlurmStandIn = field(init=False)
     nodes: list[Node] = field(init=False)
     lifecycle: Path = field(init=False)
-    job_id: str = field(init=False)
+    job_id: int = field(init=False)
     killed_at: int = field(init=False)
 
     @property
@@ -110,7 +113,7 @@ class Rehearsal:
                 if name == "destroy" and self.keep:
                     continue
                 with self.progress.step(name) as record:
-                    record.detail = step(self, stack)
+                    record.detail = self._played(step, stack)
             if self.keep:
                 self._stay_up()
         return self.figures
@@ -146,17 +149,19 @@ class Rehearsal:
     def start_hosts(self, stack: ExitStack) -> str:
         """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
         self.nodes = self.deployment.nodes()
-        environment = {name: value for name, value in self.aws.environment().items() if name.startswith("AWS_")}
+        subnet_cidr, port = self.deployment.subnet_cidr(), int(self.aws.endpoint_url.rpartition(":")[2])
+        given = self.aws.environment()
         self.cluster = SlurmStandIn(
             directory=self._empty("cluster"),
             image=self.supplies.node_image,
             cluster_name=self.settings.name,
             cluster_arn=self.deployment.cluster_arn,
-            subnet_cidr=self.deployment.subnet_cidr(),
+            subnet_cidr=subnet_cidr,
             nodes=self.nodes,
             shared=self._shared_with_dataset(),
-            relay=("127.0.0.1", int(self.aws.endpoint_url.rpartition(":")[2])),
-            environment=environment,
+            relay=("127.0.0.1", port),
+            environment={name: given[name] for name in HOST_VARIABLES}
+            | {"AWS_ENDPOINT_URL": SlurmStandIn.relay_address(subnet_cidr, port)},
             binds=[(self.supplies.wheelhouse, "/opt/rehearsal/wheels")],
         )
         stack.callback(self.cluster.stop)
@@ -166,29 +171,22 @@ class Rehearsal:
     def bootstrap(self, _: ExitStack) -> str:
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
         self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
-        seconds = self._boot()
-        return f"{len(self.nodes)} hosts, the slowest in {max(seconds):.1f} s"
+        boots = self._boot()
+        return f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s"
 
     def bootstrap_again(self, _: ExitStack) -> str:
         """A second run of the lifecycle scripts changes nothing."""
-        self._boot()
-        changed = [node.hostname for node in self.nodes if "0 changes" not in self._boot_log(node.hostname).read_text()]
+        changed = [boot for boot in self._boot() if "0 changes" not in boot.log.read_text()]
         if changed:
-            raise StepFailed(
-                f"the second run changed something on {', '.join(changed)}",
-                host=changed[0],
-                log=self._boot_log(changed[0]),
-            )
+            names = ", ".join(boot.hostname for boot in changed)
+            raise StepFailed(f"the second run changed something on {names}", host=names, log=changed[0].log)
         self.figures.bootstrap_again = "0 changes"
         return "0 changes on every host"
 
     def look_at_slurm(self, _: ExitStack) -> str:
         """``sinfo``: every compute node is idle."""
-        states = self.cluster.node_states()
         compute = [node.hostname for node in self.nodes if node.role == "compute"]
-        wrong = {name: states.get(name, "unknown to Slurm") for name in compute if states.get(name) != "idle"}
-        if wrong:
-            raise StepFailed(f"not idle: {wrong}", host="controller", log=self._boot_log(next(iter(wrong))))
+        self.cluster.wait_until_idle(compute)
         self.figures.nodes_idle = f"{len(compute)} of {len(compute)}"
         return f"{self.figures.nodes_idle} nodes idle"
 
@@ -209,7 +207,7 @@ class Rehearsal:
             *TRAINER_ARGUMENTS,
             *("--dataset", f"{mount}/data", "--dataset_config_name", "en", "--tokenizer", f"{mount}/data/tokenizer"),
         )
-        self.job_id = answer.split()[0]
+        self.job_id = int(answer.split()[0])
         return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
 
     def train_until_kill(self, _: ExitStack) -> str:
@@ -224,10 +222,12 @@ class Rehearsal:
         victim = [node for node in self.nodes if node.role == "compute"][-1]
         self.cluster.kill(victim.hostname, how="power")
         self.killed_at = self._last_step()
-        instance_id = self.deployment.replace_instance(victim)
-        result = self.cluster.replace(victim.hostname, instance_id=instance_id, lifecycle=self.lifecycle)
-        self._check_boot(victim.hostname, result)
-        self.cluster.auto_resume(self.job_id)
+        self.cluster.auto_resume(
+            self.job_id,
+            lifecycle=self.lifecycle,
+            new_instance_id=self.deployment.replace_instance,
+            on_line=lambda host, line: self.progress.note(f"{host}: {line}"),
+        )
         self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
         resumed = list(self.run.events("start"))[-1]["step"]
         self.figures.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
@@ -286,6 +286,12 @@ class Rehearsal:
         self.figures.resources_left = "0"
         return "0 resources left"
 
+    def _played(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:
+        try:
+            return step(self, stack)
+        except (AwsStandInError, HostError, TerraformError) as error:
+            raise StepFailed(str(error)) from error
+
     # ---- how they do it --------------------------------------------------------------------------------------------
 
     def _stay_up(self) -> None:
@@ -298,21 +304,23 @@ class Rehearsal:
         shutil.copytree(self.supplies.dataset, shared / "data")
         return shared
 
-    def _boot(self) -> list[float]:
-        results = self.cluster.boot(self.lifecycle, timeout_s=BOOT_TIMEOUT_S)
-        for hostname, result in results.items():
-            self._check_boot(hostname, result)
-        return [result.seconds for result in results.values()]
-
-    def _check_boot(self, hostname: str, result: Any) -> None:
-        if result.exit_code:
-            raise StepFailed(
-                f"the lifecycle script ended with exit code {result.exit_code}", host=hostname, log=result.log
-            )
+    def _boot(self) -> list[BootResult]:
+        results = list(
+            self.cluster.boot(
+                self.lifecycle,
+                timeout_s=BOOT_TIMEOUT_S,
+                on_line=lambda host, line: self.progress.note(f"{host}: {line}"),
+            ).values()
+        )
+        for result in results:
+            if not result.ok:
+                message = f"the lifecycle script ended with exit code {result.exit_code}"
+                raise StepFailed(message, host=result.hostname, log=result.log)
+        return results
 
     def _trainer(self, *arguments: str) -> str:
         """``podwright-train`` on the controller, from the environment the bootstrap built."""
-        record = NodeRecord.from_json(self.cluster.path("controller", str(NODE_JSON)).read_text())
+        record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
         command = [f"{record.environment}/bin/podwright-train", *arguments]
         answer = self.cluster.run(command, check=False, timeout_s=300)
         log = self._log(f"podwright-train-{arguments[0]}")
@@ -354,9 +362,6 @@ class Rehearsal:
             raise StepFailed(f"steps {changed} saw other data after the resume than before", log=self.run.metrics)
         if len(set.union(*digests.values())) != MAX_STEPS:
             raise StepFailed("two steps saw the same data", log=self.run.metrics)
-
-    def _boot_log(self, hostname: str) -> Path:
-        return self.cluster.boot_log(hostname)
 
     def _log(self, name: str) -> Path:
         return self.directory / "logs" / f"{name}.log"

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import podwright
 from podwright.rehearsal import prose, slurm
+from podwright.rehearsal.hosts import image
 
 CHECKOUT = Path(podwright.__file__).resolve().parents[1]
 CACHE = CHECKOUT / ".cache" / "podwright"
@@ -47,11 +48,11 @@ def supplies() -> Supplies:
 
 def _node_image() -> Path:
     folder = CACHE / "node-image"
-    why_not = slurm.why_not()
-    if why_not:
+    if why_not := slurm.why_not():
         _say(f"no hosts of their own on this machine: {why_not}")
-    else:
-        slurm.build_image(folder)
+    elif not image.is_current(folder):
+        _say("Slurm, munge and ssh for the hosts")
+        image.build_image(folder)
     return folder
 
 
@@ -123,7 +124,7 @@ def main() -> int:
     """Get the supplies; one line per problem."""
     try:
         supplies()
-    except (SuppliesError, prose.ProseError, slurm.HostsError) as error:
+    except (SuppliesError, image.ImageError, prose.ProseError) as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1
     return 0

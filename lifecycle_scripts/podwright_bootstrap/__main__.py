@@ -1,0 +1,136 @@
+"""The boot of a HyperPod node: STEPS is its table of contents.
+
+Runs at creation, at replacement and after a software update, and may be run again at any time: a second run changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+
+from podwright_bootstrap import contract, report, shell
+from podwright_bootstrap.contract import ContractError, ProvisioningParameters
+from podwright_bootstrap.node import Node, identify
+from podwright_bootstrap.report import Result
+from podwright_bootstrap.shell import PATIENCE, BootstrapError, CommandError
+from podwright_bootstrap.steps import Step
+from podwright_bootstrap.steps.accelerators import Accelerators
+from podwright_bootstrap.steps.environment import Environment
+from podwright_bootstrap.steps.lustre import Lustre
+from podwright_bootstrap.steps.node_record import Record
+from podwright_bootstrap.steps.parameters import Parameters, source
+from podwright_bootstrap.steps.runs import Runs
+from podwright_bootstrap.steps.slurm import Slurm
+from podwright_bootstrap.steps.ssh import Ssh
+
+# Nobody waits in a circle: compute nodes wait for the controller, the controller waits for no other host. Slurm comes
+# last, so that a node that takes jobs has everything else.
+STEPS: tuple[Step, ...] = (
+    Parameters(),
+    Accelerators(),  # before the minutes of the rest
+    Lustre(),
+    Runs(),
+    Ssh(),
+    Environment(),
+    Record(),
+    Slurm(),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Boot this node; 0 if every step that is for it holds."""
+    options = _options(arguments)
+    os.umask(0o022)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children are ended too
+    if options.status:
+        return _status()
+    try:
+        node = identify(ProvisioningParameters.from_json(source().read_text()))
+    except (BootstrapError, ContractError, OSError) as error:
+        hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
+        shell.say(report.failure("identity", error, host=socket.gethostname(), hint=hint))
+        return 1
+    cluster = node.parameters.cluster_name
+    shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
+    chosen = [step for step in STEPS if options.only in {None, step.name}]
+    return _plan(chosen, node) if options.dry_run else _boot(chosen, node)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="on_create.sh", description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="say which steps would run here, change nothing")
+    parser.add_argument("--only", metavar="STEP", choices=[step.name for step in STEPS], help="run this step alone")
+    parser.add_argument("--status", action="store_true", help="show how the last boot went")
+    return parser.parse_args(arguments)
+
+
+def _status() -> int:
+    results = report.load()
+    if not results:
+        print(f"no boot is recorded in {contract.BOOTSTRAP_JSON}")
+        return 1
+    print(report.table(results))
+    failed = [result for result in results if result.outcome == report.FAILED]
+    for result in failed:
+        print(report.failure(result.step, result.detail, host=socket.gethostname(), hint=result.hint))
+    return 1 if failed else 0
+
+
+def _plan(steps: list[Step], node: Node) -> int:
+    for step in steps:
+        purpose = (step.__doc__ or "").splitlines()[0]
+        shell.say(f"{step.name:<13} {'would run' if step.applies(node) else f'skipped: for {step.whose}'}: {purpose}")
+    return 0
+
+
+def _boot(steps: list[Step], node: Node) -> int:
+    results: list[Result] = []
+    for step in steps:
+        results.append(_run(step, node))
+        results[-1].tell(node)
+        if results[-1].outcome == report.FAILED:
+            break
+    print(report.table(results), flush=True)
+    try:
+        report.save(results)
+    except OSError as error:
+        results.append(
+            Result("report", report.FAILED, [], 0.0, detail=str(error), hint="df -h tells which disk is full")
+        )
+    failed = next((result for result in results if result.outcome == report.FAILED), None)
+    if not failed:
+        return 0
+    host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
+    shell.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
+    return 1
+
+
+def _run(step: Step, node: Node) -> Result:
+    """Run one step within its time, again if trying again may help."""
+    if not step.applies(node):
+        return Result(step.name, report.SKIPPED, [], 0.0, detail=f"for {step.whose}")
+    started = time.monotonic()
+    changes: list[str] = []
+
+    def attempt() -> None:
+        changes.extend(step.apply(node))  # of a step that fails, what it had changed until then
+        step.verify(node)
+
+    try:
+        with shell.time_limit(step.time_limit_s * PATIENCE):
+            shell.retry(attempt, attempts=step.attempts, pause_s=10, errors=(CommandError, OSError))
+    except (BootstrapError, ContractError, OSError) as error:
+        seconds = round(time.monotonic() - started, 3)
+        hint = getattr(error, "hint", "") or step.hint
+        return Result(step.name, report.FAILED, changes, seconds, detail=str(error), hint=hint)
+    outcome = report.CHANGED if changes else report.UNCHANGED
+    return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Who am I: the host's own address, looked up in what the service wrote, gives its group and so its role."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Iterable
+
+from podwright_bootstrap import contract, shell
+from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFacts, ProvisioningParameters
+from podwright_bootstrap.shell import BootstrapError
+
+IDENTITY_LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host of the cluster and what it was told."""
+
+    parameters: ProvisioningParameters
+    hostname: str
+    address: str
+    instance_id: str
+    instance_group: str
+    instance_type: str
+    role: str  # CONTROLLER | LOGIN | COMPUTE
+    cluster_arn: str
+    controllers: tuple[str, ...]  # addresses
+
+    @property
+    def partition(self) -> str | None:
+        """The Slurm partition of the node's group."""
+        groups = {group.instance_group_name: group.partition_name for group in self.parameters.worker_groups}
+        return groups.get(self.instance_group)
+
+    @property
+    def facts(self) -> InstanceFacts:
+        """What the instance type has, as the catalog says."""
+        return self.parameters.facts_of(self.instance_group)
+
+    @property
+    def mount_path(self) -> Path:
+        """Where the shared file system is mounted, in a cluster that has one."""
+        return Path(self.parameters.lustre_mount_path)
+
+    @property
+    def has_shared(self) -> bool:
+        """Whether the cluster has a shared file system."""
+        return self.parameters.fsx_dns_name is not None
+
+    def shared(self, folder: str) -> Path:
+        """A folder of the contract on the shared file system."""
+        return self.mount_path / folder
+
+    @property
+    def environment(self) -> Path | None:
+        """The virtual environment that jobs run in, if the cluster trains."""
+        if not self.has_shared or not self.parameters.training:
+            return None
+        return self.shared(contract.ENVIRONMENTS_DIRECTORY) / self.parameters.training.environment_name
+
+
+def identify(parameters: ProvisioningParameters) -> Node:
+    """Find this host in the service's resource config, waiting for the file and the entry.
+
+    Raises:
+        BootstrapError: neither came in time, or the host's group has no role in the contract. An address that
+            was not found is never replaced by a guess.
+    """
+    path = Path(os.environ.get(contract.RESOURCE_CONFIG_VARIABLE) or contract.RESOURCE_CONFIG)
+    known: list[Instance] = []
+    own: set[str] = set()
+
+    def found() -> bool:
+        known[:] = read_instances(path)
+        own.update(own_addresses())
+        return any(instance.address in own for instance in known)
+
+    try:
+        shell.wait_until(found, what=f"this host's entry in {path}", limit_s=IDENTITY_LIMIT_S)
+    except BootstrapError as error:
+        listed = (
+            f"lists {_names([instance.address for instance in known])}"
+            if known
+            else "is not there or lists no instance"
+        )
+        raise BootstrapError(
+            f"{error}: the host's addresses are {_names(own)}, the file {listed}",
+            hint="let HyperPod replace the node; if it happens again, ask AWS support with both lists",
+        ) from error
+    me = next(instance for instance in known if instance.address in own)
+    return Node(
+        parameters=parameters,
+        hostname=socket.gethostname().split(".")[0],
+        address=me.address,
+        instance_id=me.instance_id,
+        instance_group=me.group,
+        instance_type=me.instance_type,
+        role=role_of(me.group, parameters),
+        cluster_arn=str(_read_json(path).get("ClusterConfig", {}).get("ClusterArn", "")),
+        controllers=tuple(i.address for i in known if i.group == parameters.controller_group),
+    )
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One entry of the resource config."""
+
+    group: str
+    instance_type: str
+    instance_id: str
+    address: str
+
+
+def read_instances(path: Path) -> list[Instance]:
+    """All instances of the resource config; none while the file is missing or half-written."""
+    return [
+        Instance(
+            group=group.get("Name", ""),
+            instance_type=group.get("InstanceType", ""),
+            instance_id=instance.get("InstanceId", ""),
+            address=instance.get("CustomerIpAddress", ""),
+        )
+        for group in _read_json(path).get("InstanceGroups") or []
+        for instance in group.get("Instances") or []  # the service writes null for a group without any
+    ]
+
+
+def role_of(group: str, parameters: ProvisioningParameters) -> str:
+    """The role the contract gives to an instance group; ``BootstrapError`` if it gives none."""
+    workers = [worker.instance_group_name for worker in parameters.worker_groups]
+    roles = dict.fromkeys(workers, COMPUTE)
+    if parameters.login_group:
+        roles[parameters.login_group] = LOGIN
+    roles[parameters.controller_group] = CONTROLLER
+    if group not in roles:
+        raise BootstrapError(
+            f"instance group {group!r} has no role in {contract.PROVISIONING_PARAMETERS_NAME}: controller "
+            f"{parameters.controller_group!r}, login {parameters.login_group!r}, workers {_names(workers)}",
+            hint="deploy the cluster stack again, so that the groups' names agree",
+        )
+    return roles[group]
+
+
+def own_addresses() -> set[str]:
+    """The host's IPv4 addresses but the loopback's."""
+    interfaces = json.loads(shell.run("ip", "-json", "-4", "address", timeout_s=10, quiet=True).output or "[]")
+    addresses = {
+        info["local"] for interface in interfaces for info in interface.get("addr_info", []) if "local" in info
+    }
+    return {address for address in addresses if not address.startswith("127.")}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _names(items: Iterable[str]) -> str:
+    return ", ".join(sorted(items)) or "none"

@@ -1,0 +1,60 @@
+"""What a boot says about itself: a line and a JSON object per step, a table, and one sentence if it failed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Iterable
+
+from podwright_bootstrap import contract, shell
+from podwright_bootstrap.node import Node
+
+CHANGED, UNCHANGED, SKIPPED, FAILED = "changed", "unchanged", "skipped", "failed"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one step went."""
+
+    step: str
+    outcome: str  # CHANGED | UNCHANGED | SKIPPED | FAILED
+    changes: list[str]
+    seconds: float
+    detail: str = ""  # why it was skipped or failed
+    hint: str = ""
+
+    def tell(self, node: Node) -> None:
+        """Write the human line and the machine's line."""
+        said = "; ".join([*self.changes, *([self.detail] if self.detail else [])])
+        shell.say(f"{self.step:<13} {self.outcome:<9} {self.seconds:6.1f} s  {said}".rstrip())
+        print(json.dumps({"event": "step", "host": node.hostname, "role": node.role, **asdict(self)}), flush=True)
+
+
+def table(results: list[Result]) -> str:
+    """All steps, and the sums on the last line."""
+    lines = [f"{'step':<13} {'outcome':<9} {'changes':>7} {'seconds':>8}"]
+    lines += [f"{r.step:<13} {r.outcome:<9} {len(r.changes):>7} {r.seconds:>8.1f}" for r in results]
+    steps = sum(result.outcome != SKIPPED for result in results)
+    changes = sum(len(result.changes) for result in results)
+    seconds = sum(result.seconds for result in results)
+    return "\n".join([*lines, f"{steps} steps, {changes} changes, {seconds:.1f} s"])
+
+
+def failure(step: str, why: object, *, host: str, hint: str) -> str:
+    """The one line that somebody reads first."""
+    line = f"FAILED on {host} at step {step}: {why}. What to do: {hint}. Log: {contract.PROVISIONING_LOG}"
+    return " ".join(line.split())
+
+
+def save(results: Iterable[Result]) -> None:
+    """Keep the results for ``--status``; of steps that did not run now, the earlier ones stay."""
+    kept = {result.step: result for result in (*load(), *results)}
+    shell.write_file(contract.BOOTSTRAP_JSON, json.dumps([asdict(result) for result in kept.values()], indent=2) + "\n")
+
+
+def load() -> list[Result]:
+    """The results of the last boot; none before the first, or if another version of this program wrote them."""
+    try:
+        return [Result(**item) for item in json.loads(contract.BOOTSTRAP_JSON.read_text())]
+    except (FileNotFoundError, ValueError, TypeError):
+        return []

@@ -1,0 +1,195 @@
+"""What the bootstrap does to a host: start a program, wait, write a file.
+
+Every wait is bounded, no file is ever half-written.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import random
+import re
+import signal
+import subprocess
+import tempfile
+import textwrap
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Callable, Iterator, Tuple, Type, TypeVar
+
+# How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
+PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
+TELL_EVERY_S = 30
+# Of a program's output, what belongs into one line about its failure; pip names a version it lacks as "(constraint)".
+TELLING = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGNORECASE)
+
+T = TypeVar("T")
+
+
+class BootstrapError(RuntimeError):
+    """Why the node cannot go on; ``hint`` says what to do about it. Trying again would not help."""
+
+    def __init__(self, why: str, *, hint: str = "") -> None:
+        super().__init__(why)
+        self.hint = hint
+
+
+class CommandError(BootstrapError):
+    """A program failed, did not end in time or is not there. Trying again may help."""
+
+
+class TimeLimitError(BootstrapError):
+    """A step used up its time."""
+
+
+def say(text: str) -> None:
+    """Write a line to the log."""
+    print(f"{datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ} {text}", flush=True)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a program ended, and what it wrote to stdout and stderr."""
+
+    exit_code: int
+    output: str
+
+    @property
+    def summary(self) -> str:
+        """The lines that tell most: the last ones that speak of a fault, else the last one."""
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        telling = [line for line in lines if TELLING.search(line)][-3:]
+        return " / ".join(telling or lines[-1:] or ["it printed nothing"])
+
+
+def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool = False) -> Outcome:
+    """Run a program to its end; its output goes to the log, unless ``quiet``.
+
+    Raises:
+        CommandError: it is not there, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
+    """
+    words = [str(word) for word in command]
+    if not quiet:
+        say(f"$ {' '.join(words)}")
+    # A file, not a pipe: a daemon that keeps it open does not keep us waiting.
+    with tempfile.TemporaryFile() as sink:
+        try:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        except FileNotFoundError as error:
+            raise CommandError(f"{words[0]}: no such program on this host") from error
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise CommandError(f"{_short(words)} did not end within {timeout_s:.0f} s") from error
+        finally:  # also when the step's time is up
+            _end(process)
+        sink.seek(0)
+        outcome = Outcome(process.returncode, sink.read().decode(errors="replace"))
+    for line in [] if quiet else outcome.output.splitlines():
+        say(f"  | {line}")
+    if check and outcome.exit_code:
+        raise CommandError(f"{_short(words)} failed (exit {outcome.exit_code}): {outcome.summary}")
+    return outcome
+
+
+def retry(action: Callable[[], T], *, attempts: int, pause_s: float, errors: Tuple[Type[Exception], ...]) -> T:
+    """Call ``action`` until it ends without one of ``errors``, at most ``attempts`` times; the pauses are jittered."""
+    for attempt in range(1, attempts):
+        try:
+            return action()
+        except errors as error:  # noqa: PERF203 (trying again is the point)
+            say(f"attempt {attempt} of {attempts}: {error}")
+            pause(pause_s)
+    return action()
+
+
+def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float, every_s: float = 2, hint: str = "") -> None:
+    """Wait until ``condition()`` holds, telling now and then what is waited for.
+
+    Raises:
+        BootstrapError: it did not within ``limit_s`` (times ``PATIENCE``).
+    """
+    limit_s *= PATIENCE
+    started, told = time.monotonic(), time.monotonic()
+    while not condition():
+        waited_s = time.monotonic() - started
+        if waited_s >= limit_s:
+            raise BootstrapError(f"waited {limit_s:.0f} s for {what}", hint=hint)
+        if time.monotonic() - told >= TELL_EVERY_S:
+            told = time.monotonic()
+            say(f"waiting for {what}: {waited_s:.0f} s of at most {limit_s:.0f} s")
+        pause(every_s)
+
+
+def pause(seconds: float) -> None:
+    """Sleep for about ``seconds``: many hosts that started together shall not ask together."""
+    time.sleep(seconds * random.uniform(0.5, 1.5) * min(PATIENCE, 1))  # noqa: S311 (jitter is no secret)
+
+
+@contextmanager
+def time_limit(limit_s: float) -> Iterator[None]:
+    """Interrupt the block, whatever it is doing, when it has run for ``limit_s``."""
+
+    def ring(_signal: int, _frame: object) -> None:
+        raise TimeLimitError(f"not done within its {limit_s:.0f} s")
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: str = "root") -> bool:
+    """Make ``path`` a file of this content, mode and owner; readers see the old or the new one, never a part.
+
+    Returns:
+        Whether anything had to be changed.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    user = find_user(owner)
+    if path.is_file() and path.read_bytes() == data:
+        status = path.stat()
+        if (status.st_mode & 0o7777, status.st_uid) == (mode, user.pw_uid):
+            return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+            os.fchmod(descriptor, mode)
+            os.fchown(descriptor, user.pw_uid, user.pw_gid)
+        Path(temporary).replace(path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return True
+
+
+def find_user(name: str) -> pwd.struct_passwd:
+    """The user's entry in passwd; ``BootstrapError`` if there is none."""
+    try:
+        return pwd.getpwnam(name)
+    except KeyError as error:
+        raise BootstrapError(f"this host has no user {name}", hint="use HyperPod's own image, which has it") from error
+
+
+def _short(words: list[str]) -> str:
+    """The command as it is named in an error; the log has all of it."""
+    text = " ".join([Path(words[0]).name, *words[1:]])
+    return textwrap.shorten(text, 100, placeholder=" …")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a program that still runs, with its children."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)

@@ -1,0 +1,30 @@
+"""The steps of a boot, one noun each. A step can be repeated: it changes only what is not yet as it should be."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Iterator
+
+from podwright_bootstrap.node import Node
+
+
+class Step(ABC):
+    """Something that must be true of a node; the first line of a step's docstring says what."""
+
+    name: str
+    whose = "every node"  # the nodes it is for, in words: told where it is skipped
+    hint: str  # what to do when it fails
+    time_limit_s: float
+    attempts = 1  # of the whole step, where trying again may help
+
+    def applies(self, node: Node) -> bool:  # noqa: ARG002 (for every node, unless a step knows better)
+        """Whether the step is for this node."""
+        return True
+
+    @abstractmethod
+    def apply(self, node: Node) -> Iterator[str]:
+        """Make it true; gives a phrase for each change, after it was made."""
+
+    @abstractmethod
+    def verify(self, node: Node) -> None:
+        """Prove that it is true; raises ``BootstrapError`` with what is not."""

@@ -1,0 +1,121 @@
+"""The training environment: one virtual environment on the shared file system, built once for the cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import shell
+from podwright_bootstrap.contract import COMPUTE, TrainingPayload
+from podwright_bootstrap.lock import locked
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.requirements import Requirements, sha256_of
+from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.steps import Step
+
+BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
+COMPLETE = ".complete"  # written last: an environment without it is a torso
+PIP_OPTIONS = ("--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off")
+
+
+class Environment(Step):
+    """The training environment named by the contract's hashes is there and can import the trainer."""
+
+    name = "environment"
+    # Never the controller: it is small, and it must not wait for nodes that in turn wait for its slurmctld.
+    whose = "compute nodes of clusters that train"
+    hint = "can the node reach the bucket (aws s3 ls) and the package index (pip download)? The log has their output"
+    time_limit_s = 2 * BUILD_LIMIT_S  # waiting for a builder that dies, then building
+
+    def applies(self, node: Node) -> bool:
+        """On compute nodes: whichever takes the lock first builds."""
+        return node.role == COMPUTE and node.environment is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Build it, unless it is complete or another host builds it."""
+        target, payload = _wanted(node)
+        marker = target / COMPLETE
+        with locked(target.with_name(f".{target.name}.lock"), limit_s=BUILD_LIMIT_S, unless=marker.exists) as mine:
+            if mine and not marker.exists():
+                _build(target, payload, region=node.parameters.region)
+                yield f"built {target}"
+
+    def verify(self, node: Node) -> None:
+        """Its own Python imports the trainer."""
+        target, _ = _wanted(node)
+        shell.run(_python(target), "-c", "import podwright_training", timeout_s=300)
+
+
+def _wanted(node: Node) -> tuple[Path, TrainingPayload]:
+    if node.environment is None or node.parameters.training is None:
+        raise BootstrapError("the contract names no training payload")
+    return node.environment, node.parameters.training
+
+
+def _build(target: Path, payload: TrainingPayload, *, region: str) -> None:
+    """Download, check, install, say so last. It is built where it stays: virtual environments cannot be moved."""
+    if target.exists():
+        shell.say(f"{target} was left incomplete: building it anew")
+        shutil.rmtree(target)
+    downloads = target / "downloads"
+    downloads.mkdir(parents=True)
+    wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, downloads, region=region)
+    lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, downloads, region=region)
+    shell.run(sys.executable, "-m", "venv", target, timeout_s=600)
+    wheels = _download(wheel, Requirements.parse(lock.read_text()), downloads, python=_python(target))
+    # Exactly the files that were checked, nothing looked up again.
+    files: tuple[str | Path, ...] = ("--no-deps", "--no-index", wheel, *wheels)
+    shell.run(_python(target), "-m", "pip", "install", *files, *PIP_OPTIONS, timeout_s=BUILD_LIMIT_S)
+    shell.run(_python(target), "-m", "pip", "check", timeout_s=300)
+    installed = {path.name: sha256_of(path) for path in (wheel, *wheels)}
+    shutil.rmtree(downloads)
+    content = {
+        "python": sys.version.split()[0],
+        "requirements_sha256": payload.requirements_sha256,
+        "wheels": installed,
+    }
+    shell.write_file(target / COMPLETE, json.dumps(content, indent=2) + "\n")
+
+
+def _python(target: Path) -> Path:
+    return target / "bin" / "python"
+
+
+def _fetch(uri: str, sha256: str, folder: Path, *, region: str) -> Path:
+    """Copy an object of the bucket to ``folder`` and prove that it is the one the cluster was deployed with."""
+    path = folder / uri.rsplit("/", 1)[-1]
+    command = ["aws", "s3", "cp", "--only-show-errors", *(["--region", region] if region else []), uri, str(path)]
+    shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
+    if sha256_of(path) != sha256:
+        raise BootstrapError(
+            f"{uri} has sha256 {sha256_of(path)}, the contract says {sha256}",
+            hint="somebody changed the bucket after the deployment: deploy the cluster stack again",
+        )
+    return path
+
+
+def _download(wheel: Path, requirements: Requirements, downloads: Path, *, python: Path) -> list[Path]:
+    """All that ``wheel`` needs, from the node's own package index, each file compared with the lock.
+
+    Wheels only: a source distribution would run its code before anybody has looked at its checksum.
+    """
+    constraints, folder = downloads / "constraints.txt", downloads / "wheels"
+    shell.write_file(constraints, requirements.constraints)
+    options = ("--only-binary", ":all:", "--constraint", constraints, "--dest", folder, *PIP_OPTIONS)
+    shell.retry(
+        lambda: shell.run(python, "-m", "pip", "download", *options, wheel, timeout_s=BUILD_LIMIT_S),
+        attempts=3,
+        pause_s=10,
+        errors=(CommandError,),
+    )
+    wheels = sorted(path for path in folder.iterdir() if path.name != wheel.name)
+    problems = requirements.strangers(wheels)
+    if problems:
+        raise BootstrapError(
+            f"{len(problems)} of {len(wheels)} downloaded packages are not those of the lock: {'; '.join(problems)}",
+            hint="the package index served other files than were locked: check its mirror, or lock again (make lock)",
+        )
+    return wheels

@@ -1,0 +1,40 @@
+"""The folder of the training runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Iterator
+
+from podwright_bootstrap import contract, shell
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+
+class Runs(Step):
+    """The job user has a folder for runs on the shared file system."""
+
+    name = "runs"
+    whose = "clusters with a shared file system"
+    hint = "is the shared file system writable, and has it space left (lfs df -h)?"
+    time_limit_s = 300
+
+    def applies(self, node: Node) -> bool:
+        """Where there is a shared file system."""
+        return node.has_shared
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Make the folder; any host may be first."""
+        folder, user = node.shared(contract.RUNS_DIRECTORY), shell.find_user(contract.JOB_USER)
+        if not folder.is_dir():
+            folder.mkdir(exist_ok=True)
+            yield f"made {folder}"
+        if folder.stat().st_uid != user.pw_uid:
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            yield f"gave {folder} to {contract.JOB_USER}"
+
+    def verify(self, node: Node) -> None:
+        """It is the job user's."""
+        folder = node.shared(contract.RUNS_DIRECTORY)
+        if folder.owner() != contract.JOB_USER:
+            raise BootstrapError(f"{folder} belongs to {folder.owner()}, not to {contract.JOB_USER}")

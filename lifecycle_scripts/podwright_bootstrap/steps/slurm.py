@@ -1,0 +1,154 @@
+"""Slurm's daemon for the node's role.
+
+https://slurm.schedmd.com/configless_slurm.html
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract, shell
+from podwright_bootstrap.contract import CONTROLLER, LOGIN
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.steps import Step
+
+SLURM_CONF = contract.SLURM_ROOT / "etc" / "slurm.conf"
+SCONTROL = contract.SLURM_ROOT / "bin" / "scontrol"
+CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort
+UNITS = Path("/etc/systemd/system")
+SLURMD_ENVIRONMENT = contract.STATE_DIRECTORY / "slurmd.env"
+
+# How long another host's part may take: the service writes slurm.conf late, a controller boots like we do.
+SLURM_CONF_LIMIT_S = 600
+CONTROLLER_LIMIT_S = 900
+DAEMON_LIMIT_S = 120
+
+
+class Slurm(Step):
+    """The daemon of the node's role runs now and after a reboot, the other one never, and the controller answers."""
+
+    name = "slurm"
+    hint = "systemctl status slurmctld slurmd, /var/log/slurm/ and journalctl -u slurmd say more"
+    time_limit_s = 1800
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Start one daemon, keep the other one off."""
+        return _controller() if node.role == CONTROLLER else _client(node)
+
+    def verify(self, node: Node) -> None:
+        """The daemon is active, the controller answers and knows this node."""
+        shell.run("systemctl", "is-active", _daemon(node), timeout_s=30)
+        shell.wait_until(_controller_is_up, what="slurmctld to answer scontrol ping", limit_s=DAEMON_LIMIT_S)
+        if node.role != CONTROLLER:
+            what = f"slurmctld to hear from {node.hostname}"
+            shell.wait_until(lambda: _responds(node.hostname), what=what, limit_s=DAEMON_LIMIT_S, hint=self.hint)
+
+
+def _controller() -> Iterator[str]:
+    """Never start slurmd here: configless slurmd would replace the controller's own slurm.conf."""
+    yield from _keep_off("slurmd")
+    shell.wait_until(
+        lambda: SLURM_CONF.is_file() and SLURM_CONF.stat().st_size > 0,
+        what=f"{SLURM_CONF}, which the service writes",
+        limit_s=SLURM_CONF_LIMIT_S,
+        hint="is this an image of HyperPod for Slurm, and is the cluster's orchestrator Slurm?",
+    )
+    yield from _keep_on("slurmctld")
+
+
+def _client(node: Node) -> Iterator[str]:
+    """Compute and login nodes get their configuration from the controllers."""
+    yield from _keep_off("slurmctld")
+    shell.wait_until(
+        lambda: any(_listens(address) for address in node.controllers),
+        what=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
+        limit_s=CONTROLLER_LIMIT_S,
+        hint="look at the controller's provisioning log; does the security group admit all traffic within itself?",
+    )
+    configured = list(_configure(node))
+    yield from configured
+    yield from _keep_on("slurmd", restart=bool(configured))
+    if node.role == LOGIN:
+        yield from _drain(node.hostname)
+
+
+def _configure(node: Node) -> Iterator[str]:
+    """Options go through the unit's own $SLURMD_OPTIONS: the last EnvironmentFile= wins, the unit stays as shipped."""
+    options = f"SLURMD_OPTIONS=--conf-server {','.join(node.controllers)}\n"
+    drop_in = UNITS / "slurmd.service.d" / "podwright.conf"
+    # Restart=: slurmd gives up when the controller is away for seconds, as when both reboot.
+    settings = f"[Service]\nEnvironmentFile={SLURMD_ENVIRONMENT}\nRestart=on-failure\nRestartSec=5\n"
+    for path, text in ((SLURMD_ENVIRONMENT, options), (drop_in, settings)):
+        if shell.write_file(path, text):
+            yield f"wrote {path}"
+
+
+def _keep_on(unit: str, *, restart: bool = False) -> Iterator[str]:
+    """Enabled and active; restarted where its configuration changed."""
+    if restart:
+        shell.run("systemctl", "daemon-reload", timeout_s=60)
+    if _is("is-enabled", unit) != "enabled":
+        shell.run("systemctl", "enable", unit, timeout_s=60)
+        yield f"enabled {unit}"
+    active = _is("is-active", unit) == "active"
+    if restart or not active:
+        shell.run("systemctl", "restart", unit, timeout_s=DAEMON_LIMIT_S)
+        yield f"{'restarted' if active else 'started'} {unit}"
+
+
+def _keep_off(unit: str) -> Iterator[str]:
+    """Stopped and masked. HyperPod's image has its units where masks go: such a file is moved aside."""
+    if _is("is-enabled", unit) == "masked":
+        return
+    shell.run("systemctl", "disable", "--now", unit, timeout_s=60, check=False)
+    file = UNITS / f"{unit}.service"
+    if file.exists():
+        file.rename(file.with_name(f"{file.name}.masked-by-podwright"))
+    shell.run("systemctl", "mask", unit, timeout_s=60)
+    yield f"masked {unit}"
+
+
+def _drain(hostname: str) -> Iterator[str]:
+    """HyperPod puts every node into partition dev; a login node must not get jobs."""
+    shell.wait_until(lambda: _responds(hostname), what=f"slurmctld to hear from {hostname}", limit_s=DAEMON_LIMIT_S)
+    if "DRAIN" not in _state(hostname):
+        shell.run(
+            SCONTROL, "update", f"NodeName={hostname}", "State=DRAIN", "Reason=podwright: login node", timeout_s=30
+        )
+        yield f"drained {hostname}: login nodes take no jobs"
+
+
+def _daemon(node: Node) -> str:
+    return "slurmctld" if node.role == CONTROLLER else "slurmd"
+
+
+def _is(question: str, unit: str) -> str:
+    return shell.run("systemctl", question, unit, timeout_s=30, check=False, quiet=True).output.strip()
+
+
+def _listens(address: str) -> bool:
+    try:
+        socket.create_connection((address, CONTROLLER_PORT), timeout=3).close()
+    except OSError:
+        return False
+    return True
+
+
+def _controller_is_up() -> bool:
+    return " is UP" in shell.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True).output
+
+
+def _responds(hostname: str) -> bool:
+    """Slurm knows the node and has heard from it. That it is drained or down is somebody's decision, not ours."""
+    state = _state(hostname)
+    return bool(state) and not {"UNKNOWN", "NOT_RESPONDING"} & set(state) and not state[0].endswith("*")
+
+
+def _state(hostname: str) -> list[str]:
+    """The node's state and flags, as in IDLE+DRAIN; empty if Slurm does not know the node."""
+    shown = shell.run(SCONTROL, "show", "node", "-o", hostname, timeout_s=30, check=False, quiet=True)
+    match = re.search(r"\bState=(\S+)", shown.output)
+    return match.group(1).split("+") if match else []

@@ -1,0 +1,135 @@
+"""SSH between the nodes for the job user: one key pair for the cluster, every host's key known to all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract, shell
+from podwright_bootstrap.lock import locked
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+HOST_KEY = Path("/etc/ssh/ssh_host_ed25519_key.pub")
+CLIENT = Path("/etc/ssh/ssh_config")
+OUR_PART = Path("/etc/ssh/ssh_config.d/podwright.conf")
+INCLUDE = f"Include {OUR_PART.parent}/*.conf"  # Debian's and Ubuntu's own line
+KEY_NAME = "id_ed25519"
+
+
+class Ssh(Step):
+    """The job user can log in from each node to each other one, and every host key is checked."""
+
+    name = "ssh"
+    whose = "clusters with a shared file system"
+    hint = "is the shared file system writable by root, and is OpenSSH's client on the image?"
+    time_limit_s = 300
+
+    def applies(self, node: Node) -> bool:
+        """Keys go from node to node through the shared file system."""
+        return node.has_shared
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Make the cluster's key pair if nobody has, install it, publish this host's key."""
+        keys = node.shared(contract.KEYS_DIRECTORY)
+        private, known_hosts = keys / KEY_NAME, keys / "known_hosts"
+        keys.mkdir(exist_ok=True)
+        if _make_key_once(private, node):
+            yield f"made the cluster's key pair {private}"
+        yield from _install(private)
+        if not HOST_KEY.exists():
+            shell.run("ssh-keygen", "-A", timeout_s=60)
+            yield "made this host's keys"
+        if _publish(node, known_hosts):
+            yield f"published this host's key in {known_hosts}"
+        yield from _look_into(known_hosts)
+
+    def verify(self, node: Node) -> None:
+        """The private key opens, this host is known by name and address, and ssh looks there."""
+        known_hosts = node.shared(contract.KEYS_DIRECTORY) / "known_hosts"
+        _public(_home() / KEY_NAME)
+        for name in (node.hostname, node.address):
+            shell.run("ssh-keygen", "-F", name, "-f", known_hosts, timeout_s=30, quiet=True)
+        settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output
+        if str(known_hosts) not in settings:
+            raise BootstrapError(
+                f"ssh does not look into {known_hosts}", hint=f"what in {CLIENT} is before its Include?"
+            )
+
+
+def _make_key_once(private: Path, node: Node) -> bool:
+    """Whoever links the file first has made the key; all others use it."""
+    if private.exists():
+        return False
+    with tempfile.TemporaryDirectory(dir=private.parent, prefix=".new-") as folder:  # 0700
+        candidate = Path(folder) / KEY_NAME
+        comment = f"{contract.JOB_USER}@{node.parameters.cluster_name}"
+        shell.run(
+            "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", candidate, timeout_s=60, quiet=True
+        )
+        with candidate.open("rb") as file:
+            os.fsync(file.fileno())
+        try:
+            os.link(candidate, private)
+        except FileExistsError:
+            return False
+    return True
+
+
+def _install(private: Path) -> Iterator[str]:
+    """Put the pair into the job user's home and let it in."""
+    folder, user = _home(), shell.find_user(contract.JOB_USER)
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700)
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        yield f"made {folder}"
+    public = _public(private)
+    authorized = folder / "authorized_keys"
+    lines = authorized.read_text().splitlines() if authorized.exists() else []
+    if public not in lines:
+        lines.append(public)
+    for path, content, mode in (
+        (folder / KEY_NAME, private.read_text(), 0o600),
+        (folder / f"{KEY_NAME}.pub", public + "\n", 0o644),
+        (authorized, "\n".join(lines) + "\n", 0o600),
+    ):
+        if shell.write_file(path, content, mode=mode, owner=contract.JOB_USER):
+            yield f"wrote {path}"
+
+
+def _publish(node: Node, known_hosts: Path) -> bool:
+    """Replace what all nodes know about this host: a replaced node of the same name has a new key."""
+    kind, key = HOST_KEY.read_text().split()[:2]
+    line = f"{node.hostname},{node.address} {kind} {key}"
+    if line in _lines(known_hosts):
+        return False
+    with locked(known_hosts.with_name(".known_hosts.lock"), limit_s=120):
+        mine = {node.hostname, node.address}
+        others = [other for other in _lines(known_hosts) if not mine & set(other.split()[0].split(","))]
+        return shell.write_file(known_hosts, "\n".join([*others, line]) + "\n")
+
+
+def _look_into(known_hosts: Path) -> Iterator[str]:
+    """Tell the host's ssh client, for every user, where the cluster's host keys are."""
+    if shell.write_file(OUR_PART, f"GlobalKnownHostsFile /etc/ssh/ssh_known_hosts {known_hosts}\n"):
+        yield f"wrote {OUR_PART}"
+    if INCLUDE not in _lines(CLIENT):
+        text = CLIENT.read_text() if CLIENT.exists() else ""
+        shell.write_file(CLIENT, f"{INCLUDE}\n{text}")  # at the top: a Host block would swallow it
+        yield f"included {OUR_PART.parent} in {CLIENT}"
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line] if path.exists() else []
+
+
+def _public(private: Path) -> str:
+    """The public half, which needs no file of its own to be trusted."""
+    return shell.run("ssh-keygen", "-y", "-P", "", "-f", private, timeout_s=30, quiet=True).output.strip()
+
+
+def _home() -> Path:
+    return Path(shell.find_user(contract.JOB_USER).pw_dir) / ".ssh"

@@ -1,0 +1,5 @@
+"""``python -m podwright``."""
+
+from podwright.cli import main
+
+raise SystemExit(main())

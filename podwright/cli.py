@@ -1,0 +1,147 @@
+"""The command line. A command is one function and, beside it, the arguments it takes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from io import TextIOWrapper
+from pathlib import Path
+
+from podwright import findings, settings
+from podwright.check import check, codes
+from podwright.explain import keys
+
+OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
+Subparsers = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for what add_subparsers returns
+Command = Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; gives the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a source line may hold what the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        options = _parser().parse_args(arguments)
+        status = options.command(options)
+        sys.stdout.flush()
+    except findings.UnreadableFileError as error:
+        print(f"podwright: {error}", file=sys.stderr)
+        return UNREADABLE
+    except findings.ConfigError as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # `podwright explain | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="podwright", description="One YAML file in, a cluster and a trained model out."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for add in (_add_check, _add_explain, _add_rehearse):
+        add(commands)
+    return parser
+
+
+# ---- check -------------------------------------------------------------------------------------
+
+
+def _add_check(commands: Subparsers) -> None:
+    parser = commands.add_parser("check", help="say everything that is wrong with a settings file")
+    _add_file(parser)
+    parser.add_argument("--json", action="store_true", help="findings for machines")
+    parser.add_argument("--strict", action="store_true", help="a warning is a failure too")
+    parser.set_defaults(command=_check)
+
+
+def _check(options: argparse.Namespace) -> int:
+    report = check(options.file)
+    failing = {findings.Level.ERROR, findings.Level.WARNING} if options.strict else {findings.Level.ERROR}
+    status = FAILED if any(finding.level in failing for finding in report.findings) else OK
+    if options.json:
+        print(findings.to_json(report.findings))
+        return status
+    findings.write(report.findings, file=options.file, text=report.document.text, stream=sys.stdout)
+    print(f"{options.file}: {findings.summary(report.findings) or 'nothing to complain about'}")
+    return status
+
+
+# ---- explain -----------------------------------------------------------------------------------
+
+
+def _add_explain(commands: Subparsers) -> None:
+    parser = commands.add_parser("explain", help="what each key of a settings file, or a finding's code, means")
+    parser.add_argument("key", nargs="?", metavar="KEY", help="such as network, lustre.capacity_gib or zone-in-region")
+    parser.set_defaults(command=_explain)
+
+
+def _explain(options: argparse.Namespace) -> int:
+    meanings = codes()
+    if options.key in meanings:
+        print(f"{options.key}\n    {meanings[options.key]}")
+        return OK
+    everything = list(keys())
+    wanted = [key for key in everything if options.key is None or _is_at(key.name, options.key)]
+    for key in wanted:
+        print(key)
+    if wanted:
+        return OK
+    similar = get_close_matches(options.key, [*(key.name for key in everything), *meanings], n=3)
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "`podwright explain` lists all keys"
+    print(f"podwright: no key or code {options.key!r}: {hint}", file=sys.stderr)
+    return UNREADABLE
+
+
+def _is_at(name: str, wanted: str) -> bool:
+    """Whether a key is the wanted one or below it; ``[]`` and ``[3]`` need not be written."""
+    plain = name.replace("[]", "")
+    wanted = "".join(part.split("]")[-1] for part in wanted.split("["))
+    return plain == wanted or plain.startswith(f"{wanted}.")
+
+
+# ---- rehearse ----------------------------------------------------------------------------------
+
+
+def _add_rehearse(commands: Subparsers) -> None:
+    parser = commands.add_parser("rehearse", help="do everything on this machine: deploy, train, lose a host, destroy")
+    _add_file(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
+    parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
+    parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and say what it was")
+    parser.set_defaults(command=_rehearse)
+
+
+def _rehearse(options: argparse.Namespace) -> int:
+    from podwright.rehearsal import command  # noqa: PLC0415 — boto3 and moto take longer to load than a check takes
+
+    if options.clean:
+        return command.clean()
+    return command.rehearse(options.file, as_json=options.json, keep=options.keep)
+
+
+# ---- for every command -------------------------------------------------------------------------
+
+
+def _add_file(parser: argparse.ArgumentParser) -> None:
+    """The settings file as the first argument."""
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        default=settings.config_path(),
+        metavar="FILE",
+        help=f"default: ${settings.CONFIG_VARIABLE}, else {settings.DEFAULT_CONFIG}",
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,71 @@
+"""What is left in the account beyond what a fresh one has, asked of the services themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jmespath
+
+
+@dataclass(frozen=True)
+class Query:
+    """One listing call; ``expression`` (JMESPath) picks the ids of what a fresh account does not have."""
+
+    type_name: str
+    service: str
+    operation: str
+    expression: str
+    arguments: dict[str, str] = field(default_factory=dict)
+
+
+BUCKETS = Query("AWS::S3::Bucket", "s3", "list_buckets", "Buckets[].Name")
+OBJECTS = "[Versions, DeleteMarkers][][].[Key, VersionId]"
+
+QUERIES = (
+    Query("AWS::SageMaker::Cluster", "sagemaker", "list_clusters", "ClusterSummaries[].ClusterName"),
+    Query("AWS::FSx::FileSystem", "fsx", "describe_file_systems", "FileSystems[].FileSystemId"),
+    Query("AWS::EC2::VPC", "ec2", "describe_vpcs", "Vpcs[?!IsDefault].VpcId"),
+    Query("AWS::EC2::Subnet", "ec2", "describe_subnets", "Subnets[?!DefaultForAz].SubnetId"),
+    Query("AWS::EC2::NatGateway", "ec2", "describe_nat_gateways", "NatGateways[?State!='deleted'].NatGatewayId"),
+    Query("AWS::EC2::EIP", "ec2", "describe_addresses", "Addresses[].AllocationId"),
+    Query("AWS::EC2::InternetGateway", "ec2", "describe_internet_gateways", "InternetGateways[].InternetGatewayId"),
+    Query("AWS::EC2::VPCEndpoint", "ec2", "describe_vpc_endpoints", "VpcEndpoints[?State!='deleted'].VpcEndpointId"),
+    Query("AWS::EC2::NetworkInterface", "ec2", "describe_network_interfaces", "NetworkInterfaces[].NetworkInterfaceId"),
+    # A VPC's default group and main route table live and die with it.
+    Query(
+        "AWS::EC2::SecurityGroup", "ec2", "describe_security_groups", "SecurityGroups[?GroupName!='default'].GroupId"
+    ),
+    Query("AWS::EC2::RouteTable", "ec2", "describe_route_tables", "RouteTables[?!Associations[?Main]].RouteTableId"),
+    Query("AWS::EC2::FlowLog", "ec2", "describe_flow_logs", "FlowLogs[].FlowLogId"),
+    Query("AWS::IAM::Role", "iam", "list_roles", "Roles[?!starts_with(Path, '/aws-service-role/')].RoleName"),
+    Query("AWS::IAM::ManagedPolicy", "iam", "list_policies", "Policies[].Arn", {"Scope": "Local"}),
+    Query("AWS::IAM::InstanceProfile", "iam", "list_instance_profiles", "InstanceProfiles[].InstanceProfileName"),
+    Query("AWS::Logs::LogGroup", "logs", "describe_log_groups", "logGroups[].logGroupName"),
+    BUCKETS,
+)
+
+
+def remaining(client: Callable[[str], Any]) -> list[str]:
+    """Type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a boto3 client of a service's name."""
+    client = cache(client)  # making one takes longer than the call
+    found = [f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)]
+    return found + list(_objects(client("s3")))
+
+
+def _objects(s3: Any) -> Iterator[str]:
+    """Every version of every object, and delete markers: they keep a bucket from being deleted."""
+    for bucket in _ids(s3, BUCKETS):
+        for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
+            for key, version in jmespath.search(OBJECTS, page) or []:
+                yield f"AWS::S3::Object s3://{bucket}/{key}" + (f"?versionId={version}" if version != "null" else "")
+
+
+def _ids(client: Any, query: Query) -> list[str]:
+    if client.can_paginate(query.operation):
+        pages = client.get_paginator(query.operation).paginate(**query.arguments)
+    else:
+        pages = [getattr(client, query.operation)(**query.arguments)]
+    return [resource for page in pages for resource in jmespath.search(query.expression, page) or []]

@@ -1,0 +1,33 @@
+"""Where moto's answer differs from AWS's in a way that Terraform or a policy of ours notices."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from moto.ec2.models.security_groups import SecurityGroupRule
+from moto.iam.access_control import IAMPolicy, PermissionResult
+from moto.s3.models import FakeBucket
+
+# The loopback stands for TLS: statements about requests without it never apply.
+WITHOUT_TLS = {"Bool": {"aws:SecureTransport": "false"}}
+
+
+def install() -> None:
+    """Have moto answer as AWS does."""
+    FakeBucket.get_permission = _permission
+    SecurityGroupRule.description = property(_description)
+
+
+def _permission(bucket: Any, action: str, resource: str) -> Any:
+    """What the bucket's policy says of an action. moto reads no conditions: "deny without TLS" would deny everything."""
+    if bucket.policy is None:
+        return PermissionResult.NEUTRAL
+    policy = json.loads(bucket.policy)
+    policy["Statement"] = [item for item in policy["Statement"] if item.get("Condition") != WITHOUT_TLS]
+    return IAMPolicy(json.dumps(policy)).is_action_permitted(action, resource)
+
+
+def _description(rule: Any) -> str | None:
+    """A rule's description, which moto forgets when the rule's peer is a security group."""
+    return rule.ip_range.get("Description") or rule.source_group.get("Description")

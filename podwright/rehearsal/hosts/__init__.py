@@ -1,0 +1,1 @@
+"""Hosts on one machine: Linux namespaces, a node image and the small programs that run in them."""

@@ -1,0 +1,63 @@
+"""Holds a cluster's pid, mount and network namespaces, and ends with its owner, however that ends.
+
+Hosts are started inside this process's pid namespace, of which it is PID 1: when it ends, the kernel kills every
+process of every host, and with the last of them go the mounts and the network. There is nothing else to clean up.
+
+    unshare --mount --net --pid --fork … anchor.py DIRECTORY
+
+Standard input is a socket to the owner. It reads {"image", "gateway", "port"}, answers {"pid"} together with a socket
+that listens on the gateway's address inside the cluster's network, and then waits for the end of the connection.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+FABRIC = "fabric"  # below DIRECTORY: a tmpfs with a copy of the image and the hosts' disks, seen only in here
+
+
+def main() -> None:
+    """Set up, answer, wait."""
+    owner = socket.socket(fileno=sys.stdin.fileno())
+    request = json.loads(owner.recv(65536))
+    make_network(request["gateway"])
+    make_disks(Path(sys.argv[1]) / FABRIC, image=request["image"])
+    address = str(ipaddress.ip_interface(request["gateway"]).ip)
+    with socket.create_server((address, request["port"])) as listener:
+        answer = json.dumps({"pid": int(os.readlink("/proc/self"))})  # this is still the machine's /proc
+        socket.send_fds(owner, [answer.encode()], [listener.fileno()])
+    owner.recv(1)
+
+
+def make_network(gateway: str) -> None:
+    """A bridge with the gateway's address; whatever is not on it is answered "network unreachable", at once."""
+    for setting in ("all", "default"):
+        ipv6 = Path(f"/proc/sys/net/ipv6/conf/{setting}/disable_ipv6")
+        if ipv6.exists():
+            ipv6.write_text("1")
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    commands = f"""
+        link set lo up
+        link add br0 type bridge forward_delay 0
+        addr add {gateway} dev br0
+        link set br0 up
+        route add unreachable default
+    """
+    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
+
+
+def make_disks(fabric: Path, *, image: str) -> None:
+    """A copy of the image in memory: overlayfs refuses a lower layer that lies below another lower layer, the root."""
+    fabric.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(fabric)], check=True)
+    subprocess.run(["cp", "-a", image, str(fabric / "image")], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Turns fresh namespaces into a host: its own root, devices, network and files, then becomes its PID 1 (init.py).
+
+    unshare --mount --net --uts --ipc --pid --fork … host.py DIRECTORY HOSTNAME
+
+Prints its process id as the machine sees it, then reads its description (fabric.HostDescription as JSON) from
+standard input: by then the owner has put eth0 into the network namespace.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pwd
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+LINKS = {
+    "ptmx": "pts/ptmx",
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+}
+# A host runs as the machine's root: what would change the machine's kernel is read-only.
+READ_ONLY = ("proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs")
+
+
+def main() -> None:
+    """Build the host and become its init."""
+    print(os.readlink("/proc/self"), flush=True)  # this is still the machine's /proc
+    description = json.load(sys.stdin)
+    os.umask(0o022)
+    root = Path(sys.argv[1]) / "root"
+    build_root(Path(sys.argv[1]), root)
+    make_devices(root / "dev", accelerators=description["accelerators"])
+    for source, target in description["binds"]:
+        bind_read_only(source, root / target.lstrip("/"))
+    mount("--bind", description["shared"], root / "opt/rehearsal/lustre")
+    socket.sethostname(description["hostname"])
+    set_up_network(description["interface"], description["gateway"])
+    enter(root)
+    for path, file in description["files"].items():
+        write(Path(path), file)
+    os.execv("/usr/bin/python3", ["python3", "-I", "/opt/rehearsal/init.py"])  # noqa: S606 -- it is to take our place
+
+
+def mount(*arguments: str | Path) -> None:
+    """Run mount(8)."""
+    subprocess.run(["mount", *map(str, arguments)], check=True)
+
+
+def build_root(disk: Path, root: Path) -> None:
+    """An overlay: the machine's root, the node image, this host's disk. Relative names: a path may hold a colon."""
+    for name in ("upper", "work", "root"):
+        (disk / name).mkdir(parents=True)
+    os.chdir(disk)
+    mount("-t", "overlay", "-o", "lowerdir=../image:/,upperdir=upper,workdir=work", "overlay", "root")
+    mount("-t", "proc", "-o", "nosuid,nodev,noexec", "proc", root / "proc")
+    mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", root / "sys")
+    for name, mode in {"dev": "755", "run": "755", "tmp": "1777", "var/tmp": "1777"}.items():
+        mount("-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", root / name)
+    for name in READ_ONLY:
+        if (root / name).exists():
+            bind_read_only(root / name, root / name)
+    (root / "run/rehearsal/processes").mkdir(parents=True)
+    (root / "run/rehearsal/lustre").touch()
+    (root / "run/lock").mkdir(mode=0o1777)
+
+
+def make_devices(dev: Path, *, accelerators: int) -> None:
+    """The usual ones, and twins of /dev/null for the accelerators: Slurm wants a file per GPU."""
+    for name, (major, minor) in (
+        DEVICES | {f"nvidia{index}": DEVICES["null"] for index in range(accelerators)}
+    ).items():
+        os.mknod(dev / name, stat.S_IFCHR, os.makedev(major, minor))
+        (dev / name).chmod(0o666)
+    for name, target in LINKS.items():
+        (dev / name).symlink_to(target)
+    for name, kind, options in (("pts", "devpts", "newinstance,ptmxmode=0666,mode=620"), ("shm", "tmpfs", "mode=1777")):
+        (dev / name).mkdir()
+        mount("-t", kind, "-o", options, kind, dev / name)
+
+
+def bind_read_only(source: str | Path, target: Path) -> None:
+    """Show a folder or file of the machine at `target`."""
+    if Path(source).is_dir():
+        target.mkdir(parents=True, exist_ok=True)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.touch()
+    mount("--bind", source, target)
+    mount("-o", "remount,ro,bind", target)
+
+
+def set_up_network(interface: str, gateway: str) -> None:
+    """eth0 with the host's address. The default route leads nowhere, but lets a script ask which address is its own."""
+    commands = f"""
+        link set lo up
+        addr add {interface} dev eth0
+        link set eth0 up
+        route add default via {gateway}
+    """
+    subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
+
+
+def enter(root: Path) -> None:
+    """Leave the machine's root behind for good."""
+    os.chdir(root)
+    Path(".old").mkdir()
+    subprocess.run(["pivot_root", ".", ".old"], check=True)
+    os.chroot(".")
+    os.chdir("/")
+    subprocess.run(["umount", "--lazy", "/.old"], check=True)
+    Path("/.old").rmdir()
+
+
+def write(path: Path, file: dict[str, Any]) -> None:
+    """Write one of the files a node has before any script runs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # /etc/resolv.conf may be a link
+    path.write_bytes(base64.b64decode(file["content"]))
+    path.chmod(file["mode"])
+    account = pwd.getpwnam(file["owner"])  # not shutil.chown: it would import from the root that is gone
+    os.chown(path, account.pw_uid, account.pw_gid)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A Python project as a wheel that is the same, byte for byte, whenever and wherever its sources are the same."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
+EARLIEST_ZIP_DATE = "315532800"  # 1980-01-01, https://reproducible-builds.org/docs/source-date-epoch/
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+
+
+class WheelError(RuntimeError):
+    """The project cannot be built; the message ends with what the build said."""
+
+
+def build_wheel(project: Path, *, cache: Path) -> Path:
+    """Build the project in a folder, or give the wheel that was built of the same sources before.
+
+    Offline: setuptools is asked directly, as pip would with ``--no-build-isolation``. The folder itself stays clean.
+
+    Raises:
+        WheelError: the build failed.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        sources = Path(temporary) / "sources"
+        shutil.copytree(project, sources, ignore=NOT_SOURCES, copy_function=_copy)
+        folder = cache / _digest(sources)
+        if not folder.is_dir():
+            _build(sources, folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _copy(source: str, target: str) -> str:
+    """Copy without the mode, which a wheel keeps and which is another under another umask."""
+    shutil.copyfile(source, target)
+    Path(target).chmod(0o644)
+    return target
+
+
+def _digest(sources: Path) -> str:
+    digest = hashlib.sha256(f"setuptools {version('setuptools')}".encode())
+    for file in sorted(path for path in sources.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        digest.update(f"\0{file.relative_to(sources).as_posix()}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def _build(sources: Path, folder: Path) -> None:
+    """Build beside the folder and rename, so that the folder is there completely or not at all."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
+        target = Path(temporary) / "wheel"
+        target.mkdir()
+        build = subprocess.run(
+            [sys.executable, "-I", "-c", BUILD, str(target)],
+            cwd=sources,
+            env={**os.environ, "SOURCE_DATE_EPOCH": EARLIEST_ZIP_DATE},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if build.returncode:
+            last_lines = "\n".join(build.stderr.splitlines()[-10:])
+            raise WheelError(f"setuptools cannot build {sources.name} into a wheel:\n{last_lines}")
+        target.rename(folder)

@@ -1,0 +1,50 @@
+"""A host boots: what is there afterwards, for each role, and that a second boot changes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from podwright_bootstrap.contract import NodeRecord
+
+pytestmark = pytest.mark.hosts
+
+
+def test_compute_node_has_everything_before_it_takes_jobs(make_host, cloud):
+    """A compute node mounts, builds, records itself and starts slurmd last."""
+    host = make_host()
+    boot = host.boot()
+    assert boot.exit_code == 0, boot.output
+    assert list(boot.results)[-1] == "slurm"
+    record = NodeRecord.from_json(host.read("opt/podwright/node.json"))
+    assert (record.role, record.partition, record.accelerators_per_node) == ("compute", "gpu", 4)
+    assert record.partitions["gpu"].accelerator_name == "A10G"
+    assert Path(str(record.environment)).name == cloud.environment.name
+    assert (cloud.environment / ".complete").exists()
+    assert host.read("opt/podwright/slurmd.env") == "SLURMD_OPTIONS=--conf-server 10.1.0.10\n"
+    assert (cloud.shared / "runs").stat().st_uid == 1000
+    assert (host.disk / "home/ubuntu/.ssh/id_ed25519").stat().st_mode & 0o777 == 0o600
+
+
+def test_second_boot_changes_nothing(make_host):
+    """After any number of boots the host is as after the first."""
+    for role in ("compute", "controller", "login"):
+        boot = make_host(role=role, address="10.1.0.6" if role == "login" else "10.1.0.5").boot(
+            "./on_create.sh && ./on_create.sh"
+        )
+        assert boot.exit_code == 0, boot.output
+        assert ", 0 changes, " not in boot.summaries[0]
+        assert ", 0 changes, " in boot.summaries[1]
+
+
+def test_controller_waits_for_nobody(make_host, cloud):
+    """The controller boots alone: it neither builds nor waits for the environment, and never starts slurmd."""
+    host = make_host(role="controller")
+    boot = host.boot(controller_listens=False)
+    assert boot.exit_code == 0, boot.output
+    assert boot.results["environment"]["outcome"] == "skipped"
+    assert json.loads(host.read("opt/podwright/node.json"))["environment"].endswith(cloud.environment.name)
+    assert "systemctl restart slurmctld" in host.calls
+    assert not any(call.startswith("systemctl") and call.endswith("start slurmd") for call in host.calls)

@@ -1,0 +1,117 @@
+"""One node image for all tests of the cluster stand-in, and a small cluster per module."""
+
+from __future__ import annotations
+
+import http.server
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal.slurm import Node, SlurmStandIn, build_image, why_not
+
+CHECKOUT = Path(__file__).parents[2]
+LUSTRE_SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
+ON_CREATE = f"""#!/bin/bash
+set -euo pipefail
+echo "boot of $(hostname)"
+mkdir -p /fsx
+mount -t lustre -o noatime,flock {LUSTRE_SOURCE} /fsx
+mkdir -p -m 1777 /fsx/work
+read -r controller < controller_ip
+if [[ $(hostname -i) == "$controller" ]]; then
+  systemctl enable --now slurmctld
+else
+  echo "SLURMD_OPTIONS=--conf-server $controller" > /etc/default/slurmd
+  systemctl daemon-reload
+  until timeout 1 bash -c "exec 3<>/dev/tcp/$controller/6817"; do sleep 0.1; done
+  systemctl enable --now slurmd
+fi
+echo "booted"
+"""
+
+
+@pytest.fixture(scope="session")
+def node_image() -> Path:
+    """The node image, kept in the checkout's cache between runs."""
+    if why := why_not():
+        pytest.skip(why)
+    image = CHECKOUT / ".cache/podwright/node-image"
+    build_image(image)
+    return image
+
+
+@pytest.fixture(scope="session")
+def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lifecycle scripts that mount the file system and start Slurm."""
+    folder = tmp_path_factory.mktemp("lifecycle")
+    (folder / "on_create.sh").write_text(ON_CREATE)
+    (folder / "controller_ip").write_text("10.0.16.5\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def web_server() -> Iterator[tuple[str, int]]:
+    """An HTTP server on this machine's loopback that answers every GET with "hello from the machine"."""
+
+    class Hello(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"hello from the machine")
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hello) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield "127.0.0.1", server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def make_stand_in(node_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., SlurmStandIn]]:
+    """Make stand-ins of a controller and two compute nodes, not started; all are stopped in the end."""
+    made: list[SlurmStandIn] = []
+    numbers = itertools.count(1)
+
+    def make(**changes: object) -> SlurmStandIn:
+        directory = tmp_path_factory.mktemp(f"cluster-{next(numbers)}")
+        arguments = {
+            "directory": directory,
+            "image": node_image,
+            "cluster_name": "demo",
+            "cluster_arn": "arn:aws:sagemaker:us-west-2:111122223333:cluster/abcdefghijkl",
+            "subnet_cidr": "10.0.16.0/20",
+            "nodes": [node("ip-10-0-16-5", role="controller"), node("ip-10-0-16-6"), node("ip-10-0-16-7")],
+            "shared": directory / "fsx",
+        }
+        made.append(SlurmStandIn(**{**arguments, **changes}))
+        return made[-1]
+
+    yield make
+    for stand_in in made:
+        stand_in.stop()
+
+
+def node(hostname: str, role: str = "compute") -> Node:
+    """A node of the test cluster; compute nodes have two accelerators."""
+    compute = role == "compute"
+    return Node(
+        hostname=hostname,
+        private_ip=hostname.removeprefix("ip-").replace("-", "."),
+        instance_id=f"i-of-{hostname}",
+        instance_group="workers" if compute else role,
+        instance_type="ml.g5.12xlarge" if compute else "ml.m5.xlarge",
+        role=role,
+        partition="gpu" if compute else None,
+        accelerators=2 if compute else 0,
+        vcpus=48,
+        memory_mib=190_000,
+    )

@@ -1,0 +1,97 @@
+"""The whole path, from cluster.yaml to a model Hugging Face loads, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from podwright.rehearsal.run import DIRECTORY, MAX_STEPS
+from podwright.rehearsal.supplies import CHECKOUT
+from podwright_training import checkpoint
+from podwright_training.run import RunFolder
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform, pytest.mark.timeout(1800)]
+PODWRIGHT = [sys.executable, "-m", "podwright.cli", "rehearse"]
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PODWRIGHT, *arguments], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str, Any]]:
+    assert process.stdout is not None
+    seen: list[dict[str, Any]] = []
+    for line in process.stdout:
+        seen.append(json.loads(line))
+        if wanted.items() <= seen[-1].items():
+            return seen
+    pytest.fail(f"{wanted} never came; the last lines were {seen[-5:]}")
+
+
+def test_an_interrupted_rehearsal_leaves_nothing() -> None:
+    """SIGINT while the hosts boot ends every process, namespace and mount, and --clean finds nothing."""
+    process = start("cluster.yaml", "--json")
+    lines_until(process, event="began", step="bootstrap")
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert "nothing was left" in cleaned.stdout
+    assert str(DIRECTORY) not in Path("/proc/mounts").read_text()
+
+
+@pytest.fixture(scope="module")
+def rehearsed() -> dict[str, Any]:
+    """The summary of a rehearsal that ran to its end."""
+    process = start("cluster.yaml", "--json")
+    seen = lines_until(process, event="summary")
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    return seen[-1]
+
+
+@pytest.fixture(scope="module")
+def run_folder(rehearsed: dict[str, Any]) -> RunFolder:
+    """The run folder of that rehearsal."""
+    assert rehearsed
+    return RunFolder(DIRECTORY / "fsx" / "runs" / "rehearsal")
+
+
+def test_a_rehearsal_goes_all_the_way(rehearsed: dict[str, Any]) -> None:
+    """Terraform applies and then wants nothing, nodes are idle, a second boot changes nothing, nothing is left."""
+    assert int(rehearsed["resources applied"]) > 20
+    assert rehearsed["second plan"] == "No changes"
+    assert rehearsed["nodes idle"] == "2 of 2"
+    assert rehearsed["bootstrap again"] == "0 changes"
+    assert rehearsed["resources left"] == "0"
+
+
+def test_training_survives_the_lost_host(run_folder: RunFolder) -> None:
+    """The job started twice, went on from its newest checkpoint, and did every step."""
+    first, second = run_folder.events("start")
+    assert first["step"] == 0
+    assert second["step"] > 0
+    assert second["world_size"] == first["world_size"] == 4
+    assert {event["step"] for event in run_folder.events("train")} == set(range(1, MAX_STEPS + 1))
+
+
+def test_the_model_loads_and_agrees(run_folder: RunFolder) -> None:
+    """Transformers loads the exported model, and its logits equal our own model's within 1e-5."""
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(run_folder.hf, dtype=torch.float32).eval()
+    newest = checkpoint.newest(run_folder.checkpoints)
+    assert newest is not None
+    ours = checkpoint.load_model(newest).eval()
+    tokens_BT = torch.randint(0, theirs.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))  # noqa: N806 - shape suffix
+    with torch.no_grad():
+        difference = (theirs(tokens_BT).logits - ours(tokens_BT)).abs().max()
+    assert difference < 1e-5

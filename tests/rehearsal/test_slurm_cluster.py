@@ -1,0 +1,229 @@
+"""A cluster that works: hosts, boot, Slurm, the way out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal.slurm import HostError, SlurmStandIn
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, FIRST, SECOND = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path, web_server: tuple[str, int], tmp_path_factory
+) -> Iterator[SlurmStandIn]:
+    """A booted cluster with the relay to a web server and a read-only folder of the machine."""
+    wheels = tmp_path_factory.mktemp("wheels")
+    wheels.chmod(0o755)
+    (wheels / "readme").write_text("a wheelhouse")
+    endpoint = SlurmStandIn.relay_address("10.0.16.0/20", web_server[1])
+    environment = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-west-2",
+    }
+    cluster = make_stand_in(relay=web_server, environment=environment, binds=[(wheels, "/opt/rehearsal/wheels")])
+    cluster.start()
+    results = cluster.boot(lifecycle, timeout_s=60)
+    assert all(result.ok for result in results.values()), [result.describe() for result in results.values()]
+    cluster.wait_until_idle(timeout_s=30)
+    yield cluster
+    cluster.stop()
+
+
+def test_slurm_runs_a_job_on_every_compute_node(cluster: SlurmStandIn) -> None:
+    """After the lifecycle scripts the nodes are idle and srun reaches both, each under its own name and address."""
+    assert cluster.node_states() == {FIRST: "idle", SECOND: "idle"}
+    printed = cluster.run("srun --partition gpu -N 2 bash -c 'echo $(hostname) $(hostname -i)'").stdout
+    assert sorted(printed.splitlines()) == [f"{FIRST} 10.0.16.6", f"{SECOND} 10.0.16.7"]
+
+
+def test_every_host_has_its_own_disk(cluster: SlurmStandIn) -> None:
+    """What one host writes, neither another one nor the machine sees."""
+    cluster.run("echo one > /etc/only-here", host=FIRST, user="root")
+    assert cluster.path(FIRST, "/etc/only-here").read_text() == "one\n"
+    assert not cluster.path(SECOND, "/etc/only-here").exists()
+    assert not Path("/etc/only-here").exists()
+
+
+def test_lustre_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
+    """`mount -t lustre` is recorded as asked, looks like Lustre, and every host and the machine share its files."""
+    asked = [call for call in cluster.shim_calls(FIRST) if call.startswith("mount.lustre")]
+    assert len(asked) == 1
+    assert "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh /fsx" in asked[0]
+    assert "flock" in asked[0]
+    cluster.run("echo from $(hostname) > /fsx/work/note", host=FIRST)
+    assert cluster.run("cat /fsx/work/note", host=SECOND).stdout == f"from {FIRST}\n"
+    assert (cluster.directory / "fsx/work/note").read_text() == f"from {FIRST}\n"
+    assert cluster.run("mountpoint /fsx").stdout == "/fsx is a mountpoint\n"
+    shown = cluster.run("findmnt --noheadings --output SOURCE,FSTYPE /fsx").stdout.split()
+    assert shown == ["fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh", "lustre"]
+    assert cluster.run("findmnt --noheadings --types lustre --output TARGET").stdout == "/fsx\n"
+
+
+def test_a_source_that_is_no_file_system_is_refused(cluster: SlurmStandIn) -> None:
+    """A malformed Lustre source fails the mount and is named."""
+    refused = cluster.run("mount -t lustre fs-1:/x /mnt", user="root", check=False)
+    assert refused.returncode == 32
+    assert "fs-1:/x" in refused.stderr
+
+
+def test_resource_config_names_groups_and_instances(cluster: SlurmStandIn) -> None:
+    """resource_config.json has the service's layout on every host."""
+    texts = {cluster.path(host, "/opt/ml/config/resource_config.json").read_text() for host in HOSTS}
+    assert len(texts) == 1
+    content = json.loads(texts.pop())
+    groups = {group["Name"]: group for group in content["InstanceGroups"]}
+    assert groups["workers"]["InstanceType"] == "ml.g5.12xlarge"
+    assert [instance["CustomerIpAddress"] for instance in groups["workers"]["Instances"]] == ["10.0.16.6", "10.0.16.7"]
+    assert groups["controller"]["Instances"][0]["InstanceId"] == f"i-of-{CONTROLLER}"
+    assert content["ClusterConfig"]["ClusterName"] == "demo"
+
+
+def test_only_the_controller_has_slurm_conf(cluster: SlurmStandIn) -> None:
+    """Compute nodes are configless: they have what slurmctld sent them."""
+    assert cluster.path(CONTROLLER, "/opt/slurm/etc/slurm.conf").exists()
+    assert not cluster.path(FIRST, "/opt/slurm/etc/slurm.conf").exists()
+    assert cluster.path(FIRST, "/var/spool/slurmd/conf-cache/slurm.conf").exists()
+
+
+def test_accelerators_are_devices_and_gres(cluster: SlurmStandIn) -> None:
+    """A job gets as many GPUs as the node has and not one more; nvidia-smi lists them where there are any."""
+    printed = cluster.run("srun -N 2 --gres=gpu:2 bash -c 'echo $CUDA_VISIBLE_DEVICES'").stdout
+    assert printed.split() == ["0,1", "0,1"]
+    assert "not available" in cluster.run("srun -N 1 --gres=gpu:3 true", check=False).stderr
+    query = "nvidia-smi --query-gpu=index,name --format=csv,noheader"
+    assert cluster.run(query, host=FIRST).stdout == "0, Rehearsal\n1, Rehearsal\n"
+    assert cluster.run("nvidia-smi -L", check=False).returncode == 9
+
+
+@pytest.mark.parametrize(("value", "accepted"), [("0", True), ("1", True), ("2", False)])
+def test_srun_takes_auto_resume(cluster: SlurmStandIn, value: str, *, accepted: bool) -> None:
+    """srun knows HyperPod's --auto-resume and refuses what HyperPod does not define."""
+    done = cluster.run(f"srun --auto-resume={value} true", check=False)
+    assert (done.returncode == 0) is accepted, done.stderr
+    assert ("will be resumed" in done.stderr) is (value == "1")
+    assert ("takes 0 or 1, not '2'" in done.stderr) is not accepted
+
+
+def test_login_and_services_have_the_environment(cluster: SlurmStandIn) -> None:
+    """The given environment is in a login shell, in sudo, in sshd's sessions and in a systemd service."""
+    assert cluster.run("printenv AWS_DEFAULT_REGION").stdout == "us-west-2\n"
+    assert cluster.run("sudo printenv AWS_DEFAULT_REGION").stdout == "us-west-2\n"
+    unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'printenv AWS_DEFAULT_REGION > /tmp/region'\n"
+    cluster.path(FIRST, "/etc/systemd/system/region.service").write_text(unit)
+    cluster.run("systemctl start region", host=FIRST, user="root")
+    assert cluster.path(FIRST, "/tmp/region").read_text() == "us-west-2\n"
+
+
+def test_hosts_reach_the_relay(cluster: SlurmStandIn) -> None:
+    """curl on a host fetches from a server on the machine's loopback; so does the aws command by AWS_ENDPOINT_URL."""
+    assert cluster.run("curl --silent $AWS_ENDPOINT_URL/any", host=FIRST).stdout == "hello from the machine"
+    said = cluster.run("aws --debug sts get-caller-identity", check=False, host=FIRST).stderr
+    assert "hello from the machine" in said
+
+
+def test_hosts_reach_nothing_else(cluster: SlurmStandIn, web_server: tuple[str, int]) -> None:
+    """No other address, name or port is reachable, and the failure comes at once."""
+    for url in ("http://1.1.1.1/", "http://pypi.org/", f"http://127.0.0.1:{web_server[1]}/", "http://10.0.16.1:1/"):
+        refused = cluster.run(f"curl --silent --show-error --max-time 5 {url}", host=FIRST, check=False)
+        assert refused.returncode in {6, 7}, refused.stderr  # could not resolve, failed to connect
+
+
+def test_hosts_reach_each_others_sshd(cluster: SlurmStandIn) -> None:
+    """With a key in place, ssh from one host to another works and is on another host."""
+    cluster.run("mkdir -m 700 .ssh; ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519", host=FIRST)
+    key = cluster.path(FIRST, "/home/ubuntu/.ssh/id_ed25519.pub").read_text().strip()
+    cluster.run(f"mkdir -m 700 .ssh; echo '{key}' > .ssh/authorized_keys", host=SECOND)
+    remote = (
+        f"ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new {SECOND} 'hostname; printenv AWS_DEFAULT_REGION'"
+    )
+    assert cluster.run(remote, host=FIRST).stdout == f"{SECOND}\nus-west-2\n"
+
+
+def test_nothing_of_the_machine_shows(cluster: SlurmStandIn) -> None:
+    """Home directories, /opt, units and the checkout are the host's own; its Python is /usr/bin/python3."""
+    assert cluster.run("command -v python3").stdout == "/usr/bin/python3\n"
+    assert (
+        cluster.run("ls -A /root", user="root").stdout.split() == [".ssh"]
+        or not cluster.run("ls -A /root", user="root").stdout
+    )
+    assert sorted(cluster.run("ls /opt").stdout.split()) == ["ml", "rehearsal", "slurm"]
+    checkout = Path(__file__).parents[2]
+    assert cluster.run(["test", "-e", str(checkout)], user="root", check=False).returncode == 1
+    assert cluster.run("cat /etc/fstab").stdout == ""
+
+
+def test_pip_and_venv_work_from_the_wheelhouse_only(cluster: SlurmStandIn) -> None:
+    """A virtual environment is made with the host's own Python; pip looks into the bound wheels and nowhere else."""
+    assert cluster.run("cat /opt/rehearsal/wheels/readme").stdout == "a wheelhouse"
+    cluster.run("python3 -m venv /tmp/environment")
+    refused = cluster.run("/tmp/environment/bin/pip install no-such-thing", check=False, timeout_s=60)
+    assert "/opt/rehearsal/wheels" in refused.stdout + refused.stderr
+    assert "No matching distribution found" in refused.stderr
+
+
+def test_binds_are_read_only_and_so_is_the_kernel(cluster: SlurmStandIn) -> None:
+    """Root on a host can change neither a bound folder nor the machine's kernel settings."""
+    for command in ("touch /opt/rehearsal/wheels/new", "sysctl -w vm.swappiness=1"):
+        refused = cluster.run(command, user="root", check=False)
+        assert refused.returncode != 0
+        assert "ead-only" in refused.stderr or "permission denied" in refused.stderr
+
+
+def test_a_command_that_fails_is_told_with_its_words(cluster: SlurmStandIn) -> None:
+    """run raises with host, command and output; without check it returns."""
+    with pytest.raises(HostError, match=rf"{SECOND}: `ls /nowhere` ended with 2\n.*cannot access"):
+        cluster.run(["ls", "/nowhere"], host=SECOND)
+    assert cluster.run("exit 3", check=False).returncode == 3
+    with pytest.raises(HostError, match=r"`sleep 9` did not end within 0\.2 s"):
+        cluster.run("sleep 9", timeout_s=0.2)
+
+
+def test_an_unknown_host_is_named(cluster: SlurmStandIn) -> None:
+    """A wrong host name is answered with the right ones."""
+    with pytest.raises(HostError, match=f"no host 'ip-1': there are {CONTROLLER}"):
+        cluster.run("true", host="ip-1")
+
+
+def test_boot_lines_arrive_and_are_kept(cluster: SlurmStandIn, tmp_path: Path) -> None:
+    """A failing script's exit code, last words and log are in its result, and each line was handed on as it came."""
+    (tmp_path / "start.sh").write_text("#!/bin/bash\npwd\nls -l start.sh\necho no such package >&2\nexit 7\n")
+    lines: list[tuple[str, str]] = []
+    result = cluster.boot_one(FIRST, tmp_path, entry="start.sh", on_line=lambda *line: lines.append(line))
+    assert (result.exit_code, result.ok) == (7, False)
+    assert lines[0][0] == FIRST
+    assert lines[0][1].startswith("/tmp/")
+    assert lines[-1] == (FIRST, "no such package")
+    assert result.log.read_text().endswith("no such package\n")
+    assert result.describe().startswith(f"{FIRST}: exit 7 after ")
+    assert str(result.log) in result.describe()
+
+
+def test_a_boot_that_hangs_is_ended(cluster: SlurmStandIn, tmp_path: Path) -> None:
+    """After its time a script is killed with what it started, and the result says 124."""
+    (tmp_path / "on_create.sh").write_text("#!/bin/bash\nsleep 98765 &\nsleep 98765\n")
+    result = cluster.boot_one(SECOND, tmp_path, timeout_s=0.3)
+    assert result.exit_code == 124
+    assert cluster.run("pgrep -f '[s]leep 98765'", host=SECOND, user="root", check=False).stdout == ""
+
+
+def test_a_daemon_with_an_open_log_does_not_delay_the_boot(cluster: SlurmStandIn, tmp_path: Path) -> None:
+    """The boot ends with the script, not with what it left running."""
+    (tmp_path / "on_create.sh").write_text("#!/bin/bash\nsetsid sleep 87654 &\necho left\n")
+    assert cluster.boot_one(SECOND, tmp_path, timeout_s=20).exit_code == 0
+    assert cluster.run("pkill -f '[s]leep 87654'", host=SECOND, user="root").returncode == 0
+
+
+def test_the_machine_sees_no_mount_of_a_cluster(cluster: SlurmStandIn) -> None:
+    """All mounts are in the cluster's own namespaces while it runs."""
+    assert str(cluster.directory) not in Path("/proc/self/mountinfo").read_text()
+    assert os.listdir(cluster.directory / "fabric") == []

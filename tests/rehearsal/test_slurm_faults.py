@@ -1,0 +1,203 @@
+"""A cluster that fails: dead hosts, replacements, auto-resume, a killed owner, leftovers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal.slurm import HostError, SlurmStandIn, clean, leftovers, why_not
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
+
+# Two tasks that wait for a file: the job ends only when the test lets it.
+JOB = """#!/bin/bash
+#SBATCH --partition gpu --nodes 2 --ntasks-per-node 1 --gres gpu:2 --requeue --open-mode append
+#SBATCH --output /fsx/work/%j.out
+srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hostname); until [[ -e /fsx/work/go ]]; do sleep 0.1; done'
+"""
+
+
+@pytest.fixture(scope="module")
+def booted(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iterator[SlurmStandIn]:
+    """A booted cluster, shared by the tests of this module."""
+    with make_stand_in() as cluster:
+        for result in cluster.boot(lifecycle, timeout_s=60).values():
+            assert result.ok, result.describe()
+        yield cluster
+
+
+@pytest.fixture
+def cluster(booted: SlurmStandIn) -> Iterator[SlurmStandIn]:
+    """The module's cluster, idle, before and after."""
+    (booted.directory / "fsx/work/go").unlink(missing_ok=True)
+    booted.wait_until_idle(timeout_s=30)
+    yield booted
+    booted.run("scancel --user ubuntu")
+    booted.wait_until_idle(timeout_s=30)
+
+
+def submit(cluster: SlurmStandIn, auto_resume: int = 1) -> int:
+    """Submit JOB and wait until both of its tasks have begun."""
+    cluster.path(CONTROLLER, "/fsx/work/job.sbatch").write_text(JOB.format(auto_resume=auto_resume))
+    job_id = int(cluster.run("sbatch --parsable /fsx/work/job.sbatch").stdout)
+    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
+    cluster.run(f"until [[ $(grep -c ^run /fsx/work/{job_id}.out) == 2 ]]; do sleep 0.1; done", timeout_s=30)
+    return job_id
+
+
+@pytest.mark.parametrize("how", ["power", "processes", "network"])
+def test_a_job_survives_a_host(cluster: SlurmStandIn, lifecycle: Path, how: str) -> None:
+    """Whatever way a host dies, it is replaced and its job runs again on both hosts and completes."""
+    job_id = submit(cluster)
+    cluster.run("echo old > /etc/old", host=SECOND, user="root")
+    old_key = cluster.path(SECOND, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
+    cluster.kill(SECOND, how=how)
+    done = cluster.auto_resume(
+        job_id, lifecycle=lifecycle, new_instance_id=lambda host: f"i-new-{how}-{host}", timeout_s=60
+    )
+    assert done.replaced == (SECOND,)
+    (cluster.directory / "fsx/work/go").touch()
+    job = cluster.wait_for_job(job_id, timeout_s=60, restarts=1)
+    assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1")
+    output = (cluster.directory / f"fsx/work/{job_id}.out").read_text()
+    for line in (f"run on {FIRST}", f"run on {SECOND}", f"run 1 on {FIRST}", f"run 1 on {SECOND}"):
+        assert line in output.replace("run 0", "run").replace("run  on", "run on")
+    assert not cluster.path(SECOND, "/etc/old").exists()
+    assert cluster.path(SECOND, "/etc/ssh/ssh_host_ed25519_key.pub").read_text() != old_key
+    for host in (CONTROLLER, FIRST, SECOND):
+        assert f"i-new-{how}-{SECOND}" in cluster.path(host, "/opt/ml/config/resource_config.json").read_text()
+
+
+def test_a_node_marked_by_an_operator_is_replaced(cluster: SlurmStandIn, lifecycle: Path) -> None:
+    """State=fail with reason "Action:Replace" is a fault for auto-resume, though the host answers."""
+    job_id = submit(cluster)
+    cluster.run(["scontrol", "update", f"NodeName={FIRST}", "State=FAIL", "Reason=Action:Replace"], user="root")
+    done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-marked", timeout_s=60)
+    assert done.replaced == (FIRST,)
+    assert "i-marked" in cluster.path(FIRST, "/opt/ml/config/resource_config.json").read_text()
+
+
+def test_a_jobs_own_error_is_not_resumed(cluster: SlurmStandIn, lifecycle: Path) -> None:
+    """A job that fails on healthy nodes is told apart from one that lost a node."""
+    job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'srun --auto-resume=1 false'").stdout)
+    cluster.wait_for_job(job_id, timeout_s=30)
+    with pytest.raises(HostError, match=f"job {job_id} is FAILED and every node is healthy"):
+        cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-none", timeout_s=5)
+
+
+def test_a_job_without_auto_resume_is_refused(cluster: SlurmStandIn, lifecycle: Path) -> None:
+    """--auto-resume=0 means that the agent leaves the job alone."""
+    job_id = submit(cluster, auto_resume=0)
+    with pytest.raises(HostError, match="was not started with srun --auto-resume=1"):
+        cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-none", timeout_s=5)
+
+
+def test_a_dead_host_is_told(make_stand_in: Callable[..., SlurmStandIn]) -> None:
+    """A command for a host that is off says so; waiting for its Slurm is bounded and says what was waited for."""
+    with make_stand_in() as cluster:
+        cluster.kill(FIRST)
+        with pytest.raises(HostError, match=f"{FIRST} is off"):
+            cluster.run("true", host=FIRST)
+        with pytest.raises(HostError, match=f"after 0.1 s still waiting for {FIRST} to be idle; Slurm says nothing"):
+            cluster.wait_until_idle([FIRST], timeout_s=0.1)
+
+
+def test_stop_leaves_nothing_and_may_be_repeated(make_stand_in: Callable[..., SlurmStandIn]) -> None:
+    """After stop no process is left, not even when hosts were killed before, and a second stop does nothing."""
+    cluster = make_stand_in()
+    cluster.start()
+    assert leftovers(cluster.directory)
+    cluster.kill(FIRST)
+    cluster.kill(SECOND, how="processes")
+    cluster.stop()
+    assert leftovers(cluster.directory) == []
+    cluster.stop()
+
+
+def test_a_failed_start_leaves_nothing(make_stand_in: Callable[..., SlurmStandIn], tmp_path: Path) -> None:
+    """A host that cannot boot is named with its words, and nothing of the cluster is left."""
+    cluster = make_stand_in(binds=[(tmp_path / "missing", "/opt/missing")])
+    with pytest.raises(HostError, match=rf"(?s){CONTROLLER} did not boot:.*missing.*whole log: "):
+        cluster.start()
+    assert leftovers(cluster.directory) == []
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from podwright.rehearsal.slurm import Node, SlurmStandIn
+node = Node(hostname="ip-10-0-16-5", private_ip="10.0.16.5", instance_id="i-1", instance_group="controller",
+            instance_type="ml.m5.xlarge", role="controller")
+directory = Path(sys.argv[2])
+cluster = SlurmStandIn(directory=directory, image=Path(sys.argv[1]), cluster_name="demo", cluster_arn="arn:aws:sagemaker:::",
+                       nodes=[node], subnet_cidr="10.0.16.0/20", shared=directory / "fsx", relay=("127.0.0.1", 9))
+cluster.start()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def owner(node_image: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has started a cluster in tmp_path / "cluster"."""
+    command = [sys.executable, "-c", OWNER, str(node_image), str(tmp_path / "cluster")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "up\n"
+        yield process
+        process.kill()
+
+
+def test_a_killed_owner_leaves_nothing(owner: subprocess.Popen[str], tmp_path: Path) -> None:
+    """SIGKILL of the process that owns a cluster ends every process of it; no mount is left."""
+    pids = family(tmp_path)
+    assert any("sshd" in Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
+    owner.kill()
+    owner.wait()
+    assert ended(pids)
+    assert leftovers(tmp_path) == []
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_clean_ends_a_living_cluster(owner: subprocess.Popen[str], tmp_path: Path) -> None:
+    """clean ends what another process started below the folder, says what it was, and finds nothing the second time."""
+    assert clean(tmp_path / "elsewhere") == []
+    pids = family(tmp_path)
+    found = clean(tmp_path, timeout_s=10)
+    assert any("anchor.py" in leftover.what for leftover in found)
+    assert ended(pids)
+    assert clean(tmp_path) == []
+    assert owner.poll() is None  # the owner itself is nobody's leftover
+    owner.send_signal(signal.SIGTERM)
+
+
+def family(directory: Path) -> list[int]:
+    """A cluster's own programs and all of their descendants: what runs on its hosts too."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+    found = {leftover.pid for leftover in leftovers(directory)}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return sorted(found)
+
+
+def ended(pids: list[int]) -> bool:
+    """Whether all of them end within ten seconds."""
+    waiting = ["timeout", "10", "tail", *(f"--pid={pid}" for pid in pids), "-f", "/dev/null"]
+    return subprocess.run(waiting, check=False).returncode == 0
+
+
+def test_why_not_says_nothing_here() -> None:
+    """Where these tests run, nothing is lacking."""
+    assert why_not() is None

@@ -1,0 +1,163 @@
+"""Prose becomes a dataset in C4's layout and a tokenizer."""
+
+import gzip
+import json
+import random
+import shutil
+import tarfile
+import zipfile
+from argparse import ArgumentParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright_training import prepare as command
+from podwright_training.data import PackedStream, load_tokenizer
+from podwright_training.prepare import PrepareError, html_to_text, prepare, rst_to_text, split_documents
+
+WORDS = ("sea", "was", "calm", "a", "small", "boat", "went", "slowly", "past", "our", "old", "stone", "house", "light")
+
+
+@pytest.fixture(scope="module")
+def prose(tmp_path_factory):
+    """A folder with 30 text files of made-up paragraphs."""
+    folder = tmp_path_factory.mktemp("prose")
+    dice = random.Random(7)  # noqa: S311 - not for cryptography
+    for number in range(30):
+        paragraphs = [" ".join(dice.choices(WORDS, k=60)) + "." for _ in range(40)]
+        (folder / f"{number}.txt").write_text(f"Chapter {number}\n\n" + "\n\n".join(paragraphs))
+    return folder
+
+
+def read(folder, split):
+    """Texts of a split's records."""
+    for shard in sorted((folder / "en").glob(f"c4-{split}.*.json.gz")):
+        with gzip.open(shard, "rt") as file:
+            yield from (json.loads(line)["text"] for line in file)
+
+
+def test_splits_are_disjoint_and_complete(prose, tmp_path):
+    """Every document is in the training or the validation split, none in both, with all of its paragraphs."""
+    prepared = prepare(prose, tmp_path / "c4", shards=4, vocab_size=300, validation_fraction=0.2)
+    train, validation = list(read(prepared.folder, "train")), list(read(prepared.folder, "validation"))
+    assert len(list((prepared.folder / "en").glob("c4-train.*-of-00004.json.gz"))) == 4
+    assert (len(train), len(validation)) == (prepared.train_documents, prepared.validation_documents)
+    assert not set(train) & set(validation)
+    source = {p for file in prose.iterdir() for p in file.read_text().split("\n\n")}
+    assert {paragraph for text in train + validation for paragraph in text.split("\n\n")} == source
+
+
+def test_same_prose_same_bytes(prose, tmp_path):
+    """The same prose gives the same files, byte by byte, from a folder, a zip and a tar archive."""
+    shutil.make_archive(tmp_path / "prose", "zip", prose)
+    shutil.make_archive(tmp_path / "prose", "gztar", prose)
+    with zipfile.ZipFile(tmp_path / "prose.zip") as archive:
+        assert "3.txt" in archive.namelist()
+    with tarfile.open(tmp_path / "renamed.tar", "w") as archive:
+        archive.add(prose, arcname="")
+    folders = []
+    for number, source in enumerate((prose, prose, tmp_path / "prose.zip", tmp_path / "renamed.tar")):
+        folders.append(tmp_path / f"c4-{number}")
+        prepare(source, folders[-1], shards=2, vocab_size=300, validation_fraction=0.2)
+    contents = [
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        for folder in folders
+    ]
+    assert len(contents[0]) == 5
+    assert all(content == contents[0] for content in contents)
+
+
+def test_trainer_reads_it(prose, tmp_path, capsys):
+    """The command's output is what the packed stream and transformers take; tokens decode to the text again."""
+    output = tmp_path / "c4"
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    arguments = [str(prose), "--output", str(output), "--shards", "4", "--vocab-size", "300"]
+    assert command.run(parser.parse_args(arguments)) == 0
+    assert f"--dataset {output} --tokenizer {output / 'tokenizer'}" in capsys.readouterr().out
+    stream = PackedStream(
+        dataset=str(output), dataset_config_name="en", split="train", tokenizer=str(output / "tokenizer"),
+        context_width=64, rank=0, world_size=1, local_batch_size=8, streams=4,
+    )  # fmt: skip
+    tokenizer = load_tokenizer(str(output / "tokenizer"))
+    assert len(tokenizer) == 300
+    assert tokenizer.eos_token_id != tokenizer.bos_token_id
+    row = tokenizer.decode(stream.next_batch()[0])
+    assert any(row[:100] in text for text in read(output, "train"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(prose, tmp_path_factory):
+    """A tokenizer trained on the prose."""
+    folder = tmp_path_factory.mktemp("c4") / "c4"
+    prepare(prose, folder, shards=2, vocab_size=300, validation_fraction=0.2)
+    return load_tokenizer(str(folder / "tokenizer"))
+
+
+@given(text=st.text())
+def test_every_text_survives_the_tokenizer(tokenizer, text):
+    """A byte-level tokenizer knows no unknown character."""
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_html():
+    """Of a page, headings and paragraphs remain; code, tables and navigation go, and entities are characters."""
+    page = (
+        "<html><head><title>T</title></head><body><nav><p>next</p></nav><h1>A  title</h1>"
+        "<p>One &amp; <em>two</em>\nthree."
+        "<pre>code</pre></p><table><tr><td>cell</td></tr></table><ul><li>item<li>other</ul><script>x()</script></body>"
+    )
+    assert html_to_text(page).split("\n\n") == ["A title", "One & two three.", "item", "other"]
+
+
+def test_rst():
+    """Of a reStructuredText file, paragraphs remain with the text of their roles."""
+    text = "Title\n=====\n\n.. note:: gone\n\n   gone too\n\nSee :ref:`the page <page>` and ``code``.\n\nExample::\n\n  x = 1\n\nEnd.\n"
+    assert rst_to_text(text).split() == ["Title", "See", "the", "page", "and", "code.", "End."]
+
+
+def test_documents_are_cut_between_paragraphs():
+    """Documents are long enough, except the last, and short lines stay with the paragraph they head."""
+    paragraphs = ["word " * 100] * 15
+    documents = list(split_documents("Heading\n\n" + "\n\n".join(paragraphs)))
+    assert documents[0].startswith("Heading\n\nword")
+    assert [len(document) >= command.DOCUMENT_CHARACTERS for document in documents] == [True, True, False]
+
+
+def test_problems_are_told_together(tmp_path):
+    """All numbers out of range and an existing output are one error."""
+    with pytest.raises(PrepareError) as caught:
+        prepare(tmp_path, tmp_path, shards=0, vocab_size=10, validation_fraction=1)
+    assert [line.split()[0] for line in str(caught.value).splitlines()] == [
+        "shards", "vocab_size", "validation_fraction", "output",
+    ]  # fmt: skip
+
+
+def test_too_little_prose(tmp_path):
+    """Too little prose leaves nothing behind."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("A paragraph that is long enough to be one, but alone.")
+    with pytest.raises(PrepareError, match="16 shards need at least 16 and 1"):
+        prepare(tmp_path / "in", tmp_path / "c4", shards=16, vocab_size=300, validation_fraction=0.1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_unreadable_files_are_named(prose, tmp_path, capsys):
+    """A file that is not UTF-8 is left out and named."""
+    shutil.copytree(prose, tmp_path / "in")
+    (tmp_path / "in" / "latin.txt").write_bytes("Größe".encode("latin-1"))
+    (tmp_path / "in" / "cut.txt.gz").write_bytes(gzip.compress(b"text")[:-6])
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    command.run(parser.parse_args([str(tmp_path / "in"), "--output", str(tmp_path / "c4"), "--vocab_size", "300"]))
+    assert capsys.readouterr().err.split("\n")[:2] == [
+        "left out, not UTF-8 or not whole: cut.txt.gz",
+        "left out, not UTF-8 or not whole: latin.txt",
+    ]
+
+
+def test_no_such_source(tmp_path):
+    """A source that is not there is named."""
+    with pytest.raises(PrepareError, match="nowhere is neither a folder nor"):
+        prepare(tmp_path / "nowhere", tmp_path / "c4", shards=1, vocab_size=300, validation_fraction=0.1)

@@ -1,0 +1,277 @@
+"""``podwright-train prepare``: prose in a folder or an archive → a dataset in C4's layout, and a tokenizer for it.
+
+``<output>/en/c4-train.00000-of-00016.json.gz`` …, ``<output>/en/c4-validation.00000-of-00001.json.gz`` and
+``<output>/tokenizer/`` appear together or not at all, and are the same, byte by byte, for the same prose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import json
+import re
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+
+CONFIG_NAME = "en"
+TOKENIZER_FOLDER = "tokenizer"
+DOCUMENT_CHARACTERS = 3000  # paragraphs are gathered up to this; C4's documents have about 2,000
+PARAGRAPH_CHARACTERS = 40  # shorter ones are menus, labels, captions; kept only as headings of what follows
+TIMESTAMP = "1970-01-01T00:00:00Z"  # C4 has the time of the crawl; prose from a folder has none that would repeat
+SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
+SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte is a token
+
+
+class PrepareError(ValueError):
+    """The prose cannot be turned into a dataset; the message says what was found and what is needed."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What ``prepare`` wrote."""
+
+    folder: Path
+    train_documents: int
+    validation_documents: int
+    characters: int
+    vocab_size: int
+    unreadable: list[str]  # files that are not UTF-8, or not whole
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train prepare``."""
+    parser.add_argument("source", type=Path, help=f"folder, .zip or .tar.* of {' '.join(READERS)} files (or these .gz)")
+    parser.add_argument("--output", type=Path, required=True, help="folder to make: the value of train's --dataset")
+    parser.add_argument("--shards", type=int, default=16, help="training files; as many as data streams is best [16]")
+    parser.add_argument("--vocab_size", "--vocab-size", type=int, default=2048, help="tokens of the tokenizer [2048]")
+    parser.add_argument("--validation_fraction", type=float, default=0.05, help="of the documents [0.05]")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prepare and say what came out; exit status."""
+    prepared = prepare(
+        args.source,
+        args.output,
+        shards=args.shards,
+        vocab_size=args.vocab_size,
+        validation_fraction=args.validation_fraction,
+    )
+    for name in prepared.unreadable:
+        print(f"left out, not UTF-8 or not whole: {name}", file=sys.stderr)
+    print(
+        f"{prepared.folder}: {prepared.train_documents:,} documents for training, {prepared.validation_documents:,} "
+        f"for validation, {prepared.characters / 1e6:.1f} million characters, {prepared.vocab_size:,} tokens\n"
+        f"next: podwright-train train --dataset {prepared.folder} --tokenizer {prepared.folder / TOKENIZER_FOLDER} …"
+    )
+    return 0
+
+
+def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validation_fraction: float) -> Prepared:
+    """Write the dataset and its tokenizer.
+
+    Documents are parted by their hash: validation never sees a text of training, and a document stays on its side when
+    others come or go.
+
+    Raises:
+        PrepareError: A number is out of range, the source holds too little prose, or ``output`` exists.
+    """
+    _check(output, shards=shards, vocab_size=vocab_size, validation_fraction=validation_fraction)
+    unreadable: list[str] = []
+    documents = {_digest(text): (url, text) for url, text in _documents(source, unreadable)}
+    train: list[tuple[str, str]] = []
+    validation: list[tuple[str, str]] = []
+    for digest in sorted(documents):  # by hash: also the shuffle
+        (validation if int(digest[:8], 16) < validation_fraction * 16**8 else train).append(documents[digest])
+    if len(train) < shards or not validation:
+        raise PrepareError(
+            f"{source} holds {len(train)} documents for training and {len(validation)} for validation; "
+            f"{shards} shards need at least {shards} and 1: give more prose, fewer shards, another validation fraction"
+        )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
+        folder = Path(temporary) / output.name
+        for shard in range(shards):
+            _write_shard(folder / CONFIG_NAME / f"c4-train.{shard:05d}-of-{shards:05d}.json.gz", train[shard::shards])
+        _write_shard(folder / CONFIG_NAME / "c4-validation.00000-of-00001.json.gz", validation)
+        tokens = _train_tokenizer(folder / TOKENIZER_FOLDER, [text for _, text in train], vocab_size)
+        folder.rename(output)
+    characters = sum(len(text) for _, text in documents.values())
+    return Prepared(output, len(train), len(validation), characters, tokens, unreadable)
+
+
+def html_to_text(html: str) -> str:
+    """The prose of a page: headings and paragraphs, separated by blank lines; no code, tables, navigation."""
+    reader = _HtmlReader()
+    reader.feed(html)
+    reader.close()
+    return reader.text()
+
+
+def rst_to_text(rst: str) -> str:
+    """The prose of a reStructuredText file: no directives, comments, literal blocks, underlines, roles."""
+    text = re.sub(r"(?m)^([ \t]*)(?:\.\. .*|.*::[ \t]*)\n(?:(?:\1[ \t]+.*|[ \t]*)\n)*", "\n", rst + "\n")
+    text = re.sub(r"(?m)^([^\w\s])\1{2,}[ \t]*$", "", text)
+    text = re.sub(r":[\w:+-]+:`([^`<]+?)(?:\s*<[^`>]*>)?`", r"\1", text)
+    return re.sub(r"``([^`]+)``|\*\*([^*]+)\*\*", r"\1\2", text)
+
+
+READERS: dict[str, Callable[[str], str]] = {
+    ".txt": str,
+    ".md": str,
+    ".html": html_to_text,
+    ".htm": html_to_text,
+    ".rst": rst_to_text,
+}
+
+
+def _check(output: Path, *, shards: int, vocab_size: int, validation_fraction: float) -> None:
+    problems = []
+    if shards < 1:
+        problems.append(f"shards = {shards}: must be at least 1")
+    if vocab_size < SMALLEST_VOCABULARY:
+        problems.append(f"vocab_size = {vocab_size}: must be at least {SMALLEST_VOCABULARY}, every byte is a token")
+    if not 0 < validation_fraction < 1:
+        problems.append(f"validation_fraction = {validation_fraction}: must be between 0 and 1")
+    if output.exists():
+        problems.append(f"output {output} exists: remove it, or name another folder")
+    if problems:
+        raise PrepareError("\n".join(problems))
+
+
+def _documents(source: Path, unreadable: list[str]) -> Iterator[tuple[str, str]]:
+    """Address and text of every document of the source."""
+    for name, content in _files(source):
+        try:
+            text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
+        except (UnicodeDecodeError, OSError, EOFError):  # the latter two are gzip's
+            unreadable.append(name)
+            continue
+        prose = READERS[_suffix(name)](text)
+        for number, document in enumerate(split_documents(prose)):
+            yield f"file:{name}#{number}", document
+
+
+def split_documents(prose: str) -> Iterator[str]:
+    """Documents of at least ``DOCUMENT_CHARACTERS``, cut between paragraphs; what is left at the end is one more."""
+    document: list[str] = []
+    heading: list[str] = []
+    for paragraph in re.split(r"\n\s*\n", prose):
+        text = " ".join(paragraph.split())
+        if len(text) < PARAGRAPH_CHARACTERS:
+            heading = [text] if text else heading
+            continue
+        document += [*heading, text]
+        heading = []
+        if sum(map(len, document)) >= DOCUMENT_CHARACTERS:
+            yield "\n\n".join(document)
+            document = []
+    if document:
+        yield "\n\n".join(document)
+
+
+def _files(source: Path) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the files with prose, by name."""
+    if source.is_dir():
+        paths = {path.relative_to(source).as_posix(): path for path in source.rglob("*") if path.is_file()}
+        yield from ((name, paths[name].read_bytes()) for name in _readable(paths))
+    elif source.is_file() and zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            yield from ((name, archive.read(name)) for name in _readable(archive.namelist()))
+    elif source.is_file() and tarfile.is_tarfile(source):
+        with tarfile.open(source) as archive:
+            members = {member.name: member for member in archive if member.isfile()}
+            for name in _readable(members):
+                if file := archive.extractfile(members[name]):
+                    yield name, file.read()
+    else:
+        raise PrepareError(f"{source} is neither a folder nor a .zip or .tar archive")
+
+
+def _readable(names: Iterable[str]) -> list[str]:
+    return sorted(name for name in names if _suffix(name) in READERS)
+
+
+def _suffix(name: str) -> str:
+    return Path(name.removesuffix(".gz")).suffix.lower()
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _write_shard(path: Path, documents: list[tuple[str, str]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"text": text, "timestamp": TIMESTAMP, "url": url}) + "\n" for url, text in documents)
+    with path.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
+        file.writelines(line.encode() for line in lines)
+
+
+def _train_tokenizer(folder: Path, texts: list[str], vocab_size: int) -> int:
+    """Train and save a byte-level BPE (GPT-2's); returns its number of tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    model = Tokenizer(models.BPE())
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS.values()),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    model.train_from_iterator(texts, trainer=trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, **SPECIAL_TOKENS)
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)
+
+
+class _HtmlReader(HTMLParser):
+    """Collects headings and paragraphs."""
+
+    PROSE = frozenset(("p", "li", "dd", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6"))
+    SKIPPED = frozenset(("head", "script", "style", "pre", "table", "nav", "header", "footer"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._paragraphs: list[str] = []
+        self._current: list[str] = []
+        self._skipping: list[str] = []
+
+    def text(self) -> str:
+        """All paragraphs so far."""
+        return "\n\n".join(self._paragraphs)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag in self.SKIPPED:
+            self._skipping.append(tag)
+        if tag in self.PROSE:
+            self._finish_paragraph()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._skipping:
+            del self._skipping[self._skipping.index(tag) :]  # with what was left open inside
+        if tag in self.PROSE:
+            self._finish_paragraph()
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipping:
+            self._current.append(data)
+
+    def close(self) -> None:
+        super().close()
+        self._finish_paragraph()
+
+    def _finish_paragraph(self) -> None:
+        paragraph = " ".join("".join(self._current).split())
+        self._current = []
+        if paragraph:
+            self._paragraphs.append(paragraph)
