@@ -107,6 +107,8 @@ def cheapest_cluster(
             cluster = Cluster(instance_type=name, nodes=nodes)
             if cluster.usd_per_hour is None:
                 break
+            if _least_seconds(cluster, model, tokens) > deadline_s:
+                continue
             found = offer(cluster, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
             if found is None or found.cost.hours * HOUR_S > deadline_s:
                 continue
@@ -114,6 +116,12 @@ def cheapest_cluster(
                 offers.append(found)
             break  # more machines of this type cost more
     return sorted(offers, key=lambda item: item.cost.total_usd or 0)
+
+
+def _least_seconds(cluster: Cluster, model: Model, tokens: float) -> float:
+    """No run is faster than its FLOPs at 80 % of the peak: spares looking at hopeless clusters."""
+    flops = 3 * model.matrix_flops_per_token * tokens
+    return flops / (0.8 * cluster.accelerator.peak_flops("bf16") * cluster.gpus)
 
 
 def largest_model(software: Software, *, budget_usd: float, deadline_s: float, sequence: int, tokens_per_parameter: float = 20.0) -> list[Offer]:
