@@ -64,9 +64,17 @@ class Accelerator:
         }[precision]
         return tflops * 1e12
 
+    def core(self) -> Accelerator:
+        """One of the two cores of a Trainium chip, each half of it."""
+        halves = (
+            "memory_gb", "peak_bf16_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s", "link_gb_s", "nic_gb_s", "watts", "host_gb_s"
+        )  # fmt: skip
+        half = {name: getattr(self, name) / 2 for name in halves}
+        return replace(self, link_domain=2 * self.link_domain, multiprocessors=1, **half)
+
     def with_network(self, *, node_gb_s: float, gpus_per_node: int) -> Accelerator:
         """The same accelerator in machines of ``gpus_per_node`` whose network carries ``node_gb_s`` one way."""
-        return replace(self, nic_gb_s=node_gb_s / gpus_per_node, link_domain=max(self.link_domain if self.link_domain > 8 else 1, gpus_per_node))  # noqa: E501, PLR2004
+        return replace(self, nic_gb_s=node_gb_s / gpus_per_node, link_domain=max(self.link_domain, gpus_per_node))
 
 
 def accelerator_names() -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -168,7 +168,8 @@ def _layers(row: Mapping[str, str], given: Mapping[str, int], *, plain: bool) ->
     if not total:
         raise RowError(f"{row.get('model')}: neither layers nor parameters given")
     block = 4 * given["hidden"] ** 2 + (2 if plain else 3) * given["hidden"] * given["ffn"]
-    return max(1, round((total - given["vocab"] * given["hidden"]) / block))
+    stages = _integer(row, "pp") or 1
+    return max(1, round((total - given["vocab"] * given["hidden"]) / block / stages)) * stages
 
 
 def _usual_heads(hidden: int, tensor: int) -> int:
@@ -199,14 +200,8 @@ def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
         gigabits = int(match[3]) if match[3] else int(match[1]) * int(match[2])
         accelerator = accelerator.with_network(node_gb_s=gigabits / 8, gpus_per_node=8)
     if "NeuronCores" in row.get("notes", ""):
-        return _half(accelerator), 2
+        return accelerator.core(), 2
     return accelerator, 1
-
-
-def _half(chip: Accelerator) -> Accelerator:
-    """One of the two cores of a chip."""
-    halves = ("memory_gb", "peak_bf16_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s", "link_gb_s", "nic_gb_s", "host_gb_s")
-    return replace(chip, link_domain=2 * chip.link_domain, multiprocessors=1, **{name: getattr(chip, name) / 2 for name in halves})
 
 
 # ---- layout ------------------------------------------------------------------------------------------------
@@ -335,8 +330,3 @@ def _required(row: Mapping[str, str], name: str, words: str) -> int:
     if not value:
         raise RowError(f"{words} not given ({name} empty)")
     return value
-
-
-def predict_rows(rows: Iterable[Mapping[str, str]]) -> Iterator[dict[str, str]]:
-    """``predict`` for each row."""
-    return (predict(row) for row in rows)

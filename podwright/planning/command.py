@@ -20,7 +20,16 @@ from podwright.planning.plan import OUR_SOFTWARE, Plan, make_plan
 from podwright.planning.report import candidates_table, offers_table, render
 from podwright.planning.roofline import roofline, to_svg, to_text
 from podwright.planning.scaling import cheapest_with_serving
-from podwright.planning.search import best, cheapest_cluster, default_batch, largest_model, layouts, pareto
+from podwright.planning.search import (
+    best,
+    cheapest_cluster,
+    default_batch,
+    largest_model,
+    layouts,
+    minimum_nodes,
+    pareto,
+    trainable_types,
+)
 from podwright.planning.software import Software
 from podwright.planning.units import DAY_S, UnitError, format_count, parse_count, parse_duration
 from podwright_constructs.catalog import UnknownInstanceTypeError
@@ -54,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--deadline", metavar="TIME", help="and inside this time, as 7d")
     parser.add_argument("--usd-per-hour", metavar="USD", help="price of one machine: a capacity block's or a training plan's")
     parser.add_argument("--search", action="store_true", help="the best layouts over all kinds of parallelism")
+    parser.add_argument("--minimum", action="store_true", help="the fewest machines of each type that hold --model")
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write the roofline as a picture")
     parser.add_argument("--batch", type=Path, metavar="rows.csv", help="predict every row of a table; needs --out")
@@ -64,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the command; gives the exit status: 1 if the plan does not fit, 2 if the input is wrong."""
     try:
         return _run(args)
-    except (*_WRONG, PlanInputError, OSError) as error:
+    except (*_WRONG, PlanInputError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
         print(f"podwright plan: {error}", file=sys.stderr)
         return WRONG_INPUT
 
@@ -77,6 +87,8 @@ def _run(args: argparse.Namespace) -> int:
         return _shop(args)
     if not args.model:
         raise PlanInputError("no model: give --model llama3_1_8b, --run run.yaml, or --budget 5000 --deadline 7d")
+    if args.minimum:
+        return _minimum(args)
     if not args.instance:
         raise PlanInputError("no machines: give --instance ml.p5.48xlarge --nodes 4, or a cluster.yaml")
     return _plan(args)
@@ -149,6 +161,19 @@ def _print_search(args: argparse.Namespace, plan: Plan) -> None:
     print(f"\nBest of {len(found)} layouts that fit\n{candidates_table(best(found)[:SHOWN])}")
     print(f"\nBest that our trainer runs\n{candidates_table(best(item for item in found if item.realisable)[:SHOWN])}")
     print(f"\nNone is both faster and smaller than\n{candidates_table(pareto(found)[:SHOWN])}")
+
+
+def _minimum(args: argparse.Namespace) -> int:
+    model, sequence = _model(args), _whole(args.seq_len or "2048", "--seq-len")
+    print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, block inputs offloaded")
+    for name in [args.instance] if args.instance else trainable_types():
+        found = minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence)
+        if found is None:
+            print(f"  {name:24s} no number of nodes up to 64: even one block and the logits of one sequence are too large")
+            continue
+        nodes = found.layout.gpus // Cluster(instance_type=name, nodes=1).gpus
+        print(f"  {name:24s} {nodes:3d} nodes  {found.memory.peak_gb:6.1f} of {found.memory.capacity_gb:6.1f} GB per GPU")
+    return OK
 
 
 def _shop(args: argparse.Namespace) -> int:

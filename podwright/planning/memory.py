@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import Calibration, calibration
-from podwright.planning.layout import RECOMPUTES, Layout
+from podwright.planning.layout import RECOMPUTES, Layout, Recompute
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 from podwright.planning.units import GB
@@ -85,9 +86,16 @@ def largest_micro_batch(model: Model, layout: Layout, accelerator: Accelerator, 
     return min(low, at_most)
 
 
-def least_recomputation(model: Model, layout: Layout, accelerator: Accelerator, software: Software) -> Layout:
-    """The layout with the least recomputation that fits; with full recomputation if none does."""
-    for recompute in RECOMPUTES:
+def least_recomputation(
+    model: Model,
+    layout: Layout,
+    accelerator: Accelerator,
+    software: Software,
+    *,
+    choices: Sequence[Recompute] = RECOMPUTES,
+) -> Layout:
+    """The layout with the least recomputation of ``choices`` that fits; with full recomputation if none does."""
+    for recompute in choices:
         candidate = replace(layout, recompute=recompute)
         if memory(model, candidate, accelerator, software).fits:
             return candidate

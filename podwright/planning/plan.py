@@ -16,6 +16,7 @@ from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
 
 OUR_SOFTWARE = "podwright"
+OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "full")  # what the trainer's --activation_checkpointing can be
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,13 +153,13 @@ def make_plan(
         sequence=sequence,
         sharding=used.sharding,
         shards=cluster.instance.accelerator_count if hybrid else 0,
-        recompute=recompute or "none",
+        recompute=recompute or ("full" if offload_activations else "none"),
         offload_activations=offload_activations,
         precision=precision,
     )
     check(layout, model)
     if recompute is None:
-        layout = least_recomputation(model, layout, accelerator, used)
+        layout = least_recomputation(model, layout, accelerator, used, choices=OUR_RECOMPUTES[offload_activations:])
     largest = largest_micro_batch(model, layout, accelerator, used, at_most=256)
     if micro_batch is None:
         layout = replace(layout, micro_batch=max(1, min(largest, per_rank)))

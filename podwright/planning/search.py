@@ -14,6 +14,10 @@ from podwright.planning.model import Model, model_names
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
 from podwright.planning.units import HOUR_S
+from podwright_constructs.catalog import InstanceType
+
+
+LLAMAS = ("llama", "mistral_7b", "mathstral")  # what the trainer can build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +32,9 @@ class Candidate:
     def realisable(self) -> bool:
         """Whether podwright's trainer can run it: full or hybrid sharding, no other parallelism."""
         layout = self.layout
-        return layout.tensor == layout.pipeline == layout.context == layout.expert == 1 and layout.recompute != "mlp"
+        if layout.sharding != "full":
+            return False
+        return layout.tensor == layout.pipeline == layout.context == layout.expert == 1 and layout.recompute in ("none", "full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +108,7 @@ def cheapest_cluster(
 ) -> list[Offer]:
     """Clusters of one to 64 machines that finish in time and inside the budget, cheapest first; only layouts our trainer can run."""
     offers = []
-    for name in instance_types or accelerated_types():
+    for name in instance_types or trainable_types():
         for nodes in (1, 2, 4, 8, 16, 32, 64):
             cluster = Cluster(instance_type=name, nodes=nodes)
             if cluster.usd_per_hour is None:
@@ -124,11 +130,16 @@ def _least_seconds(cluster: Cluster, model: Model, tokens: float) -> float:
     return flops / (0.8 * cluster.accelerator.peak_flops("bf16") * cluster.gpus)
 
 
+def trainable_types() -> tuple[str, ...]:
+    """Instance types with accelerators that PyTorch's CUDA backend drives."""
+    return tuple(name for name in accelerated_types() if InstanceType.of(name).accelerator == "gpu")
+
+
 def largest_model(software: Software, *, budget_usd: float, deadline_s: float, sequence: int, tokens_per_parameter: float = 20.0) -> list[Offer]:
     """The largest published dense models that can be trained, 20 tokens per parameter, inside budget and deadline; largest first."""
     models = sorted({Model.of(name) for name in model_names()}, key=lambda model: -model.parameters)
     for model in models:
-        if model.experts or model.learned_positions:
+        if not model.name.startswith(LLAMAS):
             continue
         offers = cheapest_cluster(
             model,
@@ -141,6 +152,17 @@ def largest_model(software: Software, *, budget_usd: float, deadline_s: float, s
         if offers:
             return offers
     return []
+
+
+def minimum_nodes(model: Model, instance_type: str, software: Software, *, sequence: int, at_most: int = 64) -> Candidate | None:
+    """The fewest machines that hold the model: one sequence per GPU, everything recomputed, block inputs in the host's memory."""
+    for nodes in range(1, at_most + 1):
+        cluster = Cluster(instance_type=instance_type, nodes=nodes)
+        layout = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True)
+        needed = memory(model, layout, cluster.accelerator, software)
+        if needed.fits:
+            return Candidate(layout=layout, memory=needed, speed=speed(model, layout, cluster.accelerator, software))
+    return None
 
 
 def offer(
