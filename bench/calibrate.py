@@ -1,7 +1,8 @@
 """Fit the planner's efficiencies to measured rows: robust, bounded, held near what is physically plausible.
 
-``python bench/calibrate.py`` writes the constants into the product. Coordinate search on the mean absolute logarithmic error, every source group weighing as the square root of its rows, with a pull towards
-the prior so that a handful of rows cannot drive a constant anywhere.
+``python bench/calibrate.py`` writes the constants into the product. Coordinate search on the mean absolute
+logarithmic error, every source group weighing as the square root of its rows, with a pull towards the prior so that a
+handful of rows cannot drive a constant anywhere.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podwright.planning.batch import Case, RowError, understand
 from podwright.planning.accelerator import UnknownAcceleratorError
+from podwright.planning.batch import Case, RowError, understand
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.layout import LayoutError
 from podwright.planning.model import UnknownModelError
@@ -58,6 +59,7 @@ FREE: Mapping[str, tuple[float, float, float, float]] = {
     "quantising": (4, 2, 12, 0.4),
 }
 STEPS = (1.25, 1.08, 1.03)
+OUTLIER = 0.5  # beyond this logarithmic error a row pulls less
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ class _Fit:
         prior, lowest, highest, width = FREE[name]
         current = self.values[name]
         best = sum(self.losses[index] for index in users) + _pull(current, prior, width)
-        for candidate in (current * step, current / step):
-            candidate = min(highest, max(lowest, candidate))
+        for changed in (current * step, current / step):
+            candidate = min(highest, max(lowest, changed))
             constants = self.constants.replaced({name: candidate})
             losses = {index: self._loss(index, constants) for index in users}
             if sum(losses.values()) + _pull(candidate, prior, width) < best - 1e-9:
@@ -130,7 +132,7 @@ class _Fit:
         case = row.case
         took = speed(case.model, case.layout, case.accelerator, case.software, constants=constants)
         error = abs(math.log(took.tokens_per_s_per_gpu * case.per_gpu / row.tokens_per_s_per_gpu))
-        return self.weights[index] * (error if error < 0.5 else 0.5 + 0.3 * (error - 0.5))
+        return self.weights[index] * (min(error, OUTLIER) + 0.3 * max(0.0, error - OUTLIER))
 
 
 def _touches(case: Case, parts: Sequence[str]) -> bool:
@@ -148,7 +150,9 @@ def write(values: Mapping[str, float], target: Path) -> None:
     with target.open(newline="", encoding="utf-8") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     for name, value in values.items():
-        known = rows.setdefault(name, {"name": name, "unit": next(rows[key]["unit"] for key in _prefixes(name) if key in rows), "basis": ""})
+        known = rows.setdefault(
+            name, {"name": name, "unit": next(rows[key]["unit"] for key in _prefixes(name) if key in rows), "basis": ""}
+        )
         known.update(value=f"{value:.4g}", basis="fitted by bench/calibrate.py to bench/data/published_throughput.csv")
     unfinished = target.with_name(target.name + ".unfinished")
     with unfinished.open("w", newline="", encoding="utf-8") as file:
@@ -166,4 +170,7 @@ def _prefixes(name: str) -> list[str]:
 if __name__ == "__main__":
     from podwright import planning
 
-    write(fit(read(Path(__file__).parent / "data" / "published_throughput.csv"), calibration()), Path(planning.__file__).parent / "data" / "calibration.csv")
+    write(
+        fit(read(Path(__file__).parent / "data" / "published_throughput.csv"), calibration()),
+        Path(planning.__file__).parent / "data" / "calibration.csv",
+    )

@@ -1,7 +1,7 @@
 """Judge the planner by published measurements: ``python bench/planner.py [--in-sample]``.
 
-Every source group is predicted with constants fitted to the other groups only (leave one source out). Prints errors by group and says which
-goals are missed. Data: ``bench/data/published_throughput.csv``, sources in its last columns.
+Every source group is predicted with constants fitted to the other groups only (leave one source out). Prints errors
+by group and says which goals are missed. Data: ``bench/data/published_throughput.csv``, sources in its last columns.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ from podwright.planning.throughput import speed
 TABLE = Path(__file__).parent / "data" / "published_throughput.csv"
 # Constants of memory that a group's own figures decided; without that group the defaults stand.
 OWN_MEMORY_CONSTANTS = {
-    "bloom": ("fragmentation.deepspeed-2022",),
     "litgpt-finetune": (
-        "fragmentation.litgpt-finetune",
+        "fragmentation.allocator.litgpt-finetune",
         "norm_bytes.litgpt-finetune",
         "logit_bytes.litgpt-finetune",
         "rotated_copies.litgpt-finetune",
@@ -51,11 +50,18 @@ GOALS = (
 def main() -> None:
     """Print the report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--in-sample", action="store_true", help="use the product's own constants, fitted to all groups; seconds, not minutes")
+    parser.add_argument(
+        "--in-sample",
+        action="store_true",
+        help="use the product's own constants, fitted to all groups; seconds, not minutes",
+    )
     arguments = parser.parse_args()
     with TABLE.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    predictions = [(row, predict(row, constants=constants)) for row, constants in _with_constants(rows, in_sample=arguments.in_sample)]
+    predictions = [
+        (row, predict(row, constants=constants))
+        for row, constants in _with_constants(rows, in_sample=arguments.in_sample)
+    ]
     errors = {"speed": _speed_errors(predictions), "memory": _memory_errors(predictions)}
     for kind, title in (("speed", "tokens/s/GPU"), ("memory", "peak memory")):
         _print_errors(title, errors[kind])
@@ -69,17 +75,25 @@ def main() -> None:
     print("\ngoals")
     for title, kind, share, goal in GOALS:
         reached = _quantile([abs(error) for group in errors[kind].values() for error in group], share)
-        print(f"  {title:28s} {100 * reached:5.1f} %  goal {100 * goal:.0f} %  {'met' if reached <= goal else 'MISSED'}")
+        print(
+            f"  {title:28s} {100 * reached:5.1f} %  goal {100 * goal:.0f} %  {'met' if reached <= goal else 'MISSED'}"
+        )
 
 
-def _with_constants(rows: Sequence[Mapping[str, str]], *, in_sample: bool) -> Iterable[tuple[Mapping[str, str], Calibration]]:
+def _with_constants(
+    rows: Sequence[Mapping[str, str]], *, in_sample: bool
+) -> Iterable[tuple[Mapping[str, str], Calibration]]:
     if in_sample:
         return [(row, calibration()) for row in rows]
     measured = calibrate.read(TABLE)
     by_group = {}
     for group in dict.fromkeys(row["group"] for row in rows):
         print(f"fitting without {group} …", flush=True)
-        known = {name: value for name, value in calibration().values.items() if name not in OWN_MEMORY_CONSTANTS.get(group, ())}
+        known = {
+            name: value
+            for name, value in calibration().values.items()
+            if name not in OWN_MEMORY_CONSTANTS.get(group, ())
+        }
         others = [row for row in measured if row.group != group]
         if len(others) == len(measured):
             by_group[group] = Calibration(known)
@@ -110,7 +124,10 @@ def _print_errors(title: str, groups: Mapping[str, Sequence[float]]) -> None:
     for name, errors in [*groups.items(), ("all", everything)]:
         sizes = [abs(error) for error in errors]
         bias = statistics.median(errors)
-        print(f"  {name:26s}  {len(errors):4d}  {100 * statistics.median(sizes):5.1f} %  {100 * _quantile(sizes, 0.9):5.1f} %  {100 * bias:+5.1f} %")
+        print(
+            f"  {name:26s}  {len(errors):4d}  {100 * statistics.median(sizes):5.1f} %  "
+            f"{100 * _quantile(sizes, 0.9):5.1f} %  {100 * bias:+5.1f} %"
+        )
 
 
 def _print_fits(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
@@ -128,7 +145,10 @@ def _print_range(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str
         for row, predicted in predictions
         if row["tok_s_gpu"] and predicted["pred_tok_s_gpu"]
     ]
-    print(f"\nmeasured speed inside the stated range: {100 * sum(inside) / len(inside):.0f} % of {len(inside)} rows, meant to be 80 %")
+    print(
+        f"\nmeasured speed inside the stated range: {100 * sum(inside) / len(inside):.0f} % of {len(inside)} rows, "
+        f"meant to be 80 %"
+    )
 
 
 def _print_conventions(rows: Iterable[Mapping[str, str]]) -> None:
@@ -136,7 +156,9 @@ def _print_conventions(rows: Iterable[Mapping[str, str]]) -> None:
     ratios = defaultdict(list)
     for row in rows:
         printed = row["model_tflops_gpu"] or row["hw_tflops_gpu"]
-        if not (printed and row["tok_s_gpu"] and row["tflops_convention"] and row["tflops_convention"] != "as the paper"):
+        if not (
+            printed and row["tok_s_gpu"] and row["tflops_convention"] and row["tflops_convention"] != "as the paper"
+        ):
             continue
         try:
             case = understand(row)
@@ -175,29 +197,39 @@ def _print_seed_run() -> None:
         took = speed(model, layout, cluster.accelerator, Software.named("podwright"))
         needed = memory(model, layout, cluster.accelerator, Software.named("podwright"))
         print(
-            f"  predicted {took.tokens_per_s_per_gpu:,.0f} ({took.low:,.0f} to {took.high:,.0f}), {100 * (took.tokens_per_s_per_gpu / measured - 1):+.0f} %, "
+            f"  predicted {took.tokens_per_s_per_gpu:,.0f} ({took.low:,.0f} to {took.high:,.0f}), "
+            f"{100 * (took.tokens_per_s_per_gpu / measured - 1):+.0f} %, "
             f"{needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB: {words}"
         )
-    print(f"  its text hopes for 2.5 more days; at the measured rate the other {left:,} steps take {left * hours / steps / 24:.1f} days")
+    print(
+        f"  its text hopes for 2.5 more days; at the measured rate the other {left:,} steps take "
+        f"{left * hours / steps / 24:.1f} days"
+    )
 
 
 def _print_trainium() -> None:
     """The Trainium seed: Llama 3 8B on one trn1.32xlarge, tensor parallel over all 32 cores: 634 TFLOP/s printed."""
     cluster, model = Cluster(instance_type="ml.trn1.32xlarge", nodes=1), Model.of("llama3_8b")
     core = cluster.accelerator.core()
-    layout = Layout(gpus=32, tensor=32, micro_batch=1, micro_batches=16, sequence=8192, sharding="optimizer", recompute="selective")
+    layout = Layout(
+        gpus=32, tensor=32, micro_batch=1, micro_batches=16, sequence=8192, sharding="optimizer", recompute="selective"
+    )
     took = speed(model, layout, core, Software.named("neuron"))
     needed = memory(model, layout, core, Software.named("neuron"))
     reached = took.tokens_per_s_per_gpu * 32 * model.training_flops_per_token(8192, causal=False) / 1e12
     print("\nthe Trainium seed: Llama 3 8B, TP 32 on one ml.trn1.32xlarge, sequence 8192")
     print(
-        f"  printed 634 TFLOP/s; predicted {reached:.0f} ({100 * (reached / 634 - 1):+.0f} %), {took.tokens_per_s_per_gpu * 32:,.0f} tokens/s, "
+        f"  printed 634 TFLOP/s; predicted {reached:.0f} ({100 * (reached / 634 - 1):+.0f} %), "
+        f"{took.tokens_per_s_per_gpu * 32:,.0f} tokens/s, "
         f"{needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB per core, bound by {took.bound_by}"
     )
 
 
 def _print_minimum_platforms() -> None:
-    """The reference README's "minimum platform without OOM". It trains every Llama 3 with GPT-NeoX's 50,432 words and an untied head."""
+    """What the reference's README says runs without OOM.
+
+    It trains every Llama 3 with GPT-NeoX's 50,432 words and an untied head.
+    """
     printed = (
         ("llama3_1_8b", "ml.g6e.12xlarge", 8192, 1),
         ("llama3_2_1b", "ml.g5.8xlarge", 8192, 2),
@@ -208,7 +240,10 @@ def _print_minimum_platforms() -> None:
         ("llama2_70b", "ml.p5.48xlarge", 4096, 4),
         ("llama3_1_70b", "ml.p5.48xlarge", 8192, 4),
     )
-    print("\nminimum platform, nodes: printed, from first principles with the reference's vocabulary, with the model's own")
+    print(
+        "\nminimum platform, nodes: printed, from first principles with the reference's vocabulary, with the "
+        "model's own"
+    )
     software = Software.named("podwright")
     for name, instance_type, sequence, nodes in printed:
         published = Model.of(name)
@@ -217,10 +252,20 @@ def _print_minimum_platforms() -> None:
         counts = []
         for model in (theirs, published):
             found = minimum_nodes(model, instance_type, software, sequence=sequence)
-            counts.append(f"{found.layout.gpus // per_node} ({found.memory.peak_gb:.0f} of {found.memory.capacity_gb:.0f} GB)" if found else "none")
+            counts.append(
+                f"{found.layout.gpus // per_node} ({found.memory.peak_gb:.0f} of {found.memory.capacity_gb:.0f} GB)"
+                if found
+                else "none"
+            )
         print(f"  {name:14s} {instance_type:18s} {nodes:3d}   {counts[0]:20s} {counts[1]}")
-    print("  Where we need fewer, the reference tried only powers of two or kept room for activations on the GPU; where a model's own vocabulary")
-    print("  of 128,256 needs more, the reference has hidden it: its logits and head are 2.5 times smaller than the published model's.")
+    print(
+        "  Where we need fewer, the reference tried only powers of two or kept room for activations on the GPU; "
+        "where a model's own vocabulary"
+    )
+    print(
+        "  of 128,256 needs more, the reference has hidden it: its logits and head are 2.5 times smaller than the "
+        "published model's."
+    )
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -22,9 +22,9 @@ class UnknownAcceleratorError(ValueError):
 class Accelerator:
     """One accelerator and its place in a machine.
 
-    ``memory_gb`` is what a program can allocate, in 1e9 bytes; ``link_gb_s`` the measured all-reduce bus bandwidth to ``link_domain``
-    neighbours; ``nic_gb_s`` its share of the machine's network; ``latency_us`` the size-independent part of a collective between machines;
-    ``host_gb_s`` to the host's memory, one way.
+    ``memory_gb`` is what a program can allocate, in 1e9 bytes; ``link_gb_s`` the measured all-reduce bus bandwidth to
+    ``link_domain`` neighbours; ``nic_gb_s`` its share of the machine's network; ``latency_us`` the size-independent
+    part of a collective between machines; ``host_gb_s`` to the host's memory, one way.
     """
 
     name: str
@@ -67,8 +67,16 @@ class Accelerator:
     def core(self) -> Accelerator:
         """One of the two cores of a Trainium chip, each half of it."""
         halves = (
-            "memory_gb", "peak_bf16_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s", "link_gb_s", "nic_gb_s", "watts", "host_gb_s"
-        )  # fmt: skip
+            "memory_gb",
+            "peak_bf16_tflops",
+            "peak_fp8_tflops",
+            "peak_fp4_tflops",
+            "memory_tb_s",
+            "link_gb_s",
+            "nic_gb_s",
+            "watts",
+            "host_gb_s",
+        )
         half = {name: getattr(self, name) / 2 for name in halves}
         return replace(self, link_domain=2 * self.link_domain, multiprocessors=1, **half)
 
@@ -91,7 +99,9 @@ def _catalog() -> dict[str, Accelerator]:
     text = files(__package__).joinpath("data/accelerators.csv").read_text(encoding="utf-8")
     catalog = {}
     for row in csv.DictReader(text.splitlines()):
-        numbers = {key: float(value) for key, value in row.items() if key not in {"name", "aliases", "generation", "source"}}
+        numbers = {
+            key: float(value) for key, value in row.items() if key not in {"name", "aliases", "generation", "source"}
+        }
         accelerator = Accelerator(
             name=row["name"],
             generation=row["generation"],

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
 from podwright.planning.accelerator import Accelerator, UnknownAcceleratorError
 from podwright.planning.calibration import Calibration
@@ -15,7 +16,7 @@ from podwright.planning.flops import convention
 from podwright.planning.layout import RECOMPUTES, Layout, LayoutError, Precision, Recompute, Training, check
 from podwright.planning.memory import Memory, largest_micro_batch, least_recomputation, memory
 from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.software import Sharding, Software
+from podwright.planning.software import SHARDINGS, Sharding, Software
 from podwright.planning.throughput import Speed, speed
 
 COLUMNS = (
@@ -30,7 +31,12 @@ COLUMNS = (
 )
 _NODE_NETWORK = re.compile(r"(\d+)\s*x\s*(\d+)\s*Gb\b|(\d+)\s*Gbps node")
 _PLAIN = ("mpt", "bloom", "gpt", "opt", "mt-nlg", "pythia", "neox", "bert", "turing", "falcon", "nemotron")
-_ONE_LEVEL = ("litgpt", "composer", "flash-attn", "fsdp")  # frameworks without tensor and pipeline parallelism in these tables
+_ONE_LEVEL = (
+    "litgpt",
+    "composer",
+    "flash-attn",
+    "fsdp",
+)  # frameworks without tensor and pipeline parallelism in these tables
 
 
 class RowError(ValueError):
@@ -100,7 +106,8 @@ def understand(row: Mapping[str, str]) -> Case:
     """Model, layout, accelerator and software of a row.
 
     Raises:
-        RowError: a figure that decides the result is missing; also ``UnknownModelError``, ``UnknownAcceleratorError``, ``LayoutError``.
+        RowError: a figure that decides the result is missing; also ``UnknownModelError``,
+        ``UnknownAcceleratorError``, ``LayoutError``.
     """
     assumed: list[str] = []
     sequence = _required(row, "seq_len", "sequence length")
@@ -120,7 +127,11 @@ def understand(row: Mapping[str, str]) -> Case:
 
 
 def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
-    given = {name: value for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab") if (value := _integer(row, name))}
+    given = {
+        name: value
+        for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+        if (value := _integer(row, name))
+    }
     try:
         model = Model.of(row.get("model", "").split(" (")[0])
     except UnknownModelError:
@@ -130,7 +141,7 @@ def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
     changed = {name: value for name, value in given.items() if getattr(model, name) != value and not model.experts}
     if "heads" in changed or "hidden" in changed:
         changed["head_dim"] = changed.get("hidden", model.hidden) // changed.get("heads", model.heads)
-    return replace(model, **changed) if changed else model
+    return replace(model, **cast("dict[str, Any]", changed)) if changed else model
 
 
 def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: int, assumed: list[str]) -> Model:
@@ -159,7 +170,7 @@ def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: in
         bias="all" if plain else "none",
         norm_vectors=2 if plain else 1,
         learned_positions=sequence if name.lower().startswith(("mpt", "gpt")) else 0,
-        **{"kv_heads": given["heads"], **given},
+        **cast("dict[str, Any]", {"kv_heads": given["heads"], **given}),
     )
 
 
@@ -232,21 +243,24 @@ def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Softw
 
 
 def _sharding(row: Mapping[str, str], software: Software, *, training: Training, gpus: int) -> tuple[Sharding, int]:
+    """What is sharded, and over how many ranks where it is not all of them."""
     words = row.get("sharding", "").upper()
     stage = _integer(row, "zero_stage")
     if stage is not None:
-        return ("none", "optimizer", "gradients", "full")[min(3, stage)], 0
+        return SHARDINGS[min(3, stage)], 0
     if "HYBRID" in words:
         return "full", min(8, gpus)
-    if "FSDP" in words or "FULL_SHARD" in words:
-        return "full", 0
-    if "GRAD_OP" in words:
-        return "gradients", 0
-    if "DIST" in words:
-        return "optimizer", 0
+    named: tuple[tuple[str, Sharding], ...] = (
+        ("FSDP", "full"),
+        ("FULL_SHARD", "full"),
+        ("GRAD_OP", "gradients"),
+        ("DIST", "optimizer"),
+        ("DDP", "none"),
+    )
+    default = software.sharding
     if software.name == "litgpt-finetune":
-        return ("optimizer" if training == "full" else "none"), 0
-    return ("none" if "DDP" in words else software.sharding), 0
+        default = "optimizer" if training == "full" else "none"
+    return next((meaning for word, meaning in named if word in words), default), 0
 
 
 def _precision(row: Mapping[str, str]) -> Precision:
@@ -259,17 +273,28 @@ def _precision(row: Mapping[str, str]) -> Precision:
 
 
 def _filled(  # noqa: PLR0917
-    row: Mapping[str, str], layout: Layout, model: Model, accelerator: Accelerator, software: Software, assumed: list[str]
+    row: Mapping[str, str],
+    layout: Layout,
+    model: Model,
+    accelerator: Accelerator,
+    software: Software,
+    assumed: list[str],
 ) -> Layout:
     """The layout with micro-batches and recomputation, taken from the row or chosen as its author must have."""
     batch = _integer(row, "gbs_seqs")
     recompute = _recompute(row)
     data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
-    layout = replace(layout, recompute=recompute or "none", virtual_stages=layout.virtual_stages or _virtual_stages(layout, model, software))
+    layout = replace(
+        layout,
+        recompute=recompute or "none",
+        virtual_stages=layout.virtual_stages or _virtual_stages(layout, model, software),
+    )
     if not layout.micro_batch:
         share = max(1, (batch or 8 * data) // data)
         fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
-        micro_batch = 1 if layout.pipeline > 1 else max(1, math.gcd(share, 2 ** int(math.log2(max(1, min(share, fitting))))))
+        micro_batch = (
+            1 if layout.pipeline > 1 else max(1, math.gcd(share, 2 ** int(math.log2(max(1, min(share, fitting))))))
+        )
         layout = replace(layout, micro_batch=micro_batch)
         assumed.append(f"micro-batch {micro_batch} assumed")
     micro_batches = max(1, round(batch / (data * layout.micro_batch))) if batch else 1
@@ -295,14 +320,17 @@ def _virtual_stages(layout: Layout, model: Model, software: Software) -> int:
 
 
 def _recompute(row: Mapping[str, str]) -> Recompute | None:
+    """What the row says in its source's words; None if it does not say."""
     text = row.get("act_ckpt", "").lower()
     if not text or text == "see source":
         return None
-    if text in RECOMPUTES:
-        return next(item for item in RECOMPUTES if item == text)
-    if "mlp" in text or ":moe" in text and "moe_act" not in text:
+    exact = next((item for item in RECOMPUTES if item == text), None)
+    if exact:
+        return exact
+    if "mlp" in text or (":moe" in text and "moe_act" not in text):
         return "mlp"
-    return "selective" if "core_attn" in text else "full" if "full" in text else "none"
+    words: tuple[tuple[str, Recompute], ...] = (("core_attn", "selective"), ("full", "full"))
+    return next((meaning for word, meaning in words if word in text), "none")
 
 
 # ---- cells -------------------------------------------------------------------------------------------------

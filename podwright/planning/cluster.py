@@ -36,7 +36,9 @@ class Cluster:
     @cached_property
     def instance(self) -> InstanceType:
         """The catalog's row; an unknown name raises its ``UnknownInstanceTypeError`` with the closest ones."""
-        return InstanceType.of(self.instance_type if self.instance_type.startswith("ml.") else f"ml.{self.instance_type}")
+        return InstanceType.of(
+            self.instance_type if self.instance_type.startswith("ml.") else f"ml.{self.instance_type}"
+        )
 
     @property
     def gpus(self) -> int:
@@ -63,7 +65,10 @@ class Cluster:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """All machines at EC2's on-demand price in us-east-1, None where it is not public: HyperPod prints no prices."""
+        """All machines at EC2's on-demand price in us-east-1, None where it is not public.
+
+        HyperPod prints no prices.
+        """
         price = _facts()[self.instance.name][1]
         return price * self.nodes if price else None
 
@@ -87,6 +92,9 @@ def _types_with_accelerators(names: Iterable[str]) -> list[str]:
 def _facts() -> dict[str, tuple[float, float | None]]:
     text = files(__package__).joinpath("data/instances.csv").read_text(encoding="utf-8")
     return {
-        row["instance_type"]: (float(row["network_gbit_s"] or 10), float(row["ec2_usd_per_hour"]) if row["ec2_usd_per_hour"] else None)
+        row["instance_type"]: (
+            float(row["network_gbit_s"] or 10),
+            float(row["ec2_usd_per_hour"]) if row["ec2_usd_per_hour"] else None,
+        )
         for row in csv.DictReader(text.splitlines())
     }

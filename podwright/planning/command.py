@@ -45,23 +45,35 @@ class PlanInputError(ValueError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``podwright plan``; quantities may carry units (78B, 5k, 7d)."""
-    parser.add_argument("file", nargs="?", type=Path, metavar="cluster.yaml", help="take instance type and nodes from its compute group")
-    parser.add_argument("--run", type=Path, metavar="run.yaml", help="take model, sequence and batch from a run's options")
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="cluster.yaml", help="take instance type and nodes from its compute group"
+    )
+    parser.add_argument(
+        "--run", type=Path, metavar="run.yaml", help="take model, sequence and batch from a run's options"
+    )
     parser.add_argument("--model", metavar="NAME", help="a published model, such as llama3_2_1b or Qwen3-8B")
     parser.add_argument("--instance", metavar="TYPE", help="such as ml.g5.12xlarge")
     parser.add_argument("--nodes", metavar="N", help="machines of that type")
     parser.add_argument("--seq-len", metavar="TOKENS", help="tokens per sequence [2048]")
     parser.add_argument("--micro-batch", metavar="N", help="sequences per GPU at a time [the largest that fits]")
     parser.add_argument("--accumulate", metavar="N", help="micro-batches per step [a step of about a million tokens]")
-    parser.add_argument("--recompute", choices=("none", "selective", "full"), help="activation recomputation [the least that fits]")
+    parser.add_argument(
+        "--recompute", choices=("none", "selective", "full"), help="activation recomputation [the least that fits]"
+    )
     parser.add_argument("--offload-activations", action="store_true", help="keep block inputs in the host's memory")
     parser.add_argument("--hybrid", action="store_true", help="shard inside a machine, replicate between machines")
     parser.add_argument("--precision", choices=("bf16", "fp8"), default="bf16", help="of the products [bf16]")
     parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, as 78B: adds time, cost and loss")
-    parser.add_argument("--serve", metavar="N", help="tokens that the model will serve: adds the cheapest size for the same loss")
-    parser.add_argument("--budget", metavar="USD", help="the largest model, or the cluster for --model, inside this budget")
+    parser.add_argument(
+        "--serve", metavar="N", help="tokens that the model will serve: adds the cheapest size for the same loss"
+    )
+    parser.add_argument(
+        "--budget", metavar="USD", help="the largest model, or the cluster for --model, inside this budget"
+    )
     parser.add_argument("--deadline", metavar="TIME", help="and inside this time, as 7d")
-    parser.add_argument("--usd-per-hour", metavar="USD", help="price of one machine: a capacity block's or a training plan's")
+    parser.add_argument(
+        "--usd-per-hour", metavar="USD", help="price of one machine: a capacity block's or a training plan's"
+    )
     parser.add_argument("--search", action="store_true", help="the best layouts over all kinds of parallelism")
     parser.add_argument("--minimum", action="store_true", help="the fewest machines of each type that hold --model")
     parser.add_argument("--json", action="store_true", help="for machines")
@@ -138,7 +150,8 @@ def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
     found = cheapest_with_serving(plan.model.active_parameters, plan.tokens, served)
     planned = 6 * plan.model.active_parameters * plan.tokens + 2 * plan.model.active_parameters * served
     print(
-        f"\nServing {format_count(served)} tokens too: {format_count(found.parameters)} parameters on {format_count(found.tokens)} tokens have "
+        f"\nServing {format_count(served)} tokens too: {format_count(found.parameters)} parameters on "
+        f"{format_count(found.tokens)} tokens have "
         f"the same loss and {100 * (1 - found.total_flops / planned):.0f} % fewer FLOPs, training and serving together"
     )
 
@@ -169,10 +182,14 @@ def _minimum(args: argparse.Namespace) -> int:
     for name in [args.instance] if args.instance else trainable_types():
         found = minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence)
         if found is None:
-            print(f"  {name:24s} no number of nodes up to 64: even one block and the logits of one sequence are too large")
+            print(
+                f"  {name:24s} no number of nodes up to 64: even one block and the logits of one sequence are too large"
+            )
             continue
         nodes = found.layout.gpus // Cluster(instance_type=name, nodes=1).gpus
-        print(f"  {name:24s} {nodes:3d} nodes  {found.memory.peak_gb:6.1f} of {found.memory.capacity_gb:6.1f} GB per GPU")
+        print(
+            f"  {name:24s} {nodes:3d} nodes  {found.memory.peak_gb:6.1f} of {found.memory.capacity_gb:6.1f} GB per GPU"
+        )
     return OK
 
 
@@ -184,7 +201,9 @@ def _shop(args: argparse.Namespace) -> int:
     if args.model:
         model = _model(args)
         tokens = parse_count(args.tokens, what="--tokens") if args.tokens else 20.0 * model.active_parameters
-        offers = cheapest_cluster(model, software, tokens=tokens, sequence=sequence, deadline_s=deadline_s, budget_usd=budget)
+        offers = cheapest_cluster(
+            model, software, tokens=tokens, sequence=sequence, deadline_s=deadline_s, budget_usd=budget
+        )
     elif budget is None:
         raise PlanInputError("--deadline alone says little: give --model, or --budget too")
     else:
@@ -206,7 +225,9 @@ def _take_files(args: argparse.Namespace) -> None:
         groups = _mapping(args.file).get("cluster", {}).get("instance_groups", [])
         compute = next((group for group in groups if group.get("role") == "compute"), None)
         if compute is None:
-            raise PlanInputError(f"{args.file} has no instance group with role: compute; `podwright check {args.file}` says more")
+            raise PlanInputError(
+                f"{args.file} has no instance group with role: compute; `podwright check {args.file}` says more"
+            )
         args.instance = args.instance or str(compute["instance_type"])
         args.nodes = args.nodes or str(compute["count"])
     if args.run:
@@ -245,7 +266,9 @@ def _model(args: argparse.Namespace) -> Model:
         missing = [theirs for theirs, ours in names.items() if ours not in given and ours not in ("tied", "kv_heads")]
         if missing:
             raise PlanInputError(f"{args.run} says neither preset nor {', '.join(missing)}")
-        return Model(name=args.run.stem, head_dim=given["hidden"] // given["heads"], **{"kv_heads": given["heads"], **given})
+        return Model(
+            name=args.run.stem, head_dim=given["hidden"] // given["heads"], **{"kv_heads": given["heads"], **given}
+        )
     changed = replace(model, **given)
     return replace(changed, head_dim=changed.hidden // changed.heads) if {"hidden", "heads"} & given.keys() else changed
 

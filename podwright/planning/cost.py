@@ -10,14 +10,16 @@ from podwright.planning.units import GB, HOUR_S
 
 # 419 unexpected interruptions in 54 days on 16,384 H100: https://arxiv.org/abs/2407.21783, section 3.3.4.
 GPU_HOURS_BETWEEN_FAILURES = 54 * 24 * 16_384 / 419
-# AWS list prices in us-east-1, recalled in November 2026: check aws.amazon.com/fsx/lustre/pricing and aws.amazon.com/vpc/pricing.
+# AWS list prices in us-east-1, recalled in November 2026: check aws.amazon.com/fsx/lustre/pricing and
+# aws.amazon.com/vpc/pricing.
 LUSTRE_USD_PER_GIB_MONTH = 0.145  # PERSISTENT_2 SSD at 125 MB/s per TiB
 LUSTRE_GIB = 1200
 NAT_USD_PER_HOUR = 0.045
 NAT_USD_PER_GB = 0.045
 CONTROLLER = "ml.m5.xlarge"
 MONTH_H = 730.0
-# Power outside the accelerators (host, network, cooling) over the accelerators' own: DGX H100 takes 10.2 kW for 8 x 0.7 kW.
+# Power outside the accelerators (host, network, cooling) over the accelerators' own: DGX H100 takes 10.2 kW for 8 x
+# 0.7 kW.
 MACHINE_POWER_FACTOR = 1.6
 AVERAGE_ACCELERATOR_LOAD = 0.85
 LUSTRE_WRITE_GB_S = 1.2  # a small file system; checkpoints are written by all nodes together
@@ -53,9 +55,9 @@ class Cost:
 def failures(gpus: int, *, parameters: float, restart_s: float = 600.0, checkpoint_s: float | None = None) -> Failures:
     """Mean time between failures of ``gpus`` accelerators and the best checkpoint interval.
 
-    Young and Daly: ``interval = sqrt(2 c M)`` for a checkpoint that takes ``c`` and a failure every ``M`` seconds; lost on average are
-    ``c / interval`` for saving and ``(interval / 2 + restart) / M`` for repeating and restarting. A checkpoint holds weights and two moments
-    in fp32: 12 bytes per parameter.
+    Young and Daly: ``interval = sqrt(2 c M)`` for a checkpoint that takes ``c`` and a failure every ``M`` seconds;
+    lost on average are ``c / interval`` for saving and ``(interval / 2 + restart) / M`` for repeating and restarting.
+    A checkpoint holds weights and two moments in fp32: 12 bytes per parameter.
     """
     between_s = GPU_HOURS_BETWEEN_FAILURES / gpus * HOUR_S
     saving_s = checkpoint_s if checkpoint_s is not None else max(2.0, 12 * parameters / GB / LUSTRE_WRITE_GB_S)
@@ -80,7 +82,8 @@ def cost(
 ) -> Cost:
     """Cost of ``seconds`` of undisturbed training: stretched by failures, with storage, network and the controller.
 
-    ``usd_per_node_hour`` replaces EC2's on-demand price: a capacity block's or a training plan's, which AWS quotes when it is bought.
+    ``usd_per_node_hour`` replaces EC2's on-demand price: a capacity block's or a training plan's, which AWS quotes
+    when it is bought.
     """
     stops = failures(cluster.gpus, parameters=parameters)
     hours = seconds / HOUR_S / stops.goodput

@@ -44,14 +44,33 @@ def _adapters(model: Model, _sequence: int) -> float:
 
 
 CONVENTIONS = (
-    Convention("6N+12Lhs per token", "6N + 12 L h s, N all parameters (llm-foundry)", hardware=False, per_token=_all_parameters),
-    Convention("6(N-Vh)+6Lhs", "6 (N - V h) + 6 L h s, causal, input embedding excluded (Megatron-Core)", hardware=False, per_token=_causal),
+    Convention(
+        "6N+12Lhs per token", "6N + 12 L h s, N all parameters (llm-foundry)", hardware=False, per_token=_all_parameters
+    ),
+    Convention(
+        "6(N-Vh)+6Lhs",
+        "6 (N - V h) + 6 L h s, causal, input embedding excluded (Megatron-Core)",
+        hardware=False,
+        per_token=_causal,
+    ),
     Convention("6(N-Vh)+12Lhs", "6 (N - V h) + 12 L h s (PaLM)", hardware=False, per_token=_full_square),
-    Convention("hardware", "96 L h^2 (1 + s/6h + V/16Lh), full recomputation included (arXiv:2104.04473)", hardware=True, per_token=_megatron_2021),
+    Convention(
+        "hardware",
+        "96 L h^2 (1 + s/6h + V/16Lh), full recomputation included (arXiv:2104.04473)",
+        hardware=True,
+        per_token=_megatron_2021,
+    ),
 )
 DEFAULT = CONVENTIONS[2]
-ADAPTERS = Convention("lora", "4 (N - V h): frozen weights have no gradient, attention not counted", hardware=False, per_token=_adapters)
-WITHOUT_ATTENTION = Convention("old", "96 L h^2, attention and head not counted, full recomputation included", hardware=True, per_token=_megatron_2020)
+ADAPTERS = Convention(
+    "lora", "4 (N - V h): frozen weights have no gradient, attention not counted", hardware=False, per_token=_adapters
+)
+WITHOUT_ATTENTION = Convention(
+    "old",
+    "96 L h^2, attention and head not counted, full recomputation included",
+    hardware=True,
+    per_token=_megatron_2020,
+)
 BY_MODEL = "for Llama rows; 6N+12Lhs for GPT3 rows"
 
 

@@ -33,24 +33,32 @@ class Kernels:
         return self.accelerator.memory_tb_s * 1e12 * self.calibration("memory_bandwidth")
 
     def product(self, rows: float, columns: float, depth: float, *, groups: float = 1) -> float:
-        """``groups`` products ``(rows, depth) x (depth, columns)``: roofline of arithmetic and memory, with the loss of partly filled tiles.
+        """``groups`` products ``(rows, depth) x (depth, columns)``: the slower of arithmetic and memory traffic.
 
-        A product of few tiles leaves multiprocessors idle (half a wave on average); a shallow one pays for filling its pipeline; widths
-        that are no multiple of 64 elements cannot be loaded at full width.
+        A product of few tiles leaves multiprocessors idle (half a wave on average); a shallow one pays for filling
+        its pipeline; widths that are no multiple of 64 elements cannot be loaded at full width.
         """
         if rows <= 0 or columns <= 0 or depth <= 0 or groups <= 0:
             return 0.0
         tiles = groups * max(1.0, rows / TILE_ROWS) * max(1.0, columns / TILE_COLUMNS)
         filled = min(1.0, rows / TILE_ROWS) * min(1.0, columns / TILE_COLUMNS)
         waves = tiles / self.accelerator.multiprocessors
-        efficiency = filled * waves / (waves + self.calibration("idle_waves")) * depth / (depth + self.calibration("depth_latency"))
+        efficiency = (
+            filled
+            * waves
+            / (waves + self.calibration("idle_waves"))
+            * depth
+            / (depth + self.calibration("depth_latency"))
+        )
         efficiency *= min(_alignment(columns), _alignment(depth))
         arithmetic = 2.0 * rows * columns * depth * groups / (self.sustained_flops * efficiency)
         element = _ACTIVATION_BYTES[self.precision]
         traffic = groups * (element * (rows * depth + depth * columns) + 2.0 * rows * columns) / self.memory_bytes_s
         return max(arithmetic, traffic)
 
-    def product_and_gradients(self, rows: float, columns: float, depth: float, *, groups: float = 1, frozen: bool = False) -> tuple[float, float]:
+    def product_and_gradients(
+        self, rows: float, columns: float, depth: float, *, groups: float = 1, frozen: bool = False
+    ) -> tuple[float, float]:
         """Forward and backward of a linear layer; a frozen one has no gradient of its weights."""
         forward = self.product(rows, columns, depth, groups=groups)
         backward = self.product(rows, depth, columns, groups=groups)
@@ -62,11 +70,16 @@ class Kernels:
         """Forward and backward of flash attention, whose backward does 2.5 times the work (arXiv:2307.08691)."""
         peak = self.accelerator.peak_flops("bf16")
         efficiency = self.calibration("attention", self.accelerator.generation, self.accelerator.name) * share
-        efficiency *= sequence / (sequence + self.calibration("attention_ramp")) * min(1.0, head_dim / (head_dim + 24) * 1.19)
+        efficiency *= (
+            sequence / (sequence + self.calibration("attention_ramp")) * min(1.0, head_dim / (head_dim + 24) * 1.19)
+        )
         return flops / (peak * efficiency), 2.5 * flops / (peak * efficiency * 0.9)
 
     def plain_attention(self, *, batch_heads: float, sequence: float, head_dim: int) -> tuple[float, float]:
-        """Forward and backward where all ``s * s`` scores are written: two batched products and the traffic of softmax and dropout."""
+        """Forward and backward where all ``s * s`` scores are written.
+
+        Two batched products and the traffic of softmax and dropout.
+        """
         scores = batch_heads * sequence * sequence
         share = 1.0 if head_dim % 8 == 0 else self.calibration("unaligned_heads")
         products = 4.0 * scores * head_dim / (self.sustained_flops * 0.6 * share)
@@ -99,7 +112,10 @@ class Kernels:
         return self.latency(ranks, stride=stride) + size * (ranks - 1) / ranks / self.bandwidth(ranks, stride=stride)
 
     def dispatch(self, token_bytes: float, copies: int, ranks: int, *, stride: int = 1) -> float:
-        """Every rank sends each token (``token_bytes`` in all) to ``copies`` experts on any of ``ranks``; to a machine it goes but once."""
+        """Every rank sends each token (``token_bytes`` in all) to ``copies`` experts on any of ``ranks``.
+
+        To a machine it goes but once.
+        """
         if ranks <= 1:
             return 0.0
         near = max(1, min(ranks, self.accelerator.link_domain // stride))
@@ -112,7 +128,10 @@ class Kernels:
 
 
 def _alignment(width: float) -> float:
-    """Share of full speed at a width that is a multiple of only 32, 16, 8 … elements (NVIDIA, matrix multiplication guide)."""
+    """Share of full speed at a width that is a multiple of only 32, 16, 8 … elements.
+
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
+    """
     whole = round(width)
     if whole % 64 == 0 or whole != width:
         return 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -13,6 +14,17 @@ Recompute = Literal["none", "selective", "mlp", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
 Precision = Literal["bf16", "fp8", "fp4", "fp32"]
 Training = Literal["full", "lora", "qlora"]
+_DEGREES = (
+    "gpus",
+    "micro_batch",
+    "sequence",
+    "micro_batches",
+    "tensor",
+    "pipeline",
+    "virtual_stages",
+    "context",
+    "expert",
+)
 
 
 class LayoutError(ValueError):
@@ -23,10 +35,10 @@ class LayoutError(ValueError):
 class Layout:
     """Degrees of parallelism and what else decides memory and speed.
 
-    ``gpus = tensor * pipeline * context * data``; experts are spread over ``expert`` of the ``context * data`` ranks. ``shards`` is the number of
-    ranks that states are sharded over: all of them (FSDP), or those of one machine (HSDP). ``micro_batches`` are those of one step and rank,
-    ``micro_batch`` the sequences in each. ``recompute`` follows Megatron: ``selective`` repeats only the core of
-    attention, ``mlp`` the MLP or the experts.
+    ``gpus = tensor * pipeline * context * data``; experts are spread over ``expert`` of the ``context * data`` ranks.
+    ``shards`` is the number of ranks that states are sharded over: all of them (FSDP), or those of one machine (HSDP).
+    ``micro_batches`` are those of one step and rank, ``micro_batch`` the sequences in each. ``recompute`` follows
+    Megatron: ``selective`` repeats only the core of attention, ``mlp`` the MLP or the experts.
     """
 
     gpus: int
@@ -84,26 +96,28 @@ def check(layout: Layout, model: Model) -> None:
         raise LayoutError("\n".join(problems))
 
 
-def _problems(layout: Layout, model: Model):  # type: ignore[no-untyped-def]
-    for name in ("gpus", "micro_batch", "sequence", "micro_batches", "tensor", "pipeline", "virtual_stages", "context", "expert"):
+def _problems(layout: Layout, model: Model) -> Iterator[str]:
+    for name in _DEGREES:
         if getattr(layout, name) < 1:
             yield f"{name} is {getattr(layout, name)}: must be at least 1"
             return
-    product = layout.tensor * layout.pipeline * layout.context
-    if layout.gpus % product:
-        yield (
-            f"{layout.gpus} accelerators cannot be divided by tensor {layout.tensor} x pipeline {layout.pipeline} x context {layout.context} "
-            f"= {product}: use {max(product, layout.gpus // product * product)} or {(layout.gpus // product + 1) * product} accelerators"
-        )
+    gpus, product = layout.gpus, layout.tensor * layout.pipeline * layout.context
+    if gpus % product:
+        degrees = f"tensor {layout.tensor} x pipeline {layout.pipeline} x context {layout.context} = {product}"
+        near = f"{max(product, gpus // product * product)} or {(gpus // product + 1) * product}"
+        yield f"{gpus} accelerators cannot be divided by {degrees}: use {near} accelerators"
         return
     if model.heads % layout.tensor:
-        yield f"{model.heads} attention heads cannot be divided by tensor {layout.tensor}: use one of {_divisors(model.heads)}"
+        possible = _divisors(model.heads)
+        yield f"{model.heads} attention heads cannot be divided by tensor {layout.tensor}: use one of {possible}"
     if layout.pipeline * layout.virtual_stages > model.layers:
-        yield f"{model.layers} layers cannot fill {layout.pipeline} pipeline stages of {layout.virtual_stages} parts: at most {model.layers}"
+        stages = f"{layout.pipeline} pipeline stages of {layout.virtual_stages} parts"
+        yield f"{model.layers} layers cannot fill {stages}: use at most {model.layers} parts together"
     if layout.expert > 1 and not model.experts:
         yield f"expert is {layout.expert}, but {model.name} has no experts: leave it at 1"
     elif model.experts and model.experts % layout.expert:
-        yield f"{model.experts} experts cannot be divided by expert {layout.expert}: use one of {_divisors(model.experts)}"
+        possible = _divisors(model.experts)
+        yield f"{model.experts} experts cannot be divided by expert {layout.expert}: use one of {possible}"
     if layout.sequence % layout.context:
         yield f"sequence length {layout.sequence} cannot be divided by context {layout.context}"
 

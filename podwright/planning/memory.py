@@ -9,7 +9,7 @@ from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.layout import RECOMPUTES, Layout, Recompute
 from podwright.planning.model import Model
-from podwright.planning.software import Software
+from podwright.planning.software import SHARDINGS, Software
 from podwright.planning.units import GB
 
 NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
@@ -61,13 +61,16 @@ def memory(
 ) -> Memory:
     """Memory of the fullest accelerator: the first pipeline stage, which keeps most micro-batches in flight.
 
-    States (arXiv:1910.02054): bytes per parameter times the parameters of a tensor and pipeline slice, over the ranks that shard them.
-    Activations (arXiv:2205.05198): what each block keeps for its backward pass, times blocks and micro-batches in flight.
+    States (arXiv:1910.02054): bytes per parameter times the parameters of a tensor and pipeline slice, over the ranks
+    that shard them. Activations (arXiv:2205.05198): what each block keeps for its backward pass, times blocks and
+    micro-batches in flight.
     """
     return _Sizing(model, layout, accelerator, software, constants or calibration()).memory()
 
 
-def largest_micro_batch(model: Model, layout: Layout, accelerator: Accelerator, software: Software, *, at_most: int = 4096) -> int:
+def largest_micro_batch(
+    model: Model, layout: Layout, accelerator: Accelerator, software: Software, *, at_most: int = 4096
+) -> int:
     """The largest micro-batch that fits, 0 if not even one sequence does; found by doubling and halving."""
 
     def fits(micro_batch: int) -> bool:
@@ -103,8 +106,16 @@ def least_recomputation(
 
 
 class _Sizing:
-    def __init__(self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration) -> None:
-        self.model, self.layout, self.accelerator, self.software, self.constants = model, layout, accelerator, software, constants
+    def __init__(
+        self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
+    ) -> None:
+        self.model, self.layout, self.accelerator, self.software, self.constants = (
+            model,
+            layout,
+            accelerator,
+            software,
+            constants,
+        )
         self.tokens = layout.tokens_per_micro_batch
         # With sequence parallelism the parts outside attention and MLP are split like those inside.
         self.split = layout.tensor if software.sequence_parallel else 1
@@ -119,12 +130,18 @@ class _Sizing:
         total = sum(states.values()) + sum(dynamic.values())
         context = self.software.reserve_gb if self.software.counts_context else 0.3
         return Memory(
-            capacity_gb=self.accelerator.memory_gb - (0.0 if self.software.counts_context else self.constants("context_gb")),
+            capacity_gb=self.accelerator.memory_gb
+            - (0.0 if self.software.counts_context else self.constants("context_gb")),
             **{name: size / GB for name, size in states.items()},
             **{name: size / GB for name, size in dynamic.items()},
             communication_and_context=context,
-            fragmentation=total / GB * self.constants("fragmentation", self.software.name),
+            fragmentation=total / GB * self._fragmentation(),
         )
+
+    def _fragmentation(self) -> float:
+        """What the allocator keeps unused shows only where memory is read from the device."""
+        reading = "device" if self.software.counts_context else "allocator"
+        return self.constants("fragmentation", reading, self.software.name)
 
     # ---- states ------------------------------------------------------------------------------------
 
@@ -132,14 +149,15 @@ class _Sizing:
         software, layout = self.software, self.layout
         if layout.training != "full":
             return self._adapter_states()
-        level = {"none": 0, "optimizer": 1, "gradients": 2, "full": 3}[layout.sharding]
-        optimizer = 0.0 if layout.offload_optimizer else software.optimizer_bytes
-        master = 0.0 if layout.offload_optimizer else software.master_bytes
+        optimizer, master = software.optimizer_bytes, software.master_bytes
+        if layout.offload_optimizer:
+            optimizer = master = 0.0
+        level = SHARDINGS.index(layout.sharding)
         return {
-            "parameters": self._sharded(software.weight_bytes, sharded=level >= 3),  # noqa: PLR2004 - ZeRO-3
-            "gradients": self._sharded(software.gradient_bytes, sharded=level >= 2),  # noqa: PLR2004 - ZeRO-2
-            "master_weights": self._sharded(master, sharded=level >= 1),
-            "optimizer": self._sharded(optimizer, sharded=level >= 1),
+            "parameters": self._sharded(software.weight_bytes, sharded=level >= SHARDINGS.index("full")),
+            "gradients": self._sharded(software.gradient_bytes, sharded=level >= SHARDINGS.index("gradients")),
+            "master_weights": self._sharded(master, sharded=level >= SHARDINGS.index("optimizer")),
+            "optimizer": self._sharded(optimizer, sharded=level >= SHARDINGS.index("optimizer")),
         }
 
     def _adapter_states(self) -> dict[str, float]:
@@ -151,7 +169,12 @@ class _Sizing:
         quantised = model.parameters - model.embedding - model.vectors if self.layout.training == "qlora" else 0
         weights = (model.parameters - quantised) * 2.0 + quantised * NF4_BYTES
         adapters = 4 * LORA_RANK * model.hidden * model.attention_blocks / self.layout.pipeline
-        return {"parameters": weights / shard, "gradients": 2.0 * adapters, "master_weights": 0.0, "optimizer": 4.0 * adapters}
+        return {
+            "parameters": weights / shard,
+            "gradients": 2.0 * adapters,
+            "master_weights": 0.0,
+            "optimizer": 4.0 * adapters,
+        }
 
     def _sharded(self, width: float, *, sharded: bool) -> float:
         dense, experts = self._local_parameters()
@@ -170,7 +193,10 @@ class _Sizing:
         return dense, model.expert_parameters * share / layout.expert
 
     def _gathered(self) -> float:
-        """Full sharding keeps two blocks whole, and the embedding or head; their gradients are whole before they are scattered."""
+        """Full sharding keeps two blocks whole, and the embedding or head.
+
+        Their gradients are whole before they are scattered.
+        """
         layout, model = self.layout, self.model
         if layout.training != "full" or layout.sharding not in ("full", "gradients") or layout.sharding_ranks == 1:
             return 0.0
@@ -190,7 +216,9 @@ class _Sizing:
         if layout.offload_activations:
             kept = 2.0 * self._kept_input()
         total = self.tokens * (kept * self._in_flight() + working * self.constants("working_set"))
-        return total + (0 if layout.recompute in ("full", "selective") else self._scores() * model.attention_blocks / layout.pipeline * self._in_flight()) + self._scores()  # noqa: E501
+        repeated = layout.recompute in ("full", "selective")
+        blocks_with_scores = 0.0 if repeated else model.attention_blocks / layout.pipeline * self._in_flight()
+        return total + self._scores() * (blocks_with_scores + 1)
 
     def _kinds(self) -> dict[str, int]:
         model = self.model
@@ -202,7 +230,10 @@ class _Sizing:
         }
 
     def _in_flight(self) -> float:
-        """Micro-batches the first stage keeps: 1F1B as many as stages, interleaving a little more (arXiv:2104.04473)."""
+        """Micro-batches the first stage keeps.
+
+        1F1B as many as stages, interleaving a little more (arXiv:2104.04473).
+        """
         layout = self.layout
         if layout.pipeline == 1:
             return 1.0
@@ -221,24 +252,35 @@ class _Sizing:
         return 2.0 * self.model.hidden / self.split
 
     def _whole(self, kind: str) -> float:
-        """Bytes per token of a part's activations: linear inputs in the products' precision, the rest in bf16, eager norms in fp32."""
+        """Bytes per token of a part's activations.
+
+        Linear inputs in the products' precision, the rest in bf16, eager norms in fp32.
+        """
         model, layout = self.model, self.layout
         fused = self.software.compiled
         linear = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0, "fp32": 4.0}[layout.precision]
-        norms = (2.0 + linear if fused else self.constants("norm_bytes", self.software.name)) * model.hidden / self.split
+        norms = (
+            (2.0 + linear if fused else self.constants("norm_bytes", self.software.name)) * model.hidden / self.split
+        )
         quantised = 4.0 if layout.training == "qlora" else 0.0
         if kind == "attention":
             heads = (model.heads + 2 * model.kv_heads) * model.head_dim
             width = model.heads * (model.value_dim or model.head_dim)
-            own = 2.0 * heads + (2.0 + (linear if linear < 2 else 0)) * width
+            own = 2.0 * heads + (2.0 + (linear if layout.precision in ("fp8", "fp4") else 0)) * width
             if self.constants("rotated_copies", self.software.name):
                 own += 2.0 * 3 * width
             return norms * model.norm_vectors_kept + own / layout.tensor + quantised * (model.hidden + width)
         if kind == "mamba":
             return norms + (8.0 if fused else 12.0) * model.mamba_inner / layout.tensor
         if kind == "mlp":
-            return norms * model.norm_vectors_kept + self._ffn(model.ffn, linear) / layout.tensor + quantised * (model.hidden + model.ffn)
-        routed = model.experts_per_token * (linear * (model.latent or model.hidden) + self._ffn(model.expert_ffn, linear))
+            return (
+                norms * model.norm_vectors_kept
+                + self._ffn(model.ffn, linear) / layout.tensor
+                + quantised * (model.hidden + model.ffn)
+            )
+        routed = model.experts_per_token * (
+            linear * (model.latent or model.hidden) + self._ffn(model.expert_ffn, linear)
+        )
         return norms + (routed + self._ffn(model.shared_ffn, linear)) / layout.tensor
 
     def _ffn(self, width: int, linear: float) -> float:

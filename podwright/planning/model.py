@@ -24,11 +24,11 @@ class UnknownModelError(ValueError):
 class Model:
     """A decoder of ``layers`` blocks; zero means that the part does not exist.
 
-    Widths are in elements. ``experts`` is the number of routed experts of a mixture-of-experts block, ``expert_ffn`` the width of each,
-    ``shared_ffn`` the width of what every token passes, ``dense_layers`` how many blocks have an ordinary MLP instead, ``latent`` the width
-    that experts work in where it is not ``hidden``. ``q_rank``, ``kv_rank``, ``rope_dim`` and ``value_dim`` describe multi-head latent
-    attention (arXiv:2405.04434). In a hybrid, ``attention_layers`` and ``mamba_layers`` are blocks of their own and the rest of ``layers``
-    are expert blocks.
+    Widths are in elements. ``experts`` is the number of routed experts of a mixture-of-experts block, ``expert_ffn``
+    the width of each, ``shared_ffn`` the width of what every token passes, ``dense_layers`` how many blocks have an
+    ordinary MLP instead, ``latent`` the width that experts work in where it is not ``hidden``. ``q_rank``,
+    ``kv_rank``, ``rope_dim`` and ``value_dim`` describe multi-head latent attention (arXiv:2405.04434). In a hybrid,
+    ``attention_layers`` and ``mamba_layers`` are blocks of their own and the rest of ``layers`` are expert blocks.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Model:
     mamba_layers: int = 0
     mamba_inner: int = 0
     mamba_state: int = 0
-    extra_predictions: int = 0  # multi-token prediction: further blocks, each with a projection and the head again (arXiv:2412.19437)
+    extra_predictions: int = 0  # further blocks, each with a projection and the head again (arXiv:2412.19437)
     published_billions: float = field(default=0.0, compare=False)
 
     @classmethod
@@ -93,7 +93,8 @@ class Model:
         """Blocks with routed experts."""
         if not self.experts:
             return 0
-        return self.layers - self.attention_layers - self.mamba_layers if self.hybrid else self.layers - self.dense_layers
+        others = self.attention_layers + self.mamba_layers if self.hybrid else self.dense_layers
+        return self.layers - others
 
     @property
     def mlp_blocks(self) -> int:
@@ -116,7 +117,11 @@ class Model:
     def attention_matrices(self) -> int:
         """Parameters of one attention's matrices."""
         if self.kv_rank:
-            query = self.q_rank * (self.hidden + self.heads * self.head_dim) if self.q_rank else self.hidden * self.heads * self.head_dim
+            query = (
+                self.q_rank * (self.hidden + self.heads * self.head_dim)
+                if self.q_rank
+                else self.hidden * self.heads * self.head_dim
+            )
             down = self.hidden * (self.kv_rank + self.rope_dim)
             up = self.kv_rank * self.heads * (self.head_dim - self.rope_dim + self.value_dim)
             return query + down + up + self.heads * self.value_dim * self.hidden
@@ -135,7 +140,11 @@ class Model:
     @property
     def shared_expert_matrices(self) -> int:
         """Parameters every token passes in an expert block: shared experts, router, projections to the latent width."""
-        return self.matrices_of_mlp * self.hidden * self.shared_ffn + self.hidden * self.experts + 2 * self.latent * self.hidden
+        return (
+            self.matrices_of_mlp * self.hidden * self.shared_ffn
+            + self.hidden * self.experts
+            + 2 * self.latent * self.hidden
+        )
 
     @property
     def mamba_matrices(self) -> int:
@@ -156,7 +165,11 @@ class Model:
     @property
     def block_matrices(self) -> int:
         """Parameters of all blocks' matrices."""
-        return self.active_block_matrices - self.expert_blocks * self.experts_per_token * self.one_expert_matrices + self.expert_parameters
+        return (
+            self.active_block_matrices
+            - self.expert_blocks * self.experts_per_token * self.one_expert_matrices
+            + self.expert_parameters
+        )
 
     @property
     def active_block_matrices(self) -> int:
@@ -206,16 +219,26 @@ class Model:
 
     @property
     def matrix_flops_per_token(self) -> float:
-        """Forward FLOPs per token of everything that multiplies activations: ``2 N``, head included, embedding look-up not."""
+        """Forward FLOPs per token of everything that multiplies activations.
+
+        ``2 N``, head included, embedding look-up not.
+        """
         return 2.0 * (self.active_block_matrices + self.embedding + self.extra_predictions * self._extra_prediction)
 
     @property
     def _extra_prediction(self) -> int:
-        experts = self.shared_expert_matrices + self.experts_per_token * self.one_expert_matrices if self.experts else self.mlp_matrices
+        experts = (
+            self.shared_expert_matrices + self.experts_per_token * self.one_expert_matrices
+            if self.experts
+            else self.mlp_matrices
+        )
         return self.attention_matrices + experts + 2 * self.hidden**2 + self.embedding
 
     def attention_flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
-        """Forward FLOPs per token of scores and values: ``4 L a d s``, half of it under a causal mask; Mamba's scan is ``6 n d``."""
+        """Forward FLOPs per token of scores and values.
+
+        ``4 L a d s``, half of it under a causal mask; Mamba's scan is ``6 n d``.
+        """
         full = self.attention_blocks - self.windowed_layers
         values = self.value_dim or self.head_dim
         per_position = 2.0 * self.heads * (self.head_dim + values)

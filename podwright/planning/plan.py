@@ -57,17 +57,21 @@ class Plan:
             return f"use --train_batch_size={self.largest_micro_batch}"
         software = Software.named(OUR_SOFTWARE)
         one = replace(self.layout, micro_batch=1)
-        for change, words in (
-            ({"recompute": "full"}, "use --activation_checkpointing=1"),
-            ({"recompute": "full", "offload_activations": True}, "use --activation_checkpointing=1 --offload_activations=1"),
+        recomputed = replace(one, recompute="full")
+        offloaded = replace(recomputed, offload_activations=True)
+        for layout, words in (
+            (recomputed, "use --activation_checkpointing=1"),
+            (offloaded, "use --activation_checkpointing=1 --offload_activations=1"),
         ):
-            if memory(self.model, replace(one, **change), self.cluster.accelerator, software).fits:  # type: ignore[arg-type]
+            if memory(self.model, layout, self.cluster.accelerator, software).fits:
                 return f"{words} --train_batch_size=1"
         for nodes in range(self.cluster.nodes + 1, 65):
             gpus = nodes * self.cluster.instance.accelerator_count
-            larger = replace(one, gpus=gpus, recompute="full", offload_activations=True)
+            larger = replace(offloaded, gpus=gpus)
             if memory(self.model, larger, self.cluster.accelerator, software).fits:
-                return f"use {nodes} nodes, with --activation_checkpointing=1 --offload_activations=1 --train_batch_size=1"
+                return (
+                    f"use {nodes} nodes, with --activation_checkpointing=1 --offload_activations=1 --train_batch_size=1"
+                )
         return "shorten the sequence or take accelerators with more memory"
 
     def flags(self) -> list[str]:
@@ -96,8 +100,16 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; units are in the names."""
         return {
-            "model": {"name": self.model.name, "parameters": self.model.parameters, "active_parameters": self.model.active_parameters},
-            "cluster": {"instance_type": self.cluster.instance.name, "nodes": self.cluster.nodes, "gpus": self.cluster.gpus},
+            "model": {
+                "name": self.model.name,
+                "parameters": self.model.parameters,
+                "active_parameters": self.model.active_parameters,
+            },
+            "cluster": {
+                "instance_type": self.cluster.instance.name,
+                "nodes": self.cluster.nodes,
+                "gpus": self.cluster.gpus,
+            },
             "layout": asdict(self.layout),
             "memory_gb": {
                 **self.memory.items(),
@@ -137,8 +149,8 @@ def make_plan(
 ) -> Plan:
     """Plan a run of our trainer: fully sharded, what is not given is chosen.
 
-    Without ``recompute`` the least that fits is taken; without ``micro_batch`` the largest that fits, at most what a step of a million tokens
-    needs; without ``micro_batches`` as many as such a step needs.
+    Without ``recompute`` the least that fits is taken; without ``micro_batch`` the largest that fits, at most what a
+    step of a million tokens needs; without ``micro_batches`` as many as such a step needs.
 
     Raises:
         LayoutError: the layout is impossible.

@@ -1,4 +1,4 @@
-"""A roofline: what the memory and the arithmetic of an accelerator allow, and where a model's products lie. Terminal and SVG."""
+"""A roofline, for terminal and browser: what an accelerator's memory and arithmetic allow, and where products lie."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def roofline(plan: Plan) -> Roofline:
         ("head", model.vocab, model.hidden),
     ]
     return Roofline(
-        title=f"{model.name} on {plan.cluster.accelerator.name}, {layout.precision}, {layout.tokens_per_micro_batch} tokens",
+        title=f"{model.name} on {plan.cluster.accelerator.name}, {layout.precision}, {tokens:.0f} tokens",
         peak_flops=plan.cluster.accelerator.peak_flops(layout.precision),
         sustained_flops=kernels.sustained_flops,
         bytes_per_s=kernels.memory_bytes_s,
@@ -75,45 +75,68 @@ def _point(kernels: Kernels, name: str, rows: float, columns: float, depth: floa
 
 def to_text(chart: Roofline) -> str:
     """The points as bars below their roof."""
-    lines = [f"Roofline: {chart.title}; sustained {chart.sustained_flops / 1e12:.0f} TFLOP/s, ridge at {chart.ridge:.0f} FLOP/byte"]
+    sustained = f"sustained {chart.sustained_flops / 1e12:.0f} TFLOP/s"
+    lines = [f"Roofline: {chart.title}; {sustained}, ridge at {chart.ridge:.0f} FLOP/byte"]
     for point in chart.points:
-        share = point.flops_per_s / chart.peak_flops
-        bar = "█" * round(40 * share)
-        lines.append(f"  {point.name:20s} {point.intensity:7.0f} FLOP/byte  {point.flops_per_s / 1e12:7.1f} TFLOP/s  {bar.ljust(40, '·')}")
+        bar = "█" * round(40 * point.flops_per_s / chart.peak_flops)
+        speed = f"{point.flops_per_s / 1e12:7.1f} TFLOP/s"
+        lines.append(f"  {point.name:20s} {point.intensity:7.0f} FLOP/byte  {speed}  {bar.ljust(40, '·')}")
     return "\n".join(lines)
 
 
 def to_svg(chart: Roofline) -> str:
     """A picture, both axes logarithmic."""
-    top = math.log10(chart.peak_flops) + 0.3
-    bottom = math.log10(chart.roof(10.0**LOWEST)) - 0.3
+    return _Drawing(chart).svg()
 
-    def x(intensity: float) -> float:
+
+class _Drawing:
+    def __init__(self, chart: Roofline) -> None:
+        self.chart = chart
+        self.top = math.log10(chart.peak_flops) + 0.3
+        self.bottom = math.log10(chart.roof(10.0**LOWEST)) - 0.3
+
+    def svg(self) -> str:
+        chart = self.chart
+        low, high = 10.0**LOWEST, 10.0**HIGHEST
+        roof = [(low, chart.roof(low)), (chart.ridge, chart.sustained_flops), (high, chart.sustained_flops)]
+        peak = [(low, chart.peak_flops), (high, chart.peak_flops)]
+        box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11"'
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+            _text(WIDTH / 2, 20, chart.title, anchor="middle"),
+            self._line(roof, "#1f4e79", 2),
+            self._line(peak, "#999999", 1),
+            _text(self._x(low) + 4, self._y(chart.peak_flops) - 4, f"peak {chart.peak_flops / 1e12:.0f} TFLOP/s"),
+            _text(WIDTH / 2, HEIGHT - 12, "FLOPs per byte of memory traffic", anchor="middle"),
+        ]
+        parts += [
+            _text(self._x(10.0**power), HEIGHT - MARGIN + 16, str(10**power), anchor="middle")
+            for power in range(LOWEST, HIGHEST + 1)
+        ]
+        for index, point in enumerate(chart.points):
+            parts += self._point(index, point)
+        return "\n".join([*parts, "</svg>", ""])
+
+    def _point(self, index: int, point: Point) -> list[str]:
+        across = self._x(min(max(point.intensity, 10.0**LOWEST), 10.0**HIGHEST))
+        label = f"{index + 1}: {point.name}, {point.flops_per_s / 1e12:.0f} TFLOP/s at {point.intensity:.0f} FLOP/byte"
+        return [
+            f'<circle cx="{across:.1f}" cy="{self._y(point.flops_per_s):.1f}" r="4" fill="#c0504d"/>',
+            _text(across - 3, self._y(point.flops_per_s) + 16 + 9 * (index % 3), str(index + 1)),
+            _text(WIDTH / 2, HEIGHT - MARGIN - 14 * (index + 1), label),
+        ]
+
+    def _line(self, points: Sequence[tuple[float, float]], colour: str, width: int) -> str:
+        path = " ".join(f"{self._x(intensity):.1f},{self._y(flops):.1f}" for intensity, flops in points)
+        return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+
+    def _x(self, intensity: float) -> float:
         return MARGIN + (math.log10(intensity) - LOWEST) / (HIGHEST - LOWEST) * (WIDTH - 2 * MARGIN)
 
-    def y(flops: float) -> float:
-        return HEIGHT - MARGIN - (math.log10(flops) - bottom) / (top - bottom) * (HEIGHT - 2 * MARGIN)
-
-    roof = [(10.0**LOWEST, chart.roof(10.0**LOWEST)), (chart.ridge, chart.sustained_flops), (10.0**HIGHEST, chart.sustained_flops)]
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{WIDTH / 2}" y="20" text-anchor="middle" font-size="14">{escape(chart.title)}</text>',
-        _polyline([(x(intensity), y(flops)) for intensity, flops in roof], "#1f4e79", 2),
-        _polyline([(x(10.0**LOWEST), y(chart.peak_flops)), (x(10.0**HIGHEST), y(chart.peak_flops))], "#999", 1),
-        f'<text x="{x(10.0**LOWEST) + 4}" y="{y(chart.peak_flops) - 4}" fill="#666">peak {chart.peak_flops / 1e12:.0f} TFLOP/s</text>',
-        f'<text x="{WIDTH / 2}" y="{HEIGHT - 12}" text-anchor="middle">FLOPs per byte of memory traffic</text>',
-    ]
-    for power in range(LOWEST, HIGHEST + 1):
-        parts.append(f'<text x="{x(10.0**power)}" y="{HEIGHT - MARGIN + 16}" text-anchor="middle">{10**power}</text>')
-    for index, point in enumerate(chart.points):
-        across, up = x(min(max(point.intensity, 10.0**LOWEST), 10.0**HIGHEST)), y(point.flops_per_s)
-        label = f"{point.name} {point.flops_per_s / 1e12:.0f}"
-        parts.append(f'<circle cx="{across:.1f}" cy="{up:.1f}" r="4" fill="#c0504d"/>')
-        parts.append(f'<text x="{MARGIN + 10}" y="{HEIGHT - MARGIN - 14 * (index + 1)}">{escape(label)} TFLOP/s at {point.intensity:.0f}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+    def _y(self, flops: float) -> float:
+        return HEIGHT - MARGIN - (math.log10(flops) - self.bottom) / (self.top - self.bottom) * (HEIGHT - 2 * MARGIN)
 
 
-def _polyline(points: Sequence[tuple[float, float]], colour: str, width: int) -> str:
-    path = " ".join(f"{across:.1f},{up:.1f}" for across, up in points)
-    return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+def _text(across: float, up: float, words: str, *, anchor: str = "start") -> str:
+    return f'<text x="{across:.1f}" y="{up:.1f}" text-anchor="{anchor}">{escape(words)}</text>'

@@ -23,7 +23,7 @@ class ParametricLoss:
     def loss(self, parameters: float, tokens: float) -> float:
         """Predicted loss on the law's own data set (MassiveText)."""
         by_size = self.parameter_scale / parameters**self.parameter_exponent
-        return self.irreducible + by_size + self.token_scale / tokens**self.token_exponent
+        return float(self.irreducible + by_size + self.token_scale / tokens**self.token_exponent)
 
     def optimal_parameters(self, flops: float) -> float:
         """The size with the lowest loss for ``flops = 6 N D`` of training: Hoffmann et al., equation 4."""
@@ -64,7 +64,10 @@ PRINTED = ParametricLoss(
 
 
 def kaplan_loss(parameters: float, tokens: float) -> float:
-    """Kaplan et al. 2020, equation 1.6: ``((N_c / N)^(0.076 / 0.103) + D_c / D)^0.103``; ``N`` without embeddings, nats per token."""
+    """Kaplan et al. 2020, equation 1.6.
+
+    ``((N_c / N)^(0.076 / 0.103) + D_c / D)^0.103``; ``N`` without embeddings, nats per token.
+    """
     return float(((6.4e13 / parameters) ** (0.076 / 0.103) + 1.8e13 / tokens) ** 0.103)
 
 
@@ -87,9 +90,9 @@ class OverTraining:
 def cheapest_with_serving(
     parameters: float, tokens: float, served_tokens: float, *, law: ParametricLoss = EPOCH
 ) -> OverTraining:
-    """The size that reaches the loss of ``(parameters, tokens)`` with the fewest FLOPs, training (6 N D) and serving (2 N) together.
+    """The size that reaches the loss of ``(parameters, tokens)`` with the fewest FLOPs to train and to serve.
 
-    Sardana et al. 2023 (arXiv:2401.00448). Sizes are tried in steps of 2 % from a fiftieth to four times the given one.
+    Training takes 6 N D, serving 2 N a token. Sardana et al. 2023 (arXiv:2401.00448). Sizes are tried in steps of 2 % from a fiftieth to four times the given one.
     """
     loss = law.loss(parameters, tokens)
     candidates = []
@@ -125,8 +128,8 @@ class Forecast:
 def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
     """Fit a run's ``(tokens, loss)`` points and predict the loss at ``tokens``.
 
-    The exponent is searched in steps; floor and scale follow by least squares. The range is what fits almost as well: up to twice the
-    smallest squared error.
+    The exponent is searched in steps; floor and scale follow by least squares. The range is what fits almost as well:
+    up to twice the smallest squared error.
 
     Raises:
         ValueError: fewer than five points, or a loss that does not fall.

@@ -1,4 +1,7 @@
-"""The best way to lay a model out over a cluster, the cheapest cluster for a deadline, the largest model for a budget."""
+"""The best way to lay a model out over a cluster, the cheapest cluster for a deadline.
+
+The largest model for a budget.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from dataclasses import dataclass, replace
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.cluster import Cluster, accelerated_types
 from podwright.planning.cost import Cost, cost
-from podwright.planning.layout import Layout, LayoutError, Precision, check
+from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, memory
 from podwright.planning.model import Model, model_names
-from podwright.planning.software import Software
+from podwright.planning.software import Sharding, Software
 from podwright.planning.throughput import Speed, speed
 from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 
-
+_TRIED: tuple[Recompute, ...] = ("none", "selective", "full")
+_OURS: tuple[tuple[Recompute, bool], ...] = (("none", False), ("full", False), ("full", True))  # and offloading
 LLAMAS = ("llama", "mistral_7b", "mathstral")  # what the trainer can build
 
 
@@ -34,7 +38,10 @@ class Candidate:
         layout = self.layout
         if layout.sharding != "full":
             return False
-        return layout.tensor == layout.pipeline == layout.context == layout.expert == 1 and layout.recompute in ("none", "full")
+        return layout.tensor == layout.pipeline == layout.context == layout.expert == 1 and layout.recompute in (
+            "none",
+            "full",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +66,20 @@ def layouts(
 ) -> Iterator[Candidate]:
     """Every layout worth a look that fits, unsorted.
 
-    For each split into tensor, pipeline, context and expert parallelism and each way to shard, the least recomputation with which the
-    micro-batches of 1, 2, 4, … up to the largest that fits are tried: more recomputation only pays where it makes room.
+    For each split into tensor, pipeline, context and expert parallelism and each way to shard, the least
+    recomputation with which the micro-batches of 1, 2, 4, … up to the largest that fits are tried: more recomputation
+    only pays where it makes room.
     """
     for base in _splits(model, accelerator, gpus=gpus, sequence=sequence, precision=precision):
         data = base.data
         if global_batch % data:
             continue
         per_rank = global_batch // data
-        for recompute in ("none", "selective", "full"):
-            layout = replace(base, recompute=recompute, micro_batches=per_rank)  # type: ignore[arg-type]
-            largest = largest_micro_batch(model, replace(layout, micro_batches=max(1, per_rank)), accelerator, software, at_most=min(per_rank, 64))
+        for recompute in _TRIED:
+            layout = replace(base, recompute=recompute, micro_batches=per_rank)
+            largest = largest_micro_batch(
+                model, replace(layout, micro_batches=max(1, per_rank)), accelerator, software, at_most=min(per_rank, 64)
+            )
             for micro_batch in _powers_of_two(largest):
                 if per_rank % micro_batch:
                     continue
@@ -106,7 +116,10 @@ def cheapest_cluster(
     budget_usd: float | None = None,
     instance_types: Iterable[str] | None = None,
 ) -> list[Offer]:
-    """Clusters of one to 64 machines that finish in time and inside the budget, cheapest first; only layouts our trainer can run."""
+    """Clusters of one to 64 machines that finish in time and inside the budget, cheapest first.
+
+    Only layouts our trainer can run.
+    """
     offers = []
     for name in instance_types or trainable_types():
         for nodes in (1, 2, 4, 8, 16, 32, 64):
@@ -135,8 +148,13 @@ def trainable_types() -> tuple[str, ...]:
     return tuple(name for name in accelerated_types() if InstanceType.of(name).accelerator == "gpu")
 
 
-def largest_model(software: Software, *, budget_usd: float, deadline_s: float, sequence: int, tokens_per_parameter: float = 20.0) -> list[Offer]:
-    """The largest published dense models that can be trained, 20 tokens per parameter, inside budget and deadline; largest first."""
+def largest_model(
+    software: Software, *, budget_usd: float, deadline_s: float, sequence: int, tokens_per_parameter: float = 20.0
+) -> list[Offer]:
+    """The largest published dense models that can be trained, 20 tokens per parameter.
+
+    Inside budget and deadline; largest first.
+    """
     models = sorted({Model.of(name) for name in model_names()}, key=lambda model: -model.parameters)
     for model in models:
         if not model.name.startswith(LLAMAS):
@@ -154,8 +172,13 @@ def largest_model(software: Software, *, budget_usd: float, deadline_s: float, s
     return []
 
 
-def minimum_nodes(model: Model, instance_type: str, software: Software, *, sequence: int, at_most: int = 64) -> Candidate | None:
-    """The fewest machines that hold the model: one sequence per GPU, everything recomputed, block inputs in the host's memory."""
+def minimum_nodes(
+    model: Model, instance_type: str, software: Software, *, sequence: int, at_most: int = 64
+) -> Candidate | None:
+    """The fewest machines that hold the model.
+
+    One sequence per GPU, everything recomputed, block inputs in the host's memory.
+    """
     for nodes in range(1, at_most + 1):
         cluster = Cluster(instance_type=instance_type, nodes=nodes)
         layout = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True)
@@ -179,7 +202,12 @@ def offer(
         return None
     fastest = best(shown)[0]
     seconds = tokens / (fastest.speed.tokens_per_s_per_gpu * cluster.gpus)
-    return Offer(cluster=cluster, model=model, candidate=fastest, cost=cost(cluster, seconds=seconds, parameters=model.parameters))
+    return Offer(
+        cluster=cluster,
+        model=model,
+        candidate=fastest,
+        cost=cost(cluster, seconds=seconds, parameters=model.parameters),
+    )
 
 
 def default_batch(gpus: int, sequence: int) -> int:
@@ -187,29 +215,46 @@ def default_batch(gpus: int, sequence: int) -> int:
     return gpus * max(1, round(1_048_576 / sequence / gpus))
 
 
-def _sharded_only(model: Model, cluster: Cluster, software: Software, *, sequence: int, global_batch: int) -> Iterator[Candidate]:
+def _sharded_only(
+    model: Model, cluster: Cluster, software: Software, *, sequence: int, global_batch: int
+) -> Iterator[Candidate]:
     per_rank = max(1, global_batch // cluster.gpus)
     node = cluster.instance.accelerator_count
     for shards in (0, node) if cluster.nodes > 1 and node > 1 else (0,):
-        for recompute, offload in (("none", False), ("full", False), ("full", True)):
+        for recompute, offload in _OURS:
             layout = Layout(
-                gpus=cluster.gpus, micro_batch=1, micro_batches=per_rank, sequence=sequence, shards=shards, recompute=recompute, offload_activations=offload  # type: ignore[arg-type]  # noqa: E501
+                gpus=cluster.gpus,
+                micro_batch=1,
+                micro_batches=per_rank,
+                sequence=sequence,
+                shards=shards,
+                recompute=recompute,
+                offload_activations=offload,
             )
             largest = largest_micro_batch(model, layout, cluster.accelerator, software, at_most=min(per_rank, 64))
             for micro_batch in {largest, *_powers_of_two(largest)}:
                 if micro_batch and per_rank % micro_batch == 0:
                     sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
                     needed = memory(model, sized, cluster.accelerator, software)
-                    yield Candidate(layout=sized, memory=needed, speed=speed(model, sized, cluster.accelerator, software))
+                    yield Candidate(
+                        layout=sized, memory=needed, speed=speed(model, sized, cluster.accelerator, software)
+                    )
 
 
-def _splits(model: Model, accelerator: Accelerator, *, gpus: int, sequence: int, precision: Precision) -> Iterator[Layout]:
-    """Possible layouts with micro-batches of one: tensor parallelism inside a machine, pipelines of whole machines' multiples."""
+def _splits(
+    model: Model, accelerator: Accelerator, *, gpus: int, sequence: int, precision: Precision
+) -> Iterator[Layout]:
+    """Possible layouts with micro-batches of one.
+
+    Tensor parallelism inside a machine, pipelines of whole machines' multiples.
+    """
     domain = min(8, accelerator.link_domain, gpus)
     for tensor in _powers_of_two(domain):
         for pipeline in _powers_of_two(min(16, gpus // tensor, model.layers)):
             for context in _powers_of_two(min(8, gpus // tensor // pipeline) if sequence >= 32768 else 1):  # noqa: PLR2004
-                for expert in _powers_of_two(min(64, model.experts, gpus // tensor // pipeline) if model.experts else 1):
+                for expert in _powers_of_two(
+                    min(64, model.experts, gpus // tensor // pipeline) if model.experts else 1
+                ):
                     for sharding, shards in _shardings(gpus, tensor * pipeline * context, domain, pipeline):
                         layout = Layout(
                             gpus=gpus, micro_batch=1, sequence=sequence, tensor=tensor, pipeline=pipeline,
@@ -223,7 +268,7 @@ def _splits(model: Model, accelerator: Accelerator, *, gpus: int, sequence: int,
                         yield layout
 
 
-def _shardings(gpus: int, used: int, domain: int, pipeline: int) -> Iterator[tuple]:  # type: ignore[type-arg]
+def _shardings(gpus: int, used: int, domain: int, pipeline: int) -> Iterator[tuple[Sharding, int]]:
     data = gpus // used
     yield "optimizer", 0
     if pipeline == 1:

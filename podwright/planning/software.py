@@ -17,9 +17,9 @@ SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
 class Software:
     """Bytes per parameter of each state, and what the kernels are like.
 
-    ``sharding`` is what the framework shards over data-parallel ranks unless told otherwise (ZeRO-1 is ``optimizer``, ZeRO-3 ``full``);
-    ``reserve_gb`` what the allocator and the communication libraries keep; ``counts_context`` whether the memory it reports was read from
-    the device (with context and NCCL buffers) or from the allocator.
+    ``sharding`` is what the framework shards over data-parallel ranks unless told otherwise (ZeRO-1 is ``optimizer``,
+    ZeRO-3 ``full``); ``reserve_gb`` what the allocator and the communication libraries keep; ``counts_context``
+    whether the memory it reports was read from the device (with context and NCCL buffers) or from the allocator.
     """
 
     name: str

@@ -16,8 +16,8 @@ from podwright.planning.software import Software
 class Speed:
     """A step's time and what it is made of.
 
-    ``parts`` are seconds per step that add up to ``step_s``; ``bound_by`` names the largest after the products. ``low`` and ``high`` hold
-    the tokens/s/GPU that four of five published runs lie between.
+    ``parts`` are seconds per step that add up to ``step_s``; ``bound_by`` names the largest after the products.
+    ``low`` and ``high`` hold the tokens/s/GPU that four of five published runs lie between.
     """
 
     step_s: float
@@ -58,8 +58,8 @@ def speed(
 ) -> Speed:
     """Predict a step.
 
-    Time of a step = (micro-batches + (pipeline - 1) / virtual stages) x time of a micro-batch on one stage + exposed gradient
-    communication + optimizer + a fixed part, all over (1 - loss from waiting for the slowest machine).
+    Time of a step = (micro-batches + (pipeline - 1) / virtual stages) x time of a micro-batch on one stage + exposed
+    gradient communication + optimizer + a fixed part, all over (1 - loss from waiting for the slowest machine).
     """
     return _Step(model, layout, accelerator, software, constants or calibration()).speed()
 
@@ -67,8 +67,16 @@ def speed(
 class _Step:
     """One prediction; the steps of the calculation are its methods."""
 
-    def __init__(self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration) -> None:
-        self.model, self.layout, self.accelerator, self.software, self.constants = model, layout, accelerator, software, constants
+    def __init__(
+        self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
+    ) -> None:
+        self.model, self.layout, self.accelerator, self.software, self.constants = (
+            model,
+            layout,
+            accelerator,
+            software,
+            constants,
+        )
         self.kernels = Kernels(accelerator=accelerator, calibration=constants, precision=layout.precision)
         self.tokens = layout.tokens_per_micro_batch
         self.frozen = layout.training != "full"
@@ -104,7 +112,13 @@ class _Step:
         kinds = self._blocks()
         stages = self.layout.pipeline
         model_blocks = self.model.layers / stages
-        totals = {"products": 0.0, "attention": 0.0, "memory traffic": 0.0, "tensor communication": 0.0, "expert communication": 0.0}
+        totals = {
+            "products": 0.0,
+            "attention": 0.0,
+            "memory traffic": 0.0,
+            "tensor communication": 0.0,
+            "expert communication": 0.0,
+        }
         idle = recompute = 0.0
         for count, block in kinds:
             share = count / stages * self._imbalance()
@@ -116,10 +130,9 @@ class _Step:
             totals["expert communication"] += share * block.expert
             again = self._recompute_time(block)
             recompute += share * again
-            idle += share * max(0.0, self._host_time(block) - compute - again - block.tensor - block.expert)
+            idle += share * max(0.0, self._host_time() - compute - again - block.tensor - block.expert)
         head_product, head_traffic = self._head()
-        again = 1 + model_extra if (model_extra := self.model.extra_predictions) else 1
-        totals["products"] += again * head_product / stages
+        totals["products"] += (1 + self.model.extra_predictions) * head_product / stages
         totals["memory traffic"] += head_traffic / stages
         totals["recomputation"] = recompute
         totals["waiting for the host"] = idle + self.constants("block_ms", self.software.name) * 1e-3 * model_blocks
@@ -173,7 +186,9 @@ class _Step:
         block.backward += backward
         block.attention = forward
         block.core = forward + backward
-        self._elementwise(block, replicated=5 * model.hidden, split=2 * (model.heads + 2 * model.kv_heads) * model.head_dim)
+        self._elementwise(
+            block, replicated=5 * model.hidden, split=2 * (model.heads + 2 * model.kv_heads) * model.head_dim
+        )
         block.tensor = self._tensor_communication()
         return block
 
@@ -207,7 +222,9 @@ class _Step:
         rows = tokens * model.experts_per_token * layout.expert / model.experts
         local = model.experts / layout.expert
         factor = self.constants("experts", self.software.name)
-        grouped = replace(kernels, precision="fp8") if layout.precision == "fp4" else kernels  # no grouped products in 4 bits
+        grouped = (
+            replace(kernels, precision="fp8") if layout.precision == "fp4" else kernels
+        )  # no grouped products in 4 bits
         for columns, depth in (((model.matrices_of_mlp - 1) * model.expert_ffn, width), (width, model.expert_ffn)):
             forward, backward = grouped.product_and_gradients(rows, columns, depth, groups=local, frozen=self.frozen)
             block.forward += factor * forward
@@ -244,13 +261,19 @@ class _Step:
         block.traffic += quantising
 
     def _quantised_bytes(self, depth: float, columns: float) -> float:
-        """Bytes per token to cast a linear layer's input and the gradient of its output: read in bf16, written in two orientations."""
+        """Bytes per token to cast a linear layer's input and the gradient of its output.
+
+        Read in bf16, written in two orientations.
+        """
         if self.layout.precision not in ("fp8", "fp4"):
             return 0.0
         return self.constants("quantising", self.layout.precision) * (depth + columns)
 
     def _elementwise(self, block: _Block, *, replicated: float, split: float) -> None:
-        """Norms, residuals (on every tensor-parallel rank unless sequence-parallel), activations: read and written in bf16, thrice with backward."""
+        """Norms, residuals (on every tensor-parallel rank unless sequence-parallel), activations.
+
+        Read and written in bf16, thrice with backward.
+        """
         tensor = self.layout.tensor
         elements = replicated / (tensor if self.software.sequence_parallel else 1) + split / tensor
         passes = self.constants("elementwise", self.software.name)
@@ -270,11 +293,17 @@ class _Step:
 
     def _head(self) -> tuple[float, float]:
         vocab = self.model.vocab / self.layout.tensor
-        forward, backward = self.kernels.product_and_gradients(self.tokens, vocab, self.model.hidden, frozen=self.frozen)
-        return forward + backward, self.kernels.stream(self.tokens * vocab * self.constants("loss_bytes", self.software.name))
+        forward, backward = self.kernels.product_and_gradients(
+            self.tokens, vocab, self.model.hidden, frozen=self.frozen
+        )
+        return forward + backward, self.kernels.stream(
+            self.tokens * vocab * self.constants("loss_bytes", self.software.name)
+        )
 
     def _recompute_time(self, block: _Block) -> float:
-        return {"none": 0.0, "selective": block.attention, "mlp": block.mlp, "full": block.forward}[self.layout.recompute]
+        return {"none": 0.0, "selective": block.attention, "mlp": block.mlp, "full": block.forward}[
+            self.layout.recompute
+        ]
 
     def _recomputed_flops(self) -> float:
         model, sequence = self.model, self.layout.sequence
@@ -286,7 +315,7 @@ class _Step:
             "full": 2.0 * model.active_block_matrices + attention,
         }[self.layout.recompute]
 
-    def _host_time(self, block: _Block) -> float:
+    def _host_time(self) -> float:
         """What the host needs to launch a block's kernels, forward and backward."""
         kind = "moe" if self.model.experts else "dense"
         return 2.5e-6 * self.constants("launch_us", kind, self.software.name)
@@ -309,7 +338,12 @@ class _Step:
         stride = layout.tensor
         size = 2.0 * self.model.block_matrices / max(1, self.model.layers) / layout.tensor
         if self.model.experts and layout.expert > 1:
-            size = 2.0 * (self.model.block_matrices - self.model.expert_parameters * (1 - 1 / layout.expert)) / self.model.layers / layout.tensor
+            size = (
+                2.0
+                * (self.model.block_matrices - self.model.expert_parameters * (1 - 1 / layout.expert))
+                / self.model.layers
+                / layout.tensor
+            )
         gather = self.kernels.gather(size, ranks, stride=stride)
         hidden = self.constants("overlap_data", self.software.name)
         contention = self.constants("contention")
@@ -330,10 +364,14 @@ class _Step:
             return 0.0
         if layout.sharding == "full" and layout.sharding_ranks == ranks:
             return 0.0
-        local = (model.parameters - model.expert_parameters * (1 - 1 / layout.expert)) / (layout.tensor * layout.pipeline)
+        local = (model.parameters - model.expert_parameters * (1 - 1 / layout.expert)) / (
+            layout.tensor * layout.pipeline
+        )
         if layout.sharding == "full":  # hybrid: the shards of each machine are averaged over the machines
             replicas = ranks // layout.sharding_ranks
-            time = 2 * self.kernels.gather(local / layout.sharding_ranks * 4.0, replicas, stride=layout.tensor * layout.sharding_ranks)
+            time = 2 * self.kernels.gather(
+                local / layout.sharding_ranks * 4.0, replicas, stride=layout.tensor * layout.sharding_ranks
+            )
         else:
             stride = layout.tensor
             time = self.kernels.gather(local * self.software.gradient_bytes, ranks, stride=stride)
@@ -348,7 +386,12 @@ class _Step:
             return 0.0
         local = model.parameters / (layout.tensor * layout.pipeline)
         ranks = layout.sharding_ranks if layout.sharding != "none" else 1
-        size = local / max(1, ranks) * 2 * (software.weight_bytes + software.gradient_bytes + software.master_bytes + software.optimizer_bytes)
+        size = (
+            local
+            / max(1, ranks)
+            * 2
+            * (software.weight_bytes + software.gradient_bytes + software.master_bytes + software.optimizer_bytes)
+        )
         time = self.kernels.stream(size)
         if layout.offload_optimizer:
             time += size / 2 / (self.accelerator.host_gb_s * 1e9)
@@ -359,4 +402,4 @@ class _Step:
         machines = self.layout.gpus / max(8, self.accelerator.link_domain)
         if machines <= 1:
             return 0.0
-        return self.constants("jitter", self.software.name) * machines**0.6
+        return float(self.constants("jitter", self.software.name) * machines**0.6)

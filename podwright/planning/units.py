@@ -38,7 +38,11 @@ def parse_duration(text: str, *, what: str) -> float:
     """
     number, suffix = _split(text, what=what, example="7d or 36h")
     if suffix not in _DURATION_SUFFIXES:
-        given = f"has no unit: write {text.strip()}d for days" if not suffix else f"ends in {suffix!r}: write s, min, h, d or w"
+        given = (
+            f"has no unit: write {text.strip()}d for days"
+            if not suffix
+            else f"ends in {suffix!r}: write s, min, h, d or w"
+        )
         raise UnitError(f"{what}: {text!r} {given}, as in 7d or 36h")
     return _positive(number * _DURATION_SUFFIXES[suffix], text, what)
 
