@@ -92,7 +92,8 @@ def cheapest_with_serving(
 ) -> OverTraining:
     """The size that reaches the loss of ``(parameters, tokens)`` with the fewest FLOPs to train and to serve.
 
-    Training takes 6 N D, serving 2 N a token. Sardana et al. 2023 (arXiv:2401.00448). Sizes are tried in steps of 2 % from a fiftieth to four times the given one.
+    Training takes 6 N D, serving 2 N a token (arXiv:2401.00448). Sizes are tried in steps of 2 % from a fiftieth to
+    four times the given one.
     """
     loss = law.loss(parameters, tokens)
     candidates = []
@@ -128,7 +129,7 @@ class Forecast:
 def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
     """Fit a run's ``(tokens, loss)`` points and predict the loss at ``tokens``.
 
-    The exponent is searched in steps; floor and scale follow by least squares. The range is what fits almost as well:
+    The exponent is searched in steps, then by trisection; floor and scale follow by least squares. The range is what fits almost as well:
     up to twice the smallest squared error.
 
     Raises:
@@ -139,8 +140,8 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
         raise ValueError(f"a forecast needs at least 5 points of a falling loss; given {len(points)}")
     fits = [_least_squares(points, exponent / 100) for exponent in range(5, 101)]
     fits = [fit for fit in fits if fit[1] > 0]
-    best = min(fits, key=lambda fit: fit[3])
-    near = [fit for fit in fits if fit[3] <= 2 * best[3] + 1e-12]
+    best = _refined(points, min(fits, key=lambda fit: fit[3]))
+    near = [best, *(fit for fit in fits if fit[3] <= 2 * best[3])]
     losses = [floor + scale / tokens**exponent for floor, scale, exponent, _ in near]
     floor, scale, exponent, error = best
     noise = 2 * math.sqrt(error / len(points))
@@ -152,6 +153,19 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
         low=min(losses) - noise,
         high=max(losses) + noise,
     )
+
+
+def _refined(
+    points: Sequence[tuple[float, float]], best: tuple[float, float, float, float]
+) -> tuple[float, float, float, float]:
+    low, high = best[2] - 0.01, best[2] + 0.01
+    for _ in range(40):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        if _least_squares(points, left)[3] < _least_squares(points, right)[3]:
+            high = right
+        else:
+            low = left
+    return _least_squares(points, (low + high) / 2)
 
 
 def _least_squares(points: Sequence[tuple[float, float]], exponent: float) -> tuple[float, float, float, float]:

@@ -318,7 +318,8 @@ class _Step:
     def _host_time(self) -> float:
         """What the host needs to launch a block's kernels, forward and backward."""
         kind = "moe" if self.model.experts else "dense"
-        return 2.5e-6 * self.constants("launch_us", kind, self.software.name)
+        passes = 3.5 if self.layout.recompute == "full" else 2.5  # a backward launches one and a half times a forward
+        return passes * 1e-6 * self.constants("launch_us", kind, self.software.name)
 
     def _imbalance(self) -> float:
         """The fullest stage over the mean one; Megatron can count embedding and head as layers."""
