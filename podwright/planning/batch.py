@@ -193,15 +193,17 @@ def _usual_heads(hidden: int, tensor: int) -> int:
 
 
 def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
-    container = re.match(r"\d\d\.\d\d", row.get("notes", ""))
-    description = row.get("framework", "") + (f" {container[0]}" if container else "")
-    found = Software.of(container[0] if container else description) or Software.of(description)
-    if found:
-        return found
-    if not description.strip():
+    framework, notes = row.get("framework", ""), row.get("notes", "")
+    if not framework.strip():
         raise RowError("framework not given")
-    assumed.append(f"unknown framework {description!r} treated as PyTorch FSDP")
-    return Software.named("torch-fsdp")
+    container = re.match(r"\d\d\.\d\d", notes)
+    found = Software.of(container[0] if container else f"{framework} {row.get('task', '')}") or Software.of(framework)
+    if found is None:
+        assumed.append(f"unknown framework {framework!r} treated as PyTorch FSDP")
+        found = Software.named("torch-fsdp")
+    if found.name == "torch-fsdp" and "compile" in f"{framework} {notes}".lower():
+        return Software.named("torch-compile")
+    return found
 
 
 def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
@@ -248,11 +250,14 @@ def _sharding(row: Mapping[str, str], software: Software, *, training: Training,
     stage = _integer(row, "zero_stage")
     if stage is not None:
         return SHARDINGS[min(3, stage)], 0
-    if "HYBRID" in words:
+    if "HYBRID" in words or "HSDP" in words:
         return "full", min(8, gpus)
     named: tuple[tuple[str, Sharding], ...] = (
         ("FSDP", "full"),
         ("FULL_SHARD", "full"),
+        ("ZERO-3", "full"),
+        ("ZERO-2", "gradients"),
+        ("ZERO-1", "optimizer"),
         ("GRAD_OP", "gradients"),
         ("DIST", "optimizer"),
         ("DDP", "none"),
@@ -267,7 +272,7 @@ def _precision(row: Mapping[str, str]) -> Precision:
     text = row.get("precision", "").lower()
     if "fp4" in text:
         return "fp4"
-    if "fp8" in text:
+    if "fp8" in text or "float8" in text:
         return "fp8"
     return "fp32" if text == "fp32" else "bf16"
 

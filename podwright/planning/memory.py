@@ -246,6 +246,8 @@ class _Sizing:
         half_input = self._kept_input() / 2 if not self.model.hybrid else self._kept_input()
         if recompute == "full" or (recompute == "mlp" and kind in ("mlp", "experts")):
             return half_input
+        if recompute == "selective":
+            return self._whole(kind) * self.constants("selective_kept", self.software.name)
         return self._whole(kind)
 
     def _kept_input(self) -> float:

@@ -129,8 +129,8 @@ class Forecast:
 def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
     """Fit a run's ``(tokens, loss)`` points and predict the loss at ``tokens``.
 
-    The exponent is searched in steps, then by trisection; floor and scale follow by least squares. The range is what fits almost as well:
-    up to twice the smallest squared error.
+    The exponent is searched in steps, then by trisection; floor and scale follow by least squares. The range is what
+    fits almost as well: up to twice the smallest squared error.
 
     Raises:
         ValueError: fewer than five points, or a loss that does not fall.

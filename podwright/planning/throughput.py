@@ -301,9 +301,10 @@ class _Step:
         )
 
     def _recompute_time(self, block: _Block) -> float:
-        return {"none": 0.0, "selective": block.attention, "mlp": block.mlp, "full": block.forward}[
-            self.layout.recompute
-        ]
+        if self.layout.recompute == "selective":
+            repeated = self.constants("selective_repeats", self.software.name)
+            return repeated * (block.forward - block.attention) + (0.0 if repeated else block.attention)
+        return {"none": 0.0, "mlp": block.mlp, "full": block.forward}[self.layout.recompute]
 
     def _recomputed_flops(self) -> float:
         model, sequence = self.model, self.layout.sequence
