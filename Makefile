@@ -2,7 +2,7 @@
 BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/bin:$(PATH)
 
-.PHONY: rehearse test setup setup-rehearsal lint types quick lock bindings clean
+.PHONY: rehearse test setup setup-rehearsal lint types quick lock clean
 
 rehearse: setup-rehearsal ## the main job: deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml

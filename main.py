@@ -11,23 +11,25 @@ for warning in ("DEPRECATED", "END_OF_LIFE"):
 
 from cdktf import App
 
-from podwright.findings import ConfigError
+from podwright.findings import ConfigError, UnreadableFileError
 from podwright.settings import config_path, load
+from podwright_constructs.problems import InvalidArgumentsError
 from stacks.cluster import ClusterStack
 from stacks.foundation import FoundationStack
+from stacks.wheel import WheelError
 
 
 def main() -> int:
-    """Synthesize both stacks, or say everything that is wrong with the settings."""
+    """Synthesize both stacks, or say everything that is wrong."""
     try:
         settings = load(config_path())
-    except ConfigError as error:
+        app = App()
+        foundation = FoundationStack(app, settings=settings)
+        ClusterStack(app, settings=settings, foundation=foundation)
+        app.synth()
+    except (ConfigError, UnreadableFileError, InvalidArgumentsError, WheelError) as error:
         print(error, file=sys.stderr)
         return 1
-    app = App()
-    foundation = FoundationStack(app, settings=settings)
-    ClusterStack(app, settings=settings, foundation=foundation)
-    app.synth()
     return 0
 
 

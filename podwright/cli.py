@@ -5,18 +5,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
+from typing import TypeAlias
 
 from podwright import findings, settings
 from podwright.check import check, codes
 from podwright.explain import keys
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
-Subparsers = argparse._SubParsersAction  # noqa: SLF001 — argparse has no public name for what add_subparsers returns
-Command = Callable[[argparse.Namespace], int]
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — argparse has no public name for it
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         options = _parser().parse_args(arguments)
-        status = options.command(options)
+        status: int = options.command(options)
         sys.stdout.flush()
     except findings.UnreadableFileError as error:
         print(f"podwright: {error}", file=sys.stderr)
@@ -71,7 +71,7 @@ def _check(options: argparse.Namespace) -> int:
         print(findings.to_json(report.findings))
         return status
     findings.write(report.findings, file=options.file, text=report.document.text, stream=sys.stdout)
-    print(f"{options.file}: {findings.summary(report.findings) or 'nothing to complain about'}")
+    print(f"{options.file}: {findings.summary(report.findings) or 'no problems'}")
     return status
 
 

@@ -1,8 +1,8 @@
 """A YAML file as plain data, with the place of every value.
 
-Scalars stay the text that was written: what ``yes``, ``010`` or ``1_000`` mean is decided by the setting they are given to, not
-by YAML 1.1. So a name may be ``no`` and a tag ``0012``. One value has one place: anchors, aliases, tags and repeated keys
-are refused.
+Scalars stay the text that was written: what ``yes``, ``010`` or ``1_000`` mean is decided by the setting they are given
+to, not by YAML 1.1. So a name may be ``no`` and a tag ``0012``. One value has one place: anchors, aliases, tags and
+repeated keys are refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_DEPTH = 20  # far below Python's recursion limit, far above what a settings 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {
     "yaml-syntax": "The file is not YAML. The place is where the reader gave up; the mistake is there or just before.",
-    "yaml-feature": "Anchors, aliases, tags and several documents are not used here: every value is written where it counts.",
+    "yaml-feature": "Anchors, aliases, tags and several documents are not for this file: a value has one place.",
     "yaml-key": "A key of a mapping must be a word, not a list or a mapping.",
     "yaml-depth": f"Nested more than {MAX_DEPTH} levels deep.",
     "duplicate-key": "The same key twice in one mapping: YAML readers keep only one of them, and not all the same one.",
@@ -41,7 +41,7 @@ class Place:
 class Document:
     """One settings file.
 
-    ``data`` holds dictionaries, lists, strings and None (for an empty value). It says nothing unless the text was ``parsed``.
+    ``data`` holds dictionaries, lists, strings and None (for an empty value); it says nothing unless ``parsed``.
     """
 
     file: Path
@@ -74,8 +74,12 @@ class Document:
         try:
             refused = tuple(_refused_features(text))
             node = None if refused else yaml.compose(text, Loader=yaml.SafeLoader)
-        except yaml.YAMLError as error:
-            refused, node = (_syntax_finding(error, text),), None
+        except yaml.MarkedYAMLError as error:
+            refused, node = (_syntax_finding(error),), None
+        except yaml.reader.ReaderError as error:
+            refused, node = (_character_finding(error, text),), None
+        except (ValueError, OverflowError) as error:  # an escape or a version number that is none
+            refused, node = (_finding("yaml-syntax", (), Place(1, 1), f"not YAML: {error}", _SYNTAX_HINT),), None
         reader = _Reader()
         data = reader.convert(node, ()) if node else None
         return cls(file, text, not refused, data, refused + tuple(reader.findings), reader.values, reader.keys)
@@ -95,8 +99,11 @@ class Document:
         return not path or path in self._keys
 
 
+_SYNTAX_HINT = "compare the indentation and punctuation with the lines above"
+
+
 class _Reader:
-    """Turns nodes into data and remembers places; a block value's place is its key's, a list item's is its first line's."""
+    """Turns nodes into data and remembers places; a mapping or list has the place of its key."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
@@ -121,19 +128,22 @@ class _Reader:
                 self._report("yaml-key", key_node, path, "this key is not a word", "write `key: value`")
                 continue
             key = key_node.value
+            here = (*path, key)
             if key in data:
-                first = self.keys[(*path, key)].line
-                hint = f"the first is in line {first}; keep one of them"
-                self._report("duplicate-key", key_node, (*path, key), f"{key} is set twice", hint)
+                hint = f"the first is in line {self.keys[here].line}; keep one of them"
+                self._report("duplicate-key", key_node, here, f"{key} is set twice", hint)
                 continue
-            self.keys[(*path, key)] = _place(key_node)
-            data[key] = self.convert(value_node, (*path, key))
+            self.keys[here] = _place(key_node)
+            data[key] = self.convert(value_node, here)
         return data
 
     def _sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
+        data = []
         for index, item in enumerate(node.value):
-            self.keys[(*path, index)] = _place(item)
-        return [self.convert(item, (*path, index)) for index, item in enumerate(node.value)]
+            here = (*path, index)
+            self.keys[here] = _place(item)
+            data.append(self.convert(item, here))
+        return data
 
     def _report(self, code: str, node: yaml.Node, path: KeyPath, message: str, hint: str) -> None:
         self.findings.append(_finding(code, path, _place(node), message, hint))
@@ -141,47 +151,52 @@ class _Reader:
 
 def _refused_features(text: str) -> Iterator[Finding]:
     """What YAML allows and a settings file does not need, and depth, before anything recursive sees the text."""
-    documents = depth = 0
+    depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents == 2:  # noqa: PLR2004 — the first one too many
-                yield _feature(event, "a second document starts here", "one file, one cluster: use another file for it")
-        elif isinstance(event, yaml.AliasEvent):
-            yield _feature(event, f"*{event.anchor} is an alias", "write the value out here")
-        elif isinstance(event, yaml.NodeEvent):
-            if event.anchor is not None:
-                yield _feature(event, f"&{event.anchor} is an anchor", "remove it; values are written where they count")
-            if event.tag not in {None, "!"}:
-                yield _feature(event, f"{event.tag} is a tag", "remove it; the setting knows its type")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > MAX_DEPTH:
-                place = Place(event.start_mark.line + 1, event.start_mark.column + 1)
-                yield _finding("yaml-depth", (), place, f"nested more than {MAX_DEPTH} levels deep", "")
-                return
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if depth > MAX_DEPTH:
+            yield _finding(
+                "yaml-depth", (), _start(event), f"nested more than {MAX_DEPTH} levels deep", "write less deep"
+            )
+            return
+        if documents > 1:
+            hint = "one file, one cluster: give the other one a file of its own"
+            yield _finding("yaml-feature", (), _start(event), "a second document starts here", hint)
+            return
+        feature = _feature(event)
+        if feature:
+            hint = "remove it and write the value out; each setting knows its type"
+            yield _finding("yaml-feature", (), _start(event), f"{feature} is not for this file", hint)
 
 
-def _feature(event: yaml.Event, message: str, hint: str) -> Finding:
-    place = Place(event.start_mark.line + 1, event.start_mark.column + 1)
-    return _finding("yaml-feature", (), place, message, hint)
+def _feature(event: yaml.Event) -> str | None:
+    """The anchor, alias or tag of an event, in words."""
+    if isinstance(event, yaml.AliasEvent):
+        return f"the alias *{event.anchor}"
+    if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+        return f"the anchor &{event.anchor}"
+    if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in {None, "!"}:
+        return f"the tag {event.tag}"
+    return None
 
 
-def _syntax_finding(error: yaml.YAMLError, text: str) -> Finding:
-    if isinstance(error, yaml.reader.ReaderError):
-        before = text[: error.position].splitlines() or [""]
-        place = Place(len(before), len(before[-1]) + 1)
-        message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
-        return _finding("yaml-syntax", (), place, message, "delete it; it may be invisible in your editor")
-    mark = error.problem_mark or error.context_mark
-    place = Place(mark.line + 1, mark.column + 1)
+def _syntax_finding(error: yaml.MarkedYAMLError) -> Finding:
     message = " ".join(part for part in (error.problem, error.context) if part)
-    hint = "compare the indentation and punctuation with the lines above"
+    unclosed = "end of stream" in message or "stream end" in message  # then the place to look at is where it was opened
+    mark = (error.context_mark if unclosed else error.problem_mark) or error.problem_mark or error.context_mark
+    hint = _SYNTAX_HINT
     if "'\\t'" in message:
         hint = "indent with spaces, not with tabs"
+    place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
     return _finding("yaml-syntax", (), place, f"not YAML: {message}", hint)
+
+
+def _character_finding(error: yaml.reader.ReaderError, text: str) -> Finding:
+    before = text[: error.position].splitlines() or [""]
+    place = Place(len(before), len(before[-1]) + 1)
+    message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
+    return _finding("yaml-syntax", (), place, message, "delete it; it may be invisible in your editor")
 
 
 def _finding(code: str, path: KeyPath, place: Place, message: str, hint: str) -> Finding:
@@ -189,6 +204,12 @@ def _finding(code: str, path: KeyPath, place: Place, message: str, hint: str) ->
 
 
 def _place(node: yaml.Node) -> Place:
+    """Where a node starts; a scalar in one line has its width, anything else is marked by its first character."""
     start, end = node.start_mark, node.end_mark
     one_line = isinstance(node, yaml.ScalarNode) and start.line == end.line
     return Place(start.line + 1, start.column + 1, max(1, end.column - start.column) if one_line else 1)
+
+
+def _start(event: yaml.Event) -> Place:
+    mark = event.start_mark
+    return Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)

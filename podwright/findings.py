@@ -28,8 +28,8 @@ class Level(str, Enum):
 class Finding:
     """One thing to say about a settings file.
 
-    ``line`` and ``column`` count from 1; both are None for settings that were not read from a file. ``width`` is how many
-    characters the caret underlines.
+    ``line`` and ``column`` count from 1; both are None for settings that no file gave. The caret underlines ``width``
+    characters.
     """
 
     level: Level
@@ -120,17 +120,25 @@ def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[st
     pieces = [
         (f"{place}: ", "bold"),
         (finding.level.value, style),
-        (f": {finding.message} ", _PLAIN),
+        (f": {_printable(finding.message)} ", _PLAIN),
         (f"[{finding.code}]\n", "dim"),
     ]
     if finding.line and finding.column and finding.line <= len(lines):
-        shown = "".join(character if character.isprintable() else " " for character in lines[finding.line - 1])
         margin = f"{finding.line:5} | "
-        pieces += [(margin, "dim"), (f"{shown}\n", _PLAIN), (" " * (len(margin) + finding.column - 1), _PLAIN)]
+        pieces += [
+            (margin, "dim"),
+            (f"{_printable(lines[finding.line - 1])}\n", _PLAIN),
+            (" " * (len(margin) + finding.column - 1), _PLAIN),
+        ]
         pieces += [("^" * finding.width + "\n", style)]
     if finding.hint:
-        pieces += [("  hint: ", "bold green"), (f"{finding.hint}\n", _PLAIN)]
+        pieces += [("  hint: ", "bold green"), (f"{_printable(finding.hint)}\n", _PLAIN)]
     return pieces
+
+
+def _printable(text: str) -> str:
+    """The text with the same width and without what could move the cursor."""
+    return "".join(character if character.isprintable() else " " for character in text)
 
 
 def _coloured(pieces: Iterable[tuple[str, str]]) -> Text:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from podwright_constructs import facts
-
 from podwright.settings import Settings
+from podwright_constructs import facts
 
 CLUSTER_TAG = "podwright:cluster"
 

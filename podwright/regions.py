@@ -7,18 +7,34 @@ from __future__ import annotations
 
 import re
 
-# The public regions of the partitions aws, aws-us-gov and aws-cn; AWS adds one or two a year, so an absent one is no error.
-REGIONS = tuple(
-    """
-    af-south-1 ap-east-1 ap-east-2 ap-northeast-1 ap-northeast-2 ap-northeast-3 ap-south-1 ap-south-2 ap-southeast-1
-    ap-southeast-2 ap-southeast-3 ap-southeast-4 ap-southeast-5 ap-southeast-6 ap-southeast-7 ca-central-1 ca-west-1
-    cn-north-1 cn-northwest-1 eu-central-1 eu-central-2 eu-north-1 eu-south-1 eu-south-2 eu-west-1 eu-west-2 eu-west-3
-    il-central-1 me-central-1 me-south-1 mx-central-1 sa-east-1 us-east-1 us-east-2 us-gov-east-1 us-gov-west-1
-    us-west-1 us-west-2
-    """.split()
-)
+# How many regions each part of the world has, in the partitions aws, aws-cn and aws-us-gov; AWS adds one or two a year.
+_NUMBER_OF_REGIONS = {
+    "af-south": 1,
+    "ap-east": 2,
+    "ap-northeast": 3,
+    "ap-south": 2,
+    "ap-southeast": 7,
+    "ca-central": 1,
+    "ca-west": 1,
+    "cn-north": 1,
+    "cn-northwest": 1,
+    "eu-central": 2,
+    "eu-north": 1,
+    "eu-south": 2,
+    "eu-west": 3,
+    "il-central": 1,
+    "me-central": 1,
+    "me-south": 1,
+    "mx-central": 1,
+    "sa-east": 1,
+    "us-east": 2,
+    "us-gov-east": 1,
+    "us-gov-west": 1,
+    "us-west": 2,
+}
+REGIONS = tuple(f"{area}-{number + 1}" for area, count in _NUMBER_OF_REGIONS.items() for number in range(count))
 
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}")
+_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}", re.ASCII)
 _LETTERS = {
     "north": "n",
     "northeast": "ne",
@@ -40,9 +56,11 @@ def looks_like_region(text: str) -> bool:
 def zone_id_prefix(region: str) -> str | None:
     """What Availability Zone ids of a region start with: ``usw2`` for us-west-2, ``usgw1`` for us-gov-west-1.
 
-    None for a name that the rule is not known to hold for: it is then not ours to judge.
+    None for a name that the rule is not known to hold for (``us-iso-east-1``, a typing error): it is not ours to judge.
     """
+    if not looks_like_region(region):
+        return None
     area, *words, number = region.split("-")
-    if not words or any(word not in _LETTERS for word in words):
+    if any(word not in _LETTERS for word in words):
         return None
     return area + "".join(_LETTERS[word] for word in words) + number

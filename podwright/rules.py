@@ -1,29 +1,26 @@
 """What a settings file must also satisfy, as pure functions from settings to findings.
 
-Arguments of one construct are judged by that construct's own check. A rule's name, with hyphens, is the code of its findings;
-its docstring explains the code to users.
+Arguments of one construct are judged by that construct's own check. A rule's name, with hyphens, is the code of its
+findings; its docstring explains the code to users.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import wraps
 from ipaddress import IPv4Network
 from typing import Any
 
-from podwright_constructs import checks, facts
-from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
-from podwright_constructs.instance_group import InstanceGroup as GroupArguments
-from podwright_constructs.problems import Problem
+from pydantic.fields import FieldInfo
 
 from podwright import names
 from podwright.findings import Finding, KeyPath, Level
 from podwright.regions import REGIONS, looks_like_region, zone_id_prefix
 from podwright.settings import (
-    CreatedBucket,
     CreatedLustre,
     CreatedNetwork,
     ExistingBucket,
@@ -35,6 +32,10 @@ from podwright.settings import (
     Settings,
     UnknownValueError,
 )
+from podwright_constructs import checks, facts
+from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
+from podwright_constructs.instance_group import InstanceGroup as GroupArguments
+from podwright_constructs.problems import Problem
 
 Rule = Callable[[Settings], Iterator[Finding]]
 GROUPS: KeyPath = ("cluster", "instance_groups")
@@ -42,13 +43,7 @@ GROUPS: KeyPath = ("cluster", "instance_groups")
 
 def broken(settings: Settings) -> list[Finding]:
     """What the settings break, rule by rule; a rule that needs a value which the file gives wrongly is left out."""
-    findings: list[Finding] = []
-    for rule in RULES:
-        try:
-            findings += [replace(finding, code=code(rule)) for finding in rule(settings)]
-        except UnknownValueError:
-            continue
-    return findings
+    return [replace(finding, code=code(rule)) for rule in RULES for finding in _judged(rule(settings))]
 
 
 def code(rule: Rule) -> str:
@@ -57,16 +52,12 @@ def code(rule: Rule) -> str:
 
 
 def each_group(judge: Callable[[InstanceGroup, KeyPath], Iterator[Finding]]) -> Rule:
-    """A rule about single instance groups; one group with a wrong value keeps the others from nothing."""
+    """A rule about single instance groups, each judged even when another has a wrong value."""
 
     @wraps(judge)
     def rule(settings: Settings) -> Iterator[Finding]:
         for index, group in enumerate(settings.cluster.instance_groups):
-            try:
-                findings = list(judge(group, (*GROUPS, index)))
-            except UnknownValueError:
-                continue
-            yield from findings
+            yield from _judged(judge(group, (*GROUPS, index)))
 
     return rule
 
@@ -74,8 +65,8 @@ def each_group(judge: Callable[[InstanceGroup, KeyPath], Iterator[Finding]]) -> 
 # ---- the whole file ----------------------------------------------------------------------------
 
 
-def region(settings: Settings) -> Iterator[Finding]:
-    """The region has a name of the wrong form (error), or one that podwright does not know (warning: AWS adds regions)."""
+def known_region(settings: Settings) -> Iterator[Finding]:
+    """The region's name has the wrong form (error), or podwright does not know it (warning: AWS adds regions)."""
     similar = get_close_matches(settings.region, REGIONS, n=3)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "regions look like us-west-2"
     if not looks_like_region(settings.region):
@@ -110,7 +101,7 @@ def cluster_name(settings: Settings) -> Iterator[Finding]:
         yield _finding(("name",), replace(problem, argument="name"))
 
 
-def tags(settings: Settings) -> Iterator[Finding]:
+def tag_limits(settings: Settings) -> Iterator[Finding]:
     """Too many tags (podwright adds its own), or keys that AWS keeps for itself."""
     for problem in _cluster_problems(cluster_name="any", tags=tuple(names.tags(settings))):
         key = str(problem.given)
@@ -193,15 +184,17 @@ def compute_partition(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
 
 
 def group_composition(settings: Settings) -> Iterator[Finding]:
-    """A cluster has exactly one controller group, at most one login group, a compute group, and every group its own name."""
+    """A cluster has one controller group, at most one login group, a compute group, and names that differ."""
     groups = settings.cluster.instance_groups
     seen = [group.name for group in groups]
     for problem in checks.cluster_instance_groups([_group_arguments(group) for group in groups]):
         if problem.argument != "instance_groups":  # about one group: the rule above
             continue
         repeated = [index for index, name in enumerate(seen) if name == problem.given and name in seen[:index]]
-        path = (*GROUPS, repeated[0], "name") if repeated else GROUPS
-        yield _finding(path, problem)
+        if repeated:
+            yield _finding((*GROUPS, repeated[0], "name"), replace(problem, argument="name"))
+        else:
+            yield _finding(GROUPS, problem)
 
 
 def addresses(settings: Settings) -> Iterator[Finding]:
@@ -229,10 +222,10 @@ def addresses(settings: Settings) -> Iterator[Finding]:
 
 
 RULES: tuple[Rule, ...] = (
-    region,
+    known_region,
     zone_in_region,
     cluster_name,
-    tags,
+    tag_limits,
     created_network,
     existing_network,
     created_lustre,
@@ -250,6 +243,12 @@ RULES: tuple[Rule, ...] = (
 # ---- helpers -----------------------------------------------------------------------------------
 
 
+def _judged(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """The findings up to where one would need a value that the file gives wrongly."""
+    with suppress(UnknownValueError):
+        yield from findings
+
+
 def usable_addresses(cidr: str) -> int:
     """How many addresses of a subnet are free for network interfaces."""
     return IPv4Network(cidr).num_addresses - facts.RESERVED_ADDRESSES_PER_SUBNET
@@ -265,7 +264,20 @@ def _interfaces(instance_type: str) -> int:
 
 def _arguments(section: Section) -> dict[str, Any]:
     """A section's values as the keyword arguments of its construct, which have the same names."""
-    return {name: getattr(section, name) for name in type(section).model_fields if name != "source"}
+    fields = type(section).model_fields
+    return {name: _argument(section, name, fields[name]) for name in fields if name != "source"}
+
+
+def _argument(section: Section, name: str, field: FieldInfo) -> Any:
+    """A value; for an unknown text or number one that passes every check, so that the other arguments are judged."""
+    try:
+        return getattr(section, name)
+    except UnknownValueError:
+        if field.annotation is str:
+            return "${unknown}"  # a Terraform reference
+        if field.annotation is int:
+            return 1 if field.is_required() else field.default
+        raise
 
 
 def _group_arguments(group: InstanceGroup) -> GroupArguments:

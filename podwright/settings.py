@@ -1,7 +1,7 @@
 """``cluster.yaml`` as types: what can be set, its default, and what it means.
 
-A resource is either created by the foundation stack or brought by the user; ``source`` says which. What values are allowed beyond
-their type is in ``rules.py``.
+A resource is either created by the foundation stack or brought by the user; ``source`` says which. What values are
+allowed beyond their type is in ``rules.py``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from podwright_constructs import facts
 from pydantic import BaseModel, ConfigDict, Field
 
 from podwright.findings import ConfigError, has_errors
+from podwright_constructs import facts
 
 CONFIG_VARIABLE = "PODWRIGHT_CONFIG"
 DEFAULT_CONFIG = Path("cluster.yaml")
@@ -51,7 +51,7 @@ class CreatedNetwork(Section):
 
     source: Literal["create"] = Field(description="A new VPC.")
     availability_zone_id: str = Field(
-        description="Id (not name) of the zone that has your capacity, such as usw2-az1; AWS or your training plan names it."
+        description="Id (not name) of the zone that has your capacity, such as usw2-az1: ask AWS or your training plan."
     )
     cidr: str = Field("10.0.0.0/16", description=f"Addresses of the VPC, {facts.VPC_PREFIX_TEXT}.")
     public_subnet_cidr: str = Field("10.0.0.0/24", description="Addresses of the NAT gateway's subnet, within cidr.")
@@ -61,7 +61,7 @@ class CreatedNetwork(Section):
 
 
 class ExistingNetwork(Section):
-    """A VPC of yours; its security group must allow all traffic to itself, in and out, or EFA fails its health check."""
+    """A VPC of yours; its security group must allow all traffic to itself, in and out, or EFA is unhealthy."""
 
     source: Literal["existing"] = Field(description="A VPC you have.")
     vpc_id: str = Field(description="The VPC, vpc-….")
@@ -90,7 +90,7 @@ class ExistingLustre(Section):
 
 
 class CreatedBucket(Section):
-    """An S3 bucket for lifecycle scripts and training payload; its name starts with what HyperPod's managed policy expects."""
+    """An S3 bucket for lifecycle scripts and training payload, named as HyperPod's managed policy wants it."""
 
     source: Literal["create"] = Field(description="A new bucket.")
     on_destroy: Literal["retain", "destroy"] = Field(
@@ -176,7 +176,7 @@ class Settings(Section):
         description="What the nodes may do in the account."
     )
     cluster: Cluster = Field(description="The nodes.")
-    training: Training = Field(Training(), description="What jobs run.")
+    training: Training = Field(Training(source="bundled"), description="What jobs run.")
 
 
 def config_path() -> Path:

@@ -31,9 +31,9 @@ def build_wheel(project: Path, *, cache: Path) -> Path:
     with tempfile.TemporaryDirectory() as temporary:
         sources = Path(temporary) / "sources"
         shutil.copytree(project, sources, ignore=NOT_SOURCES, copy_function=_copy)
-        folder = cache / _digest(sources)
+        folder = cache.resolve() / _digest(sources)  # the build has another working directory
         if not folder.is_dir():
-            _build(sources, folder)
+            _build(sources, folder, name=project.name)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -53,7 +53,7 @@ def _digest(sources: Path) -> str:
     return digest.hexdigest()
 
 
-def _build(sources: Path, folder: Path) -> None:
+def _build(sources: Path, folder: Path, *, name: str) -> None:
     """Build beside the folder and rename, so that the folder is there completely or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as temporary:
@@ -69,5 +69,5 @@ def _build(sources: Path, folder: Path) -> None:
         )
         if build.returncode:
             last_lines = "\n".join(build.stderr.splitlines()[-10:])
-            raise WheelError(f"setuptools cannot build {sources.name} into a wheel:\n{last_lines}")
+            raise WheelError(f"setuptools {version('setuptools')} cannot build a wheel of {name}:\n{last_lines}")
         target.rename(folder)

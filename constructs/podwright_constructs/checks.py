@@ -212,8 +212,8 @@ def _lustre_capacity(capacity_gib: int) -> Iterator[Problem]:
     least, step = facts.MIN_LUSTRE_CAPACITY_GIB, facts.LUSTRE_CAPACITY_STEP_GIB
     if capacity_gib == least or (capacity_gib > 0 and capacity_gib % step == 0):
         return
-    below = capacity_gib // step * step
-    closest = min((least, below or least, below + step), key=lambda size: abs(size - capacity_gib))
+    below = max(step, capacity_gib // step * step)
+    closest = min((least, below, below + step), key=lambda size: abs(size - capacity_gib))
     yield Problem("capacity_gib", capacity_gib, facts.LUSTRE_CAPACITY_TEXT, f"The closest is {closest}.")
 
 

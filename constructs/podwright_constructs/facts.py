@@ -41,7 +41,7 @@ BUCKET_NAME_PREFIX = "sagemaker-"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
 BUCKET_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Terraform appends 26 digits to a prefix; a name holds 63 characters.
-# https://registry.terraform.io/providers/hashicorp/aws/latest/docs/resources/s3_bucket
+# https://github.com/hashicorp/terraform-provider-aws/blob/main/website/docs/r/s3_bucket.html.markdown
 BUCKET_PREFIX_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]*")
 MAX_BUCKET_PREFIX_LENGTH = 37
 

@@ -102,7 +102,7 @@ def retry(action: Callable[[], T], *, attempts: int, pause_s: float, errors: Tup
     for attempt in range(1, attempts):
         try:
             return action()
-        except errors as error:  # noqa: PERF203 (trying again is the point)
+        except errors as error:
             say(f"attempt {attempt} of {attempts}: {error}")
             pause(pause_s)
     return action()

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 from podwright import names
 from podwright.rehearsal import processes
 from podwright.rehearsal.aws import AwsStandIn

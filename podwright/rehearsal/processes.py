@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 MARKER = "PODWRIGHT_REHEARSAL"  # in the environment of every process of a rehearsal: its directory
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # cdktf asks Terraform for them even where there is no terminal
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
@@ -47,10 +49,11 @@ def run_logged(
     ):
         try:
             for line in process.stdout or ():
-                file.write(line)
+                plain = COLOURS.sub("", line)
+                file.write(plain)
                 file.flush()
-                if line.strip():
-                    on_line(line.strip())
+                if plain.strip():
+                    on_line(plain.strip())
             return process.wait()
         except BaseException:
             end([process.pid, *descendants(process.pid)])

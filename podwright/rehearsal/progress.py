@@ -17,6 +17,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+NOTE_EVERY_S = 5.0
+NOTE_WIDTH = 150
+
 
 class StepFailed(RuntimeError):  # noqa: N818 - it is what happened, as in Slurm's own states
     """A step did not do what it is for: which, where, the last lines of its log, and where the whole log is."""
@@ -50,6 +53,7 @@ class Progress:
 
     names: list[str]
     out: TextIO = field(default_factory=lambda: sys.stdout)
+    noted_at_s: float = 0.0
     steps: list[StepRecord] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -83,7 +87,13 @@ class Progress:
         print(f"         {record.name} …", file=self.out, flush=True)
 
     def note(self, line: str) -> None:
-        """Something worth a line happened within the running step."""
+        """What the running step's program printed last; told now and then, the whole is in the step's log."""
+        if time.monotonic() - self.noted_at_s > NOTE_EVERY_S:
+            self.noted_at_s = time.monotonic()
+            self.told(line[:NOTE_WIDTH])
+
+    def told(self, line: str) -> None:
+        """Show such a line."""
         print(f"         {line}", file=self.out, flush=True)
 
     def ended(self, record: StepRecord) -> None:
@@ -105,7 +115,7 @@ class JsonProgress(Progress):
         """Tell the step's name."""
         self._line({"event": "began", "step": record.name})
 
-    def note(self, line: str) -> None:
+    def told(self, line: str) -> None:
         """Tell the line."""
         self._line({"event": "note", "line": line})
 

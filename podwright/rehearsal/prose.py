@@ -13,7 +13,7 @@ from pathlib import Path
 
 from podwright_training.prepare import html_to_text
 
-PACKAGE = "postgresql-doc"  # depends on the manual of the release's version, such as postgresql-doc-15
+PACKAGE = "postgresql-doc"  # with PostgreSQL's version behind it, another one in each release
 LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")  # lists of names and numbers
 LIMIT_S = 300
 
@@ -49,31 +49,26 @@ def fetch_prose(directory: Path) -> Path:
 
 def _download(folder: Path) -> Path:
     """The package's file, fetched by apt into ``folder``."""
-    package = _manual_package()
+    package = _newest_package()
     # As root, apt would fetch as user _apt, who may not write here.
     _run("apt-get", "-q", "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=3", "download", package, cwd=folder)
     return next(folder.glob(f"{package}_*.deb"))
 
 
-def _manual_package() -> str:
-    """Name of the package with the manual itself; reads apt's lists anew if they lack it."""
-    found = _dependency()
-    if found is None and os.geteuid() == 0:
+def _newest_package() -> str:
+    """Name of the package of the release's newest version; reads apt's lists anew if they lack it."""
+    found = _search()
+    if not found and os.geteuid() == 0:
         _run("apt-get", "-q", "update")
-        found = _dependency()
-    if found is None:
-        raise ProseError(
-            f"apt does not know the package {PACKAGE}: run `apt-get update` as root (on Ubuntu: enable main)"
-        )
-    return found
+        found = _search()
+    if not found:
+        raise ProseError(f"apt knows no package {PACKAGE}-<version>: run `apt-get update` as root")
+    return max(found, key=lambda name: int(name.rsplit("-", 1)[1]))
 
 
-def _dependency() -> str | None:
-    shown = subprocess.run(
-        ["apt-cache", "depends", PACKAGE], capture_output=True, text=True, check=False, timeout=LIMIT_S
-    ).stdout
-    names = [line.split()[-1] for line in shown.splitlines() if line.strip().startswith(f"Depends: {PACKAGE}-")]
-    return names[0] if names else None
+def _search() -> list[str]:
+    shown = _run("apt-cache", "search", "--names-only", f"^{PACKAGE}-[0-9]+$")
+    return [line.split()[0] for line in shown.splitlines()]
 
 
 def _unpack(package: Path, folder: Path) -> Path:
@@ -92,9 +87,13 @@ def _extract(unpacked: Path, folder: Path) -> Path:
     return folder
 
 
-def _run(*command: str, cwd: Path | None = None) -> None:
+def _run(*command: str, cwd: Path | None = None) -> str:
+    """What the program printed; its messages are in English, whatever the user's locale."""
+    english = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
-        subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+        return subprocess.run(
+            command, cwd=cwd, env=english, capture_output=True, text=True, check=True, timeout=LIMIT_S
+        ).stdout
     except subprocess.CalledProcessError as error:
         raise ProseError(f"`{' '.join(command)}` failed: {error.stderr.strip() or error.stdout.strip()}") from error
     except subprocess.TimeoutExpired as error:

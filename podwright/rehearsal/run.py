@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,8 +16,8 @@ from podwright.rehearsal import processes
 from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright.rehearsal.deployment import Deployment
 from podwright.rehearsal.progress import Progress, StepFailed
-from podwright.rehearsal.slurm import BootResult, HostError, Node, SlurmStandIn
-from podwright.rehearsal.supplies import CACHE, Supplies
+from podwright.rehearsal.slurm import WHEELS, BootResult, HostError, Node, SlurmStandIn
+from podwright.rehearsal.supplies import CACHE, SHARDS, Supplies
 from podwright.rehearsal.terraform import TerraformError
 from podwright.settings import Settings
 from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, SHARED_DIRECTORY, NodeRecord
@@ -30,19 +31,21 @@ MAX_STEPS = 200
 CHECKPOINT_FREQ = 40
 STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
 TRAINER_ARGUMENTS = (
-    *("--preset", "tiny"),
-    *(
-        "--max_steps",
-        str(MAX_STEPS),
-        "--checkpoint_freq",
-        str(CHECKPOINT_FREQ),
-        "--validation_freq",
-        str(CHECKPOINT_FREQ),
-    ),
-    *("--data_streams", "4", "--bf16", "0", "--sharding_strategy", "full"),
+    "--preset=tiny",
+    f"--max_steps={MAX_STEPS}",
+    f"--checkpoint_freq={CHECKPOINT_FREQ}",
+    f"--validation_freq={CHECKPOINT_FREQ}",
+    f"--data_streams={SHARDS}",
+    "--bf16=0",
 )
 # An instance's role and region, as its metadata would tell them.
-HOST_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_EC2_METADATA_DISABLED")
+HOST_VARIABLES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+    "AWS_EC2_METADATA_DISABLED",
+)
 BOOT_TIMEOUT_S = 900
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
@@ -122,7 +125,7 @@ class Rehearsal:
 
     def start_aws(self, stack: ExitStack) -> str:
         """An AWS account of our own, on this machine."""
-        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region)
+        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region, instant_deletion=True)
         stack.callback(self.aws.stop)
         self.aws.start()
         return self.aws.endpoint_url
@@ -160,9 +163,8 @@ class Rehearsal:
             nodes=self.nodes,
             shared=self._shared_with_dataset(),
             relay=("127.0.0.1", port),
-            environment={name: given[name] for name in HOST_VARIABLES}
-            | {"AWS_ENDPOINT_URL": SlurmStandIn.relay_address(subnet_cidr, port)},
-            binds=[(self.supplies.wheelhouse, "/opt/rehearsal/wheels")],
+            environment={name: given[name] for name in HOST_VARIABLES},
+            binds=[(self.supplies.wheelhouse, WHEELS)],
         )
         stack.callback(self.cluster.stop)
         self.cluster.start()
@@ -194,20 +196,18 @@ class Rehearsal:
         """``podwright-train submit`` on the controller, as the user would."""
         mount = self.settings.lustre.mount_path
         answer = self._trainer(
+            "submit",
             *(
-                "submit",
-                "--run_dir",
-                self.run_on_hosts,
-                "--nodes",
-                str(HOSTS),
-                "--nproc_per_node",
-                str(RANKS_PER_HOST),
-                "--",
+                f"--run_dir={self.run_on_hosts}",
+                f"--nodes={HOSTS}",
+                f"--nproc_per_node={RANKS_PER_HOST}",
+                "--accelerator=cpu",
             ),
+            "--",
             *TRAINER_ARGUMENTS,
-            *("--dataset", f"{mount}/data", "--dataset_config_name", "en", "--tokenizer", f"{mount}/data/tokenizer"),
+            *(f"--dataset={mount}/data", "--dataset_config_name=en", f"--tokenizer={mount}/data/tokenizer"),
         )
-        self.job_id = int(answer.split()[0])
+        self.job_id = int(re.findall(r"submitted job (\d+)", answer)[0])
         return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
 
     def train_until_kill(self, _: ExitStack) -> str:

@@ -1,14 +1,13 @@
 """The cluster stand-in: a HyperPod Slurm cluster of real Slurm daemons on hosts in namespaces of one Linux machine.
 
-A host has its own name, address, disk and processes, and before any script runs the files a HyperPod node has. What starts
-Slurm is the lifecycle script, as on HyperPod.
+A host has its own name, address, disk and processes, and before any script runs the files a HyperPod node has. What
+starts Slurm is the lifecycle script, as on HyperPod.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
-import itertools
 import json
 import os
 import re
@@ -19,14 +18,13 @@ import signal
 import string
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
-
-from typing_extensions import Self
+from typing import Any, Literal, final
 
 from podwright.rehearsal.hosts.fabric import (
     Fabric,
@@ -115,6 +113,7 @@ class Resumption:
     resumed_s: float  # from the call until the job ran again
 
 
+@final
 class SlurmStandIn:
     """A cluster of hosts. A context manager: entering starts it, leaving ends every process, mount and namespace.
 
@@ -126,8 +125,10 @@ class SlurmStandIn:
         subnet_cidr: the nodes' subnet; its first address is the relay's.
         nodes: exactly one has the role controller.
         shared: this machine's folder that every `mount -t lustre` shows.
-        relay: 127.0.0.1 and a port of this machine that hosts reach at `relay_address`; they reach nothing else.
-        environment: in the environment of every service and every login, beside PATH.
+        relay: 127.0.0.1 and a port of this machine, which hosts reach at the subnet's first address and the same port;
+            they reach nothing else outside the cluster.
+        environment: in the environment of every service and every login, beside PATH; URLs of the relay's port on
+            127.0.0.1 become the address that hosts reach.
         binds: (folder or file of this machine, path on every host), read-only.
 
     Raises:
@@ -155,10 +156,12 @@ class SlurmStandIn:
         self.nodes = {node.hostname: node for node in nodes}
         self.controller = next(node.hostname for node in nodes if node.role == "controller")
         self.environment = {"PATH": _PATH, **(environment or {})}
+        if relay:
+            here, there = f"//127.0.0.1:{relay[1]}", f"//{ipaddress.ip_network(subnet_cidr)[1]}:{relay[1]}"
+            self.environment = {name: value.replace(here, there) for name, value in self.environment.items()}
         self._instance_ids = {node.hostname: node.instance_id for node in nodes}
         self._munge_key = secrets.token_bytes(128)
-        self._boots = itertools.count(1)
-        self._relay = relay
+        self._boots: Counter[str] = Counter()
         self._fabric = Fabric(
             directory=self.directory,
             image=image,
@@ -168,7 +171,7 @@ class SlurmStandIn:
             binds=binds,
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> SlurmStandIn:
         self.start()
         return self
 
@@ -176,11 +179,6 @@ class SlurmStandIn:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-    @staticmethod
-    def relay_address(subnet_cidr: str, port: int) -> str:
-        """The URL at which hosts of this subnet reach the relay to `port`; for AWS_ENDPOINT_URL."""
-        return f"http://{ipaddress.ip_network(subnet_cidr)[1]}:{port}"
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -190,7 +188,7 @@ class SlurmStandIn:
         Raises:
             HostError: a host did not come up; nothing is left running.
         """
-        self._fabric.start(self._describe(node) for node in self.nodes.values())
+        self._fabric.start([self._describe(node) for node in self.nodes.values()])
 
     def stop(self) -> None:
         """End everything. May be called twice."""
@@ -207,7 +205,7 @@ class SlurmStandIn:
         """Run the lifecycle scripts on all hosts at once, as the service does when it creates a cluster.
 
         Args:
-            lifecycle: the unpacked bundle; it is copied into a temporary folder of each host, which is where it runs, as root.
+            lifecycle: the unpacked bundle; copied into a temporary folder of each host, where it runs as root.
             entry: the script of it that is run.
             timeout_s: after which a script is killed (exit code 124).
             on_line: called with host name and line while the scripts write.
@@ -217,7 +215,11 @@ class SlurmStandIn:
                 lambda name: self.boot_one(name, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line),
                 self.nodes,
             )
-            return {result.hostname: result for result in results}
+            try:
+                return {result.hostname: result for result in results}
+            except (KeyboardInterrupt, SystemExit):
+                self.stop()  # or the pool would wait for scripts that nobody waits for any more
+                raise
 
     def boot_one(
         self,
@@ -228,12 +230,19 @@ class SlurmStandIn:
         timeout_s: float = 600,
         on_line: Callable[[str, str], None] | None = None,
     ) -> BootResult:
-        """Run the lifecycle scripts on one host; arguments as for `boot`."""
+        """Run the lifecycle scripts on one host; arguments as for `boot`.
+
+        Raises:
+            HostError: the host is off, or there is no such script.
+        """
+        if not (lifecycle / entry).is_file():
+            raise HostError(f"{hostname} cannot boot: {lifecycle} has no {entry}")
         folder = Path(f"/tmp/lifecycle-{secrets.token_hex(4)}")  # noqa: S108 -- of the host, and the service takes /tmp too
         inside = self.path(hostname, folder)
         shutil.copytree(lifecycle, inside, copy_function=shutil.copyfile)  # a download from S3 has no mode bits
         (inside / entry).chmod(0o755)
-        log = self.directory / f"{hostname}-boot-{next(self._boots)}.log"
+        self._boots[hostname] += 1
+        log = self.directory / f"{hostname}-boot-{self._boots[hostname]}.log"
         environment = {**self.environment, "HOME": "/root", RESOURCE_CONFIG_VARIABLE: str(RESOURCE_CONFIG)}
         began = time.monotonic()
         with log.open("wb") as output:
@@ -345,8 +354,8 @@ class SlurmStandIn:
     def kill(self, hostname: str, *, how: Failure = "power") -> None:
         """Fail a host.
 
-        power: it is gone, its peers hear nothing. processes: all of them are killed but the kernel lives, its peers' connections
-        are reset. network: it lives and is cut off.
+        power: it is gone, its peers hear nothing. processes: all of them are killed but the kernel lives, its peers'
+        connections are reset. network: it lives and is cut off.
         """
         if how == "power":
             self._fabric.power_off(hostname)
@@ -395,18 +404,20 @@ class SlurmStandIn:
     ) -> Resumption:
         """Play HyperPod's agent for `srun --auto-resume=1`, until the job runs again.
 
-        Waits for a hardware fault (a node that no longer answers, or that an operator marked with the reason Action:Replace),
-        tells Slurm at once, replaces the node and has the whole job requeued, as HyperPod does for jobs with GRES.
+        Waits for a hardware fault (a node that no longer answers, or that an operator marked with the reason
+        Action:Replace), tells Slurm at once, replaces the node and has the whole job requeued, as HyperPod does for
+        jobs with GRES.
 
         Args:
             job_id: a job that was started with `srun --auto-resume=1`.
             lifecycle: what runs on the replacement.
-            new_instance_id: called with the host name when an instance is to be replaced; returns the new instance's id.
+            new_instance_id: called with the name of a host to be replaced; returns the new instance's id.
             timeout_s: for the whole.
             on_line: as for `boot`.
 
         Raises:
-            HostError: the job does not want it, no node is faulty (the job's own error is not resumed), or it took too long.
+            HostError: the job does not want it, no node is faulty (a job's own error is not resumed), or it took too
+                long.
         """
         began = time.monotonic()
         before = self.job(job_id)
@@ -455,7 +466,7 @@ class SlurmStandIn:
         return self.run(probe, user="root", check=False).returncode == 0
 
     def _mark_down(self, hostname: str, reason: str) -> None:
-        """Tell Slurm. A node that is back before Slurm missed it is taken for one that never left: its job would hang."""
+        """Tell Slurm: a node that is back before Slurm missed it passes for one that never left, and its job hangs."""
         state = self._states_or_none().get(hostname)
         if state and not state.startswith("down"):
             self._update(hostname, "State=DOWN", f"Reason={reason}")
@@ -539,7 +550,7 @@ class SlurmStandIn:
                 for node in members
                 for index in range(node.accelerators)  # a gpu without File= is dropped without a word
             ),
-            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd looks for one, and autodetect fails without /sys/fs/cgroup
+            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
             "accounting.conf": "# filled where accounting is set up\n",
         }
 
@@ -579,14 +590,15 @@ def _partition_lines(members: Sequence[Node]) -> list[str]:
         if node.partition and node.partition != ALL_NODES_PARTITION:
             partitions.setdefault(node.partition, []).append(node.hostname)
     return [
-        f"PartitionName={name} Nodes={','.join(hostnames)} Default={'YES' if name == ALL_NODES_PARTITION else 'NO'} State=UP"
+        f"PartitionName={name} Nodes={','.join(hostnames)} State=UP"
+        + (" Default=YES" if name == ALL_NODES_PARTITION else "")
         for name, hostnames in partitions.items()
         if hostnames
     ]
 
 
 def _follow(process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_line: Callable[[str], None]) -> int:
-    """Wait for a script, handing on what it writes. Its log is a file: a daemon that keeps it open must not delay the end."""
+    """Wait for a script and hand on its lines. They come from a file: a daemon that keeps it open delays nothing."""
     end = time.monotonic() + timeout_s
     with log.open(errors="replace") as lines:
         ended = False

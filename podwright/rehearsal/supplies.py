@@ -21,7 +21,8 @@ CHECKOUT = Path(podwright.__file__).resolve().parents[1]
 CACHE = CHECKOUT / ".cache" / "podwright"
 LOCK = CHECKOUT / "training" / "requirements.lock"
 NODE_PYTHON = "/usr/bin/python3"  # hosts are layered on this machine's root, so this is theirs
-VOCAB_SIZE = 2048
+VOCAB_SIZE = 4096  # of the preset tiny
+SHARDS = 4  # as many as the rehearsed job has data streams
 
 
 class SuppliesError(RuntimeError):
@@ -90,8 +91,8 @@ def _dataset() -> Path:
     temporary = folder.with_suffix(".part")
     shutil.rmtree(temporary, ignore_errors=True)
     _run([
-        *(sys.executable, "-m", "podwright_training", "prepare", str(text), str(temporary)),
-        *("--vocab-size", str(VOCAB_SIZE)),
+        *(sys.executable, "-m", "podwright_training", "prepare", str(text), "--output", str(temporary)),
+        *("--vocab_size", str(VOCAB_SIZE), "--shards", str(SHARDS)),
     ])  # fmt: skip
     return _replace(folder, temporary)
 

@@ -18,7 +18,8 @@ OLDEST = (1, 5)
 CHECKOUT = Path(__file__).resolve().parents[2]
 VERSION_TIMEOUT_S = 30
 
-# Where Terraform itself looks (https://developer.hashicorp.com/terraform/cli/config/config-file#implied-local-mirrors) …
+# Where Terraform itself looks …
+# https://developer.hashicorp.com/terraform/cli/config/config-file#implied-local-mirrors
 IMPLIED_MIRRORS = (
     "~/.terraform.d/plugins",
     "~/.local/share/terraform/plugins",
@@ -56,10 +57,10 @@ def find_terraform() -> Path:
 
 
 def terraform_environment(directory: Path) -> dict[str, str]:
-    """Variables that make Terraform quiet and, where this machine has a mirror of the AWS provider, independent of the network.
+    """Variables that make Terraform quiet and, where this machine has a mirror of the AWS provider, offline.
 
-    Writes Terraform's CLI configuration into ``directory`` (made if missing). Without a mirror the provider is downloaded
-    once into the user's cache.
+    Writes Terraform's CLI configuration into ``directory`` (made if missing). Without a mirror the provider is
+    downloaded once into a cache.
     """
     directory.mkdir(parents=True, exist_ok=True)
     mirror = find_mirror()

@@ -54,15 +54,16 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def web_server() -> Iterator[tuple[str, int]]:
-    """An HTTP server on this machine's loopback that answers every GET with "hello from the machine"."""
+    """An HTTP server on this machine's loopback that says "hello from the machine", or 8 MiB of zeros for /large."""
 
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"hello from the machine")
+            self.wfile.write(bytes(8 << 20) if self.path == "/large" else b"hello from the machine")
 
-        do_POST = do_GET
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,17 +1,18 @@
 """The rehearsal's text comes from a real package of this distribution."""
 
 import shutil
-import subprocess
 
 import pytest
 
 from podwright.rehearsal import prose
 from podwright.rehearsal.prose import ProseError, fetch_prose
 
+needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs a system with apt")
 
-@pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs a system with apt")
+
+@needs_apt
 def test_fetches_megabytes_of_english(tmp_path):
-    """apt brings several megabytes of English paragraphs, free of markup, and nothing else is left in the folder."""
+    """Apt brings several megabytes of English paragraphs, free of markup, and nothing else is left in the folder."""
     folder = fetch_prose(tmp_path)
     text = "\n\n".join(file.read_text() for file in folder.iterdir())
     words = text.split()
@@ -35,18 +36,19 @@ def test_without_apt(tmp_path, monkeypatch):
         fetch_prose(tmp_path)
 
 
+@needs_apt
 def test_failure_of_apt(tmp_path, monkeypatch):
     """What apt complains about is shown, and nothing half-made stays."""
-    monkeypatch.setattr(prose, "_dependency", lambda: "postgresql-doc-0")
+    monkeypatch.setattr(prose, "_search", lambda: ["postgresql-doc-0"])
     with pytest.raises(ProseError, match="Unable to locate package postgresql-doc-0"):
         fetch_prose(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_package(monkeypatch):
-    """A distribution without the package is told apart from a failing download."""
+@needs_apt
+def test_unknown_package(tmp_path, monkeypatch):
+    """A distribution without the package, or whose lists were never read, is told so."""
     monkeypatch.setattr(prose, "PACKAGE", "no-such-package")
-    assert (
-        subprocess.run(["apt-cache", "depends", "no-such-package"], capture_output=True, check=False).returncode == 100
-    )
-    assert prose._dependency() is None
+    monkeypatch.setattr(prose.os, "geteuid", lambda: 1000)
+    with pytest.raises(ProseError, match=r"apt knows no package no-such-package-<version>: run `apt-get update`"):
+        fetch_prose(tmp_path)

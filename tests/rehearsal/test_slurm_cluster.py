@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def cluster(
     wheels = tmp_path_factory.mktemp("wheels")
     wheels.chmod(0o755)
     (wheels / "readme").write_text("a wheelhouse")
-    endpoint = SlurmStandIn.relay_address("10.0.16.0/20", web_server[1])
+    endpoint = f"http://127.0.0.1:{web_server[1]}"
     environment = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "testing",
@@ -107,7 +107,7 @@ def test_accelerators_are_devices_and_gres(cluster: SlurmStandIn) -> None:
 
 @pytest.mark.parametrize(("value", "accepted"), [("0", True), ("1", True), ("2", False)])
 def test_srun_takes_auto_resume(cluster: SlurmStandIn, value: str, *, accepted: bool) -> None:
-    """srun knows HyperPod's --auto-resume and refuses what HyperPod does not define."""
+    """An srun knows HyperPod's --auto-resume and refuses what HyperPod does not define."""
     done = cluster.run(f"srun --auto-resume={value} true", check=False)
     assert (done.returncode == 0) is accepted, done.stderr
     assert ("will be resumed" in done.stderr) is (value == "1")
@@ -118,17 +118,23 @@ def test_login_and_services_have_the_environment(cluster: SlurmStandIn) -> None:
     """The given environment is in a login shell, in sudo, in sshd's sessions and in a systemd service."""
     assert cluster.run("printenv AWS_DEFAULT_REGION").stdout == "us-west-2\n"
     assert cluster.run("sudo printenv AWS_DEFAULT_REGION").stdout == "us-west-2\n"
-    unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'printenv AWS_DEFAULT_REGION > /tmp/region'\n"
+    unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'printenv AWS_DEFAULT_REGION > /opt/region'\n"
     cluster.path(FIRST, "/etc/systemd/system/region.service").write_text(unit)
     cluster.run("systemctl start region", host=FIRST, user="root")
-    assert cluster.path(FIRST, "/tmp/region").read_text() == "us-west-2\n"
+    assert cluster.path(FIRST, "/opt/region").read_text() == "us-west-2\n"
 
 
 def test_hosts_reach_the_relay(cluster: SlurmStandIn) -> None:
-    """curl on a host fetches from a server on the machine's loopback; so does the aws command by AWS_ENDPOINT_URL."""
+    """A curl on a host fetches from a server on the machine's loopback; so does the aws command by AWS_ENDPOINT_URL."""
     assert cluster.run("curl --silent $AWS_ENDPOINT_URL/any", host=FIRST).stdout == "hello from the machine"
     said = cluster.run("aws --debug sts get-caller-identity", check=False, host=FIRST).stderr
     assert "hello from the machine" in said
+
+
+def test_the_relay_carries_much_at_once(cluster: SlurmStandIn) -> None:
+    """Several hosts fetch megabytes at the same time, and all of them arrive."""
+    done = cluster.run("srun -N 2 --ntasks 8 bash -c 'curl --silent $AWS_ENDPOINT_URL/large | sha256sum'").stdout
+    assert done.splitlines() == [f"{hashlib.sha256(bytes(8 << 20)).hexdigest()}  -"] * 8
 
 
 def test_hosts_reach_nothing_else(cluster: SlurmStandIn, web_server: tuple[str, int]) -> None:
@@ -165,8 +171,8 @@ def test_nothing_of_the_machine_shows(cluster: SlurmStandIn) -> None:
 def test_pip_and_venv_work_from_the_wheelhouse_only(cluster: SlurmStandIn) -> None:
     """A virtual environment is made with the host's own Python; pip looks into the bound wheels and nowhere else."""
     assert cluster.run("cat /opt/rehearsal/wheels/readme").stdout == "a wheelhouse"
-    cluster.run("python3 -m venv /tmp/environment")
-    refused = cluster.run("/tmp/environment/bin/pip install no-such-thing", check=False, timeout_s=60)
+    cluster.run("python3 -m venv environment")
+    refused = cluster.run("environment/bin/pip install no-such-thing", check=False, timeout_s=60)
     assert "/opt/rehearsal/wheels" in refused.stdout + refused.stderr
     assert "No matching distribution found" in refused.stderr
 
@@ -180,7 +186,7 @@ def test_binds_are_read_only_and_so_is_the_kernel(cluster: SlurmStandIn) -> None
 
 
 def test_a_command_that_fails_is_told_with_its_words(cluster: SlurmStandIn) -> None:
-    """run raises with host, command and output; without check it returns."""
+    """A run raises with host, command and output; without check it returns."""
     with pytest.raises(HostError, match=rf"{SECOND}: `ls /nowhere` ended with 2\n.*cannot access"):
         cluster.run(["ls", "/nowhere"], host=SECOND)
     assert cluster.run("exit 3", check=False).returncode == 3
@@ -201,11 +207,17 @@ def test_boot_lines_arrive_and_are_kept(cluster: SlurmStandIn, tmp_path: Path) -
     result = cluster.boot_one(FIRST, tmp_path, entry="start.sh", on_line=lambda *line: lines.append(line))
     assert (result.exit_code, result.ok) == (7, False)
     assert lines[0][0] == FIRST
-    assert lines[0][1].startswith("/tmp/")
+    assert lines[0][1] != "/"
     assert lines[-1] == (FIRST, "no such package")
     assert result.log.read_text().endswith("no such package\n")
     assert result.describe().startswith(f"{FIRST}: exit 7 after ")
     assert str(result.log) in result.describe()
+
+
+def test_a_missing_entry_script_is_named(cluster: SlurmStandIn, tmp_path: Path) -> None:
+    """A bundle without the script that is to run is told before anything is copied."""
+    with pytest.raises(HostError, match=f"{FIRST} cannot boot: {tmp_path} has no on_create.sh"):
+        cluster.boot_one(FIRST, tmp_path)
 
 
 def test_a_boot_that_hangs_is_ended(cluster: SlurmStandIn, tmp_path: Path) -> None:
@@ -226,4 +238,4 @@ def test_a_daemon_with_an_open_log_does_not_delay_the_boot(cluster: SlurmStandIn
 def test_the_machine_sees_no_mount_of_a_cluster(cluster: SlurmStandIn) -> None:
     """All mounts are in the cluster's own namespaces while it runs."""
     assert str(cluster.directory) not in Path("/proc/self/mountinfo").read_text()
-    assert os.listdir(cluster.directory / "fabric") == []
+    assert list((cluster.directory / "fabric").iterdir()) == []

@@ -21,7 +21,8 @@ CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 JOB = """#!/bin/bash
 #SBATCH --partition gpu --nodes 2 --ntasks-per-node 1 --gres gpu:2 --requeue --open-mode append
 #SBATCH --output /fsx/work/%j.out
-srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hostname); until [[ -e /fsx/work/go ]]; do sleep 0.1; done'
+srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hostname)
+  until [[ -e /fsx/work/go ]]; do sleep 0.1; done'
 """
 
 
@@ -137,28 +138,50 @@ from podwright.rehearsal.slurm import Node, SlurmStandIn
 node = Node(hostname="ip-10-0-16-5", private_ip="10.0.16.5", instance_id="i-1", instance_group="controller",
             instance_type="ml.m5.xlarge", role="controller")
 directory = Path(sys.argv[2])
-cluster = SlurmStandIn(directory=directory, image=Path(sys.argv[1]), cluster_name="demo", cluster_arn="arn:aws:sagemaker:::",
+cluster = SlurmStandIn(directory=directory, image=Path(sys.argv[1]), cluster_name="demo", cluster_arn="arn:aws:::",
                        nodes=[node], subnet_cidr="10.0.16.0/20", shared=directory / "fsx", relay=("127.0.0.1", 9))
 cluster.start()
+if len(sys.argv) > 3:
+    print("up", flush=True)
+    cluster.boot(Path(sys.argv[3]))
 print("up", flush=True)
 time.sleep(600)
 """
 
 
 @pytest.fixture
-def owner(node_image: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that has started a cluster in tmp_path / "cluster"."""
-    command = [sys.executable, "-c", OWNER, str(node_image), str(tmp_path / "cluster")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stdout
-        assert process.stdout.readline() == "up\n"
-        yield process
-        process.kill()
+def start_owner(node_image: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start another process that starts a cluster in tmp_path / "cluster"; given a folder, it boots from that too."""
+    with contextlib.ExitStack() as owners:
+
+        def start(*lifecycle: Path) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", OWNER, str(node_image), str(tmp_path / "cluster"), *map(str, lifecycle)]
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+            pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            process = owners.enter_context(subprocess.Popen(command, text=True, env=environment, **pipes))
+            owners.callback(process.kill)
+            assert process.stdout
+            assert process.stdout.readline() == "up\n"
+            return process
+
+        yield start
 
 
-def test_a_killed_owner_leaves_nothing(owner: subprocess.Popen[str], tmp_path: Path) -> None:
+def test_an_interrupted_boot_leaves_nothing(start_owner, tmp_path: Path) -> None:
+    """SIGINT while scripts run ends the owner at once, with everything it started."""
+    (tmp_path / "on_create.sh").write_text("#!/bin/bash\necho begun\nsleep 600\n")
+    owner = start_owner(tmp_path)
+    log = tmp_path / "cluster" / f"{CONTROLLER}-boot-1.log"
+    subprocess.run(["timeout", "10", "bash", "-c", f"until grep -qs begun {log}; do sleep 0.05; done"], check=True)
+    owner.send_signal(signal.SIGINT)
+    _, stderr = owner.communicate(timeout=20)
+    assert "KeyboardInterrupt" in stderr
+    assert leftovers(tmp_path) == []
+
+
+def test_a_killed_owner_leaves_nothing(start_owner, tmp_path: Path) -> None:
     """SIGKILL of the process that owns a cluster ends every process of it; no mount is left."""
+    owner = start_owner()
     pids = family(tmp_path)
     assert any("sshd" in Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
     owner.kill()
@@ -168,8 +191,9 @@ def test_a_killed_owner_leaves_nothing(owner: subprocess.Popen[str], tmp_path: P
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_clean_ends_a_living_cluster(owner: subprocess.Popen[str], tmp_path: Path) -> None:
-    """clean ends what another process started below the folder, says what it was, and finds nothing the second time."""
+def test_clean_ends_a_living_cluster(start_owner, tmp_path: Path) -> None:
+    """Cleaning ends what another process started below the folder, says what it was, and then finds nothing."""
+    owner = start_owner()
     assert clean(tmp_path / "elsewhere") == []
     pids = family(tmp_path)
     found = clean(tmp_path, timeout_s=10)

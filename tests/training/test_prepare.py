@@ -113,7 +113,10 @@ def test_html():
 
 def test_rst():
     """Of a reStructuredText file, paragraphs remain with the text of their roles."""
-    text = "Title\n=====\n\n.. note:: gone\n\n   gone too\n\nSee :ref:`the page <page>` and ``code``.\n\nExample::\n\n  x = 1\n\nEnd.\n"
+    text = (
+        "Title\n=====\n\n.. note:: gone\n\n   gone too\n\nSee :ref:`the page <page>` and ``code``.\n\n"
+        "Example::\n\n  x = 1\n\nEnd.\n"
+    )
     assert rst_to_text(text).split() == ["Title", "See", "the", "page", "and", "code.", "End."]
 
 

@@ -24,14 +24,16 @@ from huggingface_hub import HfFileSystem
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from podwright_training.config import UserError
+
 logger = logging.getLogger(__name__)
 
 BLOCK_LINES = 1024  # documents are shuffled within blocks of this many lines
-TOKENIZE_DOCUMENTS = 64  # one call of the tokenizer; the unit of work a resume may repeat
+TOKENIZE_DOCUMENTS = 16  # one call of the tokenizer; the unit of work a resume may repeat
 MAX_BAD_RECORDS = 100  # different ones per rank; beyond that the data, not a record, is broken
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """The dataset or tokenizer cannot be used; the message names the file or identifier and what was expected."""
 
 
@@ -224,7 +226,6 @@ class _Corpus:
         self.files = files
         self.streams = streams
         self._tokenizer = tokenizer
-        self._whole_shards = len(files) >= streams
         self._bad_records: set[str] = set()
 
     def documents(self, stream: int, start: Position) -> Iterator[tuple[Position, NDArray[np.int64]]]:
@@ -261,16 +262,20 @@ class _Corpus:
                     yield Position(epoch, shard, block, document), lines[index].as_py(), f"{file}:{number}"
 
     def _shards_of(self, stream: int, epoch: int) -> list[str]:
-        """The shards ``stream`` reads in the order of ``epoch``: its own if there are enough, else all."""
-        files = self.files[stream :: self.streams] if self._whole_shards else self.files
+        """The shards ``stream`` reads, in the order of ``epoch``: every ``streams``-th, or one that it shares."""
+        files = self.files[stream % len(self.files) :: self.streams]
         return [files[index] for index in np.random.default_rng([stream, epoch]).permutation(len(files))]
 
     def _order(self, stream: int, epoch: int, shard: int, block: int, line_count: int) -> list[int]:
-        """Indices of the lines of one block that ``stream`` owns, shuffled."""
-        indices = np.arange(line_count)
-        if not self._whole_shards:
-            indices = indices[(block * BLOCK_LINES + indices) % self.streams == stream]
-        order: list[int] = np.random.default_rng([stream, epoch, shard, block]).permutation(indices).tolist()
+        """Indices of the lines of one block that ``stream`` owns, shuffled.
+
+        Where there are fewer shards than streams, the n streams of a shard take every n-th line each.
+        """
+        shards = len(self.files)
+        sharers = len(range(stream % shards, self.streams, shards))
+        first_line = block * BLOCK_LINES
+        own = np.arange((stream // shards - first_line) % sharers, line_count, sharers)
+        order: list[int] = np.random.default_rng([stream, epoch, shard, block]).permutation(own).tolist()
         return order
 
     def _parse(self, line: str, place: str) -> str | None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
+from podwright_training.config import UserError
+
 CONFIG_NAME = "en"
 TOKENIZER_FOLDER = "tokenizer"
 DOCUMENT_CHARACTERS = 3000  # paragraphs are gathered up to this; C4's documents have about 2,000
@@ -29,7 +31,7 @@ SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte is a token
 
 
-class PrepareError(ValueError):
+class PrepareError(UserError):
     """The prose cannot be turned into a dataset; the message says what was found and what is needed."""
 
 

@@ -11,7 +11,7 @@ os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
 os.environ["MOTO_EC2_LOAD_DEFAULT_AMIS"] = "false"  # loading them takes longer than everything else
 os.environ["MOTO_DISABLE_GLOBAL_CORS"] = "true"
 
-from podwright.rehearsal.aws.server import serve  # noqa: E402 (see above)
+from podwright.rehearsal.aws.server import serve
 
 
 def main() -> None:
@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument(
         "--transition-s", type=float, default=1.0, help="seconds that creating, updating, deleting take"
     )
+    parser.add_argument("--instant-deletion", action="store_true", help="answer FSx deletions as already done")
     parser.add_argument("--owner-pid", type=int, help="end when this parent process ends")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -30,6 +31,7 @@ def main() -> None:
         region=arguments.region,
         port=arguments.port,
         transition_s=arguments.transition_s,
+        instant_deletion=arguments.instant_deletion,
         owner_pid=arguments.owner_pid,
     )
 

@@ -1,9 +1,8 @@
 """What moto's EC2, IAM and S3 hold, as the services that moto lacks look at it.
 
-The only module that reads moto's models. The imports are late because moto's EC2 takes a second to load.
+The only module that reads moto's models.
 """
 
-# ruff: noqa: PLC0415 (see above)
 from __future__ import annotations
 
 import ipaddress
@@ -12,6 +11,13 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+from moto.iam.models import iam_backends
+from moto.s3.exceptions import MissingBucket
+from moto.s3.models import s3_backends
+from moto.utilities.utils import get_partition
 
 ACCOUNT_ID = "123456789012"
 ALL_PROTOCOLS = "-1"
@@ -73,16 +79,14 @@ class SecurityGroup:
 
 
 class Account:
-    """Read access to the account's resources in one region."""
+    """The account's resources in one region."""
 
     def __init__(self, *, region: str) -> None:
         self.region = region
 
     @property
     def partition(self) -> str:
-        """``aws``, ``aws-cn``, …"""
-        from moto.utilities.utils import get_partition
-
+        """The region's partition: ``aws``, ``aws-cn`` or ``aws-us-gov``."""
         return str(get_partition(self.region))
 
     def arn(self, service: str, resource: str) -> str:
@@ -114,8 +118,6 @@ class Account:
 
     def trust_policy(self, role_arn: str) -> dict[str, Any] | None:
         """The policy that says who may assume the role, or nothing if there is no such role."""
-        from moto.iam.models import iam_backends
-
         for role in iam_backends[ACCOUNT_ID][self.partition].get_roles():
             if role.arn == role_arn:
                 policy: dict[str, Any] = json.loads(role.assume_role_policy_document)
@@ -124,9 +126,6 @@ class Account:
 
     def read_object(self, *, bucket: str, key: str) -> bytes | None:
         """An object's bytes, or nothing if there is no such bucket or object."""
-        from moto.s3.exceptions import MissingBucket
-        from moto.s3.models import s3_backends
-
         try:
             found = s3_backends[ACCOUNT_ID][self.partition].get_object(bucket, key)
         except MissingBucket:
@@ -135,14 +134,10 @@ class Account:
 
     def supports_efa(self, instance_type: str) -> bool:
         """Whether EC2 says so of the type behind ``ml.…``; unknown types do not."""
-        from moto.ec2.models.instance_types import INSTANCE_TYPES
-
         ec2_type = INSTANCE_TYPES.get(instance_type.removeprefix("ml."), {})
         return bool(ec2_type.get("NetworkInfo", {}).get("EfaSupported"))
 
     def _ec2(self) -> Any:
-        from moto.ec2.models import ec2_backends
-
         return ec2_backends[ACCOUNT_ID][self.region]
 
 

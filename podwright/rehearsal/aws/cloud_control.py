@@ -30,8 +30,8 @@ class Progress:
     request: Mapping[str, Any]
     started_at: float
     done_at: float
-    identifier: str | None = None
-    error: HandlerError | None = None
+    identifier: str | None
+    error: HandlerError | None
 
 
 class CloudControl:
@@ -115,12 +115,21 @@ class CloudControl:
                     "ClientTokenConflictException", f"ClientToken {client_token} was used by another request"
                 )
             return {"ProgressEvent": self._event(progress)}
-        now = time.time()
-        progress = Progress(str(uuid.uuid4()), operation, request, started_at=now, done_at=now + self._transition_s)
+        identifier, failure = request.get("Identifier"), None
         try:
-            progress.identifier = handle()
+            identifier = handle()
         except HandlerError as error:
-            progress.identifier, progress.error = request.get("Identifier"), error
+            failure = error
+        now = time.time()
+        progress = Progress(
+            token=str(uuid.uuid4()),
+            operation=operation,
+            request=request,
+            started_at=now,
+            done_at=now + self._transition_s,
+            identifier=identifier,
+            error=failure,
+        )
         self._progress[progress.token] = progress
         self._token_by_client_token[client_token] = progress.token
         return {"ProgressEvent": self._event(progress)}

@@ -107,7 +107,7 @@ def groups_have_known_types(request: Request) -> Iterator[str]:
     for group in request.groups:
         given = group.get("InstanceType")
         if given not in instance_types():
-            yield f"InstanceType {given} of {group['InstanceGroupName']} is not one of HyperPod's {len(instance_types())} types"
+            yield f"InstanceType {given} of {group['InstanceGroupName']} is not one of HyperPod's instance types"
 
 
 def group_names_are_unique(request: Request) -> Iterator[str]:
@@ -138,7 +138,7 @@ def roles_can_be_assumed(request: Request) -> Iterator[str]:
         if policy is None:
             yield f"ExecutionRole {arn} does not exist"
         elif not _trusts_sagemaker(policy):
-            yield f"ExecutionRole {arn} cannot be assumed: its trust policy must allow sts:AssumeRole to {SERVICE_PRINCIPAL}"
+            yield f"ExecutionRole {arn} cannot be assumed: its trust policy must allow that to {SERVICE_PRINCIPAL}"
 
 
 def lifecycle_scripts_exist(request: Request) -> Iterator[str]:
@@ -147,7 +147,7 @@ def lifecycle_scripts_exist(request: Request) -> Iterator[str]:
         name, config = group["InstanceGroupName"], group.get("LifeCycleConfig", {})
         source, script = config.get("SourceS3Uri", ""), config.get("OnCreate", "")
         if not (source and script):
-            yield f"LifeCycleConfig of {name} must give SourceS3Uri and OnCreate: the stand-in plays lifecycle scripts only"
+            yield f"LifeCycleConfig of {name} needs SourceS3Uri and OnCreate: the stand-in plays lifecycle scripts only"
         elif not source.startswith(SOURCE_PREFIX):
             yield f"SourceS3Uri {source} of {name} must begin with {SOURCE_PREFIX}"
         elif request.read(f"{source.rstrip('/')}/{script}") is None:
@@ -182,17 +182,12 @@ def efa_traffic_passes(request: Request) -> Iterator[str]:
         network = group.get("OverrideVpcConfig") or request.model.get("VpcConfig")
         if not network or not request.account.supports_efa(group.get("InstanceType", "")):
             continue
-        found = [request.account.security_group(group_id) for group_id in network["SecurityGroupIds"]]
-        missing = [
-            direction
-            for direction, is_egress in (("inbound", False), ("outbound", True))
-            if not any(member.passes_all_within(is_egress=is_egress) for member in found if member)
-        ]
+        missing = _directions_without_self_traffic(request, network["SecurityGroupIds"])
         if missing:
             yield (
-                f"EFA health checks did not run successfully on {group['InstanceGroupName']} ({group['InstanceType']}): "
-                f"no {' and no '.join(missing)} rule of {', '.join(network['SecurityGroupIds'])} "
-                "allows all traffic from and to the group itself"
+                f"EFA health checks did not run successfully on {group['InstanceGroupName']}: "
+                f"{group['InstanceType']} needs a security group whose {' and '.join(missing)} rules allow all traffic "
+                f"from and to the group itself, not {', '.join(network['SecurityGroupIds'])}"
             )
 
 
@@ -213,6 +208,16 @@ def instance_types() -> frozenset[str]:
     """HyperPod's instance types, from the service model that boto3 ships."""
     sagemaker = botocore.session.Session().get_service_model("sagemaker")
     return frozenset(sagemaker.shape_for("ClusterInstanceType").enum)
+
+
+def _directions_without_self_traffic(request: Request, group_ids: list[str]) -> list[str]:
+    groups = [group for group in map(request.account.security_group, group_ids) if group]
+    directions = {"inbound": False, "outbound": True}
+    return [
+        name
+        for name, is_egress in directions.items()
+        if not any(group.passes_all_within(is_egress=is_egress) for group in groups)
+    ]
 
 
 def _trusts_sagemaker(policy: dict[str, Any]) -> bool:

@@ -77,9 +77,11 @@ def _descend(node: object, keys: list[str]) -> Iterator[Any]:
 def _pattern(
     _validator: object, pattern: str, instance: object, _schema: object
 ) -> Iterator[jsonschema.ValidationError]:
-    """The keyword ``pattern`` with Unicode properties such as ``\\p{L}``, which Python's re does not know."""
+    """The keyword ``pattern`` with Unicode properties (letters, separators), which Python's re does not know."""
     if isinstance(instance, str) and not regex.search(pattern, instance):
         yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
-_Validator = jsonschema.validators.extend(jsonschema.Draft7Validator, {"pattern": _pattern})
+_Validator = jsonschema.validators.extend(  # type: ignore[no-untyped-call]  # its stubs say nothing of extend
+    jsonschema.Draft7Validator, {"pattern": _pattern}
+)

@@ -49,11 +49,14 @@ class FileSystems:
     Args:
         account: where subnets and security groups are looked up.
         transition_s: how long creating and deleting takes.
+        instant_deletion: answer a deletion as already done. The Terraform provider (hashicorp/aws 5.100) sleeps for ten
+            minutes after a deletion was accepted before it looks for the first time, and goes on at once after this.
     """
 
-    def __init__(self, *, account: Account, transition_s: float) -> None:
+    def __init__(self, *, account: Account, transition_s: float, instant_deletion: bool) -> None:
         self._account = account
         self._transition_s = transition_s
+        self._instant_deletion = instant_deletion
         self._by_id: dict[str, FileSystem] = {}
         self._id_by_token: dict[str, str] = {}
         self.operations = {
@@ -114,6 +117,9 @@ class FileSystems:
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DeleteFileSystem: DELETING now, FileSystemNotFound after the transition."""
         file_system = self._find(request["FileSystemId"])
+        if self._instant_deletion:
+            del self._by_id[request["FileSystemId"]]
+            raise _not_found(request["FileSystemId"])
         if file_system.gone_at is None:
             file_system.gone_at = time.time() + self._transition_s
         return {"FileSystemId": request["FileSystemId"], "Lifecycle": "DELETING", "LustreResponse": {}}
@@ -137,7 +143,7 @@ class FileSystems:
     def _find(self, file_system_id: str) -> FileSystem:
         self._forget_deleted()
         if file_system_id not in self._by_id:
-            raise AwsError("FileSystemNotFound", f"File system '{file_system_id}' does not exist.")
+            raise _not_found(file_system_id)
         return self._by_id[file_system_id]
 
     def _find_arn(self, arn: str) -> FileSystem:
@@ -206,6 +212,10 @@ class FileSystems:
             "Lifecycle": file_system.lifecycle(time.time()),
             "Tags": _tag_list(file_system.tags),
         }
+
+
+def _not_found(file_system_id: str) -> AwsError:
+    return AwsError("FileSystemNotFound", f"File system '{file_system_id}' does not exist.")
 
 
 def _tag_list(tags: Mapping[str, str]) -> list[dict[str, str]]:

@@ -21,14 +21,14 @@ class Query:
     arguments: dict[str, str] = field(default_factory=dict)
 
 
+VPCS = Query("AWS::EC2::VPC", "ec2", "describe_vpcs", "Vpcs[?!IsDefault].VpcId")
 BUCKETS = Query("AWS::S3::Bucket", "s3", "list_buckets", "Buckets[].Name")
 OBJECTS = "[Versions, DeleteMarkers][][].[Key, VersionId]"
 
 QUERIES = (
     Query("AWS::SageMaker::Cluster", "sagemaker", "list_clusters", "ClusterSummaries[].ClusterName"),
     Query("AWS::FSx::FileSystem", "fsx", "describe_file_systems", "FileSystems[].FileSystemId"),
-    Query("AWS::EC2::VPC", "ec2", "describe_vpcs", "Vpcs[?!IsDefault].VpcId"),
-    Query("AWS::EC2::Subnet", "ec2", "describe_subnets", "Subnets[?!DefaultForAz].SubnetId"),
+    VPCS,
     Query("AWS::EC2::NatGateway", "ec2", "describe_nat_gateways", "NatGateways[?State!='deleted'].NatGatewayId"),
     Query("AWS::EC2::EIP", "ec2", "describe_addresses", "Addresses[].AllocationId"),
     Query("AWS::EC2::InternetGateway", "ec2", "describe_internet_gateways", "InternetGateways[].InternetGatewayId"),
@@ -38,7 +38,12 @@ QUERIES = (
     Query(
         "AWS::EC2::SecurityGroup", "ec2", "describe_security_groups", "SecurityGroups[?GroupName!='default'].GroupId"
     ),
-    Query("AWS::EC2::RouteTable", "ec2", "describe_route_tables", "RouteTables[?!Associations[?Main]].RouteTableId"),
+    Query(
+        "AWS::EC2::RouteTable",
+        "ec2",
+        "describe_route_tables",
+        "RouteTables[?length(Associations[?Main]) == `0`].RouteTableId",
+    ),
     Query("AWS::EC2::FlowLog", "ec2", "describe_flow_logs", "FlowLogs[].FlowLogId"),
     Query("AWS::IAM::Role", "iam", "list_roles", "Roles[?!starts_with(Path, '/aws-service-role/')].RoleName"),
     Query("AWS::IAM::ManagedPolicy", "iam", "list_policies", "Policies[].Arn", {"Scope": "Local"}),
@@ -52,7 +57,14 @@ def remaining(client: Callable[[str], Any]) -> list[str]:
     """Type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a boto3 client of a service's name."""
     client = cache(client)  # making one takes longer than the call
     found = [f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)]
-    return found + list(_objects(client("s3")))
+    return [*found, *_subnets(client("ec2")), *_objects(client("s3"))]
+
+
+def _subnets(ec2: Any) -> Iterator[str]:
+    """By their VPC, not by DefaultForAz: moto sets that for every subnet made with an availability zone's id."""
+    vpcs = _ids(ec2, VPCS)
+    for page in ec2.get_paginator("describe_subnets").paginate():
+        yield from (f"AWS::EC2::Subnet {subnet['SubnetId']}" for subnet in page["Subnets"] if subnet["VpcId"] in vpcs)
 
 
 def _objects(s3: Any) -> Iterator[str]:

@@ -14,10 +14,11 @@ from podwright.rehearsal.aws.errors import AwsError
 
 LNET_PORT = 988
 
-# Allowed below the first full step, then every multiple of the step, in GiB.
-SSD_CAPACITIES_GIB = ((1200,), 2400)
-SCRATCH_1_CAPACITIES_GIB = ((1200, 2400), 3600)
-HDD_CAPACITIES_GIB = {12: ((), 6000), 40: ((), 1800)}  # by throughput per TiB
+# Capacities: those allowed besides, then every multiple of the step, in GiB.
+Capacities = tuple[tuple[int, ...], int]
+SSD_CAPACITIES: Capacities = ((1200,), 2400)
+SCRATCH_1_CAPACITIES: Capacities = ((1200, 2400), 3600)
+HDD_CAPACITIES: dict[int, Capacities] = {12: ((), 6000), 40: ((), 1800)}  # by MB/s per TiB
 
 SSD_THROUGHPUTS = {"PERSISTENT_1": (50, 100, 200), "PERSISTENT_2": (125, 250, 500, 1000)}  # MB/s per TiB
 DEPLOYMENT_TYPES = ("SCRATCH_1", "SCRATCH_2", *SSD_THROUGHPUTS)
@@ -54,7 +55,7 @@ def check_network(groups: list[SecurityGroup]) -> None:
         names = ", ".join(group.group_id for group in groups)
         raise AwsError(
             "InvalidNetworkSettings",
-            f"The file system cannot be created: no ingress rule of {names} permits Lustre LNET traffic on port {LNET_PORT}",
+            f"The file system cannot be created: no ingress rule of {names} permits Lustre LNET on port {LNET_PORT}",
             InvalidSecurityGroupId=groups[0].group_id,
         )
 
@@ -82,7 +83,7 @@ def _check_throughput(deployment: str, storage: str, throughput: int | None) -> 
         if throughput is not None:
             raise AwsError("BadRequest", f"PerUnitStorageThroughput cannot be given for {deployment}")
         return
-    allowed = tuple(HDD_CAPACITIES_GIB) if storage == "HDD" else SSD_THROUGHPUTS[deployment]
+    allowed = tuple(HDD_CAPACITIES) if storage == "HDD" else SSD_THROUGHPUTS[deployment]
     if throughput not in allowed:
         raise AwsError(
             "InvalidPerUnitStorageThroughput",
@@ -93,9 +94,9 @@ def _check_throughput(deployment: str, storage: str, throughput: int | None) -> 
 
 def _check_capacity(deployment: str, storage: str, throughput: int | None, capacity_gib: int) -> None:
     if storage == "HDD" and throughput is not None:
-        first, step = HDD_CAPACITIES_GIB[throughput]
+        first, step = HDD_CAPACITIES[throughput]
     else:
-        first, step = SCRATCH_1_CAPACITIES_GIB if deployment == "SCRATCH_1" else SSD_CAPACITIES_GIB
+        first, step = SCRATCH_1_CAPACITIES if deployment == "SCRATCH_1" else SSD_CAPACITIES
     if capacity_gib in first or (capacity_gib > 0 and capacity_gib % step == 0):
         return
     allowed = _listing((*first, f"a multiple of {step}"))

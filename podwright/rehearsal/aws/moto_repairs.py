@@ -5,22 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from moto.ec2.models.nat_gateways import NatGatewayBackend
 from moto.ec2.models.security_groups import SecurityGroupRule
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
 
 # The loopback stands for TLS: statements about requests without it never apply.
 WITHOUT_TLS = {"Bool": {"aws:SecureTransport": "false"}}
+DELETE_NAT_GATEWAY = NatGatewayBackend.delete_nat_gateway  # moto's own
 
 
 def install() -> None:
     """Have moto answer as AWS does."""
     FakeBucket.get_permission = _permission
     SecurityGroupRule.description = property(_description)
+    NatGatewayBackend.delete_nat_gateway = _delete_nat_gateway
 
 
 def _permission(bucket: Any, action: str, resource: str) -> Any:
-    """What the bucket's policy says of an action. moto reads no conditions: "deny without TLS" would deny everything."""
+    """What the bucket's policy says of an action. moto reads no conditions: "deny without TLS" would deny all."""
     if bucket.policy is None:
         return PermissionResult.NEUTRAL
     policy = json.loads(bucket.policy)
@@ -30,4 +33,13 @@ def _permission(bucket: Any, action: str, resource: str) -> Any:
 
 def _description(rule: Any) -> str | None:
     """A rule's description, which moto forgets when the rule's peer is a security group."""
-    return rule.ip_range.get("Description") or rule.source_group.get("Description")
+    description: str | None = rule.ip_range.get("Description") or rule.source_group.get("Description")
+    return description
+
+
+def _delete_nat_gateway(backend: Any, nat_gateway_id: str) -> Any:
+    """A NAT gateway takes its network interface with it; moto leaves that behind, and a subnet that looks used."""
+    gateway = DELETE_NAT_GATEWAY(backend, nat_gateway_id)
+    for address in gateway.address_set:
+        backend.enis.pop(address["networkInterfaceId"], None)
+    return gateway

@@ -80,9 +80,7 @@ class SageMaker:
     def describe_cluster_node(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DescribeClusterNode: also the address, which lists lack."""
         cluster = self._find(request)
-        node = _node(cluster, request.get("NodeId", ""))
-        if node is None:
-            raise AwsError("ResourceNotFound", f"Instance {request.get('NodeId')} is not a node of {cluster.name}")
+        node = _node(cluster, request.get("NodeId", ""), code="ResourceNotFound")
         group = cluster.group(node.group)
         copied = ("LifeCycleConfig", "ThreadsPerCore", "InstanceStorageConfigs", "OverrideVpcConfig")
         details = {
@@ -140,8 +138,11 @@ def _group(cluster: Cluster, group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node(cluster: Cluster, instance_id: str) -> Node | None:
-    return next((node for node in cluster.nodes if node.instance_id == instance_id), None)
+def _node(cluster: Cluster, instance_id: str, *, code: str) -> Node:
+    for node in cluster.nodes:
+        if node.instance_id == instance_id:
+            return node
+    raise AwsError(code, f"Instance {instance_id} is not a node of {cluster.name}")
 
 
 def _page(key: str, items: list[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,16 +158,16 @@ def _batch(cluster: Cluster, request: Mapping[str, Any], act: Callable[[Node], N
     ids = request.get("NodeIds") or []
     if not 0 < len(ids) <= BATCH_SIZE:
         raise AwsError("ValidationException", f"NodeIds must name 1 to {BATCH_SIZE} nodes, not {len(ids)}")
-    successful: list[str] = []
-    failed: list[dict[str, str]] = []
-    for instance_id in ids:
-        node = _node(cluster, instance_id)
-        try:
-            if node is None:
-                raise AwsError("InstanceIdNotFound", f"{instance_id} is not a node of {cluster.name}")
-            act(node)
-        except AwsError as error:
-            failed.append({"NodeId": instance_id, "ErrorCode": error.code, "Message": error.message})
-        else:
-            successful.append(instance_id)
-    return {"Successful": successful, "Failed": failed}
+    failures = {instance_id: _failure(cluster, instance_id, act) for instance_id in ids}
+    return {
+        "Successful": [instance_id for instance_id, failure in failures.items() if failure is None],
+        "Failed": [failure for failure in failures.values() if failure is not None],
+    }
+
+
+def _failure(cluster: Cluster, instance_id: str, act: Callable[[Node], None]) -> dict[str, str] | None:
+    try:
+        act(_node(cluster, instance_id, code="InstanceIdNotFound"))
+    except AwsError as error:
+        return {"NodeId": instance_id, "ErrorCode": error.code, "Message": error.message}
+    return None

@@ -14,15 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Request, Response
 
-from podwright.rehearsal.aws import moto_repairs, cluster_schema
+from podwright.rehearsal.aws import cluster_schema, moto_repairs
 from podwright.rehearsal.aws.account import Account
 from podwright.rehearsal.aws.cloud_control import CloudControl
 from podwright.rehearsal.aws.clusters import Clusters
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 OWNER_POLL_S = 0.5
-ACTION_WITHIN = 4096  # bytes of a form in which its Action is looked for
+FORM = "application/x-www-form-urlencoded"
 
 Operations = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]
 _log = logging.getLogger("podwright.rehearsal.aws")
 
 
-def serve(*, region: str, port: int, transition_s: float, owner_pid: int | None) -> None:
+def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool, owner_pid: int | None) -> None:
     """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
-    application = Application(region=region, transition_s=transition_s)
+    application = Application(region=region, transition_s=transition_s, instant_deletion=instant_deletion)
     server = make_server(HOST, port, application, threaded=True, request_handler=RequestHandler)
     if owner_pid is not None:
         threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
     print(f"http://{HOST}:{server.server_port}", flush=True)
-    sys.stdout.close()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # who reads the URL need not read on: moto prints too
     server.serve_forever()
 
 
@@ -64,47 +65,47 @@ class Application:
     Args:
         region: the only region there is.
         transition_s: how long what takes minutes in AWS takes here.
+        instant_deletion: see ``FileSystems``.
     """
 
-    def __init__(self, *, region: str, transition_s: float) -> None:
+    def __init__(self, *, region: str, transition_s: float, instant_deletion: bool) -> None:
         moto_repairs.install()
         account = Account(region=region)
         clusters = Clusters(account=account, transition_s=transition_s)
+        cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
+        file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
         self._region = region
         self._lock = threading.Lock()
         self._moto = DomainDispatcherApplication(create_backend_app)
         # By the service part of X-Amz-Target.
         self._services: dict[str, Operations] = {
-            "CloudApiService": CloudControl(clusters=clusters, region=region, transition_s=transition_s).operations,
-            "AWSSimbaAPIService_v20180301": FileSystems(account=account, transition_s=transition_s).operations,
+            "CloudApiService": cloud_control.operations,
+            "AWSSimbaAPIService_v20180301": file_systems.operations,
             "SageMaker": SageMaker(clusters=clusters, region=region).operations,
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request; its body is read before the lock is taken."""
-        request = Request(environ)
-        body = request.get_data()
-        environ["wsgi.input"] = io.BytesIO(body)
-        environ["CONTENT_LENGTH"] = str(len(body))
+        call = Call.of(environ)
         with self._lock:
-            answer = self._answer(request, body) or self._moto
-            return answer(environ, _logging_start(request, body, start_response))
+            answer = self._answer(call) or self._moto
+            return answer(environ, call.logging(start_response))
 
-    def _answer(self, request: Request, body: bytes) -> Response | None:
+    def _answer(self, call: Call) -> Response | None:
         """Our answer, or nothing if the request is moto's."""
-        service, _, operation = request.headers.get("X-Amz-Target", "").partition(".")
-        if service in self._services and (service != "SageMaker" or "Cluster" in operation):
-            return _json_answer(self._services[service], operation, body)
-        if b"Action=DescribeType" in body and _signed_for(request) == "cloudformation":
-            return self._describe_type(parse_qs(body.decode()))
+        if call.target in self._services and (call.target != "SageMaker" or "Cluster" in call.operation):
+            if call.region != self._region:
+                return _json(400, _wrong_region(call.region, self._region).body())
+            return _json_answer(self._services[call.target], call)
+        if (call.service, call.operation) == ("cloudformation", "DescribeType"):
+            return self._describe_type(call.form.get("TypeName", ""))
         return None
 
-    def _describe_type(self, form: Mapping[str, list[str]]) -> Response:
+    def _describe_type(self, name: str) -> Response:
         """CloudFormation's DescribeType, with which Terraform validates ``desired_state`` while it plans."""
-        name = form.get("TypeName", [""])[0]
         if name != cluster_schema.CLUSTER_TYPE:
             return _query_error(
-                "TypeNotFoundException", f"The stand-in knows {cluster_schema.CLUSTER_TYPE} only, not {name}"
+                "TypeNotFoundException", f"The stand-in knows {cluster_schema.CLUSTER_TYPE}, not {name}"
             )
         text = escape(json.dumps(cluster_schema.schema(self._region)))
         arn = f"arn:aws:cloudformation:{self._region}::type/resource/{name.replace('::', '-')}"
@@ -117,28 +118,65 @@ class Application:
         )
 
 
-def _logging_start(request: Request, body: bytes, start_response: StartResponse) -> StartResponse:
-    """Write one line for the request when its status is known."""
-    target = request.headers.get("X-Amz-Target", "")
-    action = parse_qs(body[:ACTION_WITHIN].decode(errors="replace")).get("Action", [""])[0] if not target else ""
-    what = target or action or f"{request.method} {request.full_path.rstrip('?')}"
+@dataclass(frozen=True)
+class Call:
+    """One request, as far as AWS's protocols let one see which operation it asks for.
 
-    def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Callable[[bytes], object]:
-        _log.info("%s %s: %s", _signed_for(request), what, status)
-        return start_response(status, headers, *rest)
+    ``service`` and ``region`` are the signature's, ``target`` is the service part of X-Amz-Target (JSON protocols),
+    ``form`` the body of the query protocols; ``operation`` is empty for S3, where the method and the path say it.
+    """
 
-    return start
+    service: str
+    region: str
+    target: str
+    operation: str
+    path: str
+    body: bytes
+    form: Mapping[str, str]
+
+    @classmethod
+    def of(cls, environ: WSGIEnvironment) -> Call:
+        """Read the request, and leave its body to be read again."""
+        request = Request(environ)
+        body = request.get_data()
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ["CONTENT_LENGTH"] = str(len(body))
+        target, _, operation = request.headers.get("X-Amz-Target", "").partition(".")
+        form = dict(parse_qsl(body.decode())) if request.mimetype == FORM else {}
+        region, service = _scope(request.headers.get("Authorization", ""))
+        return cls(
+            service=service,
+            region=region,
+            target=target,
+            operation=operation or form.get("Action", ""),
+            path=f"{request.method} {request.full_path.rstrip('?')}",
+            body=body,
+            form=form,
+        )
+
+    def logging(self, start_response: StartResponse) -> StartResponse:
+        """Wrap the server's callable: it writes one line for the request when its status is known."""
+
+        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Callable[[bytes], object]:
+            _log.info("%s %s: %s", self.service, self.operation or self.path, status)
+            return start_response(status, headers, *rest)
+
+        return start
 
 
-def _json_answer(operations: Operations, operation: str, body: bytes) -> Response:
+def _json_answer(operations: Operations, call: Call) -> Response:
     """AWS's JSON protocols (1.0 and 1.1)."""
+    handle = operations.get(call.operation)
+    if handle is None:
+        return _json(400, AwsError("UnknownOperationException", f"The stand-in does not play {call.operation}").body())
     try:
-        if operation not in operations:
-            raise AwsError("UnknownOperationException", f"The stand-in does not play {operation}")
-        status, answer = 200, operations[operation](json.loads(body or b"{}"))
+        return _json(200, handle(json.loads(call.body or b"{}")))
     except AwsError as error:
-        _log.info("%s refused: %s", operation, error)
-        status, answer = 400, dict(error.body())
+        _log.info("%s refused: %s", call.operation, error)
+        return _json(400, error.body())
+
+
+def _json(status: int, answer: Mapping[str, Any]) -> Response:
     headers = {"x-amzn-RequestId": _request_id()}
     return Response(json.dumps(answer), status, headers, content_type="application/x-amz-json-1.1")
 
@@ -155,11 +193,18 @@ def _xml(status: int, text: str) -> Response:
     return Response(text, status, content_type="text/xml")
 
 
-def _signed_for(request: Request) -> str:
-    """The service in a Signature Version 4 credential scope: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request``."""
-    _, _, scope = request.headers.get("Authorization", "").partition("Credential=")
-    parts = scope.split(",")[0].split("/")
-    return parts[3] if len(parts) > 3 else ""  # noqa: PLR2004 (the scope's fourth part)
+def _scope(authorization: str) -> tuple[str, str]:
+    """Region and service of a Signature Version 4: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request, …``."""
+    _, _, scope = authorization.partition("Credential=")
+    *_, region, service, _ = ["", "", "", *scope.split(",")[0].split("/")]
+    return region, service
+
+
+def _wrong_region(given: str, expected: str) -> AwsError:
+    """Resources of one region are not there in another; a stand-in of one region says so at once."""
+    return AwsError(
+        "InvalidSignatureException", f"Credential should be scoped to a valid region: {expected}, not {given or 'none'}"
+    )
 
 
 def _request_id() -> str:

@@ -6,9 +6,10 @@ import os
 import selectors
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import boto3
 import botocore.session
@@ -16,10 +17,13 @@ from botocore.config import Config
 
 from podwright.rehearsal.aws import inventory
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing's own is Python 3.11's
+
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 10
 LOG_LINES_SHOWN = 20
-ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # noqa: S105 (the stand-in checks none)
+ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # none is checked
 
 
 class AwsStandInError(RuntimeError):
@@ -34,17 +38,24 @@ class AwsStandIn:
     Args:
         directory: for its log and its AWS configuration file; made if missing.
         region: the only region there is.
+        transition_s: how long what takes minutes in AWS (a file system, a cluster) takes here.
+        instant_deletion: answer the deletion of a file system as already done. Without it Terraform's provider sleeps
+            for ten minutes after each (seen with hashicorp/aws 5.100).
     """
 
-    def __init__(self, *, directory: Path, region: str = "us-west-2") -> None:
+    def __init__(
+        self, *, directory: Path, region: str = "us-west-2", transition_s: float = 1.0, instant_deletion: bool = False
+    ) -> None:
         self.region = region
+        self._options = ["--region", region, "--transition-s", str(transition_s)]
+        self._options += ["--instant-deletion"] * instant_deletion
         self.directory = directory
         self.log = directory / "aws.log"
         self._config_file = directory / "aws.config"
         self._process: subprocess.Popen[str] | None = None
         self._endpoint_url = ""
 
-    def __enter__(self) -> AwsStandIn:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -71,7 +82,7 @@ class AwsStandIn:
         """
         return self._running().pid
 
-    def start(self) -> AwsStandIn:
+    def start(self) -> Self:
         """Start the process and wait until it listens.
 
         Raises:
@@ -85,7 +96,7 @@ class AwsStandIn:
             f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n",
             encoding="utf-8",
         )
-        command = [sys.executable, "-m", __package__, "--region", self.region, "--owner-pid", str(os.getpid())]
+        command = [sys.executable, "-m", __package__, *self._options, "--owner-pid", str(os.getpid())]
         with self.log.open("w", encoding="utf-8") as log:
             process = subprocess.Popen(
                 command,
@@ -147,16 +158,19 @@ class AwsStandIn:
 
     def client(self, service: str) -> Any:
         """A boto3 client that cannot reach anything but the stand-in, whatever this process's environment says."""
-        core = botocore.session.Session()
-        core.set_config_variable("config_file", str(self._config_file))
-        core.set_config_variable("credentials_file", os.devnull)
-        core.set_config_variable("profile", "default")
-        session = boto3.Session(botocore_session=core)
-        return session.client(service, endpoint_url=self.endpoint_url, config=Config(proxies={}))
+        return self._session.client(service, endpoint_url=self.endpoint_url, config=Config(proxies={}))
 
     def inventory(self) -> list[str]:
         """Type and id of what the account holds beyond a fresh one, asked of the services: ``AWS::EC2::VPC vpc-…``."""
         return inventory.remaining(self.client)
+
+    @cached_property
+    def _session(self) -> Any:
+        core = botocore.session.Session()
+        core.set_config_variable("config_file", str(self._config_file))
+        core.set_config_variable("credentials_file", os.devnull)
+        core.set_config_variable("profile", "default")
+        return boto3.Session(botocore_session=core)
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:

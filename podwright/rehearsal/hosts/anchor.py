@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -30,7 +29,7 @@ def main() -> None:
     make_disks(Path(sys.argv[1]) / FABRIC, image=request["image"])
     address = str(ipaddress.ip_interface(request["gateway"]).ip)
     with socket.create_server((address, request["port"])) as listener:
-        answer = json.dumps({"pid": int(os.readlink("/proc/self"))})  # this is still the machine's /proc
+        answer = json.dumps({"pid": int(Path("/proc/self").readlink().name)})  # this is still the machine's /proc
         socket.send_fds(owner, [answer.encode()], [listener.fileno()])
     owner.recv(1)
 

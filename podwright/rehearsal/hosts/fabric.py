@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import ipaddress
 import json
 import os
@@ -103,7 +104,7 @@ class Fabric:
 
     # ---- the whole ------------------------------------------------------------------------------------------------
 
-    def start(self, hosts: Iterable[HostDescription]) -> None:
+    def start(self, hosts: Sequence[HostDescription]) -> None:
         """Make the network and boot the hosts, all at once.
 
         Raises:
@@ -111,6 +112,8 @@ class Fabric:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self._shared.mkdir(parents=True, exist_ok=True)
+        for name in ("anchor", "relay", *(host.hostname for host in hosts)):
+            self._log_path(name).unlink(missing_ok=True)  # an earlier cluster's
         try:
             self._start_anchor()
             self.start_hosts(hosts)
@@ -211,7 +214,7 @@ class Fabric:
             )
 
     def _connect(self, pid: int, private_ip: str) -> str:
-        """A cable from the bridge to the host. The same MAC after a replacement, or its peers' ARP entries are stale."""
+        """A cable from the bridge to the host. A replacement has the same MAC, or its peers' ARP entries are stale."""
         self._links += 1
         link = f"host{self._links}"
         mac = "02:00:" + ":".join(f"{octet:02x}" for octet in ipaddress.IPv4Address(private_ip).packed)
@@ -300,10 +303,13 @@ class Fabric:
         subprocess.run(command, input="\n".join(commands), text=True, check=True, timeout=_STOP_TIMEOUT_S)
 
     def _log(self, name: str) -> IO[bytes]:
-        return (self.directory / f"{name}.log").open("ab")
+        return self._log_path(name).open("ab")
 
-    def _tail(self, name: str, lines: int = 20) -> str:
-        return tail(self.directory / f"{name}.log", lines)
+    def _log_path(self, name: str) -> Path:
+        return self.directory / f"{name}.log"
+
+    def _tail(self, name: str) -> str:
+        return tail(self._log_path(name))
 
 
 def tail(log: Path, lines: int = 20) -> str:
@@ -362,7 +368,8 @@ def why_not() -> str | None:
         return f"{', '.join(missing.values())} not found: apt-get install {' '.join(missing)}"
     if os.geteuid() != 0:
         return "hosts need root, for namespaces and mounts: run this with sudo"
-    separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if os.stat(path).st_dev != os.stat("/").st_dev]
+    root = Path("/").stat().st_dev
+    separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if Path(path).stat().st_dev != root]
     if separate:
         return f"hosts lie over this machine's root, and {', '.join(separate)} is on a file system of its own"
     return _try_namespaces()
@@ -436,10 +443,8 @@ def clean(below: Path, *, timeout_s: float = _STOP_TIMEOUT_S) -> list[Leftover]:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # it may have gone with another one
         os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # it went with another one
 
 
 def wait_for(

@@ -33,7 +33,7 @@ READ_ONLY = ("proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs"
 
 def main() -> None:
     """Build the host and become its init."""
-    print(os.readlink("/proc/self"), flush=True)  # this is still the machine's /proc
+    print(Path("/proc/self").readlink(), flush=True)  # this is still the machine's /proc
     description = json.load(sys.stdin)
     os.umask(0o022)
     root = Path(sys.argv[1]) / "root"
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def mount(*arguments: str | Path) -> None:
-    """Run mount(8)."""
+    """Run mount, section 8."""
     subprocess.run(["mount", *map(str, arguments)], check=True)
 
 

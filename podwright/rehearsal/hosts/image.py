@@ -1,7 +1,7 @@
 """The node image: one overlay layer with everything a HyperPod node has and this machine lacks.
 
-Slurm, munge, sshd, the ``aws`` command and the shims are installed into the layer; the machine itself stays as it is. The
-layer hides what is this machine's own: home directories, ``/opt``, ``/usr/local``, other top-level folders, its units.
+Slurm, munge, sshd, the ``aws`` command and the shims are installed into the layer; the machine itself stays as it is.
+The layer hides what is this machine's own: home directories, ``/opt``, ``/usr/local``, other top-level folders, units.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INSTALLED = Path("/var/lib/dpkg/status")
 _SYSTEM = frozenset(
     {"bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "run", "sbin", "sys", "tmp", "usr", "var"}
 )
-# These hold a machine's own things; a host has what the layer has in them. Any other top-level name is not there at all.
+# These hold a machine's own things; a host has what the layer has in them, and no other top-level name at all.
 _EMPTY = (
     *("boot", "home", "media", "mnt", "opt", "root", "srv", "usr/local"),
     *("etc/apt/auth.conf.d", "etc/profile.d", "etc/ssh", "etc/sudoers.d", "etc/systemd/system"),

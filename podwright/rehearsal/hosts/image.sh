@@ -18,7 +18,7 @@ layers() {
 }
 
 in_layer() { # LAYER COMMAND: runs this script's COMMAND with / such that every change lands in LAYER
-  local layer=$1 root=$1.root
+  local layer=$1 root=$1.root scratch name
   mkdir -p "$layer" "$layer.work" "$root"
   chmod 755 "$layer" # it becomes the hosts' /
   mount -t overlay overlay -o "lowerdir=/,upperdir=$layer,workdir=$layer.work" "$root"
@@ -32,7 +32,9 @@ in_layer() { # LAYER COMMAND: runs this script's COMMAND with / such that every 
   if [[ -n ${PODWRIGHT_WHEELHOUSE:-} ]]; then mount --bind "$PODWRIGHT_WHEELHOUSE" "$root$wheelhouse"; fi
   if [[ -e auto_resume.so ]]; then cp auto_resume.so "$root/tmp"; fi
   rm -f "$root/etc/resolv.conf" # often a link into /run
-  cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
+  for name in resolv.conf hosts; do
+    if [[ -e /etc/$name ]]; then cp -L "/etc/$name" "$root/etc/"; fi
+  done
   printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d" # packages start nothing
   chmod 755 "$root/usr/sbin/policy-rc.d"
   chroot "$root" /bin/bash "$sources/image.sh" "$2"
@@ -61,10 +63,10 @@ packages() {
   node_files
 }
 
-apt() { # quiet while all goes well
+apt() { # quiet while all goes well; the log has an update's warnings, which are the cause of a later failure
   local options=(-qq -y -o APT::Sandbox::User=root -o APT::Install-Recommends=false)
   for part in doc man info locale; do options+=(-o "Dpkg::Options::=--path-exclude=/usr/share/$part/*"); done
-  apt-get "${options[@]}" "$@" > /tmp/apt.log 2>&1 || { tail -n 40 /tmp/apt.log >&2; exit 1; }
+  apt-get "${options[@]}" "$@" >> /tmp/apt.log 2>&1 || { tail -n 40 /tmp/apt.log >&2; exit 1; }
 }
 
 aws_command() {
@@ -114,7 +116,8 @@ shims() { # what a namespace cannot do for real
   install -d $image/shims $image/lustre
   install -d -m 1777 $image/log
   install -m 755 $sources/shims/* $image/shims/
-  install -m 755 $sources/systemctl.py $image/shims/systemctl
+  { echo "#!/usr/bin/python3 -I"; cat $sources/systemctl.py; } > $image/shims/systemctl
+  chmod 755 $image/shims/systemctl
   install -m 644 $sources/init.py $image/init.py
   mv /usr/bin/findmnt $image/findmnt
   for name in systemctl findmnt nvidia-smi; do ln -sfn $image/shims/$name /usr/bin/$name; done

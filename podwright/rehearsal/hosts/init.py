@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 SYSTEMCTL = "/opt/rehearsal/shims/systemctl"
-UNITS_AT_BOOT = "/etc/systemd/system/multi-user.target.wants"
+UNITS_AT_BOOT = Path("/etc/systemd/system/multi-user.target.wants")
 HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 # systemctl.py keeps a file here per main process of a unit, by its id.
 UNIT_PROCESSES = Path("/run/rehearsal/processes")
@@ -21,7 +21,7 @@ def main() -> None:
     """Boot, say "ready" on standard output, reap for ever."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", HOST_KEY], check=True)
-    subprocess.run([SYSTEMCTL, "start", *sorted(os.listdir(UNITS_AT_BOOT))], check=True)
+    subprocess.run([SYSTEMCTL, "start", *sorted(unit.name for unit in UNITS_AT_BOOT.iterdir())], check=True)
     print("ready", flush=True)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     while True:

@@ -22,22 +22,21 @@ async def serve(listener: socket.socket, port: int) -> None:
         except OSError:
             writer.transport.abort()  # the host sees a reset: nothing listens here
             return
-        await asyncio.gather(copy(reader, upstream_writer), copy(upstream_reader, writer))
+        with contextlib.suppress(OSError):  # either side may hang up at any time
+            await asyncio.gather(copy(reader, upstream_writer), copy(upstream_reader, writer))
+        upstream_writer.close()
+        writer.close()
 
     server = await asyncio.start_server(connect, sock=listener)
     await server.serve_forever()
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One direction, to its end."""
-    with contextlib.suppress(OSError):  # either side may hang up at any time
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-        if writer.can_write_eof():
-            writer.write_eof()
-            return
-    writer.close()
+    """One direction, to its end; the other one may go on."""
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
 
 
 if __name__ == "__main__":

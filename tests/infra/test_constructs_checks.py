@@ -1,0 +1,247 @@
+"""What AWS would refuse: facts, catalog and checks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import botocore.session
+import pytest
+from cdktf import TerraformStack
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright_constructs import checks, facts
+from podwright_constructs.bucket import ExistingBucket, TrainingBucket
+from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError, cluster_instance_types
+from podwright_constructs.cluster import HyperPodCluster
+from podwright_constructs.instance_group import InstanceGroup, in_order
+from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle
+from podwright_constructs.lustre import ExistingLustre, LustreFileSystem
+from podwright_constructs.network import ExistingNetwork, TrainingNetwork
+from podwright_constructs.payload import TrainingPayload
+from podwright_constructs.problems import InvalidArgumentsError
+from podwright_constructs.role import ExecutionRole, ExistingRole
+
+NETWORK = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1"], security_group_id="sg-1")
+BUCKET = ExistingBucket(name="sagemaker-mine")
+ROLE = ExistingRole(arn="arn:aws:iam::111122223333:role/nodes")
+SCRIPTS = ExistingLifecycleScripts(source_s3_uri="s3://sagemaker-mine/scripts")
+LUSTRE = ExistingLustre(dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", mount_name="abcdefgh")
+CONTROLLER = InstanceGroup(name="controller", role="controller", instance_type="ml.m5.xlarge", count=1)
+WORKERS = InstanceGroup(name="workers", role="compute", instance_type="ml.p5.48xlarge", count=4)
+
+
+@pytest.fixture(scope="module")
+def sagemaker() -> Any:
+    """SageMaker's own API model."""
+    return botocore.session.get_session().get_service_model("sagemaker")
+
+
+@pytest.mark.parametrize(
+    ("shape", "limits"),
+    [
+        ("ClusterName", {"max": facts.MAX_CLUSTER_NAME_LENGTH, "pattern": facts.CLUSTER_NAME_PATTERN.pattern}),
+        ("ClusterInstanceGroupName", {"max": facts.MAX_CLUSTER_NAME_LENGTH}),
+        ("ClusterInstanceGroupName", {"pattern": facts.CLUSTER_NAME_PATTERN.pattern}),
+        ("ClusterPartitionName", {"pattern": facts.CLUSTER_NAME_PATTERN.pattern}),
+        ("ClusterInstanceCount", {"min": facts.MIN_INSTANCE_COUNT, "max": facts.MAX_INSTANCE_COUNT}),
+        ("ClusterEbsVolumeSizeInGB", {"min": facts.MIN_VOLUME_GIB, "max": facts.MAX_VOLUME_GIB}),
+        ("ClusterThreadsPerCore", {"min": facts.MIN_THREADS_PER_CORE, "max": facts.MAX_THREADS_PER_CORE}),
+        ("ClusterInstanceGroupSpecifications", {"max": facts.MAX_INSTANCE_GROUPS}),
+        ("Subnets", {"max": facts.MAX_SUBNETS}),
+        ("TagList", {"max": facts.MAX_CLUSTER_TAGS}),
+    ],
+)
+def test_limits_are_those_of_the_api(sagemaker: Any, shape: str, limits: dict[str, object]) -> None:
+    """A limit of ours is the one in SageMaker's API model."""
+    assert limits.items() <= sagemaker.shape_for(shape).metadata.items()
+
+
+def test_cluster_instance_types_are_those_of_the_api(sagemaker: Any) -> None:
+    """The catalog allows in a cluster exactly what SageMaker's API model lists."""
+    assert sorted(cluster_instance_types()) == sorted(sagemaker.shape_for("ClusterInstanceType").enum)
+
+
+def test_catalog_knows_what_a_type_has() -> None:
+    """A type's accelerators and EFA interfaces are those AWS documents for it."""
+    p5 = InstanceType.of("ml.p5.48xlarge")
+    assert (p5.accelerator, p5.accelerator_count, p5.accelerator_name, p5.efa_interfaces) == ("gpu", 8, "H100", 32)
+    assert InstanceType.of("ml.trn1.32xlarge").accelerator == "neuron"
+    assert InstanceType.of("ml.m6g.large").max_threads_per_core == 1
+
+
+@pytest.mark.parametrize("spelling", ["ml.p5.48xlage", "p5.48xlarge", "ml.p5.48large"])
+def test_unknown_type_is_answered_with_the_closest_name(spelling: str) -> None:
+    """A misspelt instance type brings the right spelling in the message."""
+    with pytest.raises(UnknownInstanceTypeError, match=r"Did you mean ml\.p5\.48xlarge"):
+        InstanceType.of(spelling)
+
+
+def test_checks_need_no_cdktf() -> None:
+    """Settings can be judged without starting Node: the checks load the standard library alone."""
+    program = "import sys, podwright_constructs.checks; print({'cdktf', 'jsii', 'constructs'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "set()"
+
+
+@given(st.integers(min_value=-5000, max_value=50000))
+def test_lustre_capacity_is_1200_or_a_multiple_of_2400(capacity_gib: int) -> None:
+    """A capacity is accepted exactly if FSx sells it, and a refusal names the closest one that it does sell."""
+    sold = {1200, *range(2400, 60000, 2400)}
+    problems = checks.lustre_file_system(capacity_gib=capacity_gib, throughput_mbps_per_tib=250, mount_path="/fsx")
+    assert bool(problems) == (capacity_gib not in sold)
+    for problem in problems:
+        named = int(problem.hint.split()[-1].rstrip("."))
+        assert abs(named - capacity_gib) == min(abs(size - capacity_gib) for size in sold)
+
+
+BLOCKS = st.builds(
+    lambda address, length: IPv4Network((address, length), strict=False),
+    st.integers(min_value=int(IPv4Network("10.0.0.0/14")[0]), max_value=int(IPv4Network("10.0.0.0/14")[-1])),
+    st.integers(min_value=16, max_value=28),
+)
+
+
+@given(BLOCKS, BLOCKS, BLOCKS)
+def test_subnets_lie_in_the_vpc_and_apart(vpc: IPv4Network, public: IPv4Network, private: IPv4Network) -> None:
+    """Subnets are accepted exactly if both lie in the VPC and share no address."""
+    problems = checks.training_network(
+        availability_zone_id="usw2-az1",
+        cidr=str(vpc),
+        public_subnet_cidr=str(public),
+        private_subnet_cidr=str(private),
+    )
+    fits = all(vpc[0] <= block[0] and block[-1] <= vpc[-1] for block in (public, private))
+    apart = public[-1] < private[0] or private[-1] < public[0]
+    assert bool(problems) != (fits and apart)
+
+
+@given(st.permutations([replace(WORKERS, name=name) for name in "abc"] + [CONTROLLER]))
+def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
+    """The order in which groups are written does not matter."""
+    assert [group.name for group in in_order(groups)] == ["controller", "a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "argument"),
+    [
+        ([], "instance_groups"),
+        ([WORKERS], "instance_groups"),
+        ([CONTROLLER, replace(CONTROLLER, name="second"), WORKERS], "instance_groups"),
+        ([CONTROLLER], "instance_groups"),
+        ([CONTROLLER, WORKERS, WORKERS], "instance_groups"),
+        ([replace(CONTROLLER, count=0), WORKERS], "instance_groups[0].count"),
+        ([replace(CONTROLLER, count=2), WORKERS], "instance_groups[0].count"),
+        ([replace(CONTROLLER, partition="gpu"), WORKERS], "instance_groups[0].partition"),
+        ([CONTROLLER, replace(WORKERS, partition="g pu")], "instance_groups[1].partition"),
+        ([CONTROLLER, replace(WORKERS, name="-w")], "instance_groups[1].name"),
+        ([CONTROLLER, replace(WORKERS, name="w" * 64)], "instance_groups[1].name"),
+        ([CONTROLLER, replace(WORKERS, instance_type="ml.p5.49xlarge")], "instance_groups[1].instance_type"),
+        ([CONTROLLER, replace(WORKERS, instance_type="ml.inf2.xlarge")], "instance_groups[1].instance_type"),
+        ([CONTROLLER, replace(WORKERS, count=6759)], "instance_groups[1].count"),
+        ([CONTROLLER, replace(WORKERS, volume_gib=0)], "instance_groups[1].volume_gib"),
+        (
+            [CONTROLLER, replace(WORKERS, instance_type="ml.m6g.large", threads_per_core=2)],
+            "instance_groups[1].threads_per_core",
+        ),
+        ([CONTROLLER, replace(WORKERS, role="worker")], "instance_groups[1].role"),
+    ],
+)
+def test_a_wrong_group_is_named(groups: list[InstanceGroup], argument: str) -> None:
+    """Each rule about instance groups is in the check, and its problem says which argument is meant."""
+    assert argument in {problem.argument for problem in checks.cluster_instance_groups(groups)}
+
+
+def test_right_groups_have_no_problem() -> None:
+    """Controller, login and compute groups, one of them empty, are accepted."""
+    login = InstanceGroup(name="login", role="login", instance_type="ml.c5.large", count=2)
+    spare = replace(WORKERS, name="spare", count=0, partition="gpu", threads_per_core=2)
+    assert checks.cluster_instance_groups([CONTROLLER, login, WORKERS, spare]) == []
+
+
+NOWHERE = Path("/nonexistent")
+INVALID: dict[str, tuple[Any, set[str]]] = {
+    "ExistingNetwork": (
+        lambda _: ExistingNetwork(vpc_id="v", subnet_ids=["s", "subnet-1"], security_group_id="g"),
+        {"vpc_id", "subnet_ids[0]", "security_group_id"},
+    ),
+    "TrainingNetwork": (
+        lambda stack: TrainingNetwork(
+            stack, "x", name="x", availability_zone_id="us-west-2a", cidr="10.0.0.1/16", public_subnet_cidr="10.0.0.0/8"
+        ),
+        {"availability_zone_id", "cidr", "public_subnet_cidr"},
+    ),
+    "ExistingLustre": (
+        lambda _: ExistingLustre(dns_name="d", mount_name="too-long-a-name", mount_path="fsx"),
+        {"dns_name", "mount_name", "mount_path"},
+    ),
+    "LustreFileSystem": (
+        lambda stack: LustreFileSystem(
+            stack, "x", network=NETWORK, capacity_gib=1000, throughput_mbps_per_tib=300, mount_path="fsx"
+        ),
+        {"capacity_gib", "throughput_mbps_per_tib", "mount_path"},
+    ),
+    "ExistingBucket": (lambda _: ExistingBucket(name="mine"), {"name"}),
+    "TrainingBucket": (
+        lambda stack: TrainingBucket(stack, "x", bucket_prefix="mine-", on_destroy="keep"),
+        {"bucket_prefix", "on_destroy"},
+    ),
+    "ExistingRole": (lambda _: ExistingRole(arn="arn:aws:iam::1:user/me"), {"arn"}),
+    "ExecutionRole": (
+        lambda stack: ExecutionRole(stack, "x", name="a b", bucket=BUCKET, network=NETWORK),
+        {"name"},
+    ),
+    "ExistingLifecycleScripts": (
+        lambda _: ExistingLifecycleScripts(source_s3_uri="s3://mine/scripts", on_create=""),
+        {"source_s3_uri", "on_create"},
+    ),
+    "LifecycleBundle": (
+        lambda stack: LifecycleBundle(
+            stack, "x", scripts=NOWHERE, bucket=BUCKET, cluster_name="x", instance_groups=[], lustre=LUSTRE
+        ),
+        {"scripts", "instance_groups"},
+    ),
+    "TrainingPayload": (
+        lambda stack: TrainingPayload(stack, "x", bucket=BUCKET, wheel=NOWHERE, requirements=NOWHERE),
+        {"wheel", "requirements"},
+    ),
+    "HyperPodCluster": (
+        lambda stack: HyperPodCluster(
+            stack,
+            "x",
+            cluster_name="-x",
+            instance_groups=[replace(CONTROLLER, count=0)],
+            network=NETWORK,
+            role=ROLE,
+            lifecycle=SCRIPTS,
+            node_recovery="maybe",
+            tags={"aws:mine": "1"},
+        ),
+        {"cluster_name", "node_recovery", "tags", "instance_groups[0].count", "instance_groups"},
+    ),
+}
+
+
+@pytest.mark.parametrize("construct", INVALID)
+def test_one_error_lists_everything(construct: str, stack: TerraformStack) -> None:
+    """A construct that cannot be made says all of its problems in one error: what was given, what is allowed."""
+    make, arguments = INVALID[construct]
+    with pytest.raises(InvalidArgumentsError) as caught:
+        make(stack)
+    assert {problem.argument for problem in caught.value.problems} == arguments
+    assert str(caught.value).startswith(f"{construct} cannot be made:")
+    assert all(str(problem) in str(caught.value) and problem.allowed for problem in caught.value.problems)
+
+
+def test_terraform_references_pass() -> None:
+    """Values that Terraform alone knows are not judged by their placeholder."""
+    reference = "${TfToken[TOKEN.0]}"
+    assert checks.existing_network(vpc_id=reference, subnet_ids=[reference], security_group_id=reference) == []
+    assert checks.existing_lustre(dns_name=reference, mount_name=reference, mount_path="/fsx") == []
+    assert checks.existing_bucket(name=reference) == []
+    assert checks.existing_role(arn=reference) == []

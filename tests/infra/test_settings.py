@@ -1,0 +1,150 @@
+"""Settings: what a file may say, its defaults, and the one error that lists every problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from podwright import settings
+from podwright.findings import ConfigError, UnreadableFileError
+from podwright.settings import CreatedNetwork, ExistingLustre, ExistingNetwork, Settings
+
+ROOT = Path(__file__).parents[2]
+GOOD = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
+
+
+def load(folder: Path, text: str) -> Settings:
+    """Load a text as a file."""
+    file = folder / "cluster.yaml"
+    file.write_text(text, encoding="utf-8")
+    return settings.load(file)
+
+
+def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
+    """What a file leaves out has the default that `explain` names."""
+    text = (ROOT / "examples/minimal/cluster.yaml").read_text(encoding="utf-8")
+    minimal = load(tmp_path, text).model_dump()
+    group = {"instance_type": "ml.m5.xlarge", "count": 1, "partition": None, "volume_gib": 500, "threads_per_core": 1}
+    assert minimal.pop("cluster") == {
+        "instance_groups": (
+            {"name": "controller", "role": "controller", **group},
+            {"name": "workers", "role": "compute", **group, "instance_type": "ml.g5.12xlarge", "partition": "gpu"},
+        ),
+        "node_recovery": "automatic",
+    }
+    assert minimal == {
+        "name": "minimal",
+        "region": "us-east-2",
+        "tags": {},
+        "network": {
+            "source": "create",
+            "availability_zone_id": "use2-az1",
+            "cidr": "10.0.0.0/16",
+            "public_subnet_cidr": "10.0.0.0/24",
+            "private_subnet_cidr": "10.0.16.0/20",
+        },
+        "lustre": {
+            "source": "create",
+            "capacity_gib": 1200,
+            "throughput_mbps_per_tib": 250,
+            "mount_path": "/fsx",
+        },
+        "bucket": {"source": "create", "on_destroy": "retain"},
+        "role": {"source": "create"},
+        "training": {"source": "bundled"},
+    }
+
+
+def test_source_chooses_the_type():
+    """``source`` decides which class a resource is, so that stacks can match on it."""
+    brought = settings.load(ROOT / "examples/bring_your_own/cluster.yaml")
+    assert isinstance(brought.network, ExistingNetwork)
+    assert isinstance(brought.lustre, ExistingLustre)
+    assert brought.network.subnet_ids == ("subnet-0a1b2c3d4e5f60718",)
+    assert isinstance(settings.load(ROOT / "cluster.yaml").network, CreatedNetwork)
+
+
+def test_settings_are_frozen(tmp_path: Path):
+    """Nobody changes settings after they were read."""
+    loaded = load(tmp_path, GOOD)
+    with pytest.raises(ValidationError, match="frozen"):
+        loaded.network.source = "existing"  # type: ignore[misc, assignment]
+
+
+def test_one_error_has_all_problems(tmp_path: Path):
+    """``load`` raises one error; its text shows each finding with place, source line and hint."""
+    text = GOOD.replace("1200", "1000").replace("usw2-az1", "usw3-az1").replace("count: 2", "count: two")
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert [finding.code for finding in caught.value.findings] == ["zone-in-region", "created-lustre", "wrong-type"]
+    assert f"{tmp_path / 'cluster.yaml'}:8:" in str(caught.value)
+    assert str(caught.value).count("  hint: ") == 3
+
+
+def test_missing_file_is_its_own_error(tmp_path: Path):
+    """A file that cannot be read is no ConfigError."""
+    with pytest.raises(UnreadableFileError, match=r"nowhere\.yaml: No such file"):
+        settings.load(tmp_path / "nowhere.yaml")
+
+
+def test_config_path(monkeypatch: pytest.MonkeyPatch):
+    """PODWRIGHT_CONFIG names the file; without it, or empty, it is cluster.yaml."""
+    monkeypatch.setenv("PODWRIGHT_CONFIG", "other/place.yaml")
+    assert settings.config_path() == Path("other/place.yaml")
+    monkeypatch.setenv("PODWRIGHT_CONFIG", "")
+    assert settings.config_path() == Path("cluster.yaml")
+    monkeypatch.delenv("PODWRIGHT_CONFIG")
+    assert settings.config_path() == Path("cluster.yaml")
+
+
+@pytest.mark.parametrize("word", ["no", "on", "off", "yes", "true", "y", "0012", "1e3", "12:30", "2026-11-21", "0x1F"])
+def test_text_stays_as_written(tmp_path: Path, word: str):
+    """What YAML 1.1 reads as a boolean, number, time or date is the text that was written, in a name and in a tag."""
+    loaded = load(
+        tmp_path, GOOD.replace("name: workers", f"name: {word.replace(':', '')}") + f"tags:\n  {word}: {word}\n"
+    )
+    assert loaded.cluster.instance_groups[1].name == word.replace(":", "")
+    assert loaded.tags == {word: word}
+
+
+@pytest.mark.parametrize(("written", "number"), [("1_200", 1200), ('"1200"', 1200), ("1200.0", 1200), ("+2400", 2400)])
+def test_numbers_as_people_write_them(tmp_path: Path, written: str, number: int):
+    """Underscores, quotes, a sign or a zero fraction do not change a whole number."""
+    loaded = load(tmp_path, GOOD.replace("capacity_gib: 1200", f"capacity_gib: {written}"))
+    assert loaded.lustre.model_dump()["capacity_gib"] == number
+
+
+@pytest.mark.parametrize("written", ["yes", "1200.5", "0o2260", "1k", "1200 GiB", "[1200]", "{a: 1}", "~", "''"])
+def test_numbers_that_are_none(tmp_path: Path, written: str):
+    """Anything else where a number is due is told at its place."""
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, GOOD.replace("capacity_gib: 1200", f"capacity_gib: {written}"))
+    assert [(finding.code, finding.line) for finding in caught.value.findings] == [("wrong-type", 12)]
+
+
+@pytest.mark.parametrize("start", ["${", "%{", "TfToken["])
+def test_terraform_does_not_evaluate_values(tmp_path: Path, start: str):
+    """Text that Terraform would evaluate is refused, as a value and as a tag's key."""
+    evil = f"{start}file(1)}}"
+    for text in (GOOD.replace("name: podwright-demo", f"name: '{evil}'"), f"{GOOD}tags:\n  '{evil}': secret\n"):
+        with pytest.raises(ConfigError) as caught:
+            load(tmp_path, text)
+        assert "terraform-template" in {finding.code for finding in caught.value.findings}
+
+
+TEXT = st.text(st.characters(blacklist_categories=["Cs", "Cc"]), max_size=20).filter(
+    lambda text: not any(start in text for start in ("${", "%{", "TfToken["))
+)
+
+
+@given(st.dictionaries(TEXT.filter(lambda key: not key.startswith("aws:")), TEXT, max_size=5))
+def test_tags_survive(tmp_path_factory: pytest.TempPathFactory, tags: dict[str, Any]):
+    """Whatever text a YAML writer puts into tags comes out of ``load`` unchanged."""
+    text = yaml.safe_dump({**yaml.safe_load(GOOD), "tags": tags}, allow_unicode=True)
+    assert load(tmp_path_factory.mktemp("tags"), text).tags == tags

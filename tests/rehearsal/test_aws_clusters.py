@@ -1,0 +1,570 @@
+"""HyperPod clusters in the stand-in, through Cloud Control and SageMaker's own API."""
+
+import copy
+import ipaddress
+import json
+import re
+import time
+
+import pytest
+from botocore.exceptions import ClientError
+
+from podwright.rehearsal.aws import AwsStandIn
+
+TYPE = "AWS::SageMaker::Cluster"
+BUCKET = "sagemaker-scripts"
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "sagemaker.amazonaws.com"}},
+    ],
+}
+PARAMETERS = {
+    "version": "1.0.0",
+    "workload_manager": "slurm",
+    "controller_group": "controller",
+    "worker_groups": [{"instance_group_name": "workers", "partition_name": "gpu"}],
+}
+
+
+@pytest.fixture(scope="module")
+def aws(tmp_path_factory):
+    with AwsStandIn(directory=tmp_path_factory.mktemp("aws"), transition_s=0.2) as stand_in:
+        yield stand_in
+
+
+@pytest.fixture(scope="module")
+def control(aws):
+    return aws.client("cloudcontrol")
+
+
+@pytest.fixture(scope="module")
+def sagemaker(aws):
+    return aws.client("sagemaker")
+
+
+@pytest.fixture(scope="module")
+def subnet(aws):
+    ec2 = aws.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    return ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.16.0/24")["Subnet"]
+
+
+@pytest.fixture(scope="module")
+def group(aws, subnet):
+    """A security group that lets all traffic pass between its members."""
+    ec2 = aws.client("ec2")
+    group_id = ec2.create_security_group(GroupName="nodes", Description="-", VpcId=subnet["VpcId"])["GroupId"]
+    everything = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=everything)
+    ec2.authorize_security_group_egress(GroupId=group_id, IpPermissions=everything)
+    return group_id
+
+
+@pytest.fixture(scope="module")
+def role(aws):
+    return aws.client("iam").create_role(RoleName="node", AssumeRolePolicyDocument=json.dumps(TRUST))["Role"]["Arn"]
+
+
+@pytest.fixture(scope="module")
+def put_scripts(aws):
+    """Writes a prefix of lifecycle scripts and gives its address."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": aws.region})
+
+    def put(prefix, parameters=PARAMETERS, *, text=None):
+        body = json.dumps(parameters) if text is None else text
+        s3.put_object(Bucket=BUCKET, Key=f"{prefix}/provisioning_parameters.json", Body=body.encode())
+        s3.put_object(Bucket=BUCKET, Key=f"{prefix}/on_create.sh", Body=b"#!/bin/sh\n")
+        return f"s3://{BUCKET}/{prefix}"
+
+    return put
+
+
+@pytest.fixture
+def model(subnet, group, role, put_scripts, request):
+    """A cluster that HyperPod takes: one controller, two workers. Its name is the test's."""
+
+    def instance_group(name, instance_type, count):
+        return {
+            "InstanceGroupName": name,
+            "InstanceType": instance_type,
+            "InstanceCount": count,
+            "ExecutionRole": role,
+            "LifeCycleConfig": {"SourceS3Uri": put_scripts("base"), "OnCreate": "on_create.sh"},
+        }
+
+    name = request.node.originalname.removeprefix("test_").replace("_", "-")[:63].strip("-")
+    return {
+        "ClusterName": name,
+        "VpcConfig": {"SecurityGroupIds": [group], "Subnets": [subnet["SubnetId"]]},
+        "NodeRecovery": "Automatic",
+        "InstanceGroups": [
+            instance_group("controller", "ml.m5.xlarge", 1),
+            instance_group("workers", "ml.g5.12xlarge", 2),
+        ],
+        "Tags": [{"Key": "project", "Value": "Größe 1"}],
+    }
+
+
+@pytest.fixture
+def outcome(control):
+    """Waits for the end of an asynchronous request."""
+
+    def wait(answer):
+        token = answer["ProgressEvent"]["RequestToken"]
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            event = control.get_resource_request_status(RequestToken=token)["ProgressEvent"]
+            if event["OperationStatus"] != "IN_PROGRESS":
+                return event
+            time.sleep(0.05)
+        pytest.fail(f"{token} did not end")
+
+    return wait
+
+
+@pytest.fixture
+def create(control, outcome):
+    """Creates a cluster and gives the final progress event; what came to life is deleted after the test."""
+    made = []
+
+    def make(desired):
+        event = outcome(control.create_resource(TypeName=TYPE, DesiredState=json.dumps(desired)))
+        if event["OperationStatus"] == "SUCCESS":
+            made.append(event["Identifier"])
+        return event
+
+    yield make
+    for arn in made:
+        outcome(control.delete_resource(TypeName=TYPE, Identifier=arn))
+
+
+@pytest.fixture
+def update(control, outcome):
+    """Applies a JSON patch and gives the final progress event."""
+
+    def patch(arn, *operations):
+        return outcome(
+            control.update_resource(TypeName=TYPE, Identifier=arn, PatchDocument=json.dumps(list(operations)))
+        )
+
+    return patch
+
+
+def properties(control, arn):
+    return json.loads(control.get_resource(TypeName=TYPE, Identifier=arn)["ResourceDescription"]["Properties"])
+
+
+def nodes(sagemaker, name, **filters):
+    return sagemaker.list_cluster_nodes(ClusterName=name, **filters)["ClusterNodeSummaries"]
+
+
+def node(sagemaker, name, instance_id):
+    return sagemaker.describe_cluster_node(ClusterName=name, NodeId=instance_id)["NodeDetails"]
+
+
+def test_create_goes_from_in_progress_to_success(control, outcome, sagemaker, model):
+    """The request and the cluster itself report their progress, as in AWS."""
+    answer = control.create_resource(TypeName=TYPE, DesiredState=json.dumps(model))
+    assert answer["ProgressEvent"]["OperationStatus"] == "IN_PROGRESS"
+    assert sagemaker.describe_cluster(ClusterName=model["ClusterName"])["ClusterStatus"] == "Creating"
+    event = outcome(answer)
+    assert (event["OperationStatus"], event["Operation"]) == ("SUCCESS", "CREATE")
+    found = properties(control, event["Identifier"])
+    assert found["ClusterArn"] == event["Identifier"]
+    assert found["ClusterStatus"] == "InService"
+    assert [group.pop("CurrentCount") for group in found["InstanceGroups"]] == [1, 2]
+    assert {key: found[key] for key in model} == model
+    outcome(control.delete_resource(TypeName=TYPE, Identifier=event["Identifier"]))
+
+
+def test_delete_ends_in_not_found(control, outcome, create, model):
+    """A deleted cluster is Deleting, then not found; deleting it once more fails as NotFound."""
+    arn = create(model)["Identifier"]
+    answer = control.delete_resource(TypeName=TYPE, Identifier=arn)
+    assert properties(control, arn)["ClusterStatus"] == "Deleting"
+    assert outcome(answer)["OperationStatus"] == "SUCCESS"
+    with pytest.raises(control.exceptions.ResourceNotFoundException, match=arn):
+        control.get_resource(TypeName=TYPE, Identifier=arn)
+    again = outcome(control.delete_resource(TypeName=TYPE, Identifier=arn))
+    assert (again["OperationStatus"], again["ErrorCode"]) == ("FAILED", "NotFound")
+
+
+def test_list_resources_names_each_cluster(control, create, model):
+    """ListResources gives the identifiers of all that live."""
+    arn = create(model)["Identifier"]
+    listed = control.list_resources(TypeName=TYPE)["ResourceDescriptions"]
+    assert [description["Identifier"] for description in listed] == [arn]
+
+
+def test_client_token_makes_a_request_once(control, outcome, model):
+    """The same token and request give the same progress; the same token and another request a conflict."""
+    asked = {"TypeName": TYPE, "DesiredState": json.dumps(model), "ClientToken": "token-1"}
+    first, second = control.create_resource(**asked), control.create_resource(**asked)
+    assert first["ProgressEvent"]["RequestToken"] == second["ProgressEvent"]["RequestToken"]
+    other = json.dumps({**model, "ClusterName": "other"})
+    with pytest.raises(control.exceptions.ClientTokenConflictException):
+        control.create_resource(**{**asked, "DesiredState": other})
+    arn = outcome(first)["Identifier"]
+    outcome(control.delete_resource(TypeName=TYPE, Identifier=arn))
+
+
+def test_unknown_token_and_other_types_are_refused(control):
+    """Cloud Control's own errors for what it does not know."""
+    with pytest.raises(control.exceptions.RequestTokenNotFoundException):
+        control.get_resource_request_status(RequestToken="none")
+    with pytest.raises(control.exceptions.UnsupportedActionException, match="AWS::S3::Bucket"):
+        control.create_resource(TypeName="AWS::S3::Bucket", DesiredState="{}")
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("#/ClusterName", {"ClusterName": "-starts-with-a-hyphen"}),
+        ("#/NodeRecovery", {"NodeRecovery": "Sometimes"}),
+        ("Cluster_Name", {"Cluster_Name": "misspelt"}),
+        ("#/VpcConfig/Subnets", {"VpcConfig": {"SecurityGroupIds": ["sg-1"], "Subnets": []}}),
+        ("#/Tags/0/Key", {"Tags": [{"Key": "no*star", "Value": ""}]}),
+        ("readOnlyProperties", {"ClusterStatus": "InService"}),
+    ],
+)
+def test_models_that_break_the_schema_are_refused_at_once(control, model, message, changes):
+    """AWS's own schema decides, synchronously, and the message has the path."""
+    with pytest.raises(ClientError, match=message) as refused:
+        control.create_resource(TypeName=TYPE, DesiredState=json.dumps({**model, **changes}))
+    assert refused.value.response["Error"]["Code"] == "ValidationException"
+
+
+def test_desired_state_that_is_not_json_is_refused(control):
+    """A broken document is the caller's mistake, not a crash."""
+    with pytest.raises(ClientError, match="not JSON") as refused:
+        control.create_resource(TypeName=TYPE, DesiredState="{")
+    assert refused.value.response["Error"]["Code"] == "ValidationException"
+
+
+def failure(event):
+    assert event["OperationStatus"] == "FAILED"
+    assert "Identifier" not in event
+    return event["ErrorCode"], event["StatusMessage"]
+
+
+def test_a_taken_name_is_refused(create, model):
+    """Two clusters of one name cannot be."""
+    create(model)
+    code, message = failure(create(model))
+    assert code == "AlreadyExists"
+    assert model["ClusterName"] in message
+
+
+@pytest.mark.parametrize(
+    ("message", "break_it"),
+    [
+        ("ml.g5.13xlarge of workers", lambda model: model["InstanceGroups"][1].update(InstanceType="ml.g5.13xlarge")),
+        ("controller is used by 2", lambda model: model["InstanceGroups"][1].update(InstanceGroupName="controller")),
+        ("InstanceGroups is missing", lambda model: model.pop("InstanceGroups")),
+        ("VpcConfig is missing", lambda model: model.pop("VpcConfig")),
+        ("subnet-0 does not exist", lambda model: model["VpcConfig"].update(Subnets=["subnet-0"])),
+        ("sg-0 does not exist", lambda model: model["VpcConfig"].update(SecurityGroupIds=["sg-0"])),
+        ("must have InstanceCount 1, not 0", lambda model: model["InstanceGroups"][0].update(InstanceCount=0)),
+        ("must have InstanceCount 1, not 2", lambda model: model["InstanceGroups"][0].update(InstanceCount=2)),
+        ("controller_group controller of", lambda model: model["InstanceGroups"].pop(0)),
+        (
+            "worker_groups of .* names workers",
+            lambda model: model["InstanceGroups"][1].update(InstanceGroupName="labourers"),
+        ),
+        (
+            "role/absent does not exist",
+            lambda model: model["InstanceGroups"][1].update(ExecutionRole="arn:aws:iam::123456789012:role/absent"),
+        ),
+        (
+            "must begin with s3://sagemaker-",
+            lambda model: model["InstanceGroups"][1]["LifeCycleConfig"].update(SourceS3Uri="s3://scripts/base"),
+        ),
+        (
+            "Lifecycle scripts did not run successfully on workers: there is no s3://sagemaker-scripts/base/absent.sh",
+            lambda model: model["InstanceGroups"][1]["LifeCycleConfig"].update(OnCreate="absent.sh"),
+        ),
+        (
+            "s3://sagemaker-absent/base/provisioning_parameters.json does not exist",
+            lambda model: model["InstanceGroups"][1]["LifeCycleConfig"].update(
+                SourceS3Uri="s3://sagemaker-absent/base"
+            ),
+        ),
+        (
+            "LifeCycleConfig of workers needs SourceS3Uri",
+            lambda model: model["InstanceGroups"][1].pop("LifeCycleConfig"),
+        ),
+        ("no free address left for workers", lambda model: model["InstanceGroups"][1].update(InstanceCount=251)),
+    ],
+)
+def test_clusters_that_hyperpod_would_fail_are_refused(create, model, message, break_it):
+    """The handler fails with InvalidRequest and says what is wrong; nothing is left behind."""
+    wrong = copy.deepcopy(model)
+    break_it(wrong)
+    code, said = failure(create(wrong))
+    assert code == "InvalidRequest"
+    assert re.search(message, said), said
+
+
+def test_every_problem_is_named_at_once(create, model):
+    """One attempt tells all."""
+    model["InstanceGroups"][0]["InstanceCount"] = 3
+    model["InstanceGroups"][1]["InstanceType"] = "ml.abacus"
+    _, message = failure(create(model))
+    assert "InstanceCount 1, not 3" in message
+    assert "ml.abacus" in message
+
+
+@pytest.mark.parametrize(
+    ("message", "parameters"),
+    [
+        ("controller_group None", {"worker_groups": PARAMETERS["worker_groups"]}),
+        ("worker_groups of s3://.* is empty", {"controller_group": "controller"}),
+        ("login_group of .* names gate", {**PARAMETERS, "login_group": "gate"}),
+        ("is not an object", []),
+    ],
+)
+def test_provisioning_parameters_must_fit_the_groups(create, model, put_scripts, message, parameters):
+    """The file beside the scripts is read as HyperPod's agent reads it."""
+    for group in model["InstanceGroups"]:
+        group["LifeCycleConfig"]["SourceS3Uri"] = put_scripts("broken", parameters)
+    code, said = failure(create(model))
+    assert code == "InvalidRequest"
+    assert re.search(message, said), said
+
+
+def test_provisioning_parameters_must_be_json(create, model, put_scripts):
+    """A file cut short is named as such."""
+    for group in model["InstanceGroups"]:
+        group["LifeCycleConfig"]["SourceS3Uri"] = put_scripts("cut", text='{"version": ')
+    assert "provisioning_parameters.json is not JSON" in failure(create(model))[1]
+
+
+def test_a_role_that_sagemaker_cannot_assume_is_refused(aws, create, model):
+    """A role for EC2 is no role for HyperPod."""
+    trust = json.dumps(TRUST).replace("sagemaker.", "ec2.")
+    arn = aws.client("iam").create_role(RoleName="ec2-only", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    model["InstanceGroups"][1]["ExecutionRole"] = arn
+    assert f"{arn} cannot be assumed" in failure(create(model))[1]
+
+
+@pytest.mark.parametrize(("closed", "named"), [("ingress", "inbound"), ("egress", "outbound")])
+def test_efa_needs_all_traffic_within_the_group_both_ways(aws, create, model, subnet, closed, named):
+    """One direction is not enough for a type with EFA, and no matter for one without."""
+    ec2 = aws.client("ec2")
+    group_id = ec2.create_security_group(GroupName=closed, Description="-", VpcId=subnet["VpcId"])["GroupId"]
+    everything = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group_id}]}]
+    if closed == "egress":
+        ec2.authorize_security_group_ingress(GroupId=group_id, IpPermissions=everything)
+    else:
+        ec2.authorize_security_group_egress(GroupId=group_id, IpPermissions=everything)
+    model["VpcConfig"]["SecurityGroupIds"] = [group_id]
+    message = failure(create(model))[1]
+    assert message.startswith("EFA health checks did not run successfully on workers")
+    assert f"whose {named} rules" in message
+    model["InstanceGroups"][1]["InstanceType"] = "ml.g5.xlarge"
+    assert create(model)["OperationStatus"] == "SUCCESS"
+
+
+def test_nodes_get_addresses_of_the_subnet(aws, create, sagemaker, model, subnet, group):
+    """Each node has its own address, none of AWS's five reserved ones and none that something else has."""
+    taken = aws.client("ec2").create_network_interface(
+        SubnetId=subnet["SubnetId"], Groups=[group], PrivateIpAddress="10.0.16.5"
+    )["NetworkInterface"]
+    model["InstanceGroups"][1]["InstanceCount"] = 5
+    create(model)
+    name = model["ClusterName"]
+    found = [node(sagemaker, name, summary["InstanceId"]) for summary in nodes(sagemaker, name)]
+    addresses = [ipaddress.ip_address(details["PrivatePrimaryIp"]) for details in found]
+    network = ipaddress.ip_network(subnet["CidrBlock"])
+    reserved = {*list(network)[:4], network.broadcast_address}
+    assert len(set(addresses)) == 6
+    assert set(addresses) <= set(network) - reserved - {ipaddress.ip_address("10.0.16.5")}
+    for details in found:
+        host = "ip-" + details["PrivatePrimaryIp"].replace(".", "-")
+        assert details["PrivateDnsHostname"] == f"{host}.us-west-2.compute.internal"
+        assert details["InstanceStatus"]["Status"] == "Running"
+        assert re.fullmatch("i-[0-9a-f]{17}", details["InstanceId"])
+        assert details["LifeCycleConfig"]["OnCreate"] == "on_create.sh"
+        assert details["Placement"]["AvailabilityZone"] == subnet["AvailabilityZone"]
+    aws.client("ec2").delete_network_interface(NetworkInterfaceId=taken["NetworkInterfaceId"])
+
+
+def test_nodes_are_listed_in_pages_and_by_group(create, sagemaker, model):
+    """Paginators work, and a part of the group's name filters."""
+    model["InstanceGroups"][1]["InstanceCount"] = 4
+    create(model)
+    name = model["ClusterName"]
+    pages = list(
+        sagemaker.get_paginator("list_cluster_nodes").paginate(ClusterName=name, PaginationConfig={"PageSize": 2})
+    )
+    ids = [summary["InstanceId"] for page in pages for summary in page["ClusterNodeSummaries"]]
+    assert [len(page["ClusterNodeSummaries"]) for page in pages] == [2, 2, 1]
+    assert ids == [summary["InstanceId"] for summary in nodes(sagemaker, name)]
+    assert len(nodes(sagemaker, name, InstanceGroupNameContains="work")) == 4
+
+
+def test_clusters_are_described_and_listed(create, sagemaker, model):
+    """SageMaker's own API shows what Cloud Control made."""
+    arn = create(model)["Identifier"]
+    found = sagemaker.describe_cluster(ClusterName=model["ClusterName"])
+    assert found["ClusterArn"] == arn
+    assert found["ClusterStatus"] == "InService"
+    assert found["VpcConfig"] == model["VpcConfig"]
+    assert [(item["InstanceGroupName"], item["CurrentCount"]) for item in found["InstanceGroups"]] == [
+        ("controller", 1),
+        ("workers", 2),
+    ]
+    assert sagemaker.describe_cluster(ClusterName=arn)["ClusterName"] == model["ClusterName"]
+    assert [item["ClusterArn"] for item in sagemaker.list_clusters()["ClusterSummaries"]] == [arn]
+    assert sagemaker.list_clusters(NameContains="no-such")["ClusterSummaries"] == []
+
+
+def test_sagemaker_errors_have_their_shapes(create, sagemaker, model):
+    """Unknown clusters and nodes are ResourceNotFound; operations that are not played say so."""
+    create(model)
+    with pytest.raises(sagemaker.exceptions.ResourceNotFound, match="absent"):
+        sagemaker.describe_cluster(ClusterName="absent")
+    with pytest.raises(sagemaker.exceptions.ResourceNotFound, match="i-0"):
+        sagemaker.describe_cluster_node(ClusterName=model["ClusterName"], NodeId="i-00000000000000000")
+    with pytest.raises(ClientError, match="does not play ListClusterEvents"):
+        sagemaker.list_cluster_events(ClusterName=model["ClusterName"])
+
+
+def test_growing_keeps_nodes_and_shrinking_drops_the_youngest(create, update, sagemaker, model):
+    """An update of InstanceCount does not touch the nodes that stay."""
+    arn, name = create(model)["Identifier"], model["ClusterName"]
+    two = [summary["InstanceId"] for summary in nodes(sagemaker, name)]
+    event = update(arn, {"op": "replace", "path": "/InstanceGroups/1/InstanceCount", "value": 4})
+    assert event["OperationStatus"] == "SUCCESS"
+    four = [summary["InstanceId"] for summary in nodes(sagemaker, name)]
+    assert four[:3] == two
+    assert len(four) == 5
+    update(arn, {"op": "replace", "path": "/InstanceGroups/1/InstanceCount", "value": 1})
+    assert [summary["InstanceId"] for summary in nodes(sagemaker, name)] == two[:2]
+
+
+def test_groups_are_added_and_removed(create, update, sagemaker, model):
+    """A patch may append a group and take it away again."""
+    arn, name = create(model)["Identifier"], model["ClusterName"]
+    extra = {**model["InstanceGroups"][1], "InstanceGroupName": "login", "InstanceCount": 1}
+    update(arn, {"op": "add", "path": "/InstanceGroups/-", "value": extra})
+    assert [item["InstanceGroupName"] for item in nodes(sagemaker, name)] == [
+        "controller",
+        "workers",
+        "workers",
+        "login",
+    ]
+    update(arn, {"op": "remove", "path": "/InstanceGroups/2"})
+    assert [item["InstanceGroupName"] for item in nodes(sagemaker, name)] == ["controller", "workers", "workers"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "patch"),
+    [
+        ("NotUpdatableException", "/properties/ClusterName", {"op": "replace", "path": "/ClusterName", "value": "new"}),
+        (
+            "NotUpdatableException",
+            "/properties/VpcConfig",
+            {"op": "replace", "path": "/VpcConfig/Subnets", "value": ["subnet-1"]},
+        ),
+        ("ValidationException", "readOnly", {"op": "add", "path": "/ClusterStatus", "value": "Failed"}),
+        ("ValidationException", "#/NodeRecovery", {"op": "replace", "path": "/NodeRecovery", "value": "Never"}),
+        ("ValidationException", "Invalid patch document", {"op": "remove", "path": "/InstanceGroups/7"}),
+    ],
+)
+def test_updates_that_cannot_be_are_refused_at_once(control, create, model, error, message, patch):
+    """Properties set for life, read-only ones, and patches that do not fit."""
+    arn = create(model)["Identifier"]
+    before = properties(control, arn)
+    with pytest.raises(ClientError, match=message) as refused:
+        control.update_resource(TypeName=TYPE, Identifier=arn, PatchDocument=json.dumps([patch]))
+    assert refused.value.response["Error"]["Code"] == error
+    assert properties(control, arn) == before
+
+
+def test_a_failed_update_changes_nothing(control, create, update, sagemaker, model):
+    """The handler refuses a second controller and another type for a group; the cluster stays as it was."""
+    arn, name = create(model)["Identifier"], model["ClusterName"]
+    before = properties(control, arn), nodes(sagemaker, name)
+    second = update(arn, {"op": "replace", "path": "/InstanceGroups/0/InstanceCount", "value": 2})
+    assert (second["OperationStatus"], second["ErrorCode"]) == ("FAILED", "InvalidRequest")
+    other = update(arn, {"op": "replace", "path": "/InstanceGroups/1/InstanceType", "value": "ml.p5.48xlarge"})
+    assert "InstanceType of workers cannot change" in other["StatusMessage"]
+    assert (properties(control, arn), nodes(sagemaker, name)) == before
+
+
+def test_two_changes_at_a_time_are_refused(control, outcome, create, model):
+    """While one change is under way another is a conflict."""
+    arn = create(model)["Identifier"]
+    patch = json.dumps([{"op": "replace", "path": "/InstanceGroups/1/InstanceCount", "value": 3}])
+    first = control.update_resource(TypeName=TYPE, Identifier=arn, PatchDocument=patch)
+    with pytest.raises(control.exceptions.ConcurrentOperationException, match="Updating"):
+        control.delete_resource(TypeName=TYPE, Identifier=arn)
+    assert outcome(first)["OperationStatus"] == "SUCCESS"
+
+
+def test_replacing_a_node_gives_a_new_instance_at_the_old_address(create, sagemaker, model):
+    """New instance id, same address and host name; the other nodes stay."""
+    create(model)
+    name = model["ClusterName"]
+    controller, first, second = (summary["InstanceId"] for summary in nodes(sagemaker, name))
+    before = node(sagemaker, name, first)
+    answer = sagemaker.batch_replace_cluster_nodes(ClusterName=name, NodeIds=[first, controller, "i-00000000000000000"])
+    assert answer["Successful"] == [first]
+    assert {(item["NodeId"], item["ErrorCode"]) for item in answer["Failed"]} == {
+        (controller, "InvalidInstanceStatus"),
+        ("i-00000000000000000", "InstanceIdNotFound"),
+    }
+    ids = [summary["InstanceId"] for summary in nodes(sagemaker, name)]
+    assert (ids[0], ids[2]) == (controller, second)
+    assert ids[1] != first
+    after = node(sagemaker, name, ids[1])
+    assert after["InstanceStatus"]["Status"] == "Pending"
+    assert (after["PrivatePrimaryIp"], after["PrivateDnsHostname"]) == (
+        before["PrivatePrimaryIp"],
+        before["PrivateDnsHostname"],
+    )
+
+
+def test_rebooting_keeps_the_instance(create, sagemaker, model):
+    """Pending, then Running, under the same id."""
+    create(model)
+    name = model["ClusterName"]
+    worker = nodes(sagemaker, name)[1]["InstanceId"]
+    assert sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])["Successful"] == [worker]
+    assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Pending"
+    deadline = time.monotonic() + 30
+    while node(sagemaker, name, worker)["InstanceStatus"]["Status"] != "Running" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Running"
+
+
+def test_delete_cluster_of_sagemaker_deletes_too(control, outcome, sagemaker, model):
+    """Both APIs act on one store, and the inventory sees it."""
+    arn = outcome(control.create_resource(TypeName=TYPE, DesiredState=json.dumps(model)))["Identifier"]
+    assert sagemaker.delete_cluster(ClusterName=model["ClusterName"])["ClusterArn"] == arn
+    with pytest.raises(sagemaker.exceptions.ConflictException):
+        sagemaker.delete_cluster(ClusterName=model["ClusterName"])
+    deadline = time.monotonic() + 30
+    while sagemaker.list_clusters()["ClusterSummaries"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert sagemaker.list_clusters()["ClusterSummaries"] == []
+
+
+def test_inventory_names_the_cluster(aws, create, model):
+    """A cluster is something left."""
+    create(model)
+    assert f"{TYPE} {model['ClusterName']}" in aws.inventory()
+
+
+def test_describe_type_gives_awss_schema(aws):
+    """CloudFormation's DescribeType answers with the schema that Terraform validates against."""
+    cloudformation = aws.client("cloudformation")
+    described = cloudformation.describe_type(Type="RESOURCE", TypeName=TYPE)
+    schema = json.loads(described["Schema"])
+    assert schema["typeName"] == TYPE
+    assert schema["primaryIdentifier"] == ["/properties/ClusterArn"]
+    with pytest.raises(cloudformation.exceptions.TypeNotFoundException, match="AWS::S3::Bucket"):
+        cloudformation.describe_type(Type="RESOURCE", TypeName="AWS::S3::Bucket")

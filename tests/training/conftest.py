@@ -1,0 +1,122 @@
+"""A small dataset in C4's layout, its tokenizer, and training jobs started as a user starts them."""
+
+import gzip
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+ROOT = Path(__file__).parents[2]
+VOCAB_SIZE = 300
+
+
+@pytest.fixture(scope="session")
+def text_dataset(tmp_path_factory):
+    """Two training shards and a validation shard of made-up sentences, and a tokenizer in ``tokenizer/``."""
+    folder = tmp_path_factory.mktemp("dataset")
+    draw = random.Random(0)
+    words = ["the", "node", "reads", "a", "file", "and", "then", "writes", "another", "while", "some", "wait"]
+    texts = [" ".join(draw.choices(words, k=draw.randint(10, 60))) for _ in range(300)]
+    (folder / "en").mkdir()
+    for name, part in (("train.00000-of-01024", texts[:140]), ("train.00001-of-01024", texts[140:280])):
+        _write_shard(folder / "en" / f"c4-{name}.json.gz", part)
+    _write_shard(folder / "en" / "c4-validation.00000-of-00008.json.gz", texts[280:])
+    _train_tokenizer(texts).save_pretrained(folder / "tokenizer")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_flags(text_dataset):
+    """Flags of a run that takes seconds; the global batch has 8 sequences on 1, 2 or 4 ranks."""
+
+    def flags(run_dir, *, ranks=2, **options):
+        values = {
+            "run_dir": run_dir,
+            "dataset": text_dataset,
+            "tokenizer": text_dataset / "tokenizer",
+            "vocab_size": VOCAB_SIZE,
+            "hidden_width": 32,
+            "intermediate_size": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "num_key_value_heads": 2,
+            "max_context_width": 32,
+            "train_batch_size": 8 // ranks,
+            "val_batch_size": 8 // ranks,
+            "validation_batches": 2,
+            "data_streams": 4,
+            "max_steps": 12,
+            "checkpoint_freq": 4,
+            "lr": 0.01,
+            "warmup": 0.2,
+            "bf16": 0,
+            "device": "cpu",
+        }
+        return [f"--{name}={value}" for name, value in (values | options).items()]
+
+    return flags
+
+
+@pytest.fixture(scope="session")
+def start():
+    """Starts ``podwright-train`` in processes of its own, with torchrun if ``ranks`` is given."""
+
+    def start(command, *flags, ranks=None, torchrun=()):
+        launcher = ["torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
+        if ranks and not torchrun:
+            torchrun = ("--standalone",)
+        arguments = [*launcher, *torchrun, *(["-m"] if ranks else []), "podwright_training", command, *flags]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "training")])
+        return subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def call(start):
+    """Starts a command, waits for it, and returns its exit status and what it printed."""
+
+    def call(command, *flags, **options):
+        process = start(command, *flags, **options)
+        output, _ = process.communicate(timeout=120)
+        return process.returncode, output
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory, tiny_flags, call):
+    """The folder of a run on two ranks that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    status, output = call("train", *tiny_flags(folder), ranks=2)
+    assert status == 0, output
+    return folder
+
+
+def _write_shard(path, texts):
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.writelines(json.dumps({"text": text, "timestamp": "", "url": ""}) + "\n" for text in texts)
+
+
+def _train_tokenizer(texts):
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCAB_SIZE, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", bos_token="<|end|>")

@@ -1,0 +1,112 @@
+"""Only whole checkpoints count."""
+
+import json
+import logging
+import shutil
+
+import pytest
+
+from podwright_training import checkpoint
+from podwright_training.__main__ import main
+from podwright_training.checkpoint import CheckpointError, DamagedCheckpointError
+from podwright_training.config import ModelConfig
+from podwright_training.model import LlamaForCausalLM
+from podwright_training.run import RunFolder
+
+
+@pytest.fixture
+def copied(undisturbed, tmp_path):
+    """A run's folder to be damaged; its checkpoints are of steps 4, 8 and 12."""
+    shutil.copytree(undisturbed, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def flip_a_bit(path):
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def damages():
+    """Ways in which the newest checkpoint may be damaged, each with what is said of it."""
+
+    def cut(path):
+        with (path / "__0_0.distcp").open("rb+") as file:
+            file.truncate(100)
+
+    return {
+        "has 100 bytes": cut,
+        "rng-00001.pt is missing": lambda path: (path / "rng-00001.pt").unlink(),
+        "manifest.json": lambda path: (path / "manifest.json").unlink(),
+    }
+
+
+@pytest.mark.parametrize("told", damages())
+def test_a_damaged_checkpoint_is_passed_over_and_named(copied, caplog, told):
+    """The one before it is the newest then; a warning says why."""
+    damages()[told](copied / "checkpoints" / "step-00000012")
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.newest(copied / "checkpoints").name == "step-00000008"
+    assert "step-00000012 is damaged" in caplog.text
+    assert told in caplog.text
+
+
+def test_changed_content_is_found_when_it_is_loaded(copied, tiny_flags, caplog):
+    """A flipped bit: training resumes from the checkpoint before, and arrives at the same weights."""
+    flip_a_bit(copied / "checkpoints" / "step-00000012" / "__0_0.distcp")
+    assert main(["train", *tiny_flags(copied, ranks=1)]) == 0
+    assert list(RunFolder(copied).events("start"))[-1]["step"] == 8
+    assert "the content of __0_0.distcp has changed; passed over" in caplog.text
+    first, second = (event["loss"] for event in RunFolder(copied).events("validation"))
+    assert second == pytest.approx(first, abs=1e-5)
+
+
+def test_what_a_kill_left_half_written_is_no_checkpoint(copied, tiny_flags):
+    """Hidden folders do not count and are cleared away by the next save."""
+    newest = copied / "checkpoints" / "step-00000012"
+    newest.rename(newest.with_name(".step-00000012.partial"))
+    assert checkpoint.newest(copied / "checkpoints").name == "step-00000008"
+    assert main(["train", *tiny_flags(copied, ranks=1)]) == 0
+    names = sorted(path.name for path in (copied / "checkpoints").iterdir())
+    assert names == ["step-00000004", "step-00000008", "step-00000012"]
+
+
+def test_the_newest_are_kept(tiny_flags, tmp_path):
+    """Retention deletes the oldest."""
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=5, checkpoint_freq=1, keep_checkpoints=2)]) == 0
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == ["step-00000004", "step-00000005"]
+
+
+def test_weights_of_another_model_are_not_loaded(undisturbed):
+    """A key too many or too few is an error, not a silence."""
+    path = checkpoint.newest(undisturbed / "checkpoints")
+    config = checkpoint.model_config(path)
+    tied = LlamaForCausalLM(ModelConfig.from_dict({**vars(config), "tie_word_embeddings": True, "rope_scaling": None}))
+    with pytest.raises(CheckpointError, match=r"0 tensors are missing in it, 1 are unknown here \(model.lm_head.weight"):
+        checkpoint.load_weights(tied, path)
+
+
+def test_changed_weights_are_not_loaded(copied):
+    """Loading for export verifies the hashes too."""
+    path = copied / "checkpoints" / "step-00000012"
+    flip_a_bit(path / "__1_0.distcp")
+    with pytest.raises(DamagedCheckpointError, match="the content of __1_0.distcp has changed"):
+        checkpoint.load_weights(LlamaForCausalLM(checkpoint.model_config(path)), path)
+
+
+def test_a_save_that_fails_leaves_the_older_ones(copied, tiny_flags, capsys):
+    """Where the next checkpoint cannot be written, one line says so, and the newest is still valid."""
+    obstacle = copied / "checkpoints" / ".step-00000016.partial"
+    obstacle.write_text("a file where a folder must be")
+    assert main(["train", *tiny_flags(copied, ranks=1, max_steps=16)]) == 2
+    assert f"error: cannot use {obstacle}: Not a directory" in capsys.readouterr().err
+    assert checkpoint.newest(copied / "checkpoints").name == "step-00000012"
+
+
+def test_the_manifest_lists_every_other_file(undisturbed):
+    """Nothing in a checkpoint is unaccounted for."""
+    path = checkpoint.newest(undisturbed / "checkpoints")
+    listed = json.loads((path / "manifest.json").read_text())["files"]
+    assert set(listed) | {"manifest.json"} == {file.name for file in path.iterdir()}

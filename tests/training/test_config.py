@@ -1,0 +1,115 @@
+"""One configuration from presets, files and flags, or all that is wrong with it."""
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from podwright_training import config
+from podwright_training.config import ConfigError, TrainConfig
+
+SEED_FLAGS = """--max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16
+    --num_heads=32 --model_type=llama_v3 --tokenizer=hf-internal-testing/llama-tokenizer --checkpoint_freq=50
+    --validation_freq=25 --max_steps=100 --checkpoint_dir=./checkpoints --resume_from_checkpoint=./checkpoints
+    --dataset=allenai/c4 --dataset_config_name=en --train_batch_size=1 --val_batch_size=1 --sharding_strategy=full
+    --offload_activations=1"""
+
+
+def load(*flags):
+    """The configuration these flags give."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    config.add_arguments(parser)
+    args, args.unknown_flags = parser.parse_known_args(flags)
+    return config.load(args)
+
+
+def problems(*flags):
+    """What is wrong with these flags."""
+    with pytest.raises(ConfigError) as error:
+        load(*flags)
+    return error.value.problems
+
+
+def test_the_seeds_flags_are_understood():
+    """The flags of the project's first scripts give its model: 1.15 billion parameters, saved where it resumes."""
+    options = load(*SEED_FLAGS.split())
+    assert options.model.parameters == 1_154_549_760
+    assert str(options.checkpoints) == options.resume_from_checkpoint.removeprefix("./")
+    assert options.offload_activations is True
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
+    """Each source overrides the ones before."""
+    file = tmp_path / "run.yaml"
+    file.write_text("lr: 1e-2\nmax_steps: 7\n")
+    options = load("--preset", "tiny", "--config", str(file), "--max_steps", "9")
+    assert (options.hidden_width, options.lr, options.max_steps) == (192, 0.01, 9)
+
+
+def test_switches_take_0_1_or_nothing():
+    """``--bf16 0``, ``--bf16=1`` and a bare ``--bf16`` work."""
+    assert [load(*flags).bf16 for flags in (["--bf16", "0"], ["--bf16=1"], ["--bf16"])] == [False, True, True]
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    """``to_yaml`` and ``--config`` are inverse."""
+    options = load("--preset", "llama3_2_1b", "--warmup", "0.1", "--offload_activations", "1")
+    (tmp_path / "config.yaml").write_text(options.to_yaml())
+    assert config.load_file(tmp_path / "config.yaml") == options
+    assert config.load_file(tmp_path / "config.yaml").digest == options.digest != TrainConfig().digest
+
+
+def test_all_problems_are_told_at_once(tmp_path):
+    """Unknown keys with what was meant, wrong values with what is allowed, options that contradict each other."""
+    file = tmp_path / "run.yaml"
+    file.write_text("learning_rat: 1\nmin_lrr: 1\nval_batch_size: 1.5\ngrad_clip: [1]\n")
+    flags = "--max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=mixtral --num_heads=7 --warmup=.7 --plateau=.7"
+    assert problems("--config", str(file), *flags.split(), "--offload_activations=1", "--activation_checkpointing=0") == [
+        "unknown flag --max_step; did you mean --max_steps?",
+        f"unknown option in {file} learning_rat",
+        f"unknown option in {file} min_lrr; did you mean min_lr?",
+        "model_type = mixtral (flag): allowed are llama_v2, llama_v3",
+        "max_steps = 0 (flag): must be at least 1",
+        "lr = fast (flag): must be a number",
+        f"grad_clip = [1] ({file}): must be a number",
+        "bf16 = 2 (flag): allowed are 0 and 1",
+        f"val_batch_size = 1.5 ({file}): must be a whole number",
+        "hidden_width 768 is not divisible by num_heads 7",
+        "warmup 0.7 and plateau 0.7 together exceed 1",
+        "offload_activations moves what activation_checkpointing keeps: it needs activation_checkpointing 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("--preset tyni", "preset = tyni (flag): there are llama2_7b, "),
+        ("--num_key_value_heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
+        ("--hidden_width 60", "hidden_width 60 / num_heads 12 is odd"),
+        ("--preset llama2_7b --max_context_width 8192", "max_context_width 8192 is above max_position_embeddings 4096"),
+        ("--min_lr 1", "min_lr 1.0 is above lr 0.0001"),
+        ("--lr nan", "lr = nan (flag): must be above 0"),
+        ("--config /nowhere.yaml", "/nowhere.yaml cannot be read: "),
+    ],
+)
+def test_a_wrong_option_is_explained(flags, told):
+    """One line says what was given and what is allowed."""
+    (problem,) = problems(*flags.split())
+    assert problem.startswith(told)
+
+
+def test_a_file_that_is_no_mapping_is_refused(tmp_path):
+    """A list is told to be one."""
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(["lr"]))
+    assert problems("--config", str(tmp_path / "run.yaml")) == [
+        f"{tmp_path / 'run.yaml'} must hold `option: value` lines, not list"
+    ]
+
+
+@pytest.mark.parametrize("module", ["podwright_training.config", "podwright_training.__main__"])
+def test_importing_pulls_no_torch(module):
+    """Planning and ``--help`` do not wait for torch."""
+    script = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers', 'datasets'}} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode == 0

@@ -1,0 +1,73 @@
+"""Text comes from the consolidated model, by Hugging Face's loaders alone."""
+
+from argparse import ArgumentParser
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+
+from podwright_training import generate as command
+from podwright_training.generate import GenerateError, generate
+from podwright_training.run import RunFolder
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A run whose consolidated model is a Llama of random weights over bytes."""
+    folder = RunFolder(tmp_path_factory.mktemp("run"))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    model = Tokenizer(models.BPE({**{byte: number for number, byte in enumerate(alphabet)}, "<end>": 256}, []))
+    model.pre_tokenizer, model.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<end>").save_pretrained(folder.hf)
+    set_seed(1)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(vocab_size=257, eos_token_id=256, bos_token_id=None, **shape)).save_pretrained(
+        folder.hf
+    )
+    return folder
+
+
+def run(*arguments):
+    """Call the command."""
+    parser = ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([*arguments]))
+
+
+def test_samples_are_written(run_folder, capsys):
+    """Every prompt is continued; the file holds what was printed."""
+    assert run("--run_dir", str(run_folder.root), "--prompts", "One", "Two", "--max_new_tokens", "8") == 0
+    text = run_folder.samples.read_text()
+    assert capsys.readouterr().out.endswith(text)
+    first, second = text.split("\n\nTwo")
+    assert len(first) > len("One")
+    assert first.startswith("One")
+    assert second
+
+
+def test_seed_decides(run_folder):
+    """The same seed gives the same text, whatever prompts came before; another seed another text."""
+
+    def text(seed, *prompts):
+        return generate(run_folder.hf, list(prompts), max_new_tokens=16, temperature=1.0, seed=seed)[-1]
+
+    assert text(1, "The sea") == text(1, "A boat", "The sea")
+    assert text(1, "The sea") != text(2, "The sea")
+
+
+def test_temperature_zero_is_greedy(run_folder):
+    """At temperature 0, the seed does not matter."""
+    texts = {generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=0, seed=seed)[0] for seed in range(3)}
+    assert len(texts) == 1
+
+
+def test_no_model(tmp_path):
+    """Without a consolidated model, the message says how to make one."""
+    with pytest.raises(GenerateError, match=rf"holds no model: run `podwright-train consolidate --run_dir {tmp_path}`"):
+        run("--run_dir", str(tmp_path))
+
+
+def test_numbers_out_of_range(tmp_path):
+    """Numbers that cannot work are named before anything is loaded."""
+    with pytest.raises(GenerateError, match="max_new_tokens = 0 must be at least 1"):
+        run("--run_dir", str(tmp_path), "--max_new_tokens", "0")

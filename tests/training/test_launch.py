@@ -1,0 +1,279 @@
+"""The batch script fits the nodes it runs on, and Slurm gets it."""
+
+import json
+import shlex
+import subprocess
+import sys
+from argparse import ArgumentParser
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright_bootstrap import contract
+from podwright_training import launch
+from podwright_training.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
+from podwright_training.run import RunFolder
+
+ENVIRONMENT = Path("/fsx/podwright/environments/abc-def")
+
+
+def job(**changes):
+    """A job of 2 nodes with 2 ranks each, on plain Slurm, without accelerators."""
+    values = {"run": RunFolder(Path("/fsx/runs/tiny")), "nodes": 2, "nproc_per_node": 2, "environment": ENVIRONMENT}
+    return Job(**{**values, **changes})
+
+
+def parse(*arguments):
+    """The command's flags."""
+    parser = ArgumentParser()
+    launch.add_arguments(parser)
+    return parser.parse_args([*arguments])
+
+
+def command_of(script):
+    """The words of the one srun command, as the shell splits them."""
+    line = script[script.index("srun ") : script.index(" &\nstep=")]
+    return shlex.split(line.replace("\\\n", " "))
+
+
+RENDERINGS = {
+    "cpu": {},
+    "cpu on HyperPod": {"auto_resume": True, "partition": "cpu"},
+    "gpu": {"accelerator": "gpu", "gres": "gpu:8", "nproc_per_node": 8},
+    "gpu with EFA on HyperPod": {"accelerator": "gpu", "efa": True, "auto_resume": True, "time_limit": "1-00:00:00"},
+    "neuron": {"accelerator": "neuron"},
+    "neuron with EFA": {"accelerator": "neuron", "efa": True, "trainer_arguments": ("--preset", "it's")},
+}
+
+
+@pytest.mark.parametrize("changes", RENDERINGS.values(), ids=RENDERINGS.keys())
+def test_scripts_are_sound(changes, tmp_path):
+    """Bash parses every rendering and shellcheck finds nothing to say."""
+    script = tmp_path / "train.sbatch"
+    script.write_text(render(job(**changes)))
+    subprocess.run(["bash", "-n", script], check=True)
+    found = subprocess.run(
+        [Path(sys.prefix) / "bin" / "shellcheck", script], check=False, stdout=subprocess.PIPE, text=True
+    )
+    assert found.stdout == ""
+    assert "{" + "{" not in script.read_text()
+
+
+def test_efa_only_where_it_is():
+    """EFA's variables are set on nodes with EFA, NCCL's only for GPUs, and on no other node."""
+    assert "export FI_PROVIDER=efa\n" in render(job(accelerator="gpu", efa=True))
+    assert "export NCCL_SOCKET_IFNAME=^docker,lo,veth\n" in render(job(accelerator="gpu", efa=True))
+    assert "FI_" not in render(job(accelerator="gpu"))
+    assert "NCCL_" not in render(job(accelerator="neuron", efa=True))
+
+
+def test_auto_resume_only_on_hyperpod():
+    """Srun gets HyperPod's option there only: stock Slurm refuses it."""
+    assert "--auto-resume=1" in command_of(render(job(auto_resume=True)))
+    assert "auto-resume" not in render(job())
+
+
+def test_threads_only_without_accelerators():
+    """Ranks without accelerators share the node's cores."""
+    assert "nproc) / 2))" in render(job())
+    assert "OMP_NUM_THREADS" not in render(job(accelerator="gpu"))
+
+
+@given(arguments=st.lists(st.text(st.characters(exclude_characters="\0\n\r", exclude_categories=["Cs"]), min_size=1)))
+def test_trainer_arguments_arrive_verbatim(arguments):
+    """Whatever follows -- reaches the trainer as it was typed."""
+    words = command_of(render(job(trainer_arguments=tuple(arguments))))
+    assert words[words.index("--run_dir=/fsx/runs/tiny") + 1 :] == arguments
+
+
+def test_no_secret_in_the_script(monkeypatch):
+    """A token in the environment is not written into the script."""
+    monkeypatch.setenv("HF_TOKEN", "hf_0123456789")
+    assert "hf_0123456789" not in render(job())
+
+
+def record(**changes):
+    """A GPU node of HyperPod as the bootstrap records it."""
+    values = {
+        "cluster_name": "demo", "cluster_arn": "arn:aws:sagemaker:us-west-2:111122223333:cluster/abcdefghij12",
+        "hostname": "ip-10-1-0-11", "instance_id": "i-0123456789abcdef0", "instance_group": "gpus", "role": "compute",
+        "instance_type": "ml.p5.48xlarge", "partition": "gpus", "accelerator": "gpu", "accelerators_per_node": 8,
+        "accelerator_name": "H100", "efa_interfaces": 32, "shared_root": "/fsx", "environment": str(ENVIRONMENT),
+        "wheel_sha256": "0" * 64,
+    }  # fmt: skip
+    return contract.NodeRecord(**{**values, **changes})
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Writes what the bootstrap leaves on a node; returns the arguments of ``read_nodes`` behind the partition."""
+
+    def write(node):
+        parameters = contract.ProvisioningParameters(
+            cluster_name="demo",
+            controller_group="head",
+            worker_groups=[contract.WorkerGroup("gpus", "gpus"), contract.WorkerGroup("cpus", "prep")],
+            instance_facts={
+                "gpus": contract.InstanceFacts("gpu", 8, "H100", 32),
+                "cpus": contract.InstanceFacts(),
+                "head": contract.InstanceFacts(),
+            },
+        )
+        (tmp_path / "node.json").write_text(node.to_json())
+        (tmp_path / "provisioning_parameters.json").write_text(json.dumps(parameters.to_dict()))
+        return tmp_path / "node.json", tmp_path / "provisioning_parameters.json"
+
+    return write
+
+
+def test_paths_are_the_contract_s():
+    """The two files are read where the bootstrap writes them, and their fields have the contract's names."""
+    assert (launch.NODE_JSON, launch.PROVISIONING_PARAMETERS) == (contract.NODE_JSON, contract.PROVISIONING_PARAMETERS)
+    facts = {field.name for field in fields(contract.InstanceFacts)}
+    assert {"accelerator", "accelerators_per_node", "efa_interfaces"} <= facts
+    assert facts <= {field.name for field in fields(contract.NodeRecord)}
+
+
+def test_a_compute_node_speaks_for_itself(files):
+    """On a compute node, its own record says what jobs in its partition get."""
+    nodes = read_nodes(None, *files(record()))
+    assert asdict(nodes) == {
+        "partition": "gpus", "accelerator": "gpu", "accelerators_per_node": 8, "efa_interfaces": 32,
+        "environment": str(ENVIRONMENT), "shared_root": "/fsx", "hyperpod": True,
+    }  # fmt: skip
+
+
+def test_a_login_node_knows_the_compute_nodes(files):
+    """On other nodes, the facts are those of the partition's group, not of the node itself."""
+    login = record(role="login", partition=None, accelerator="", accelerators_per_node=0, efa_interfaces=0)
+    nodes = read_nodes("gpus", *files(login))
+    assert (nodes.accelerators_per_node, nodes.efa_interfaces, nodes.partition) == (8, 32, "gpus")
+    assert read_nodes("prep", *files(record())).accelerators_per_node == 0
+
+
+def test_partition_must_be_chosen(files):
+    """Without a partition of its own, and with several to choose from, or a wrong one, these are named."""
+    login = files(record(role="login", partition=None))
+    with pytest.raises(LaunchError, match="--partition is needed: there are gpus, prep"):
+        read_nodes(None, *login)
+    with pytest.raises(LaunchError, match="--partition gpu: there are gpus, prep"):
+        read_nodes("gpu", *login)
+
+
+def test_plain_slurm(tmp_path):
+    """Without the bootstrap's files, nothing is assumed."""
+    assert read_nodes(None, tmp_path / "node.json", tmp_path / "parameters.json") == Nodes()
+
+
+def test_defaults_come_from_the_nodes(files):
+    """One rank per accelerator, the node's environment, EFA and partition, unless flags say otherwise."""
+    nodes = read_nodes(None, *files(record()))
+    planned = plan(parse("--run_dir", "/fsx/runs/a", "--nodes", "4", "--", "--preset", "tiny"), nodes)
+    assert planned == job(
+        run=RunFolder(Path("/fsx/runs/a")), nodes=4, nproc_per_node=8, partition="gpus", accelerator="gpu", efa=True,
+        auto_resume=True, trainer_arguments=("--preset", "tiny"),
+    )  # fmt: skip
+    flags = (
+        "--nproc_per_node",
+        "2",
+        "--accelerator",
+        "cpu",
+        "--no-efa",
+        "--environment",
+        "/fsx/e",
+        "--time_limit",
+        "60",
+    )
+    changed = plan(parse("--run_dir", "/fsx/runs/a", "--nodes", "4", *flags), nodes)
+    assert (changed.nproc_per_node, changed.accelerator, changed.efa) == (2, "", False)
+    assert (changed.environment, changed.time_limit) == (Path("/fsx/e"), "60")
+
+
+def test_problems_are_told_together():
+    """Everything wrong with a submission is one error."""
+    flags = ("--run_dir", "/home/a b", "--nodes", "0", "--time_limit", "10:00", "--", "--run_dir=/elsewhere")
+    with pytest.raises(LaunchError) as caught:
+        plan(parse(*flags), Nodes(shared_root="/fsx"))
+    assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
+        "--nodes 0",
+        "--nproc_per_node 0",
+        "--run_dir /home/a b",
+        "--run_dir /home/a b",
+        "--run_dir goes before --, it names the job's folder too",
+        "--time_limit 10",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 5400), ("90:30", 5430), ("2:00:01", 7201), ("1-2", 93600), ("1-2:03", 93780), ("1-0:0:5", 86405), ("x", 0)],
+)
+def test_time_limits(text, seconds):
+    """Slurm's formats of times are understood."""
+    assert launch._seconds(text) == seconds
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    """An sbatch that keeps what it is given and answers as told, and an environment to run."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "torchrun").touch()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+
+    def answer(shell):
+        (tmp_path / "bin" / "sbatch").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/given\n{shell}\n')
+        (tmp_path / "bin" / "sbatch").chmod(0o755)
+        return job(run=RunFolder(tmp_path / "runs" / "a"), environment=tmp_path)
+
+    return answer
+
+
+def test_submission(slurm, tmp_path):
+    """The script is in the run folder, sbatch gets it, and the number it answers is the job's."""
+    submitted = slurm("echo '17;demo'")
+    assert submit(submitted) == 17
+    assert (tmp_path / "given").read_text().split() == ["--parsable", str(tmp_path / "runs" / "a" / "train.sbatch")]
+    assert submitted.run.sbatch.read_text() == render(submitted)
+
+
+def test_refusal(slurm):
+    """What Slurm objects to is shown."""
+    with pytest.raises(LaunchError, match=r"refuses .*train\.sbatch: invalid partition specified"):
+        submit(slurm("echo invalid partition specified >&2; exit 1"))
+
+
+def test_no_slurm(slurm, monkeypatch):
+    """Off the cluster, the message says where to submit."""
+    submitted = slurm("exit 0")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(LaunchError, match="sbatch not found: submit from a node of the cluster"):
+        submit(submitted)
+
+
+def test_no_environment(slurm, tmp_path):
+    """A missing environment is found before the job waits in the queue."""
+    slurm("exit 0")
+    with pytest.raises(LaunchError, match="there is no /fsx/podwright/environments/abc-def/bin/torchrun"):
+        submit(job(run=RunFolder(tmp_path / "runs" / "a")))
+
+
+def test_print_writes_nothing(tmp_path, capsys):
+    """--print shows the script and leaves no run folder."""
+    flags = (
+        "--run_dir",
+        str(tmp_path / "a"),
+        "--nodes",
+        "1",
+        "--nproc_per_node",
+        "2",
+        "--print",
+        "--",
+        "--preset",
+        "tiny",
+    )
+    assert launch.run(parse(*flags)) == 0
+    assert capsys.readouterr().out.startswith("#!/bin/bash\n")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,66 @@
+"""``podwright-train COMMAND``; torch is imported by the command that needs it, not by ``--help``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from podwright_training.config import UserError
+
+USER_ERROR_STATUS = 2  # what argparse exits with too
+
+COMMANDS = {  # name: (module, summary)
+    "train": ("train", "train a model; start it with torchrun for more than one process"),
+    "submit": ("launch", "make a run folder and hand its job to Slurm"),
+    "consolidate": ("consolidate", "newest checkpoint to a Hugging Face folder"),
+    "evaluate": ("evaluate", "perplexity of the consolidated model, run by transformers"),
+    "generate": ("generate", "text from the consolidated model"),
+    "report": ("report", "loss curve and summary of a run"),
+    "prepare": ("prepare", "text files to a dataset in C4's layout and a tokenizer"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status: 0, or 2 for what the user can put right."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(format="%(levelname)s: %(message)s")
+    parser = argparse.ArgumentParser(prog="podwright-train", description=__doc__, allow_abbrev=False)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name in arguments[:1]:
+            _add(subparser, module)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown and not hasattr(args, "unknown_flags"):
+        parser.error(f"unknown arguments: {' '.join(unknown)}")
+    args.unknown_flags = [item for item in unknown if item.startswith("-")]
+    try:
+        status: int = args.command(args)
+    except UserError as error:
+        _tell(error)
+        return USER_ERROR_STATUS
+    return status
+
+
+def _add(subparser: argparse.ArgumentParser, module: str) -> None:
+    command = importlib.import_module(f"podwright_training.{module}")
+    command.add_arguments(subparser)
+    subparser.set_defaults(command=command.run)
+
+
+def _tell(error: UserError) -> None:
+    """Print one line per problem, once per host."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return
+    host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
+    for line in str(error).splitlines():
+        print(f"{host}error: {line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

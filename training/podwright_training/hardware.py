@@ -1,0 +1,23 @@
+"""Peak FLOP/s of accelerators: dense bf16 tensor-core rates, as NVIDIA's pages give them (half of "with sparsity")."""
+
+from __future__ import annotations
+
+import re
+
+# Looked up in order: the first name that occurs in the device's name, as whole words, wins.
+PEAK_FLOPS = {
+    "B200": 2.25e15,  # https://www.nvidia.com/en-us/data-center/hgx/
+    "H200": 989e12,  # https://www.nvidia.com/en-us/data-center/h200/
+    "H100 PCIe": 756e12,  # https://www.nvidia.com/en-us/data-center/h100/
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "L40S": 362e12,  # https://www.nvidia.com/en-us/data-center/l40s/
+    "A100": 312e12,  # https://www.nvidia.com/en-us/data-center/a100/
+    "A10G": 70e12,  # AWS only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
+    "L4": 121e12,  # https://www.nvidia.com/en-us/data-center/l4/
+}
+
+
+def peak_flops(device_name: str) -> float | None:
+    """Peak FLOP/s of the device CUDA calls ``device_name``; ``None`` where it is not known, as on a CPU."""
+    return next((peak for name, peak in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", device_name)), None)
