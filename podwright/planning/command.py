@@ -19,7 +19,7 @@ from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import OUR_SOFTWARE, Plan, make_plan
 from podwright.planning.report import candidates_table, offers_table, render
 from podwright.planning.roofline import roofline, to_svg, to_text
-from podwright.planning.scaling import cheapest_with_serving
+from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
 from podwright.planning.search import (
     best,
     cheapest_cluster,
@@ -68,6 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--serve", metavar="N", help="tokens that the model will serve: adds the cheapest size for the same loss"
     )
     parser.add_argument(
+        "--curve", type=Path, metavar="metrics.jsonl", help="forecast the loss at --tokens from a run's own curve"
+    )
+    parser.add_argument(
         "--budget", metavar="USD", help="the largest model, or the cluster for --model, inside this budget"
     )
     parser.add_argument("--deadline", metavar="TIME", help="and inside this time, as 7d")
@@ -95,6 +98,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.batch or args.out:
         return _batch(args)
     _take_files(args)
+    if args.curve:
+        return _forecast(args)
     if args.budget or (args.deadline and not args.instance):
         return _shop(args)
     if not args.model:
@@ -111,6 +116,26 @@ def _batch(args: argparse.Namespace) -> int:
         raise PlanInputError("--batch rows.csv and --out predictions.csv belong together")
     count = predict_file(args.batch, args.out)
     print(f"{args.out}: {count} rows predicted; a row without has its reason in the last column")
+    return OK
+
+
+def _forecast(args: argparse.Namespace) -> int:
+    if not (args.tokens and args.seq_len):
+        raise PlanInputError(
+            "--curve needs --tokens, where the loss is wanted, and --seq-len, to count the run's tokens"
+        )
+    tokens = parse_count(args.tokens, what="--tokens")
+    sequence = _whole(args.seq_len, "--seq-len")
+    try:
+        curve = read_curve(args.curve.read_text(encoding="utf-8").splitlines(), sequence=sequence)
+        found = forecast(curve, tokens)
+    except (KeyError, ValueError) as error:
+        raise PlanInputError(f"{args.curve}: {error}") from error
+    print(
+        f"loss at {format_count(tokens)} tokens: {found.loss:.3f} ({found.low:.3f} to {found.high:.3f}) nats/token\n"
+        f"  from {len(curve)} points up to {format_count(curve[-1][0])} tokens: "
+        f"{found.floor:.3f} + {found.scale:.4g} / tokens^{found.exponent:.3f}"
+    )
     return OK
 
 

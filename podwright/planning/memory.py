@@ -215,6 +215,8 @@ class _Sizing:
         working = max(self._whole(kind) for kind, count in self._kinds().items() if count)
         if layout.offload_activations:
             kept = 2.0 * self._kept_input()
+        if layout.recompute == "none":
+            working /= 2  # only gradients come on top of what is kept
         total = self.tokens * (kept * self._in_flight() + working * self.constants("working_set"))
         repeated = layout.recompute in ("full", "selective")
         blocks_with_scores = 0.0 if repeated else model.attention_blocks / layout.pipeline * self._in_flight()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +155,23 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
         low=min(losses) - noise,
         high=max(losses) + noise,
     )
+
+
+def read_curve(lines: Iterable[str], *, sequence: int) -> list[tuple[float, float]]:
+    """``(tokens, loss)`` of a run's ``metrics.jsonl``: its ``train`` events, averaged to at most 50 points.
+
+    After a resume steps occur twice; the last counts. The first tenth is left out: the learning rate still rises.
+    """
+    steps = {}
+    for line in lines:
+        event = json.loads(line)
+        if event["event"] == "train":
+            steps[event["step"]] = (float(event["sequences"] * sequence), float(event["loss"]))
+    points = [steps[step] for step in sorted(steps)]
+    points = points[len(points) // 10 :]
+    size = max(1, len(points) // 50)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(seen for seen, _ in group), fmean(loss for _, loss in group)) for group in groups]
 
 
 def _refined(

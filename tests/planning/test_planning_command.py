@@ -133,6 +133,22 @@ def test_a_file_without_workers_is_refused(plan, tmp_path):
     assert "role: compute" in err
 
 
+def test_a_runs_own_curve_is_continued(plan, tmp_path):
+    """The loss at more tokens is forecast from metrics.jsonl; a step that was repeated after a resume counts once."""
+    curve = tmp_path / "metrics.jsonl"
+    lines = [{"event": "start", "step": 0}, {"event": "train", "step": 9, "sequences": 9 * 64, "loss": 99.0}]
+    for step in range(1, 2001):
+        tokens = step * 64 * 1024
+        lines.append({"event": "train", "step": step, "sequences": step * 64, "loss": 2.0 + 500 / tokens**0.4})
+    curve.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    status, out, _ = plan("--curve", curve, "--seq-len", "1024", "--tokens", "10B")
+    assert status == OK
+    assert float(out.split("tokens: ")[1].split()[0]) == pytest.approx(2.0 + 500 / 1e10**0.4, abs=0.01)
+    status, _, err = plan("--curve", curve, "--tokens", "10B")
+    assert status == WRONG_INPUT
+    assert "--seq-len" in err
+
+
 def test_money_and_time_find_a_model(plan):
     """A budget and a deadline alone are answered with models and clusters."""
     status, out, _ = plan("--budget", "5000", "--deadline", "7d")

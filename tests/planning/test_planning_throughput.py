@@ -13,6 +13,7 @@ from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
+from podwright_training.hardware import PEAK_FLOPS
 
 LLAMA, H100, OURS = Model.of("llama3_1_8b"), Accelerator.of("H100"), Software.named("podwright")
 KERNELS = Kernels(accelerator=H100, calibration=calibration(), precision="bf16")
@@ -118,6 +119,25 @@ def test_constants_fall_back_on_their_prefix():
     ]
     with pytest.raises(KeyError, match="missing"):
         constants("missing")
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [
+        ("A100", "A100-80GB"),
+        ("A10G", "A10G"),
+        ("B200", "B200"),
+        ("H100", "H100-80GB"),
+        ("H100 NVL", "H100-94GB"),
+        ("H100 PCIe", "H100-PCIe"),
+        ("H200", "H200"),
+        ("L4", "L4"),
+        ("L40S", "L40S"),
+    ],
+)
+def test_peaks_agree_with_the_trainers(name, ours):
+    """MFU in a plan and MFU in a run's metrics count by the same peak."""
+    assert Accelerator.of(ours).peak_flops("bf16") == PEAK_FLOPS[name]
 
 
 def test_an_unknown_accelerator_offers_similar_ones():
