@@ -31,6 +31,7 @@ COLUMNS = (
 )
 _NODE_NETWORK = re.compile(r"(\d+)\s*x\s*(\d+)\s*Gb\b|(\d+)\s*Gbps node")
 _PLAIN = ("mpt", "bloom", "gpt", "opt", "mt-nlg", "pythia", "neox", "bert", "turing", "falcon", "nemotron")
+_DATA_PARALLEL = ("FSDP", "SHARD", "DDP", "ZERO")  # sharding of runs that have no other parallelism unless they say so
 _ONE_LEVEL = (
     "litgpt",
     "composer",
@@ -148,9 +149,11 @@ def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: in
     name = row.get("model", "") or "model"
     if row.get("kind") == "moe":
         raise RowError(f"{name}: experts' number and width are neither in the row nor known for this model")
-    missing = [item for item in ("hidden", "vocab") if item not in given]
-    if missing:
-        raise RowError(f"{name}: {' and '.join(missing)} not given and the model is not in the catalog")
+    if "hidden" not in given:
+        raise RowError(f"{name}: hidden width not given and the model is not in the catalog")
+    if "vocab" not in given:
+        given["vocab"] = 32_000 if "llama" in name.lower() else 51_200
+        assumed.append(f"vocabulary of {given['vocab']} assumed")
     hidden = given["hidden"]
     plain = any(word in name.lower() for word in _PLAIN) if "ffn" not in given else given["ffn"] == 4 * hidden
     if "ffn" not in given:
@@ -223,7 +226,8 @@ def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
 def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Software) -> Layout:
     framework = row.get("framework", "").lower()
     missing = [name for name in ("tp", "pp") if not _integer(row, name)]
-    if missing and not any(word in framework for word in _ONE_LEVEL):
+    sharded = any(word in row.get("sharding", "").upper() for word in _DATA_PARALLEL)
+    if missing and gpus > 1 and not sharded and not any(word in framework for word in _ONE_LEVEL):
         raise RowError(f"layout not given ({' and '.join(missing)} empty)")
     task = row.get("task", "")
     training: Training = "qlora" if "nf4" in row.get("precision", "") else "lora" if "lora" in task else "full"

@@ -63,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--offload-activations", action="store_true", help="keep block inputs in the host's memory")
     parser.add_argument("--hybrid", action="store_true", help="shard inside a machine, replicate between machines")
     parser.add_argument("--precision", choices=("bf16", "fp8"), default="bf16", help="of the products [bf16]")
+    parser.add_argument(
+        "--optimizer", choices=("adamw", "muon", "adamw_8bit"), default="adamw", help="its states [adamw]"
+    )
     parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, as 78B: adds time, cost and loss")
     parser.add_argument(
         "--serve", metavar="N", help="tokens that the model will serve: adds the cheapest size for the same loss"
@@ -151,6 +154,7 @@ def _plan(args: argparse.Namespace) -> int:
         offload_activations=args.offload_activations,
         hybrid=args.hybrid,
         precision=args.precision,
+        optimizer=args.optimizer,
         tokens=parse_count(args.tokens, what="--tokens") if args.tokens else None,
         usd_per_node_hour=parse_count(args.usd_per_hour, what="--usd-per-hour") if args.usd_per_hour else None,
     )

@@ -13,6 +13,7 @@ from podwright.planning.software import Sharding
 Recompute = Literal["none", "selective", "mlp", "full"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
 Precision = Literal["bf16", "fp8", "fp4", "fp32"]
+Optimizer = Literal["adamw", "muon", "adamw_8bit"]
 Training = Literal["full", "lora", "qlora"]
 _DEGREES = (
     "gpus",
@@ -55,6 +56,7 @@ class Layout:
     recompute: Recompute = "none"
     precision: Precision = "bf16"
     training: Training = "full"
+    optimizer: Optimizer = "adamw"
     offload_activations: bool = False
     offload_optimizer: bool = False
     chunked_loss: bool = False

@@ -13,6 +13,7 @@ from podwright.planning.software import SHARDINGS, Software
 from podwright.planning.units import GB
 
 NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
+EIGHT_BIT_BYTES = 2 + 2 * 4 / 256  # two moments of a byte, a scale in fp32 per block of 256 (arXiv:2110.02861)
 LORA_RANK = 8
 
 
@@ -149,7 +150,7 @@ class _Sizing:
         software, layout = self.software, self.layout
         if layout.training != "full":
             return self._adapter_states()
-        optimizer, master = software.optimizer_bytes, software.master_bytes
+        optimizer, master = software.optimizer_bytes * self._moments(), software.master_bytes
         if layout.offload_optimizer:
             optimizer = master = 0.0
         level = SHARDINGS.index(layout.sharding)
@@ -159,6 +160,13 @@ class _Sizing:
             "master_weights": self._sharded(master, sharded=level >= SHARDINGS.index("optimizer")),
             "optimizer": self._sharded(optimizer, sharded=level >= SHARDINGS.index("optimizer")),
         }
+
+    def _moments(self) -> float:
+        """Optimizer states over AdamW's two: Muon has one for blocks' matrices, 8-bit AdamW a byte for each."""
+        if self.layout.optimizer == "adamw_8bit":
+            return EIGHT_BIT_BYTES / self.software.optimizer_bytes
+        matrices = self.model.block_matrices / self.model.parameters
+        return 1 - matrices / 2 if self.layout.optimizer == "muon" else 1.0
 
     def _adapter_states(self) -> dict[str, float]:
         """Frozen weights, in 4 bits for QLoRA (the embedding stays), and small adapters."""

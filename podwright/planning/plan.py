@@ -7,7 +7,7 @@ from typing import Any
 
 from podwright.planning.cluster import Cluster
 from podwright.planning.cost import Cost, cost
-from podwright.planning.layout import Layout, Precision, Recompute, check
+from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, least_recomputation, memory
 from podwright.planning.model import Model
 from podwright.planning.scaling import EPOCH
@@ -143,6 +143,7 @@ def make_plan(
     offload_activations: bool = False,
     hybrid: bool = False,
     precision: Precision = "bf16",
+    optimizer: Optimizer = "adamw",
     tokens: float | None = None,
     usd_per_node_hour: float | None = None,
     software: Software | None = None,
@@ -168,6 +169,7 @@ def make_plan(
         recompute=recompute or ("full" if offload_activations else "none"),
         offload_activations=offload_activations,
         precision=precision,
+        optimizer=optimizer,
     )
     check(layout, model)
     if recompute is None:

@@ -62,7 +62,7 @@ def test_a_row_is_predicted():
         ({"gpus": "eight"}, "gpus is 'eight'"),
         ({"mbs": "1.5"}, "whole number"),
         ({"accel": "TPUv9"}, "no accelerator of the catalog"),
-        ({"framework": "Megatron-LM", "tp": ""}, "layout not given"),
+        ({"framework": "Megatron-LM", "tp": "", "sharding": ""}, "layout not given"),
         ({"tp": "3"}, "cannot be divided"),
         ({"model": "Mystery", "kind": "moe"}, "experts"),
         ({"model": "Mystery", "hidden": ""}, "hidden"),

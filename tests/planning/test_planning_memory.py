@@ -99,6 +99,17 @@ def test_no_more_is_recomputed_than_needed():
     assert least_recomputation(LLAMA, large, H100, OURS, choices=("none", "full")).recompute == "full"
 
 
+def test_optimizers_differ_in_their_states():
+    """AdamW keeps 8 bytes a parameter, Muon half of that for matrices, 8-bit AdamW a quarter and its scales."""
+    sizes = {
+        kind: memory(LLAMA, Layout(gpus=8, micro_batch=1, sequence=2048, optimizer=kind), H100, OURS).optimizer
+        for kind in ("adamw", "muon", "adamw_8bit")
+    }
+    assert sizes["adamw"] == pytest.approx(LLAMA.parameters / 1e9)
+    assert sizes["muon"] == pytest.approx((LLAMA.parameters - LLAMA.block_matrices / 2) / 1e9)
+    assert 0.25 < sizes["adamw_8bit"] / sizes["adamw"] < 0.26
+
+
 def test_a_pipeline_keeps_as_many_micro_batches_as_it_has_stages():
     """The first stage of a pipeline keeps activations for all micro-batches in flight, but no more than there are."""
     megatron = Software.named("megatron-core.26")

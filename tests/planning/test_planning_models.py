@@ -39,7 +39,7 @@ def test_parameters_are_exact(name):
 def test_every_model_agrees_with_its_published_size(name):
     """No shape of the catalog is off by more than rounding of the published size."""
     model = Model.of(name)
-    assert model.parameters / 1e9 == pytest.approx(model.published_billions, rel=0.007)
+    assert model.parameters / 1e9 == pytest.approx(model.published_billions, rel=0.008)
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS.glob("*_*.yaml")), ids=lambda path: path.stem)

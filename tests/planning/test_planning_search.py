@@ -1,5 +1,7 @@
 """Layouts, clusters and models that are found."""
 
+import subprocess
+import sys
 from itertools import islice
 
 import pytest
@@ -134,6 +136,14 @@ def test_clusters_that_cannot_train_are_refused(instance_type, nodes, error):
     """No accelerator, no machines, no such type."""
     with pytest.raises(error):
         Cluster(instance_type=instance_type, nodes=nodes)
+
+
+def test_planning_loads_nothing_heavy():
+    """The command needs neither torch nor cdktf nor numpy."""
+    heavy = {"torch", "cdktf", "numpy", "boto3"}
+    code = f"import sys, podwright.planning.command; print(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 def test_layouts_are_made_on_demand():
