@@ -46,10 +46,13 @@ FREE: Mapping[str, tuple[float, float, float, float]] = {
     "contention": (0.15, 0.0, 0.6, 0.7),
     "overlap_tensor": (0.5, 0.0, 0.95, 0.5),
     "overlap_expert": (0.3, 0.0, 0.95, 0.5),
-    "experts": (1.6, 0.7, 5, 0.5),
-    "experts.megatron-core.25": (1.8, 0.7, 5, 0.5),
-    "experts.megatron-core.26": (1.6, 0.7, 5, 0.5),
-    "experts.megatron-core.26-06": (1.2, 0.7, 4, 0.5),
+    "experts": (2.0, 0.7, 8, 0.5),
+    "experts.megatron-core.25": (3.0, 0.7, 8, 0.5),
+    "experts.megatron-core.26": (2.0, 0.7, 8, 0.5),
+    "experts.megatron-core.26-06": (1.5, 0.7, 8, 0.5),
+    "experts.megatron-core.26-06.hybrid": (2.0, 0.7, 8, 0.5),
+    "grouped_products": (0.8, 0.4, 1.0, 0.2),
+    "unfused_experts": (8, 1, 40, 0.5),
     "scan": (0.05, 0.005, 0.4, 1.0),
     "launch_us.moe": (2500, 300, 8000, 0.7),
     "launch_us.moe.megatron-core.26-06": (1000, 100, 8000, 0.7),
@@ -138,6 +141,8 @@ class _Fit:
 def _touches(case: Case, parts: Sequence[str]) -> bool:
     words = {*case.software.name.split("."), case.accelerator.generation, case.accelerator.name, case.layout.precision}
     words.add("moe" if case.model.experts else "dense")
+    if case.model.hybrid:
+        words.add("hybrid")
     return words.issuperset(parts[1:])
 
 

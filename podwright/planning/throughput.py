@@ -221,21 +221,25 @@ class _Step:
         tokens = self.tokens / layout.tensor
         rows = tokens * model.experts_per_token * layout.expert / model.experts
         local = model.experts / layout.expert
-        factor = self.constants("experts", self.software.name)
+        factor = self.constants("experts", self.software.name, *(["hybrid"] if model.hybrid else []))
+        grouped_share = self.constants("grouped_products")
         grouped = (
             replace(kernels, precision="fp8") if layout.precision == "fp4" else kernels
         )  # no grouped products in 4 bits
         for columns, depth in (((model.matrices_of_mlp - 1) * model.expert_ffn, width), (width, model.expert_ffn)):
             forward, backward = grouped.product_and_gradients(rows, columns, depth, groups=local, frozen=self.frozen)
-            block.forward += factor * forward
-            block.backward += factor * backward
+            block.forward += forward / grouped_share
+            block.backward += backward / grouped_share
         if model.shared_ffn:
             self._linear(block, model.hidden, (model.matrices_of_mlp - 1) * model.shared_ffn / layout.tensor)
             self._linear(block, model.shared_ffn / layout.tensor, model.hidden)
         if model.latent:
             self._linear(block, model.hidden, model.latent)
             self._linear(block, model.latent, model.hidden)
-        routed = model.experts_per_token * (6 * width + 3 * model.expert_ffn) / layout.tensor
+        unfused = (
+            self.constants("unfused_experts") if model.bias == "all" else 0.0
+        )  # biases and clamps between the products
+        routed = model.experts_per_token * (6 * width + (3 + unfused) * model.expert_ffn) / layout.tensor
         self._elementwise(block, replicated=5 * model.hidden, split=0)
         moved = factor * kernels.stream(self.tokens * routed * 2 * 3)
         block.forward += moved / 3
