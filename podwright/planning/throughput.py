@@ -111,7 +111,6 @@ class _Step:
     def _micro_batch(self) -> dict[str, float]:
         kinds = self._blocks()
         stages = self.layout.pipeline
-        model_blocks = self.model.layers / stages
         totals = {
             "products": 0.0,
             "attention": 0.0,
@@ -135,7 +134,9 @@ class _Step:
         totals["products"] += (1 + self.model.extra_predictions) * head_product / stages
         totals["memory traffic"] += head_traffic / stages
         totals["recomputation"] = recompute
-        totals["waiting for the host"] = idle + self.constants("block_ms", self.software.name) * 1e-3 * model_blocks
+        totals["waiting for the host"] = (
+            idle + self.constants("block_ms", self.software.name) * 1e-3 * self.model.layers / stages
+        )
         totals["sharded parameters"] = self._sharded_parameters(kinds)
         return totals
 
@@ -215,40 +216,43 @@ class _Step:
         return block
 
     def _experts(self) -> _Block:
-        model, layout, kernels = self.model, self.layout, self.kernels
-        width = model.latent or model.hidden
+        """Routed experts in one grouped product each way, what every token passes besides, and the way there and back."""
+        model, layout = self.model, self.layout
+        width, inputs = model.latent or model.hidden, model.matrices_of_mlp - 1
         block = _Block()
-        tokens = self.tokens / layout.tensor
-        rows = tokens * model.experts_per_token * layout.expert / model.experts
-        local = model.experts / layout.expert
-        factor = self.constants("experts", self.software.name, *(["hybrid"] if model.hybrid else []))
-        grouped_share = self.constants("grouped_products")
-        grouped = (
-            replace(kernels, precision="fp8") if layout.precision == "fp4" else kernels
-        )  # no grouped products in 4 bits
-        for columns, depth in (((model.matrices_of_mlp - 1) * model.expert_ffn, width), (width, model.expert_ffn)):
-            forward, backward = grouped.product_and_gradients(rows, columns, depth, groups=local, frozen=self.frozen)
-            block.forward += forward / grouped_share
-            block.backward += backward / grouped_share
+        rows = self.tokens / layout.tensor * model.experts_per_token * layout.expert / model.experts
+        share = self.constants("grouped_products")
+        # There are no grouped products in 4 bits.
+        kernels = replace(self.kernels, precision="fp8") if layout.precision == "fp4" else self.kernels
+        for columns, depth in ((inputs * model.expert_ffn, width), (width, model.expert_ffn)):
+            forward, backward = kernels.product_and_gradients(
+                rows, columns, depth, groups=model.experts / layout.expert, frozen=self.frozen
+            )
+            block.forward += forward / share
+            block.backward += backward / share
         if model.shared_ffn:
-            self._linear(block, model.hidden, (model.matrices_of_mlp - 1) * model.shared_ffn / layout.tensor)
+            self._linear(block, model.hidden, inputs * model.shared_ffn / layout.tensor)
             self._linear(block, model.shared_ffn / layout.tensor, model.hidden)
         if model.latent:
             self._linear(block, model.hidden, model.latent)
             self._linear(block, model.latent, model.hidden)
-        unfused = (
-            self.constants("unfused_experts") if model.bias == "all" else 0.0
-        )  # biases and clamps between the products
-        routed = model.experts_per_token * (6 * width + (3 + unfused) * model.expert_ffn) / layout.tensor
         self._elementwise(block, replicated=5 * model.hidden, split=0)
-        moved = factor * kernels.stream(self.tokens * routed * 2 * 3)
+        self._route(block, width)
+        return block
+
+    def _route(self, block: _Block, width: int) -> None:
+        """Permuting tokens in memory, activations, and the all-to-all to the ranks that hold the experts."""
+        model, layout = self.model, self.layout
+        unfused = self.constants("unfused_experts") if model.bias == "all" else 0.0  # biases and clamps
+        elements = model.experts_per_token * (6 * width + (3 + unfused) * model.expert_ffn) / layout.tensor
+        passes = self.constants("experts", self.software.name, *(["hybrid"] if model.hybrid else []))
+        moved = passes * self.kernels.stream(self.tokens * elements * 2.0 * 3.0)
         block.forward += moved / 3
         block.backward += moved * 2 / 3
         block.traffic += moved
-        once = kernels.dispatch(tokens * width * 2.0, model.experts_per_token, layout.expert)
-        passes = 4 + (2 if layout.recompute == "full" else 0)
-        block.expert = passes * once * (1 - self.constants("overlap_expert", self.software.name))
-        return block
+        once = self.kernels.dispatch(self.tokens / layout.tensor * width * 2.0, model.experts_per_token, layout.expert)
+        times = 4 + (2 if layout.recompute == "full" else 0)  # there and back, forward and backward
+        block.expert = times * once * (1 - self.constants("overlap_expert", self.software.name))
 
     def _with_mlp(self, block: _Block) -> _Block:
         block.mlp = block.forward
