@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,9 +124,7 @@ def _batch(args: argparse.Namespace) -> int:
 
 def _forecast(args: argparse.Namespace) -> int:
     if not (args.tokens and args.seq_len):
-        raise PlanInputError(
-            "--curve needs --tokens, where the loss is wanted, and --seq-len, to count the run's tokens"
-        )
+        raise PlanInputError("--curve needs --tokens, where the loss is wanted, and the run's own --seq-len")
     tokens = parse_count(args.tokens, what="--tokens")
     sequence = _whole(args.seq_len, "--seq-len")
     try:
@@ -134,6 +132,9 @@ def _forecast(args: argparse.Namespace) -> int:
         found = forecast(curve, tokens)
     except (KeyError, ValueError) as error:
         raise PlanInputError(f"{args.curve}: {error}") from error
+    if args.json:
+        print(json.dumps(asdict(found), indent=2))
+        return OK
     print(
         f"loss at {format_count(tokens)} tokens: {found.loss:.3f} ({found.low:.3f} to {found.high:.3f}) nats/token\n"
         f"  from {len(curve)} points up to {format_count(curve[-1][0])} tokens: "
@@ -207,18 +208,22 @@ def _print_search(args: argparse.Namespace, plan: Plan) -> None:
 
 def _minimum(args: argparse.Namespace) -> int:
     model, sequence = _model(args), _whole(args.seq_len or "2048", "--seq-len")
+    names = [args.instance] if args.instance else trainable_types()
+    found = {name: minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence) for name in names}
+    counts = {
+        name: item.layout.gpus // Cluster(instance_type=name, nodes=1).gpus if item else None
+        for name, item in found.items()
+    }
+    if args.json:
+        print(json.dumps(counts, indent=2))
+        return OK
     print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, block inputs offloaded")
-    for name in [args.instance] if args.instance else trainable_types():
-        found = minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence)
-        if found is None:
-            print(
-                f"  {name:24s} no number of nodes up to 64: even one block and the logits of one sequence are too large"
-            )
+    for name, item in found.items():
+        if item is None:
+            print(f"  {name:24s}   none: one block and the logits of one sequence are too large")
             continue
-        nodes = found.layout.gpus // Cluster(instance_type=name, nodes=1).gpus
-        print(
-            f"  {name:24s} {nodes:3d} nodes  {found.memory.peak_gb:6.1f} of {found.memory.capacity_gb:6.1f} GB per GPU"
-        )
+        gb = f"{item.memory.peak_gb:6.1f} of {item.memory.capacity_gb:6.1f} GB per GPU"
+        print(f"  {name:24s} {counts[name]:3d} nodes  {gb}")
     return OK
 
 
@@ -240,6 +245,9 @@ def _shop(args: argparse.Namespace) -> int:
     if not offers:
         print("no cluster of up to 64 machines does it: give more time or money, fewer tokens or a smaller model")
         return DOES_NOT_FIT
+    if args.json:
+        print(json.dumps([item.to_dict() for item in offers], indent=2))
+        return OK
     print(offers_table(offers[:SHOWN]))
     print("EC2 on-demand based, us-east-1; 20 tokens per parameter unless --tokens is given")
     return OK

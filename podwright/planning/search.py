@@ -6,7 +6,8 @@ The largest model for a budget.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.cluster import Cluster, accelerated_types
@@ -52,6 +53,19 @@ class Offer:
     model: Model
     candidate: Candidate
     cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; units are in the names."""
+        return {
+            "model": self.model.name,
+            "instance_type": self.cluster.instance.name,
+            "nodes": self.cluster.nodes,
+            "hours": self.cost.hours,
+            "usd": self.cost.total_usd,
+            "tokens_per_s_per_gpu": self.candidate.speed.tokens_per_s_per_gpu,
+            "peak_gb": self.candidate.memory.peak_gb,
+            "layout": asdict(self.candidate.layout),
+        }
 
 
 def layouts(

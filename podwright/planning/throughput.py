@@ -216,7 +216,7 @@ class _Step:
         return block
 
     def _experts(self) -> _Block:
-        """Routed experts in one grouped product each way, what every token passes besides, and the way there and back."""
+        """Routed experts in grouped products, what every token passes besides, and the way there and back."""
         model, layout = self.model, self.layout
         width, inputs = model.latent or model.hidden, model.matrices_of_mlp - 1
         block = _Block()

@@ -154,12 +154,18 @@ def test_money_and_time_find_a_model(plan):
     status, out, _ = plan("--budget", "5000", "--deadline", "7d")
     assert status == OK
     assert "ml." in out
+    _, out, _ = plan("--budget", "5000", "--deadline", "7d", "--json")
+    offers = json.loads(out)
+    assert 0 < offers[0]["usd"] <= 5000
+    assert offers[0]["hours"] <= 7 * 24
 
 
 def test_the_fewest_machines_are_listed(plan):
     """Per instance type the number of nodes that hold the model."""
     _, out, _ = plan("--model", "llama2_13b", "--seq-len", "4096", "--minimum", "--instance", "ml.g6e.12xlarge")
     assert "2 nodes" in out
+    _, out, _ = plan("--model", "llama2_13b", "--minimum", "--instance", "ml.g6e.12xlarge", "--json")
+    assert json.loads(out) == {"ml.g6e.12xlarge": 2}
 
 
 def test_tables_are_predicted(plan, tmp_path):
