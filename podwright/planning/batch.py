@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,6 +37,9 @@ _ONE_LEVEL = (
     "flash-attn",
     "fsdp",
 )  # frameworks without tensor and pipeline parallelism in these tables
+
+
+USUAL_STEP_TOKENS = 524_288  # of small models' pretraining, where a table says nothing
 
 
 class RowError(ValueError):
@@ -290,29 +292,42 @@ def _filled(  # noqa: PLR0917
     assumed: list[str],
 ) -> Layout:
     """The layout with micro-batches and recomputation, taken from the row or chosen as its author must have."""
-    batch = _integer(row, "gbs_seqs")
     recompute = _recompute(row)
-    data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
     layout = replace(
         layout,
         recompute=recompute or "none",
         virtual_stages=layout.virtual_stages or _virtual_stages(layout, model, software),
     )
+    data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
+    per_rank = _sequences_per_rank(row, layout, data, assumed)
     if not layout.micro_batch:
-        share = max(1, (batch or 8 * data) // data)
-        fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
-        micro_batch = (
-            1 if layout.pipeline > 1 else max(1, math.gcd(share, 2 ** int(math.log2(max(1, min(share, fitting))))))
-        )
-        layout = replace(layout, micro_batch=micro_batch)
-        assumed.append(f"micro-batch {micro_batch} assumed")
-    micro_batches = max(1, round(batch / (data * layout.micro_batch))) if batch else 1
-    layout = replace(layout, micro_batches=micro_batches)
+        layout = replace(layout, micro_batch=_likely_micro_batch(layout, model, accelerator, software, per_rank))
+        assumed.append(f"micro-batch {layout.micro_batch} assumed")
+    layout = replace(layout, micro_batches=max(1, round(per_rank / layout.micro_batch)))
     if recompute is None:
         layout = least_recomputation(model, layout, accelerator, software)
         if layout.recompute != "none":
             assumed.append(f"{layout.recompute} recomputation assumed: without it the run does not fit")
     return layout
+
+
+def _sequences_per_rank(row: Mapping[str, str], layout: Layout, data: int, assumed: list[str]) -> float:
+    batch = _integer(row, "gbs_seqs")
+    if batch:
+        return batch / data
+    assumed.append("steps of about half a million tokens assumed")
+    return max(1, round(USUAL_STEP_TOKENS / layout.sequence / data))
+
+
+def _likely_micro_batch(
+    layout: Layout, model: Model, accelerator: Accelerator, software: Software, per_rank: float
+) -> int:
+    """One in a pipeline; else the largest power of two up to 8 that fits and divides a rank's share of the batch."""
+    if layout.pipeline > 1:
+        return 1
+    fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
+    candidates = (size for size in (8, 4, 2) if size <= fitting and per_rank % size == 0)
+    return next(candidates, 1)
 
 
 def _micro_batch(row: Mapping[str, str]) -> int:
