@@ -14,6 +14,7 @@ from typing import TypeAlias
 from podwright import findings, settings
 from podwright.check import check, codes
 from podwright.explain import keys
+from podwright.planning import command as planning
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — argparse has no public name for it
@@ -47,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="podwright", description="One YAML file in, a cluster and a trained model out."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_check, _add_explain, _add_rehearse):
+    for add in (_add_check, _add_explain, _add_plan, _add_rehearse):
         add(commands)
     return parser
 
@@ -106,6 +107,15 @@ def _is_at(name: str, wanted: str) -> bool:
     plain = name.replace("[]", "")
     wanted = "".join(part.split("]")[-1] for part in wanted.split("["))
     return plain == wanted or plain.startswith(f"{wanted}.")
+
+
+# ---- plan --------------------------------------------------------------------------------------
+
+
+def _add_plan(commands: Subparsers) -> None:
+    parser = commands.add_parser("plan", help="memory, speed, days and dollars before the first node starts")
+    planning.add_arguments(parser)
+    parser.set_defaults(command=planning.run)
 
 
 # ---- rehearse ----------------------------------------------------------------------------------

@@ -1,0 +1,181 @@
+"""Fit the planner's efficiencies to measured rows: robust, bounded, held near what is physically plausible.
+
+``python bench/calibrate.py`` writes the constants into the product. Coordinate search on the mean absolute
+logarithmic error, every source group weighing as the square root of its rows, with a pull towards the prior so that a
+handful of rows cannot drive a constant anywhere.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright.planning.accelerator import UnknownAcceleratorError
+from podwright.planning.batch import Case, RowError, understand
+from podwright.planning.calibration import Calibration, calibration
+from podwright.planning.layout import LayoutError
+from podwright.planning.model import UnknownModelError
+from podwright.planning.throughput import speed
+
+# name: (prior, lowest, highest, how far the prior lets it go, in natural logarithms)
+FREE: Mapping[str, tuple[float, float, float, float]] = {
+    "matrix.ampere": (0.80, 0.6, 0.97, 0.15),
+    "matrix.hopper.bf16": (0.70, 0.5, 0.9, 0.15),
+    "matrix.hopper.fp8": (0.60, 0.4, 0.85, 0.2),
+    "matrix.blackwell.bf16": (0.70, 0.5, 0.9, 0.2),
+    "matrix.blackwell.fp8": (0.60, 0.35, 0.85, 0.2),
+    "matrix.blackwell.fp4": (0.50, 0.3, 0.85, 0.2),
+    "matrix.blackwell.fp8.GB300": (0.62, 0.35, 0.9, 0.2),
+    "matrix.neuron2": (0.50, 0.25, 0.8, 0.3),
+    "attention.ampere": (0.58, 0.35, 0.75, 0.1),
+    "attention.hopper": (0.45, 0.25, 0.7, 0.07),
+    "attention.blackwell": (0.42, 0.2, 0.7, 0.3),
+    "attention.neuron2": (0.30, 0.1, 0.6, 0.4),
+    "attention_share.composer-fsdp": (0.6, 0.3, 1.2, 0.3),
+    "attention_ramp": (300, 50, 1500, 0.7),
+    "elementwise": (1.5, 0.8, 3.5, 0.3),
+    "elementwise.composer-fsdp": (2.0, 0.8, 4, 0.3),
+    "elementwise.deepspeed-2022": (2.0, 0.8, 5, 0.4),
+    "elementwise.flash-attention-2023": (1.0, 0.5, 3, 0.3),
+    "idle_waves": (0.5, 0.1, 1.5, 0.5),
+    "depth_latency": (200, 50, 600, 0.5),
+    "contention": (0.15, 0.0, 0.6, 0.7),
+    "overlap_tensor": (0.5, 0.0, 0.95, 0.5),
+    "overlap_expert": (0.3, 0.0, 0.95, 0.5),
+    "experts": (2.0, 0.7, 8, 0.5),
+    "experts.megatron-core.25": (3.0, 0.7, 8, 0.5),
+    "experts.megatron-core.26": (2.0, 0.7, 8, 0.5),
+    "experts.megatron-core.26-06": (1.5, 0.7, 8, 0.5),
+    "experts.megatron-core.26-06.hybrid": (2.0, 0.7, 8, 0.5),
+    "grouped_products": (0.8, 0.4, 1.0, 0.2),
+    "unfused_experts": (8, 1, 40, 0.5),
+    "scan": (0.05, 0.005, 0.4, 1.0),
+    "launch_us.moe": (2500, 300, 8000, 0.7),
+    "launch_us.moe.megatron-core.26-06": (1000, 100, 8000, 0.7),
+    "block_ms.deepspeed-2022": (6, 0, 30, 0.7),
+    "jitter": (0.006, 0.0, 0.02, 0.7),
+    "fixed_ms": (15, 0, 60, 0.7),
+    "quantising": (4, 2, 12, 0.4),
+}
+STEPS = (1.25, 1.08, 1.03)
+OUTLIER = 0.5  # beyond this logarithmic error a row pulls less
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A row that was understood and has a measured speed."""
+
+    group: str
+    case: Case
+    tokens_per_s_per_gpu: float
+
+
+def read(table: Path) -> list[Measured]:
+    """Rows of the table with a measured speed that can be modelled."""
+    measured = []
+    with table.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if not row["tok_s_gpu"]:
+                continue
+            try:
+                measured.append(Measured(row["group"], understand(row), float(row["tok_s_gpu"])))
+            except (RowError, LayoutError, UnknownModelError, UnknownAcceleratorError):
+                continue
+    return measured
+
+
+def fit(rows: Sequence[Measured], start: Calibration) -> dict[str, float]:
+    """The constants of ``FREE`` that describe ``rows`` best."""
+    return _Fit(rows, start).run()
+
+
+class _Fit:
+    def __init__(self, rows: Sequence[Measured], start: Calibration) -> None:
+        self.rows = rows
+        sizes = Counter(row.group for row in rows)
+        self.weights = [1 / math.sqrt(sizes[row.group]) for row in rows]
+        self.values = {name: prior for name, (prior, *_) in FREE.items()}
+        self.constants = start.replaced(self.values)
+        self.losses = [self._loss(index, self.constants) for index in range(len(rows))]
+
+    def run(self) -> dict[str, float]:
+        for step in STEPS:
+            for _ in range(4):
+                if not sum(self._improve(name, step) for name in FREE):
+                    break
+        return self.values
+
+    def _improve(self, name: str, step: float) -> bool:
+        users = self._users(name)
+        prior, lowest, highest, width = FREE[name]
+        current = self.values[name]
+        best = sum(self.losses[index] for index in users) + _pull(current, prior, width)
+        for changed in (current * step, current / step):
+            candidate = min(highest, max(lowest, changed))
+            constants = self.constants.replaced({name: candidate})
+            losses = {index: self._loss(index, constants) for index in users}
+            if sum(losses.values()) + _pull(candidate, prior, width) < best - 1e-9:
+                self.values[name], self.constants = candidate, constants
+                for index, loss in losses.items():
+                    self.losses[index] = loss
+                return True
+        return False
+
+    def _users(self, name: str) -> list[int]:
+        """Rows whose prediction looks the constant up, or would if it were there."""
+        parts = name.split(".")
+        return [index for index in range(len(self.rows)) if _touches(self.rows[index].case, parts)]
+
+    def _loss(self, index: int, constants: Calibration) -> float:
+        row = self.rows[index]
+        case = row.case
+        took = speed(case.model, case.layout, case.accelerator, case.software, constants=constants)
+        error = abs(math.log(took.tokens_per_s_per_gpu * case.per_gpu / row.tokens_per_s_per_gpu))
+        return self.weights[index] * (min(error, OUTLIER) + 0.3 * max(0.0, error - OUTLIER))
+
+
+def _touches(case: Case, parts: Sequence[str]) -> bool:
+    words = {*case.software.name.split("."), case.accelerator.generation, case.accelerator.name, case.layout.precision}
+    words.add("moe" if case.model.experts else "dense")
+    if case.model.hybrid:
+        words.add("hybrid")
+    return words.issuperset(parts[1:])
+
+
+def _pull(value: float, prior: float, width: float) -> float:
+    return 0.0 if value <= 0 else 0.03 * (math.log(value / prior) / width) ** 2
+
+
+def write(values: Mapping[str, float], target: Path) -> None:
+    """Put the values into the product's file of constants; what is new is appended."""
+    with target.open(newline="", encoding="utf-8") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    for name, value in values.items():
+        known = rows.setdefault(
+            name, {"name": name, "unit": next(rows[key]["unit"] for key in _prefixes(name) if key in rows), "basis": ""}
+        )
+        known.update(value=f"{value:.4g}", basis="fitted by bench/calibrate.py to bench/data/published_throughput.csv")
+    unfinished = target.with_name(target.name + ".unfinished")
+    with unfinished.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, ("name", "value", "unit", "basis"), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows[name] for name in sorted(rows))
+    unfinished.replace(target)
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+
+
+if __name__ == "__main__":
+    from podwright import planning
+
+    write(
+        fit(read(Path(__file__).parent / "data" / "published_throughput.csv"), calibration()),
+        Path(planning.__file__).parent / "data" / "calibration.csv",
+    )

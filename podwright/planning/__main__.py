@@ -1,0 +1,9 @@
+"""``python -m podwright.planning``: the same as ``podwright plan``."""
+
+import argparse
+
+from podwright.planning.command import add_arguments, run
+
+parser = argparse.ArgumentParser(prog="podwright plan", description="Memory, speed, days and dollars of a run.")
+add_arguments(parser)
+raise SystemExit(run(parser.parse_args()))

@@ -1,0 +1,115 @@
+"""Accelerators: what the vendor says and what was measured between them."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+
+
+class UnknownAcceleratorError(ValueError):
+    """No accelerator of that name; the message offers the closest ones."""
+
+    def __init__(self, name: str) -> None:
+        similar = difflib.get_close_matches(_key(name), _catalog(), n=3, cutoff=0.5)
+        hint = " or ".join(dict.fromkeys(_catalog()[key].name for key in similar)) or ", ".join(accelerator_names())
+        super().__init__(f"{name!r} is no accelerator of the catalog; known: {hint}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One accelerator and its place in a machine.
+
+    ``memory_gb`` is what a program can allocate, in 1e9 bytes; ``link_gb_s`` the measured all-reduce bus bandwidth to
+    ``link_domain`` neighbours; ``nic_gb_s`` its share of the machine's network; ``latency_us`` the size-independent
+    part of a collective between machines; ``host_gb_s`` to the host's memory, one way.
+    """
+
+    name: str
+    generation: str
+    memory_gb: float
+    peak_bf16_tflops: float
+    peak_fp8_tflops: float
+    peak_fp4_tflops: float
+    memory_tb_s: float
+    multiprocessors: int
+    link_gb_s: float
+    link_domain: int
+    nic_gb_s: float
+    latency_us: float
+    watts: float
+    host_gb_s: float
+
+    @classmethod
+    def of(cls, name: str) -> Accelerator:
+        """The accelerator of that name (``H100``, ``A100-80GB``, ``A10G``, ``trn1-chip``).
+
+        Raises:
+            UnknownAcceleratorError: the closest names are offered.
+        """
+        try:
+            return _catalog()[_key(name)]
+        except KeyError:
+            raise UnknownAcceleratorError(name) from None
+
+    def peak_flops(self, precision: str) -> float:
+        """Dense peak in FLOP/s at ``bf16``, ``fp8`` or ``fp4``; fp32 runs at an eighth of bf16 unless it is TF32."""
+        tflops = {
+            "bf16": self.peak_bf16_tflops,
+            "fp8": self.peak_fp8_tflops,
+            "fp4": self.peak_fp4_tflops,
+            "fp32": self.peak_bf16_tflops / 4,
+        }[precision]
+        return tflops * 1e12
+
+    def core(self) -> Accelerator:
+        """One of the two cores of a Trainium chip, each half of it."""
+        halves = (
+            "memory_gb",
+            "peak_bf16_tflops",
+            "peak_fp8_tflops",
+            "peak_fp4_tflops",
+            "memory_tb_s",
+            "link_gb_s",
+            "nic_gb_s",
+            "watts",
+            "host_gb_s",
+        )
+        half = {name: getattr(self, name) / 2 for name in halves}
+        return replace(self, link_domain=2 * self.link_domain, multiprocessors=1, **half)
+
+    def with_network(self, *, node_gb_s: float, gpus_per_node: int) -> Accelerator:
+        """The same accelerator in machines of ``gpus_per_node`` whose network carries ``node_gb_s`` one way."""
+        return replace(self, nic_gb_s=node_gb_s / gpus_per_node, link_domain=max(self.link_domain, gpus_per_node))
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """All known names."""
+    return tuple(dict.fromkeys(accelerator.name for accelerator in _catalog().values()))
+
+
+def _key(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+@lru_cache(maxsize=1)
+def _catalog() -> dict[str, Accelerator]:
+    text = files(__package__).joinpath("data/accelerators.csv").read_text(encoding="utf-8")
+    catalog = {}
+    for row in csv.DictReader(text.splitlines()):
+        numbers = {
+            key: float(value) for key, value in row.items() if key not in {"name", "aliases", "generation", "source"}
+        }
+        accelerator = Accelerator(
+            name=row["name"],
+            generation=row["generation"],
+            multiprocessors=int(numbers.pop("multiprocessors")),
+            link_domain=int(numbers.pop("link_domain")),
+            **numbers,
+        )
+        for name in [row["name"], *row["aliases"].split(";")]:
+            if name:
+                catalog[_key(name)] = accelerator
+    return catalog

@@ -1,0 +1,335 @@
+"""``podwright plan``: its arguments and what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podwright.planning.accelerator import UnknownAcceleratorError
+from podwright.planning.batch import predict_file
+from podwright.planning.cluster import Cluster, ClusterError
+from podwright.planning.layout import LayoutError
+from podwright.planning.model import Model, UnknownModelError
+from podwright.planning.plan import OUR_SOFTWARE, Plan, make_plan
+from podwright.planning.report import candidates_table, offers_table, render
+from podwright.planning.roofline import roofline, to_svg, to_text
+from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
+from podwright.planning.search import (
+    best,
+    cheapest_cluster,
+    default_batch,
+    largest_model,
+    layouts,
+    minimum_nodes,
+    pareto,
+    trainable_types,
+)
+from podwright.planning.software import Software
+from podwright.planning.units import DAY_S, UnitError, format_count, parse_count, parse_duration
+from podwright_constructs.catalog import UnknownInstanceTypeError
+
+OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
+SHOWN = 8  # lines of a table
+_WRONG = (UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, ClusterError, LayoutError)
+
+
+class PlanInputError(ValueError):
+    """What was asked is incomplete or contradictory; the message says what to give."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``podwright plan``; quantities may carry units (78B, 5k, 7d)."""
+    parser.add_argument(
+        "file", nargs="?", type=Path, metavar="cluster.yaml", help="take instance type and nodes from its compute group"
+    )
+    parser.add_argument(
+        "--run", type=Path, metavar="run.yaml", help="take model, sequence and batch from a run's options"
+    )
+    parser.add_argument("--model", metavar="NAME", help="a published model, such as llama3_2_1b or Qwen3-8B")
+    parser.add_argument("--instance", metavar="TYPE", help="such as ml.g5.12xlarge")
+    parser.add_argument("--nodes", metavar="N", help="machines of that type")
+    parser.add_argument("--seq-len", metavar="TOKENS", help="tokens per sequence [2048]")
+    parser.add_argument("--micro-batch", metavar="N", help="sequences per GPU at a time [the largest that fits]")
+    parser.add_argument("--accumulate", metavar="N", help="micro-batches per step [a step of about a million tokens]")
+    parser.add_argument(
+        "--recompute", choices=("none", "selective", "full"), help="activation recomputation [the least that fits]"
+    )
+    parser.add_argument("--offload-activations", action="store_true", help="keep block inputs in the host's memory")
+    parser.add_argument("--hybrid", action="store_true", help="shard inside a machine, replicate between machines")
+    parser.add_argument("--precision", choices=("bf16", "fp8"), default="bf16", help="of the products [bf16]")
+    parser.add_argument(
+        "--optimizer", choices=("adamw", "muon", "adamw_8bit"), default="adamw", help="its states [adamw]"
+    )
+    parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, as 78B: adds time, cost and loss")
+    parser.add_argument(
+        "--serve", metavar="N", help="tokens that the model will serve: adds the cheapest size for the same loss"
+    )
+    parser.add_argument(
+        "--curve", type=Path, metavar="metrics.jsonl", help="forecast the loss at --tokens from a run's own curve"
+    )
+    parser.add_argument(
+        "--budget", metavar="USD", help="the largest model, or the cluster for --model, inside this budget"
+    )
+    parser.add_argument("--deadline", metavar="TIME", help="and inside this time, as 7d")
+    parser.add_argument(
+        "--usd-per-hour", metavar="USD", help="price of one machine: a capacity block's or a training plan's"
+    )
+    parser.add_argument("--search", action="store_true", help="the best layouts over all kinds of parallelism")
+    parser.add_argument("--minimum", action="store_true", help="the fewest machines of each type that hold --model")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the roofline as a picture")
+    parser.add_argument("--batch", type=Path, metavar="rows.csv", help="predict every row of a table; needs --out")
+    parser.add_argument("--out", type=Path, metavar="predictions.csv", help="where the table with predictions goes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command; gives the exit status: 1 if the plan does not fit, 2 if the input is wrong."""
+    try:
+        return _run(args)
+    except (*_WRONG, PlanInputError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        print(f"podwright plan: {error}", file=sys.stderr)
+        return WRONG_INPUT
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.batch or args.out:
+        return _batch(args)
+    _take_files(args)
+    if args.curve:
+        return _forecast(args)
+    if args.budget or (args.deadline and not args.instance):
+        return _shop(args)
+    if not args.model:
+        raise PlanInputError("no model: give --model llama3_1_8b, --run run.yaml, or --budget 5000 --deadline 7d")
+    if args.minimum:
+        return _minimum(args)
+    if not args.instance:
+        raise PlanInputError("no machines: give --instance ml.p5.48xlarge --nodes 4, or a cluster.yaml")
+    return _plan(args)
+
+
+def _batch(args: argparse.Namespace) -> int:
+    if not (args.batch and args.out):
+        raise PlanInputError("--batch rows.csv and --out predictions.csv belong together")
+    count = predict_file(args.batch, args.out)
+    print(f"{args.out}: {count} rows predicted; a row without has its reason in the last column")
+    return OK
+
+
+def _forecast(args: argparse.Namespace) -> int:
+    if not (args.tokens and args.seq_len):
+        raise PlanInputError("--curve needs --tokens, where the loss is wanted, and the run's own --seq-len")
+    tokens = parse_count(args.tokens, what="--tokens")
+    sequence = _whole(args.seq_len, "--seq-len")
+    try:
+        curve = read_curve(args.curve.read_text(encoding="utf-8").splitlines(), sequence=sequence)
+        found = forecast(curve, tokens)
+    except (KeyError, ValueError) as error:
+        raise PlanInputError(f"{args.curve}: {error}") from error
+    if args.json:
+        print(json.dumps(asdict(found), indent=2))
+        return OK
+    print(
+        f"loss at {format_count(tokens)} tokens: {found.loss:.3f} ({found.low:.3f} to {found.high:.3f}) nats/token\n"
+        f"  from {len(curve)} points up to {format_count(curve[-1][0])} tokens: "
+        f"{found.floor:.3f} + {found.scale:.4g} / tokens^{found.exponent:.3f}"
+    )
+    return OK
+
+
+def _plan(args: argparse.Namespace) -> int:
+    model, cluster = _model(args), Cluster(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"))
+    plan = make_plan(
+        model,
+        cluster,
+        sequence=_whole(args.seq_len or "2048", "--seq-len"),
+        micro_batch=_optional(args.micro_batch, "--micro-batch"),
+        micro_batches=_optional(args.accumulate, "--accumulate"),
+        recompute=args.recompute,
+        offload_activations=args.offload_activations,
+        hybrid=args.hybrid,
+        precision=args.precision,
+        optimizer=args.optimizer,
+        tokens=parse_count(args.tokens, what="--tokens") if args.tokens else None,
+        usd_per_node_hour=parse_count(args.usd_per_hour, what="--usd-per-hour") if args.usd_per_hour else None,
+    )
+    if args.svg:
+        args.svg.write_text(to_svg(roofline(plan)), encoding="utf-8")
+    if args.json:
+        print(json.dumps(plan.to_dict(), indent=2))
+    else:
+        print(render(plan))
+        print(f"\n{to_text(roofline(plan))}")
+        _print_serving(args, plan)
+        _print_search(args, plan)
+    return OK if plan.fits else DOES_NOT_FIT
+
+
+def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
+    if not args.serve:
+        return
+    if not plan.tokens:
+        raise PlanInputError("--serve needs --tokens: the loss to reach is that of the planned run")
+    served = parse_count(args.serve, what="--serve")
+    found = cheapest_with_serving(plan.model.active_parameters, plan.tokens, served)
+    planned = 6 * plan.model.active_parameters * plan.tokens + 2 * plan.model.active_parameters * served
+    print(
+        f"\nServing {format_count(served)} tokens too: {format_count(found.parameters)} parameters on "
+        f"{format_count(found.tokens)} tokens have "
+        f"the same loss and {100 * (1 - found.total_flops / planned):.0f} % fewer FLOPs, training and serving together"
+    )
+
+
+def _print_search(args: argparse.Namespace, plan: Plan) -> None:
+    if not args.search:
+        return
+    cluster = plan.cluster
+    found = list(
+        layouts(
+            plan.model,
+            cluster.accelerator,
+            Software.named(OUR_SOFTWARE),
+            gpus=cluster.gpus,
+            sequence=plan.layout.sequence,
+            global_batch=default_batch(cluster.gpus, plan.layout.sequence),
+            precision=plan.layout.precision,
+        )
+    )
+    print(f"\nBest of {len(found)} layouts that fit\n{candidates_table(best(found)[:SHOWN])}")
+    print(f"\nBest that our trainer runs\n{candidates_table(best(item for item in found if item.realisable)[:SHOWN])}")
+    print(f"\nNone is both faster and smaller than\n{candidates_table(pareto(found)[:SHOWN])}")
+
+
+def _minimum(args: argparse.Namespace) -> int:
+    model, sequence = _model(args), _whole(args.seq_len or "2048", "--seq-len")
+    names = [args.instance] if args.instance else trainable_types()
+    found = {name: minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence) for name in names}
+    counts = {
+        name: item.layout.gpus // Cluster(instance_type=name, nodes=1).gpus if item else None
+        for name, item in found.items()
+    }
+    if args.json:
+        print(json.dumps(counts, indent=2))
+        return OK
+    print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, block inputs offloaded")
+    for name, item in found.items():
+        if item is None:
+            print(f"  {name:24s}   none: one block and the logits of one sequence are too large")
+            continue
+        gb = f"{item.memory.peak_gb:6.1f} of {item.memory.capacity_gb:6.1f} GB per GPU"
+        print(f"  {name:24s} {counts[name]:3d} nodes  {gb}")
+    return OK
+
+
+def _shop(args: argparse.Namespace) -> int:
+    budget = parse_count(args.budget, what="--budget") if args.budget else None
+    deadline_s = parse_duration(args.deadline, what="--deadline") if args.deadline else 30 * DAY_S
+    sequence = _whole(args.seq_len or "2048", "--seq-len")
+    software = Software.named(OUR_SOFTWARE)
+    if args.model:
+        model = _model(args)
+        tokens = parse_count(args.tokens, what="--tokens") if args.tokens else 20.0 * model.active_parameters
+        offers = cheapest_cluster(
+            model, software, tokens=tokens, sequence=sequence, deadline_s=deadline_s, budget_usd=budget
+        )
+    elif budget is None:
+        raise PlanInputError("--deadline alone says little: give --model, or --budget too")
+    else:
+        offers = largest_model(software, budget_usd=budget, deadline_s=deadline_s, sequence=sequence)
+    if not offers:
+        print("no cluster of up to 64 machines does it: give more time or money, fewer tokens or a smaller model")
+        return DOES_NOT_FIT
+    if args.json:
+        print(json.dumps([item.to_dict() for item in offers], indent=2))
+        return OK
+    print(offers_table(offers[:SHOWN]))
+    print("EC2 on-demand based, us-east-1; 20 tokens per parameter unless --tokens is given")
+    return OK
+
+
+# ---- input -----------------------------------------------------------------------------------------------
+
+
+def _take_files(args: argparse.Namespace) -> None:
+    """Fill what the flags leave open from cluster.yaml and run.yaml."""
+    if args.file:
+        groups = _mapping(args.file).get("cluster", {}).get("instance_groups", [])
+        compute = next((group for group in groups if group.get("role") == "compute"), None)
+        if compute is None:
+            raise PlanInputError(
+                f"{args.file} has no instance group with role: compute; `podwright check {args.file}` says more"
+            )
+        args.instance = args.instance or str(compute["instance_type"])
+        args.nodes = args.nodes or str(compute["count"])
+    if args.run:
+        _take_run(args, _mapping(args.run))
+
+
+def _take_run(args: argparse.Namespace, options: dict[str, Any]) -> None:
+    args.seq_len = args.seq_len or _text(options.get("max_context_width"))
+    args.micro_batch = args.micro_batch or _text(options.get("train_batch_size"))
+    args.accumulate = args.accumulate or "1"
+    if "activation_checkpointing" in options and not args.recompute:
+        args.recompute = "full" if options["activation_checkpointing"] else "none"
+    args.offload_activations = args.offload_activations or bool(options.get("offload_activations"))
+    args.hybrid = args.hybrid or options.get("sharding_strategy") == "hybrid"
+    args.model = args.model or options.get("preset")
+    args.shape = options
+
+
+def _model(args: argparse.Namespace) -> Model:
+    """The model named, with the dimensions that a run's options change."""
+    options = getattr(args, "shape", {})
+    if not args.model and "hidden_width" not in options:
+        raise UnknownModelError("")
+    model = Model.of(args.model) if args.model else None
+    names = {
+        "hidden_width": "hidden",
+        "num_layers": "layers",
+        "num_heads": "heads",
+        "num_key_value_heads": "kv_heads",
+        "intermediate_size": "ffn",
+        "vocab_size": "vocab",
+        "tie_word_embeddings": "tied",
+    }
+    given = {ours: options[theirs] for theirs, ours in names.items() if options.get(theirs) is not None}
+    if model is None:
+        missing = [theirs for theirs, ours in names.items() if ours not in given and ours not in ("tied", "kv_heads")]
+        if missing:
+            raise PlanInputError(f"{args.run} says neither preset nor {', '.join(missing)}")
+        return Model(
+            name=args.run.stem, head_dim=given["hidden"] // given["heads"], **{"kv_heads": given["heads"], **given}
+        )
+    changed = replace(model, **given)
+    return replace(changed, head_dim=changed.hidden // changed.heads) if {"hidden", "heads"} & given.keys() else changed
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise PlanInputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise PlanInputError(f"{path} must hold `key: value` lines, not {type(content).__name__}")
+    return content
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _optional(text: str | None, what: str) -> int | None:
+    return None if text is None else _whole(text, what)
+
+
+def _whole(text: str, what: str) -> int:
+    number = parse_count(text, what=what)
+    if number != int(number):
+        raise UnitError(f"{what}: {text!r} must be a whole number")
+    return int(number)

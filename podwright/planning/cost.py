@@ -1,0 +1,101 @@
+"""Days, dollars and energy of a run, with the failures that a cluster of that size has."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from podwright.planning.cluster import Cluster, usd_per_hour
+from podwright.planning.units import GB, HOUR_S
+
+# 419 unexpected interruptions in 54 days on 16,384 H100: https://arxiv.org/abs/2407.21783, section 3.3.4.
+GPU_HOURS_BETWEEN_FAILURES = 54 * 24 * 16_384 / 419
+# AWS list prices in us-east-1, recalled in November 2026: check aws.amazon.com/fsx/lustre/pricing and
+# aws.amazon.com/vpc/pricing.
+LUSTRE_USD_PER_GIB_MONTH = 0.145  # PERSISTENT_2 SSD at 125 MB/s per TiB
+LUSTRE_GIB = 1200
+NAT_USD_PER_HOUR = 0.045
+NAT_USD_PER_GB = 0.045
+CONTROLLER = "ml.m5.xlarge"
+MONTH_H = 730.0
+# Power outside the accelerators (host, network, cooling) over the accelerators' own: DGX H100 takes 10.2 kW for 8 x
+# 0.7 kW.
+MACHINE_POWER_FACTOR = 1.6
+AVERAGE_ACCELERATOR_LOAD = 0.85
+LUSTRE_WRITE_GB_S = 1.2  # a small file system; checkpoints are written by all nodes together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """How often a run stops, and how often it should save."""
+
+    hours_between: float
+    checkpoint_s: float
+    restart_s: float
+    interval_s: float
+    goodput: float  # share of time that makes progress which is kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """``usd`` by item; empty where the price of the machines is not public."""
+
+    hours: float
+    failures: Failures
+    usd: dict[str, float]
+    kwh: float
+    price_note: str
+
+    @property
+    def total_usd(self) -> float | None:
+        """All items, None if the machines have no public price."""
+        return sum(self.usd.values()) if self.usd else None
+
+
+def failures(gpus: int, *, parameters: float, restart_s: float = 600.0, checkpoint_s: float | None = None) -> Failures:
+    """Mean time between failures of ``gpus`` accelerators and the best checkpoint interval.
+
+    Young and Daly: ``interval = sqrt(2 c M)`` for a checkpoint that takes ``c`` and a failure every ``M`` seconds;
+    lost on average are ``c / interval`` for saving and ``(interval / 2 + restart) / M`` for repeating and restarting.
+    A checkpoint holds weights and two moments in fp32: 12 bytes per parameter.
+    """
+    between_s = GPU_HOURS_BETWEEN_FAILURES / gpus * HOUR_S
+    saving_s = checkpoint_s if checkpoint_s is not None else max(2.0, 12 * parameters / GB / LUSTRE_WRITE_GB_S)
+    interval_s = max(saving_s, math.sqrt(2 * saving_s * between_s))
+    lost = saving_s / interval_s + (interval_s / 2 + restart_s) / between_s
+    return Failures(
+        hours_between=between_s / HOUR_S,
+        checkpoint_s=saving_s,
+        restart_s=restart_s,
+        interval_s=interval_s,
+        goodput=max(0.05, 1 - lost),
+    )
+
+
+def cost(
+    cluster: Cluster,
+    *,
+    seconds: float,
+    parameters: float,
+    usd_per_node_hour: float | None = None,
+    dataset_gb: float = 0.0,
+) -> Cost:
+    """Cost of ``seconds`` of undisturbed training: stretched by failures, with storage, network and the controller.
+
+    ``usd_per_node_hour`` replaces EC2's on-demand price: a capacity block's or a training plan's, which AWS quotes
+    when it is bought.
+    """
+    stops = failures(cluster.gpus, parameters=parameters)
+    hours = seconds / HOUR_S / stops.goodput
+    machines = usd_per_node_hour * cluster.nodes if usd_per_node_hour else cluster.usd_per_hour
+    note = "as given" if usd_per_node_hour else "EC2 on-demand, us-east-1: HyperPod's own price is not public"
+    usd = {}
+    if machines:
+        usd = {
+            "accelerated machines": machines * hours,
+            "controller": (usd_per_hour(CONTROLLER) or 0.0) * hours,
+            "Lustre": LUSTRE_GIB * LUSTRE_USD_PER_GIB_MONTH * hours / MONTH_H,
+            "NAT gateway": NAT_USD_PER_HOUR * hours + NAT_USD_PER_GB * dataset_gb,
+        }
+    watts = cluster.gpus * cluster.accelerator.watts * AVERAGE_ACCELERATOR_LOAD * MACHINE_POWER_FACTOR
+    return Cost(hours=hours, failures=stops, usd=usd, kwh=watts * hours / 1000, price_note=note)

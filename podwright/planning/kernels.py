@@ -1,0 +1,141 @@
+"""How long one accelerator computes and talks: products, attention, memory traffic, collectives. Times in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright.planning.accelerator import Accelerator
+from podwright.planning.calibration import Calibration
+from podwright.planning.layout import Precision
+
+TILE_ROWS, TILE_COLUMNS = 128, 256  # of the products of cuBLAS and CUTLASS on large inputs
+_ACTIVATION_BYTES = {"bf16": 2.0, "fp32": 4.0, "fp8": 1.0, "fp4": 0.5}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """One accelerator, seen through the calibrated constants."""
+
+    accelerator: Accelerator
+    calibration: Calibration
+    precision: Precision
+
+    @property
+    def sustained_flops(self) -> float:
+        """FLOP/s of an endless, perfectly shaped product: the roof."""
+        device = self.accelerator
+        share = self.calibration("matrix", device.generation, self.precision, device.name)
+        return device.peak_flops(self.precision) * share
+
+    @property
+    def memory_bytes_s(self) -> float:
+        """Bytes per second that streaming kernels reach."""
+        return self.accelerator.memory_tb_s * 1e12 * self.calibration("memory_bandwidth")
+
+    def product(self, rows: float, columns: float, depth: float, *, groups: float = 1) -> float:
+        """``groups`` products ``(rows, depth) x (depth, columns)``: the slower of arithmetic and memory traffic.
+
+        A product of few tiles leaves multiprocessors idle (half a wave on average); a shallow one pays for filling
+        its pipeline; widths that are no multiple of 64 elements cannot be loaded at full width.
+        """
+        if rows <= 0 or columns <= 0 or depth <= 0 or groups <= 0:
+            return 0.0
+        tiles = groups * max(1.0, rows / TILE_ROWS) * max(1.0, columns / TILE_COLUMNS)
+        filled = min(1.0, rows / TILE_ROWS) * min(1.0, columns / TILE_COLUMNS)
+        waves = tiles / self.accelerator.multiprocessors
+        efficiency = (
+            filled
+            * waves
+            / (waves + self.calibration("idle_waves"))
+            * depth
+            / (depth + self.calibration("depth_latency"))
+        )
+        efficiency *= min(_alignment(columns), _alignment(depth))
+        arithmetic = 2.0 * rows * columns * depth * groups / (self.sustained_flops * efficiency)
+        element = _ACTIVATION_BYTES[self.precision]
+        traffic = groups * (element * (rows * depth + depth * columns) + 2.0 * rows * columns) / self.memory_bytes_s
+        return max(arithmetic, traffic)
+
+    def product_and_gradients(
+        self, rows: float, columns: float, depth: float, *, groups: float = 1, frozen: bool = False
+    ) -> tuple[float, float]:
+        """Forward and backward of a linear layer; a frozen one has no gradient of its weights."""
+        forward = self.product(rows, columns, depth, groups=groups)
+        backward = self.product(rows, depth, columns, groups=groups)
+        if not frozen:
+            backward += self.product(columns, depth, rows, groups=groups)
+        return forward, backward
+
+    def fused_attention(self, flops: float, *, sequence: float, head_dim: int, share: float) -> tuple[float, float]:
+        """Forward and backward of flash attention, whose backward does 2.5 times the work (arXiv:2307.08691)."""
+        peak = self.accelerator.peak_flops("bf16")
+        efficiency = self.calibration("attention", self.accelerator.generation, self.accelerator.name) * share
+        efficiency *= (
+            sequence / (sequence + self.calibration("attention_ramp")) * min(1.0, head_dim / (head_dim + 24) * 1.19)
+        )
+        return flops / (peak * efficiency), 2.5 * flops / (peak * efficiency * 0.9)
+
+    def plain_attention(self, *, batch_heads: float, sequence: float, head_dim: int) -> tuple[float, float]:
+        """Forward and backward where all ``s * s`` scores are written.
+
+        Two batched products and the traffic of softmax and dropout.
+        """
+        scores = batch_heads * sequence * sequence
+        share = 1.0 if head_dim % 8 == 0 else self.calibration("unaligned_heads")
+        products = 4.0 * scores * head_dim / (self.sustained_flops * 0.6 * share)
+        traffic = self.calibration("score_bytes") * scores / self.memory_bytes_s
+        return products + traffic, 2 * (products + traffic)
+
+    def stream(self, size: float) -> float:
+        """Reading and writing ``size`` bytes altogether."""
+        return size / self.memory_bytes_s
+
+    # ---- communication ---------------------------------------------------------------------------
+
+    def bandwidth(self, ranks: int, *, stride: int = 1) -> float:
+        """Bus bandwidth in bytes per second of a group of ``ranks``, each ``stride`` accelerators from the next."""
+        device = self.accelerator
+        near = max(1, min(ranks, device.link_domain // stride))
+        if ranks <= near:
+            return device.link_gb_s * 1e9
+        return min(device.link_gb_s, near * device.nic_gb_s * self.calibration("network")) * 1e9
+
+    def latency(self, ranks: int, *, stride: int = 1) -> float:
+        """Seconds a collective takes whatever its size."""
+        near = self.accelerator.link_domain // stride >= ranks
+        return 2e-5 if near else self.accelerator.latency_us * 1e-6
+
+    def gather(self, size: float, ranks: int, *, stride: int = 1) -> float:
+        """All-gather or reduce-scatter of ``size`` bytes in total; an all-reduce takes two."""
+        if ranks <= 1:
+            return 0.0
+        return self.latency(ranks, stride=stride) + size * (ranks - 1) / ranks / self.bandwidth(ranks, stride=stride)
+
+    def dispatch(self, token_bytes: float, copies: int, ranks: int, *, stride: int = 1) -> float:
+        """Every rank sends each token (``token_bytes`` in all) to ``copies`` experts on any of ``ranks``.
+
+        To a machine it goes but once.
+        """
+        if ranks <= 1:
+            return 0.0
+        near = max(1, min(ranks, self.accelerator.link_domain // stride))
+        machines = ranks / near
+        time = token_bytes * copies * (near - 1) / near / (self.accelerator.link_gb_s * 1e9)
+        if machines > 1:
+            reached = machines * (1 - (1 - 1 / machines) ** copies) * (1 - 1 / machines)
+            time = max(time, token_bytes * reached / (self.accelerator.nic_gb_s * 1e9 * self.calibration("all_to_all")))
+        return time + self.latency(ranks, stride=stride) / 4
+
+
+def _alignment(width: float) -> float:
+    """Share of full speed at a width that is a multiple of only 32, 16, 8 … elements.
+
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
+    """
+    whole = round(width)
+    if whole % 64 == 0 or whole != width:
+        return 1.0
+    for multiple, share in ((32, 0.85), (16, 0.8), (8, 0.72)):
+        if whole % multiple == 0:
+            return share
+    return 0.4

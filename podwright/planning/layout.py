@@ -1,0 +1,128 @@
+"""How a run is spread over accelerators, and which spreads are impossible."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from podwright.planning.model import Model
+from podwright.planning.software import Sharding
+
+Recompute = Literal["none", "selective", "mlp", "full"]
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
+Precision = Literal["bf16", "fp8", "fp4", "fp32"]
+Optimizer = Literal["adamw", "muon", "adamw_8bit"]
+Training = Literal["full", "lora", "qlora"]
+_DEGREES = (
+    "gpus",
+    "micro_batch",
+    "sequence",
+    "micro_batches",
+    "tensor",
+    "pipeline",
+    "virtual_stages",
+    "context",
+    "expert",
+)
+
+
+class LayoutError(ValueError):
+    """The layout is impossible; the message lists every reason and what would be possible."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Degrees of parallelism and what else decides memory and speed.
+
+    ``gpus = tensor * pipeline * context * data``; experts are spread over ``expert`` of the ``context * data`` ranks.
+    ``shards`` is the number of ranks that states are sharded over: all of them (FSDP), or those of one machine (HSDP).
+    ``micro_batches`` are those of one step and rank, ``micro_batch`` the sequences in each. ``recompute`` follows
+    Megatron: ``selective`` repeats only the core of attention, ``mlp`` the MLP or the experts.
+    """
+
+    gpus: int
+    micro_batch: int
+    sequence: int
+    micro_batches: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    virtual_stages: int = 1
+    context: int = 1
+    expert: int = 1
+    sharding: Sharding = "full"
+    shards: int = 0  # 0: all data-parallel ranks
+    recompute: Recompute = "none"
+    precision: Precision = "bf16"
+    training: Training = "full"
+    optimizer: Optimizer = "adamw"
+    offload_activations: bool = False
+    offload_optimizer: bool = False
+    chunked_loss: bool = False
+
+    @cached_property
+    def data(self) -> int:
+        """Data-parallel ranks: accelerators that hold different sequences."""
+        return self.gpus // (self.tensor * self.pipeline * self.context)
+
+    @cached_property
+    def sharding_ranks(self) -> int:
+        """Ranks that share the states of the parameters which are not experts."""
+        return self.shards or self.data * self.context
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Tokens that one rank sees at a time: ``b * s / context``."""
+        return self.micro_batch * self.sequence // self.context
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences per optimizer step."""
+        return self.micro_batch * self.micro_batches * self.data
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens per optimizer step, all ranks together."""
+        return self.global_batch * self.sequence
+
+
+def check(layout: Layout, model: Model) -> None:
+    """Refuse what cannot run.
+
+    Raises:
+        LayoutError: every reason, each with the values that are possible.
+    """
+    problems = list(_problems(layout, model))
+    if problems:
+        raise LayoutError("\n".join(problems))
+
+
+def _problems(layout: Layout, model: Model) -> Iterator[str]:
+    for name in _DEGREES:
+        if getattr(layout, name) < 1:
+            yield f"{name} is {getattr(layout, name)}: must be at least 1"
+            return
+    gpus, product = layout.gpus, layout.tensor * layout.pipeline * layout.context
+    if gpus % product:
+        degrees = f"tensor {layout.tensor} x pipeline {layout.pipeline} x context {layout.context} = {product}"
+        near = f"{max(product, gpus // product * product)} or {(gpus // product + 1) * product}"
+        yield f"{gpus} accelerators cannot be divided by {degrees}: use {near} accelerators"
+        return
+    if model.heads % layout.tensor:
+        possible = _divisors(model.heads)
+        yield f"{model.heads} attention heads cannot be divided by tensor {layout.tensor}: use one of {possible}"
+    if layout.pipeline * layout.virtual_stages > model.layers:
+        stages = f"{layout.pipeline} pipeline stages of {layout.virtual_stages} parts"
+        yield f"{model.layers} layers cannot fill {stages}: use at most {model.layers} parts together"
+    if layout.expert > 1 and not model.experts:
+        yield f"expert is {layout.expert}, but {model.name} has no experts: leave it at 1"
+    elif model.experts and model.experts % layout.expert:
+        possible = _divisors(model.experts)
+        yield f"{model.experts} experts cannot be divided by expert {layout.expert}: use one of {possible}"
+    if layout.sequence % layout.context:
+        yield f"sequence length {layout.sequence} cannot be divided by context {layout.context}"
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(divisor) for divisor in range(1, number + 1) if number % divisor == 0)

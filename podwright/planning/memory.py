@@ -1,0 +1,319 @@
+"""What lies in an accelerator's memory at the peak of a step, item by item, in 1e9 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+from podwright.planning.accelerator import Accelerator
+from podwright.planning.calibration import Calibration, calibration
+from podwright.planning.layout import RECOMPUTES, Layout, Recompute
+from podwright.planning.model import Model
+from podwright.planning.software import SHARDINGS, Software
+from podwright.planning.units import GB
+
+NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
+EIGHT_BIT_BYTES = 2 + 2 * 4 / 256  # two moments of a byte, a scale in fp32 per block of 256 (arXiv:2110.02861)
+LORA_RANK = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """GB per accelerator. ``headroom_gb`` is what is left of ``capacity_gb``; below zero the run ends out of memory."""
+
+    capacity_gb: float
+    parameters: float
+    gradients: float
+    master_weights: float
+    optimizer: float
+    gathered_parameters: float
+    activations: float
+    logits: float
+    communication_and_context: float
+    fragmentation: float
+
+    @property
+    def peak_gb(self) -> float:
+        """All items together."""
+        return sum(self.items().values())
+
+    @property
+    def headroom_gb(self) -> float:
+        """Capacity less peak."""
+        return self.capacity_gb - self.peak_gb
+
+    @property
+    def fits(self) -> bool:
+        """Whether the peak stays inside the capacity."""
+        return self.headroom_gb >= 0
+
+    def items(self) -> dict[str, float]:
+        """The items by name."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "capacity_gb"}
+
+
+def memory(
+    model: Model,
+    layout: Layout,
+    accelerator: Accelerator,
+    software: Software,
+    *,
+    constants: Calibration | None = None,
+) -> Memory:
+    """Memory of the fullest accelerator: the first pipeline stage, which keeps most micro-batches in flight.
+
+    States (arXiv:1910.02054): bytes per parameter times the parameters of a tensor and pipeline slice, over the ranks
+    that shard them. Activations (arXiv:2205.05198): what each block keeps for its backward pass, times blocks and
+    micro-batches in flight.
+    """
+    return _Sizing(model, layout, accelerator, software, constants or calibration()).memory()
+
+
+def largest_micro_batch(
+    model: Model, layout: Layout, accelerator: Accelerator, software: Software, *, at_most: int = 4096
+) -> int:
+    """The largest micro-batch that fits, 0 if not even one sequence does; found by doubling and halving."""
+
+    def fits(micro_batch: int) -> bool:
+        return memory(model, replace(layout, micro_batch=micro_batch), accelerator, software).fits
+
+    if not fits(1):
+        return 0
+    low = 1
+    while low < at_most and fits(low * 2):
+        low *= 2
+    step = low // 2
+    while step:
+        if low + step <= at_most and fits(low + step):
+            low += step
+        step //= 2
+    return min(low, at_most)
+
+
+def least_recomputation(
+    model: Model,
+    layout: Layout,
+    accelerator: Accelerator,
+    software: Software,
+    *,
+    choices: Sequence[Recompute] = RECOMPUTES,
+) -> Layout:
+    """The layout with the least recomputation of ``choices`` that fits; with full recomputation if none does."""
+    for recompute in choices:
+        candidate = replace(layout, recompute=recompute)
+        if memory(model, candidate, accelerator, software).fits:
+            return candidate
+    return replace(layout, recompute="full")
+
+
+class _Sizing:
+    def __init__(
+        self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
+    ) -> None:
+        self.model, self.layout, self.accelerator, self.software, self.constants = (
+            model,
+            layout,
+            accelerator,
+            software,
+            constants,
+        )
+        self.tokens = layout.tokens_per_micro_batch
+        # With sequence parallelism the parts outside attention and MLP are split like those inside.
+        self.split = layout.tensor if software.sequence_parallel else 1
+
+    def memory(self) -> Memory:
+        states = self._states()
+        dynamic = {
+            "gathered_parameters": self._gathered(),
+            "activations": self._activations(),
+            "logits": self._logits(),
+        }
+        total = sum(states.values()) + sum(dynamic.values())
+        context = self.software.reserve_gb if self.software.counts_context else 0.3
+        return Memory(
+            capacity_gb=self.accelerator.memory_gb
+            - (0.0 if self.software.counts_context else self.constants("context_gb")),
+            **{name: size / GB for name, size in states.items()},
+            **{name: size / GB for name, size in dynamic.items()},
+            communication_and_context=context,
+            fragmentation=total / GB * self._fragmentation(),
+        )
+
+    def _fragmentation(self) -> float:
+        """What the allocator keeps unused shows only where memory is read from the device."""
+        reading = "device" if self.software.counts_context else "allocator"
+        return self.constants("fragmentation", reading, self.software.name)
+
+    # ---- states ------------------------------------------------------------------------------------
+
+    def _states(self) -> dict[str, float]:
+        software, layout = self.software, self.layout
+        if layout.training != "full":
+            return self._adapter_states()
+        optimizer, master = software.optimizer_bytes * self._moments(), software.master_bytes
+        if layout.offload_optimizer:
+            optimizer = master = 0.0
+        level = SHARDINGS.index(layout.sharding)
+        return {
+            "parameters": self._sharded(software.weight_bytes, sharded=level >= SHARDINGS.index("full")),
+            "gradients": self._sharded(software.gradient_bytes, sharded=level >= SHARDINGS.index("gradients")),
+            "master_weights": self._sharded(master, sharded=level >= SHARDINGS.index("optimizer")),
+            "optimizer": self._sharded(optimizer, sharded=level >= SHARDINGS.index("optimizer")),
+        }
+
+    def _moments(self) -> float:
+        """Optimizer states over AdamW's two: Muon has one for blocks' matrices, 8-bit AdamW a byte for each."""
+        if self.layout.optimizer == "adamw_8bit":
+            return EIGHT_BIT_BYTES / self.software.optimizer_bytes
+        matrices = self.model.block_matrices / self.model.parameters
+        return 1 - matrices / 2 if self.layout.optimizer == "muon" else 1.0
+
+    def _adapter_states(self) -> dict[str, float]:
+        """Frozen weights, in 4 bits for QLoRA (the embedding stays), and small adapters."""
+        model = self.model
+        shard = self.layout.tensor * self.layout.pipeline
+        if self.layout.sharding == "full":
+            shard *= self.layout.sharding_ranks
+        quantised = model.parameters - model.embedding - model.vectors if self.layout.training == "qlora" else 0
+        weights = (model.parameters - quantised) * 2.0 + quantised * NF4_BYTES
+        adapters = 4 * LORA_RANK * model.hidden * model.attention_blocks / self.layout.pipeline
+        return {
+            "parameters": weights / shard,
+            "gradients": 2.0 * adapters,
+            "master_weights": 0.0,
+            "optimizer": 4.0 * adapters,
+        }
+
+    def _sharded(self, width: float, *, sharded: bool) -> float:
+        dense, experts = self._local_parameters()
+        ranks = self.layout.sharding_ranks
+        if not sharded:
+            return width * (dense + experts)
+        return width * (dense / ranks + experts / max(1, ranks // self.layout.expert))
+
+    def _local_parameters(self) -> tuple[float, float]:
+        """Parameters of this rank's slice before data-parallel sharding: those of experts apart."""
+        model, layout = self.model, self.layout
+        share = min(1.0, -(-model.layers // layout.pipeline) / model.layers) if layout.pipeline > 1 else 1.0
+        dense = (model.block_matrices - model.expert_parameters) * share / layout.tensor + model.vectors * share
+        ends = 1 if layout.pipeline > 1 or model.tied else 2
+        dense += ends * model.embedding / layout.tensor
+        return dense, model.expert_parameters * share / layout.expert
+
+    def _gathered(self) -> float:
+        """Full sharding keeps two blocks whole, and the embedding or head.
+
+        Their gradients are whole before they are scattered.
+        """
+        layout, model = self.layout, self.model
+        if layout.training != "full" or layout.sharding not in ("full", "gradients") or layout.sharding_ranks == 1:
+            return 0.0
+        block = model.block_matrices - model.expert_parameters * (1 - 1 / layout.expert)
+        if layout.sharding == "gradients":
+            return 2.0 * (block + 2 * model.embedding) / layout.tensor
+        block /= max(1, model.layers)
+        return (3 * 2.0 * block + 2 * 2.0 * model.embedding) / layout.tensor
+
+    # ---- activations -------------------------------------------------------------------------------
+
+    def _activations(self) -> float:
+        layout, model = self.layout, self.model
+        kept = sum(count * self._kept(kind) for kind, count in self._kinds().items()) / layout.pipeline
+        kept *= self.constants("kept", self.software.name)
+        working = max(self._whole(kind) for kind, count in self._kinds().items() if count)
+        if layout.offload_activations:
+            kept = 2.0 * self._kept_input()
+        if layout.recompute == "none":
+            working /= 2  # only gradients come on top of what is kept
+        total = self.tokens * (kept * self._in_flight() + working * self.constants("working_set"))
+        repeated = layout.recompute in ("full", "selective")
+        blocks_with_scores = 0.0 if repeated else model.attention_blocks / layout.pipeline * self._in_flight()
+        return total + self._scores() * (blocks_with_scores + 1)
+
+    def _kinds(self) -> dict[str, int]:
+        model = self.model
+        return {
+            "attention": model.attention_blocks,
+            "mlp": model.mlp_blocks,
+            "mamba": model.mamba_layers,
+            "experts": model.expert_blocks,
+        }
+
+    def _in_flight(self) -> float:
+        """Micro-batches the first stage keeps.
+
+        1F1B as many as stages, interleaving a little more (arXiv:2104.04473).
+        """
+        layout = self.layout
+        if layout.pipeline == 1:
+            return 1.0
+        extra = (layout.pipeline - 1) / layout.virtual_stages if layout.virtual_stages > 1 else 0.0
+        return min(float(layout.micro_batches), layout.pipeline + extra)
+
+    def _kept(self, kind: str) -> float:
+        """Bytes per token that a part keeps for its backward pass."""
+        recompute = self.layout.recompute
+        half_input = self._kept_input() / 2 if not self.model.hybrid else self._kept_input()
+        if recompute == "full" or (recompute == "mlp" and kind in ("mlp", "experts")):
+            return half_input
+        if recompute == "selective":
+            return self._whole(kind) * self.constants("selective_kept", self.software.name)
+        return self._whole(kind)
+
+    def _kept_input(self) -> float:
+        return 2.0 * self.model.hidden / self.split
+
+    def _whole(self, kind: str) -> float:
+        """Bytes per token of a part's activations.
+
+        Linear inputs in the products' precision, the rest in bf16, eager norms in fp32.
+        """
+        model, layout = self.model, self.layout
+        fused = self.software.compiled
+        linear = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0, "fp32": 4.0}[layout.precision]
+        norms = (
+            (2.0 + linear if fused else self.constants("norm_bytes", self.software.name)) * model.hidden / self.split
+        )
+        quantised = 4.0 if layout.training == "qlora" else 0.0
+        if kind == "attention":
+            heads = (model.heads + 2 * model.kv_heads) * model.head_dim
+            width = model.heads * (model.value_dim or model.head_dim)
+            own = 2.0 * heads + (2.0 + (linear if layout.precision in ("fp8", "fp4") else 0)) * width
+            if self.constants("rotated_copies", self.software.name):
+                own += 2.0 * 3 * width
+            return norms * model.norm_vectors_kept + own / layout.tensor + quantised * (model.hidden + width)
+        if kind == "mamba":
+            return norms + (8.0 if fused else 12.0) * model.mamba_inner / layout.tensor
+        if kind == "mlp":
+            return (
+                norms * model.norm_vectors_kept
+                + self._ffn(model.ffn, linear) / layout.tensor
+                + quantised * (model.hidden + model.ffn)
+            )
+        routed = model.experts_per_token * (
+            linear * (model.latent or model.hidden) + self._ffn(model.expert_ffn, linear)
+        )
+        return norms + (routed + self._ffn(model.shared_ffn, linear)) / layout.tensor
+
+    def _ffn(self, width: int, linear: float) -> float:
+        """Inputs of the activation function (two if gated) and its output."""
+        model = self.model
+        if self.software.compiled:
+            return (2.0 * (model.matrices_of_mlp - 1) + linear) * width
+        return (8.0 if model.gated else 4.0) * width
+
+    def _scores(self) -> float:
+        """Attention that writes its scores keeps softmax, mask and dropout: 5 bytes each, per block."""
+        if self.software.flash_attention:
+            return 0.0
+        layout = self.layout
+        return 5.0 * layout.micro_batch * self.model.heads * layout.sequence**2 / layout.tensor / layout.context
+
+    def _logits(self) -> float:
+        """Logits in bf16 and their probabilities and gradients in fp32; only the last pipeline stage has them."""
+        layout = self.layout
+        if layout.pipeline > 1:
+            return 0.0
+        width = self.constants("logit_bytes", self.software.name)
+        tokens = self.tokens / 8 if layout.chunked_loss else self.tokens
+        return width * tokens * self.model.vocab / layout.tensor

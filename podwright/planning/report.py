@@ -1,0 +1,135 @@
+"""A plan in words and bars, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from podwright.planning.cost import Cost
+from podwright.planning.plan import Plan
+from podwright.planning.scaling import EPOCH
+from podwright.planning.search import Candidate, Offer
+from podwright.planning.units import format_count, format_duration
+
+BAR_WIDTH = 60
+_FILLS = "█▓▒░▚▞▤▥▧▨"
+
+
+def render(plan: Plan) -> str:
+    """All sections of a plan."""
+    sections = [_heading(plan), _memory(plan), _speed(plan)]
+    if plan.cost and plan.tokens:
+        sections += [_time_and_cost(plan.tokens, plan.cost), _loss(plan)]
+    sections.append(_realise(plan))
+    return "\n\n".join(sections)
+
+
+def memory_bar(items: Mapping[str, float], capacity_gb: float) -> str:
+    """A stacked bar of the items over the capacity, with its legend."""
+    scale = BAR_WIDTH / max(capacity_gb, sum(items.values()))
+    shown = [(name, size) for name, size in items.items() if size * scale >= 0.5 or size >= 0.01]  # noqa: PLR2004
+    bar = "".join(_FILLS[index % len(_FILLS)] * round(size * scale) for index, (_, size) in enumerate(shown))
+    limit = round(capacity_gb * scale)
+    bar = bar.ljust(BAR_WIDTH, "·")
+    legend = "\n".join(
+        f"  {_FILLS[index % len(_FILLS)]} {name.replace('_', ' '):28s} {size:8.2f} GB"
+        for index, (name, size) in enumerate(shown)
+    )
+    return f"  {bar[:limit]}|{bar[limit:]}\n{legend}"
+
+
+def candidates_table(candidates: Sequence[Candidate]) -> str:
+    """Layouts, one a line."""
+    lines = ["  tokens/s/GPU   MFU   GB/GPU  TP  PP  CP  EP  sharding   micro-batch  recompute   our trainer"]
+    for item in candidates:
+        layout = item.layout
+        sharding = f"{layout.sharding}{f'/{layout.shards}' if layout.shards else ''}"
+        lines.append(
+            f"  {item.speed.tokens_per_s_per_gpu:12,.0f}  {100 * item.speed.model_flops_utilization:4.0f}%  "
+            f"{item.memory.peak_gb:6.1f}  "
+            f"{layout.tensor:2d}  {layout.pipeline:2d}  {layout.context:2d}  {layout.expert:2d}  {sharding:9s}  "
+            f"{layout.micro_batch:4d} x {layout.micro_batches:<4d}  {layout.recompute:10s}  "
+            f"{'yes' if item.realisable else 'no'}"
+        )
+    return "\n".join(lines)
+
+
+def offers_table(offers: Sequence[Offer]) -> str:
+    """Clusters, one a line."""
+    lines = ["  model              cluster                     time       dollars  tokens/s/GPU  GB/GPU"]
+    for item in offers:
+        cluster = f"{item.cluster.nodes} x {item.cluster.instance.name}"
+        lines.append(
+            f"  {item.model.name:17s}  {cluster:26s}  {format_duration(item.cost.hours * 3600):>9s}  "
+            f"{item.cost.total_usd or 0:8,.0f}  "
+            f"{item.candidate.speed.tokens_per_s_per_gpu:12,.0f}  {item.candidate.memory.peak_gb:6.1f}"
+        )
+    return "\n".join(lines)
+
+
+def _heading(plan: Plan) -> str:
+    cluster, layout = plan.cluster, plan.layout
+    sharding = f"states over {layout.sharding_ranks} ranks" if layout.sharding == "full" else layout.sharding
+    return (
+        f"{plan.model.name}: {plan.model.parameters:,} parameters on {cluster.nodes} x {cluster.instance.name} = "
+        f"{cluster.gpus} {cluster.accelerator.name}\n"
+        f"{layout.micro_batches} x {layout.micro_batch} sequences of {layout.sequence:,} tokens per GPU and step "
+        f"({format_count(layout.tokens_per_step)} tokens a step), {layout.precision}, recompute {layout.recompute}, "
+        f"{sharding}"
+    )
+
+
+def _memory(plan: Plan) -> str:
+    needed = plan.memory
+    verdict = f"{needed.headroom_gb:.1f} GB free" if plan.fits else f"DOES NOT FIT: {plan.sentence()}"
+    largest = plan.largest_micro_batch
+    more = f"largest micro-batch that fits: {largest}" if largest else "not even one sequence fits"
+    return (
+        f"Memory per GPU: {needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB, {verdict}; {more}\n"
+        f"{memory_bar(needed.items(), needed.capacity_gb)}"
+    )
+
+
+def _speed(plan: Plan) -> str:
+    took, peak = plan.speed, plan.cluster.accelerator.peak_bf16_tflops
+    rate = f"{took.tokens_per_s_per_gpu:,.0f} tokens/s/GPU ({took.low:,.0f} to {took.high:,.0f})"
+    mfu = f"MFU {100 * took.model_flops_utilization:.1f} % (PaLM: 6 N + 12 L a d s, not causal)"
+    hfu = f"HFU {100 * took.hardware_flops_utilization:.1f} %"
+    lines = [
+        f"Speed: {rate}, {plan.tokens_per_second:,.0f} in all; a step takes {format_duration(took.step_s)}",
+        f"  {mfu}, {hfu}, of {peak:g} TFLOP/s bf16; bound by {took.bound_by}",
+    ]
+    for name, seconds in sorted(took.parts.items(), key=lambda item: -item[1]):
+        share = seconds / took.step_s
+        bar = "█" * round(40 * share)
+        lines.append(f"  {name:28s} {format_duration(seconds):>10s}  {100 * share:5.1f} %  {bar}")
+    return "\n".join(lines)
+
+
+def _time_and_cost(tokens: float, cost: Cost) -> str:
+    stops = cost.failures
+    between = f"one every {format_duration(stops.hours_between * 3600)}"
+    took = f"a checkpoint takes {format_duration(stops.checkpoint_s)}, a restart {format_duration(stops.restart_s)}"
+    lines = [
+        f"{format_count(tokens)} tokens take {format_duration(cost.hours * 3600)}, failures included",
+        f"  {between}, {100 * stops.goodput:.1f} % of the time makes progress",
+        f"  save every {format_duration(stops.interval_s)}: {took}",
+    ]
+    lines += [f"  {name:28s} {dollars:12,.0f} USD" for name, dollars in cost.usd.items()]
+    total = f"{cost.total_usd:,.0f} USD" if cost.total_usd is not None else "unknown: give --usd-per-hour"
+    lines.append(f"  together {total} ({cost.price_note}), {cost.kwh:,.0f} kWh")
+    return "\n".join(lines)
+
+
+def _loss(plan: Plan) -> str:
+    ratio = (plan.tokens or 0) / plan.model.active_parameters
+    return (
+        f"Loss about {plan.loss:.2f} +- {2 * EPOCH.standard_error:.2f} nats/token ({EPOCH.name}, MassiveText; "
+        f"another data set, another floor)\n"
+        f"  {ratio:.0f} tokens per parameter; the same FLOPs do best with "
+        f"{format_count(plan.optimal_parameters or 0)} parameters "
+        f"on {format_count(plan.optimal_tokens or 0)} tokens"
+    )
+
+
+def _realise(plan: Plan) -> str:
+    return f"To run it: podwright-train submit {' '.join(plan.flags())}\ncluster.yaml:\n{plan.settings()}".rstrip()

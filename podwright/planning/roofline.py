@@ -1,0 +1,142 @@
+"""A roofline, for terminal and browser: what an accelerator's memory and arithmetic allow, and where products lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from podwright.planning.calibration import calibration
+from podwright.planning.kernels import Kernels
+from podwright.planning.plan import Plan
+
+LOWEST, HIGHEST = 0, 4  # powers of ten of FLOPs per byte that are drawn
+WIDTH, HEIGHT = 640, 400
+MARGIN = 60
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kind of work: its FLOPs per byte of memory traffic and the FLOP/s it is predicted to reach."""
+
+    name: str
+    intensity: float
+    flops_per_s: float
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The roofs and the points below them."""
+
+    title: str
+    peak_flops: float
+    sustained_flops: float
+    bytes_per_s: float
+    points: tuple[Point, ...]
+
+    def roof(self, intensity: float) -> float:
+        """The most FLOP/s at that intensity."""
+        return min(self.sustained_flops, intensity * self.bytes_per_s)
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs per byte above which arithmetic is the limit."""
+        return self.sustained_flops / self.bytes_per_s
+
+
+def roofline(plan: Plan) -> Roofline:
+    """The linear layers of one block and the head, forward, at the plan's micro-batch."""
+    layout, model = plan.layout, plan.model
+    kernels = Kernels(accelerator=plan.cluster.accelerator, calibration=calibration(), precision=layout.precision)
+    tokens = float(layout.tokens_per_micro_batch)
+    heads = (model.heads + 2 * model.kv_heads) * model.head_dim
+    shapes = [
+        ("query, key, value", heads, model.hidden),
+        ("attention output", model.hidden, model.heads * model.head_dim),
+        ("MLP in", (model.matrices_of_mlp - 1) * model.ffn, model.hidden),
+        ("MLP out", model.hidden, model.ffn),
+        ("head", model.vocab, model.hidden),
+    ]
+    return Roofline(
+        title=f"{model.name} on {plan.cluster.accelerator.name}, {layout.precision}, {tokens:.0f} tokens",
+        peak_flops=plan.cluster.accelerator.peak_flops(layout.precision),
+        sustained_flops=kernels.sustained_flops,
+        bytes_per_s=kernels.memory_bytes_s,
+        points=tuple(_point(kernels, name, tokens, columns, depth) for name, columns, depth in shapes),
+    )
+
+
+def _point(kernels: Kernels, name: str, rows: float, columns: float, depth: float) -> Point:
+    flops = 2 * rows * columns * depth
+    traffic = 2 * (rows * depth + depth * columns + rows * columns)
+    return Point(name, flops / traffic, flops / kernels.product(rows, columns, depth))
+
+
+def to_text(chart: Roofline) -> str:
+    """The points as bars below their roof."""
+    sustained = f"sustained {chart.sustained_flops / 1e12:.0f} TFLOP/s"
+    lines = [f"Roofline: {chart.title}; {sustained}, ridge at {chart.ridge:.0f} FLOP/byte"]
+    for point in chart.points:
+        bar = "█" * round(40 * point.flops_per_s / chart.peak_flops)
+        speed = f"{point.flops_per_s / 1e12:7.1f} TFLOP/s"
+        lines.append(f"  {point.name:20s} {point.intensity:7.0f} FLOP/byte  {speed}  {bar.ljust(40, '·')}")
+    return "\n".join(lines)
+
+
+def to_svg(chart: Roofline) -> str:
+    """A picture, both axes logarithmic."""
+    return _Drawing(chart).svg()
+
+
+class _Drawing:
+    def __init__(self, chart: Roofline) -> None:
+        self.chart = chart
+        self.top = math.log10(chart.peak_flops) + 0.3
+        self.bottom = math.log10(chart.roof(10.0**LOWEST)) - 0.3
+
+    def svg(self) -> str:
+        chart = self.chart
+        low, high = 10.0**LOWEST, 10.0**HIGHEST
+        roof = [(low, chart.roof(low)), (chart.ridge, chart.sustained_flops), (high, chart.sustained_flops)]
+        peak = [(low, chart.peak_flops), (high, chart.peak_flops)]
+        box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11"'
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
+            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+            _text(WIDTH / 2, 20, chart.title, anchor="middle"),
+            self._line(roof, "#1f4e79", 2),
+            self._line(peak, "#999999", 1),
+            _text(self._x(low) + 4, self._y(chart.peak_flops) - 4, f"peak {chart.peak_flops / 1e12:.0f} TFLOP/s"),
+            _text(WIDTH / 2, HEIGHT - 12, "FLOPs per byte of memory traffic", anchor="middle"),
+        ]
+        parts += [
+            _text(self._x(10.0**power), HEIGHT - MARGIN + 16, str(10**power), anchor="middle")
+            for power in range(LOWEST, HIGHEST + 1)
+        ]
+        for index, point in enumerate(chart.points):
+            parts += self._point(index, point)
+        return "\n".join([*parts, "</svg>", ""])
+
+    def _point(self, index: int, point: Point) -> list[str]:
+        across = self._x(min(max(point.intensity, 10.0**LOWEST), 10.0**HIGHEST))
+        label = f"{index + 1}: {point.name}, {point.flops_per_s / 1e12:.0f} TFLOP/s at {point.intensity:.0f} FLOP/byte"
+        return [
+            f'<circle cx="{across:.1f}" cy="{self._y(point.flops_per_s):.1f}" r="4" fill="#c0504d"/>',
+            _text(across - 3, self._y(point.flops_per_s) + 16 + 9 * (index % 3), str(index + 1)),
+            _text(WIDTH / 2, HEIGHT - MARGIN - 14 * (index + 1), label),
+        ]
+
+    def _line(self, points: Sequence[tuple[float, float]], colour: str, width: int) -> str:
+        path = " ".join(f"{self._x(intensity):.1f},{self._y(flops):.1f}" for intensity, flops in points)
+        return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+
+    def _x(self, intensity: float) -> float:
+        return MARGIN + (math.log10(intensity) - LOWEST) / (HIGHEST - LOWEST) * (WIDTH - 2 * MARGIN)
+
+    def _y(self, flops: float) -> float:
+        return HEIGHT - MARGIN - (math.log10(flops) - self.bottom) / (self.top - self.bottom) * (HEIGHT - 2 * MARGIN)
+
+
+def _text(across: float, up: float, words: str, *, anchor: str = "start") -> str:
+    return f'<text x="{across:.1f}" y="{up:.1f}" text-anchor="{anchor}">{escape(words)}</text>'

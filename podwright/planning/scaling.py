@@ -1,0 +1,199 @@
+"""How loss follows from parameters and tokens, and what that says about how long to train."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParametricLoss:
+    """``L(N, D) = E + A / N^alpha + B / D^beta`` in nats per token; ``N`` parameters, ``D`` tokens."""
+
+    name: str
+    irreducible: float
+    parameter_scale: float
+    parameter_exponent: float
+    token_scale: float
+    token_exponent: float
+    standard_error: float  # of a predicted loss, in nats
+    source: str
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Predicted loss on the law's own data set (MassiveText)."""
+        by_size = self.parameter_scale / parameters**self.parameter_exponent
+        return float(self.irreducible + by_size + self.token_scale / tokens**self.token_exponent)
+
+    def optimal_parameters(self, flops: float) -> float:
+        """The size with the lowest loss for ``flops = 6 N D`` of training: Hoffmann et al., equation 4."""
+        alpha, beta = self.parameter_exponent, self.token_exponent
+        scale = (alpha * self.parameter_scale / (beta * self.token_scale)) ** (1 / (alpha + beta))
+        return float(scale * (flops / 6) ** (beta / (alpha + beta)))
+
+    def optimal_tokens(self, flops: float) -> float:
+        """The tokens that go with ``optimal_parameters``."""
+        return flops / 6 / self.optimal_parameters(flops)
+
+    def tokens_for_loss(self, parameters: float, loss: float) -> float:
+        """Tokens after which a model of that size has that loss; infinite if it never has."""
+        rest = loss - self.irreducible - self.parameter_scale / parameters**self.parameter_exponent
+        return float((self.token_scale / rest) ** (1 / self.token_exponent)) if rest > 0 else math.inf
+
+
+EPOCH = ParametricLoss(
+    name="Epoch's refit of Chinchilla",
+    irreducible=1.81686,
+    parameter_scale=482.006,
+    parameter_exponent=0.34781,
+    token_scale=2085.43,
+    token_exponent=0.36585,
+    standard_error=0.03,
+    source="epoch-research/analyzing-chinchilla (arXiv:2404.10102); error: that of E, 0.0257, and of the fit",
+)
+PRINTED = ParametricLoss(
+    name="Chinchilla as printed",
+    irreducible=1.69,
+    parameter_scale=406.4,
+    parameter_exponent=0.34,
+    token_scale=410.7,
+    token_exponent=0.28,
+    standard_error=0.1,
+    source="arXiv:2203.15556 equation 10, rounded; does not reproduce the paper's own table A3",
+)
+
+
+def kaplan_loss(parameters: float, tokens: float) -> float:
+    """Kaplan et al. 2020, equation 1.6.
+
+    ``((N_c / N)^(0.076 / 0.103) + D_c / D)^0.103``; ``N`` without embeddings, nats per token.
+    """
+    return float(((6.4e13 / parameters) ** (0.076 / 0.103) + 1.8e13 / tokens) ** 0.103)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverTraining:
+    """A smaller model trained longer to the same loss: what it costs to train and what it saves to serve."""
+
+    parameters: float
+    tokens: float
+    training_flops: float
+    serving_flops: float
+    loss: float
+
+    @property
+    def total_flops(self) -> float:
+        """Training and serving."""
+        return self.training_flops + self.serving_flops
+
+
+def cheapest_with_serving(
+    parameters: float, tokens: float, served_tokens: float, *, law: ParametricLoss = EPOCH
+) -> OverTraining:
+    """The size that reaches the loss of ``(parameters, tokens)`` with the fewest FLOPs to train and to serve.
+
+    Training takes 6 N D, serving 2 N a token (arXiv:2401.00448). Sizes are tried in steps of 2 % from a fiftieth to
+    four times the given one.
+    """
+    loss = law.loss(parameters, tokens)
+    candidates = []
+    size = parameters / 50
+    while size < parameters * 4:
+        needed = law.tokens_for_loss(size, loss)
+        if math.isfinite(needed):
+            candidates.append(
+                OverTraining(
+                    parameters=size,
+                    tokens=needed,
+                    training_flops=6 * size * needed,
+                    serving_flops=2 * size * served_tokens,
+                    loss=loss,
+                )
+            )
+        size *= 1.02
+    return min(candidates, key=lambda item: item.total_flops)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """``loss = floor + scale / tokens^exponent`` fitted to a run's own curve, and what it says about ``tokens``."""
+
+    floor: float
+    scale: float
+    exponent: float
+    loss: float
+    low: float
+    high: float
+
+
+def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
+    """Fit a run's ``(tokens, loss)`` points and predict the loss at ``tokens``.
+
+    The exponent is searched in steps, then by trisection; floor and scale follow by least squares. The range is what
+    fits almost as well: up to twice the smallest squared error.
+
+    Raises:
+        ValueError: fewer than five points, or a loss that does not fall.
+    """
+    points = [(seen, loss) for seen, loss in curve if seen > 0]
+    if len(points) < 5 or points[-1][1] >= points[0][1]:  # noqa: PLR2004 - three unknowns and something to check them by
+        raise ValueError(f"a forecast needs at least 5 points of a falling loss; given {len(points)}")
+    fits = [_least_squares(points, exponent / 100) for exponent in range(5, 101)]
+    fits = [fit for fit in fits if fit[1] > 0]
+    best = _refined(points, min(fits, key=lambda fit: fit[3]))
+    near = [best, *(fit for fit in fits if fit[3] <= 2 * best[3])]
+    losses = [floor + scale / tokens**exponent for floor, scale, exponent, _ in near]
+    floor, scale, exponent, error = best
+    noise = 2 * math.sqrt(error / len(points))
+    return Forecast(
+        floor=floor,
+        scale=scale,
+        exponent=exponent,
+        loss=floor + scale / tokens**exponent,
+        low=min(losses) - noise,
+        high=max(losses) + noise,
+    )
+
+
+def read_curve(lines: Iterable[str], *, sequence: int) -> list[tuple[float, float]]:
+    """``(tokens, loss)`` of a run's ``metrics.jsonl``: its ``train`` events, averaged to at most 50 points.
+
+    After a resume steps occur twice; the last counts. The first tenth is left out: the learning rate still rises.
+    """
+    steps = {}
+    for line in lines:
+        event = json.loads(line)
+        if event["event"] == "train":
+            steps[event["step"]] = (float(event["sequences"] * sequence), float(event["loss"]))
+    points = [steps[step] for step in sorted(steps)]
+    points = points[len(points) // 10 :]
+    size = max(1, len(points) // 50)
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(fmean(seen for seen, _ in group), fmean(loss for _, loss in group)) for group in groups]
+
+
+def _refined(
+    points: Sequence[tuple[float, float]], best: tuple[float, float, float, float]
+) -> tuple[float, float, float, float]:
+    low, high = best[2] - 0.01, best[2] + 0.01
+    for _ in range(40):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        if _least_squares(points, left)[3] < _least_squares(points, right)[3]:
+            high = right
+        else:
+            low = left
+    return _least_squares(points, (low + high) / 2)
+
+
+def _least_squares(points: Sequence[tuple[float, float]], exponent: float) -> tuple[float, float, float, float]:
+    """Floor, scale, exponent and squared error of the best line through ``(tokens^-exponent, loss)``."""
+    xs = [seen**-exponent for seen, _ in points]
+    ys = [loss for _, loss in points]
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    scale = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread if spread else 0.0
+    floor = mean_y - scale * mean_x
+    error = sum((y - floor - scale * x) ** 2 for x, y in zip(xs, ys, strict=True))
+    return floor, scale, exponent, error

@@ -1,0 +1,295 @@
+"""The best way to lay a model out over a cluster, the cheapest cluster for a deadline.
+
+The largest model for a budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from podwright.planning.accelerator import Accelerator
+from podwright.planning.cluster import Cluster, accelerated_types
+from podwright.planning.cost import Cost, cost
+from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, check
+from podwright.planning.memory import Memory, largest_micro_batch, memory
+from podwright.planning.model import Model, model_names
+from podwright.planning.software import Sharding, Software
+from podwright.planning.throughput import Speed, speed
+from podwright.planning.units import HOUR_S
+from podwright_constructs.catalog import InstanceType
+
+_TRIED: tuple[Recompute, ...] = ("none", "selective", "full")
+_OURS: tuple[tuple[Recompute, bool], ...] = (("none", False), ("full", False), ("full", True))  # and offloading
+LLAMAS = ("llama", "mistral_7b", "mathstral")  # what the trainer can build
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A layout that fits, with what it needs and how fast it is."""
+
+    layout: Layout
+    memory: Memory
+    speed: Speed
+
+    @property
+    def realisable(self) -> bool:
+        """Whether podwright's trainer can run it: full or hybrid sharding, no other parallelism."""
+        layout = self.layout
+        if layout.sharding != "full":
+            return False
+        return layout.tensor == layout.pipeline == layout.context == layout.expert == 1 and layout.recompute in (
+            "none",
+            "full",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A cluster that reaches a goal."""
+
+    cluster: Cluster
+    model: Model
+    candidate: Candidate
+    cost: Cost
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; units are in the names."""
+        return {
+            "model": self.model.name,
+            "instance_type": self.cluster.instance.name,
+            "nodes": self.cluster.nodes,
+            "hours": self.cost.hours,
+            "usd": self.cost.total_usd,
+            "tokens_per_s_per_gpu": self.candidate.speed.tokens_per_s_per_gpu,
+            "peak_gb": self.candidate.memory.peak_gb,
+            "layout": asdict(self.candidate.layout),
+        }
+
+
+def layouts(
+    model: Model,
+    accelerator: Accelerator,
+    software: Software,
+    *,
+    gpus: int,
+    sequence: int,
+    global_batch: int,
+    precision: Precision = "bf16",
+) -> Iterator[Candidate]:
+    """Every layout worth a look that fits, unsorted.
+
+    For each split into tensor, pipeline, context and expert parallelism and each way to shard, the least
+    recomputation with which the micro-batches of 1, 2, 4, … up to the largest that fits are tried: more recomputation
+    only pays where it makes room.
+    """
+    for base in _splits(model, accelerator, gpus=gpus, sequence=sequence, precision=precision):
+        data = base.data
+        if global_batch % data:
+            continue
+        per_rank = global_batch // data
+        for recompute in _TRIED:
+            layout = replace(base, recompute=recompute, micro_batches=per_rank)
+            largest = largest_micro_batch(
+                model, replace(layout, micro_batches=max(1, per_rank)), accelerator, software, at_most=min(per_rank, 64)
+            )
+            for micro_batch in _powers_of_two(largest):
+                if per_rank % micro_batch:
+                    continue
+                sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
+                needed = memory(model, sized, accelerator, software)
+                if needed.fits:
+                    yield Candidate(layout=sized, memory=needed, speed=speed(model, sized, accelerator, software))
+            if largest >= min(per_rank, 8):
+                break
+
+
+def best(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Fastest first."""
+    return sorted(candidates, key=lambda item: -item.speed.tokens_per_s_per_gpu)
+
+
+def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those that no other beats in both speed and headroom, fastest first."""
+    front: list[Candidate] = []
+    for item in best(candidates):
+        if not front or item.memory.peak_gb < front[-1].memory.peak_gb:
+            front.append(item)
+    return front
+
+
+def cheapest_cluster(
+    model: Model,
+    software: Software,
+    *,
+    tokens: float,
+    sequence: int,
+    deadline_s: float,
+    global_batch: int | None = None,
+    budget_usd: float | None = None,
+    instance_types: Iterable[str] | None = None,
+) -> list[Offer]:
+    """Clusters of one to 64 machines that finish in time and inside the budget, cheapest first.
+
+    Only layouts our trainer can run.
+    """
+    offers = []
+    for name in instance_types or trainable_types():
+        for nodes in (1, 2, 4, 8, 16, 32, 64):
+            cluster = Cluster(instance_type=name, nodes=nodes)
+            if cluster.usd_per_hour is None:
+                break
+            if _least_seconds(cluster, model, tokens) > deadline_s:
+                continue
+            found = offer(cluster, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
+            if found is None or found.cost.hours * HOUR_S > deadline_s:
+                continue
+            if budget_usd is None or (found.cost.total_usd or 0) <= budget_usd:
+                offers.append(found)
+            break  # more machines of this type cost more
+    return sorted(offers, key=lambda item: item.cost.total_usd or 0)
+
+
+def _least_seconds(cluster: Cluster, model: Model, tokens: float) -> float:
+    """No run is faster than its FLOPs at 80 % of the peak: spares looking at hopeless clusters."""
+    flops = 3 * model.matrix_flops_per_token * tokens
+    return flops / (0.8 * cluster.accelerator.peak_flops("bf16") * cluster.gpus)
+
+
+def trainable_types() -> tuple[str, ...]:
+    """Instance types with accelerators that PyTorch's CUDA backend drives."""
+    return tuple(name for name in accelerated_types() if InstanceType.of(name).accelerator == "gpu")
+
+
+def largest_model(
+    software: Software, *, budget_usd: float, deadline_s: float, sequence: int, tokens_per_parameter: float = 20.0
+) -> list[Offer]:
+    """The largest published dense models that can be trained, 20 tokens per parameter.
+
+    Inside budget and deadline; largest first.
+    """
+    models = sorted({Model.of(name) for name in model_names()}, key=lambda model: -model.parameters)
+    for model in models:
+        if not model.name.startswith(LLAMAS):
+            continue
+        offers = cheapest_cluster(
+            model,
+            software,
+            tokens=tokens_per_parameter * model.parameters,
+            sequence=sequence,
+            deadline_s=deadline_s,
+            budget_usd=budget_usd,
+        )
+        if offers:
+            return offers
+    return []
+
+
+def minimum_nodes(
+    model: Model, instance_type: str, software: Software, *, sequence: int, at_most: int = 64
+) -> Candidate | None:
+    """The fewest machines that hold the model.
+
+    One sequence per GPU, everything recomputed, block inputs in the host's memory.
+    """
+    for nodes in range(1, at_most + 1):
+        cluster = Cluster(instance_type=instance_type, nodes=nodes)
+        layout = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True)
+        needed = memory(model, layout, cluster.accelerator, software)
+        if needed.fits:
+            return Candidate(layout=layout, memory=needed, speed=speed(model, layout, cluster.accelerator, software))
+    return None
+
+
+def offer(
+    cluster: Cluster, model: Model, software: Software, *, tokens: float, sequence: int, global_batch: int | None = None
+) -> Offer | None:
+    """The fastest layout our trainer can run on a cluster and what the run costs; None if nothing fits."""
+    batch = global_batch or default_batch(cluster.gpus, sequence)
+    shown = [
+        item
+        for item in _sharded_only(model, cluster, software, sequence=sequence, global_batch=batch)
+        if item.memory.fits
+    ]
+    if not shown:
+        return None
+    fastest = best(shown)[0]
+    seconds = tokens / (fastest.speed.tokens_per_s_per_gpu * cluster.gpus)
+    return Offer(
+        cluster=cluster,
+        model=model,
+        candidate=fastest,
+        cost=cost(cluster, seconds=seconds, parameters=model.parameters),
+    )
+
+
+def default_batch(gpus: int, sequence: int) -> int:
+    """Sequences per step, about a million tokens, a multiple of the ranks."""
+    return gpus * max(1, round(1_048_576 / sequence / gpus))
+
+
+def _sharded_only(
+    model: Model, cluster: Cluster, software: Software, *, sequence: int, global_batch: int
+) -> Iterator[Candidate]:
+    per_rank = max(1, global_batch // cluster.gpus)
+    node = cluster.instance.accelerator_count
+    for shards in (0, node) if cluster.nodes > 1 and node > 1 else (0,):
+        for recompute, offload in _OURS:
+            layout = Layout(
+                gpus=cluster.gpus,
+                micro_batch=1,
+                micro_batches=per_rank,
+                sequence=sequence,
+                shards=shards,
+                recompute=recompute,
+                offload_activations=offload,
+            )
+            largest = largest_micro_batch(model, layout, cluster.accelerator, software, at_most=min(per_rank, 64))
+            for micro_batch in {largest, *_powers_of_two(largest)}:
+                if micro_batch and per_rank % micro_batch == 0:
+                    sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
+                    needed = memory(model, sized, cluster.accelerator, software)
+                    yield Candidate(
+                        layout=sized, memory=needed, speed=speed(model, sized, cluster.accelerator, software)
+                    )
+
+
+def _splits(
+    model: Model, accelerator: Accelerator, *, gpus: int, sequence: int, precision: Precision
+) -> Iterator[Layout]:
+    """Possible layouts with micro-batches of one.
+
+    Tensor parallelism inside a machine, pipelines of whole machines' multiples.
+    """
+    domain = min(8, accelerator.link_domain, gpus)
+    for tensor in _powers_of_two(domain):
+        for pipeline in _powers_of_two(min(16, gpus // tensor, model.layers)):
+            for context in _powers_of_two(min(8, gpus // tensor // pipeline) if sequence >= 32768 else 1):  # noqa: PLR2004
+                for expert in _powers_of_two(
+                    min(64, model.experts, gpus // tensor // pipeline) if model.experts else 1
+                ):
+                    for sharding, shards in _shardings(gpus, tensor * pipeline * context, domain, pipeline):
+                        layout = Layout(
+                            gpus=gpus, micro_batch=1, sequence=sequence, tensor=tensor, pipeline=pipeline,
+                            virtual_stages=max(1, min(5, model.layers // pipeline // 4)) if pipeline > 1 else 1,
+                            context=context, expert=expert, sharding=sharding, shards=shards, precision=precision,
+                        )  # fmt: skip
+                        try:
+                            check(layout, model)
+                        except LayoutError:
+                            continue
+                        yield layout
+
+
+def _shardings(gpus: int, used: int, domain: int, pipeline: int) -> Iterator[tuple[Sharding, int]]:
+    data = gpus // used
+    yield "optimizer", 0
+    if pipeline == 1:
+        yield "full", 0
+        if data > domain > 1 and used == 1:
+            yield "full", domain
+
+
+def _powers_of_two(largest: int) -> list[int]:
+    return [2**power for power in range(max(0, largest).bit_length())]

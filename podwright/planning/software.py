@@ -1,0 +1,72 @@
+"""Training software, by generation: how it holds its states and what its kernels can do."""
+
+from __future__ import annotations
+
+import csv
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Literal
+
+Sharding = Literal["none", "optimizer", "gradients", "full"]
+SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """Bytes per parameter of each state, and what the kernels are like.
+
+    ``sharding`` is what the framework shards over data-parallel ranks unless told otherwise (ZeRO-1 is ``optimizer``,
+    ZeRO-3 ``full``); ``reserve_gb`` what the allocator and the communication libraries keep; ``counts_context``
+    whether the memory it reports was read from the device (with context and NCCL buffers) or from the allocator.
+    """
+
+    name: str
+    weight_bytes: float
+    gradient_bytes: float
+    master_bytes: float
+    optimizer_bytes: float
+    sharding: Sharding
+    flash_attention: bool
+    sequence_parallel: bool
+    reserve_gb: float
+    counts_context: bool
+    compiled: bool
+
+    @classmethod
+    def of(cls, description: str) -> Software | None:
+        """The software whose name or version the text contains; None if it is unknown."""
+        for pattern, software in _catalog():
+            if pattern.search(description):
+                return software
+        return None
+
+    @classmethod
+    def named(cls, name: str) -> Software:
+        """The row of that name; raises ``KeyError``."""
+        return {software.name: software for _, software in _catalog()}[name]
+
+
+@lru_cache(maxsize=1)
+def _catalog() -> tuple[tuple[re.Pattern[str], Software], ...]:
+    text = files(__package__).joinpath("data/software.csv").read_text(encoding="utf-8")
+    return tuple(
+        (
+            re.compile(row["framework_pattern"], re.IGNORECASE),
+            Software(
+                name=row["name"],
+                weight_bytes=float(row["weight_bytes"]),
+                gradient_bytes=float(row["gradient_bytes"]),
+                master_bytes=float(row["master_bytes"]),
+                optimizer_bytes=float(row["optimizer_bytes"]),
+                sharding=next(item for item in SHARDINGS if item == row["sharding"]),
+                flash_attention=row["flash_attention"] == "1",
+                sequence_parallel=row["sequence_parallel"] == "1",
+                reserve_gb=float(row["reserve_gb"]),
+                counts_context=row["counts_context"] == "1",
+                compiled=row["compiled"] == "1",
+            ),
+        )
+        for row in csv.DictReader(text.splitlines())
+    )

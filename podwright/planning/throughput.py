@@ -1,0 +1,415 @@
+"""How long an optimizer step takes, from first principles and a few measured efficiencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from podwright.planning.accelerator import Accelerator
+from podwright.planning.calibration import Calibration, calibration
+from podwright.planning.kernels import Kernels
+from podwright.planning.layout import Layout
+from podwright.planning.model import Model
+from podwright.planning.software import Software
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """A step's time and what it is made of.
+
+    ``parts`` are seconds per step that add up to ``step_s``; ``bound_by`` names the largest after the products.
+    ``low`` and ``high`` hold the tokens/s/GPU that four of five published runs lie between.
+    """
+
+    step_s: float
+    tokens_per_s_per_gpu: float
+    low: float
+    high: float
+    model_flops_utilization: float  # PaLM's: 6 N + 12 L a d s, nothing recomputed
+    hardware_flops_utilization: float  # recomputation counted
+    parts: dict[str, float]
+
+    @property
+    def bound_by(self) -> str:
+        """The largest part."""
+        return max(self.parts, key=lambda name: self.parts[name])
+
+
+@dataclass
+class _Block:
+    """Seconds of one block and micro-batch."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    attention: float = 0.0  # forward of its core: what selective recomputation repeats
+    traffic: float = 0.0  # both passes, element by element
+    tensor: float = 0.0  # both passes, exposed
+    expert: float = 0.0
+    core: float = 0.0  # both passes
+    mlp: float = 0.0  # forward of MLP or experts
+
+
+def speed(
+    model: Model,
+    layout: Layout,
+    accelerator: Accelerator,
+    software: Software,
+    *,
+    constants: Calibration | None = None,
+) -> Speed:
+    """Predict a step.
+
+    Time of a step = (micro-batches + (pipeline - 1) / virtual stages) x time of a micro-batch on one stage + exposed
+    gradient communication + optimizer + a fixed part, all over (1 - loss from waiting for the slowest machine).
+    """
+    return _Step(model, layout, accelerator, software, constants or calibration()).speed()
+
+
+class _Step:
+    """One prediction; the steps of the calculation are its methods."""
+
+    def __init__(
+        self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
+    ) -> None:
+        self.model, self.layout, self.accelerator, self.software, self.constants = (
+            model,
+            layout,
+            accelerator,
+            software,
+            constants,
+        )
+        self.kernels = Kernels(accelerator=accelerator, calibration=constants, precision=layout.precision)
+        self.tokens = layout.tokens_per_micro_batch
+        self.frozen = layout.training != "full"
+
+    def speed(self) -> Speed:
+        layout, model = self.layout, self.model
+        micro = self._micro_batch()
+        rounds = layout.micro_batches + (layout.pipeline - 1) / layout.virtual_stages
+        parts = {name: time * layout.micro_batches for name, time in micro.items()}
+        parts["pipeline bubble"] = sum(micro.values()) * (rounds - layout.micro_batches)
+        parts["gradient communication"] = self._step_communication(sum(micro.values()))
+        parts["optimizer and fixed"] = self._optimizer() + self.constants("fixed_ms", self.software.name) * 1e-3
+        busy = sum(parts.values())
+        parts["waiting for the slowest"] = busy * self._jitter()
+        step_s = sum(parts.values())
+        rate = layout.tokens_per_step / step_s / layout.gpus
+        peak = self.accelerator.peak_flops("bf16")
+        flops = model.training_flops_per_token(layout.sequence, causal=False)
+        spread = self.constants("spread", self.software.name)
+        return Speed(
+            step_s=step_s,
+            tokens_per_s_per_gpu=rate,
+            low=rate / (1 + spread),
+            high=rate * (1 + spread),
+            model_flops_utilization=rate * flops / peak,
+            hardware_flops_utilization=rate * (flops + self._recomputed_flops()) / peak,
+            parts={name: time for name, time in parts.items() if time > 0},
+        )
+
+    # ---- one micro-batch on one pipeline stage -----------------------------------------------------
+
+    def _micro_batch(self) -> dict[str, float]:
+        kinds = self._blocks()
+        stages = self.layout.pipeline
+        totals = {
+            "products": 0.0,
+            "attention": 0.0,
+            "memory traffic": 0.0,
+            "tensor communication": 0.0,
+            "expert communication": 0.0,
+        }
+        idle = recompute = 0.0
+        for count, block in kinds:
+            share = count / stages * self._imbalance()
+            compute = block.forward + block.backward
+            totals["attention"] += share * block.core
+            totals["memory traffic"] += share * block.traffic
+            totals["products"] += share * (compute - block.core - block.traffic)
+            totals["tensor communication"] += share * block.tensor
+            totals["expert communication"] += share * block.expert
+            again = self._recompute_time(block)
+            recompute += share * again
+            idle += share * max(0.0, self._host_time() - compute - again - block.tensor - block.expert)
+        head_product, head_traffic = self._head()
+        totals["products"] += (1 + self.model.extra_predictions) * head_product / stages
+        totals["memory traffic"] += head_traffic / stages
+        totals["recomputation"] = recompute
+        totals["waiting for the host"] = (
+            idle + self.constants("block_ms", self.software.name) * 1e-3 * self.model.layers / stages
+        )
+        totals["sharded parameters"] = self._sharded_parameters(kinds)
+        return totals
+
+    def _blocks(self) -> list[tuple[float, _Block]]:
+        """How many blocks of each kind the model has, and the times of one."""
+        model = self.model
+        if model.hybrid:
+            return [
+                (model.attention_blocks, self._add(self._attention(), _Block())),
+                (model.mamba_layers, self._mamba()),
+                (model.expert_blocks, self._with_mlp(self._experts())),
+            ]
+        blocks = []
+        if model.mlp_blocks:
+            blocks.append((float(model.mlp_blocks), self._add(self._attention(), self._with_mlp(self._mlp()))))
+        if model.expert_blocks:
+            blocks.append((float(model.expert_blocks), self._add(self._attention(), self._with_mlp(self._experts()))))
+        return blocks
+
+    def _attention(self) -> _Block:
+        model, tensor, kernels = self.model, self.layout.tensor, self.kernels
+        width = model.heads * model.head_dim
+        block = _Block()
+        if model.kv_rank:
+            query_in = model.q_rank or model.hidden
+            self._linear(block, model.hidden, model.q_rank + model.kv_rank + model.rope_dim)
+            self._linear(block, query_in, width / tensor)
+            up = model.heads * (model.head_dim - model.rope_dim + model.value_dim)
+            self._linear(block, model.kv_rank, up / tensor)
+            self._linear(block, model.heads * model.value_dim / tensor, model.hidden)
+        else:
+            self._linear(block, model.hidden, (model.heads + 2 * model.kv_heads) * model.head_dim / tensor)
+            self._linear(block, width / tensor, model.hidden)
+        if self.software.flash_attention:
+            per_block = model.attention_flops_per_token(self.layout.sequence) / max(1, model.attention_blocks)
+            forward, backward = kernels.fused_attention(
+                per_block * self.tokens / tensor,
+                sequence=self.layout.sequence,
+                head_dim=model.head_dim,
+                share=self.constants("attention_share", self.software.name),
+            )
+        else:
+            batch_heads = self.layout.micro_batch * model.heads / tensor / self.layout.context
+            forward, backward = kernels.plain_attention(
+                batch_heads=batch_heads, sequence=self.layout.sequence, head_dim=model.head_dim
+            )
+        block.forward += forward
+        block.backward += backward
+        block.attention = forward
+        block.core = forward + backward
+        self._elementwise(
+            block, replicated=5 * model.hidden, split=2 * (model.heads + 2 * model.kv_heads) * model.head_dim
+        )
+        block.tensor = self._tensor_communication()
+        return block
+
+    def _mlp(self) -> _Block:
+        model, tensor = self.model, self.layout.tensor
+        block = _Block()
+        self._linear(block, model.hidden, (model.matrices_of_mlp - 1) * model.ffn / tensor)
+        self._linear(block, model.ffn / tensor, model.hidden)
+        self._elementwise(block, replicated=5 * model.hidden, split=model.matrices_of_mlp * model.ffn)
+        block.tensor = self._tensor_communication()
+        return block
+
+    def _mamba(self) -> _Block:
+        model = self.model
+        inner = model.mamba_inner / self.layout.tensor
+        block = _Block()
+        self._linear(block, model.hidden, 2 * inner + 16 * model.mamba_state)
+        self._linear(block, inner, model.hidden)
+        scan = 6.0 * model.mamba_inner * model.mamba_state * self.tokens / self.layout.tensor
+        time = scan / (self.constants("scan") * self.accelerator.peak_flops("bf16"))
+        block.forward, block.backward = block.forward + time, block.backward + 2 * time
+        self._elementwise(block, replicated=5 * model.hidden, split=8 * model.mamba_inner)
+        block.tensor = self._tensor_communication()
+        return block
+
+    def _experts(self) -> _Block:
+        """Routed experts in grouped products, what every token passes besides, and the way there and back."""
+        model, layout = self.model, self.layout
+        width, inputs = model.latent or model.hidden, model.matrices_of_mlp - 1
+        block = _Block()
+        rows = self.tokens / layout.tensor * model.experts_per_token * layout.expert / model.experts
+        share = self.constants("grouped_products")
+        # There are no grouped products in 4 bits.
+        kernels = replace(self.kernels, precision="fp8") if layout.precision == "fp4" else self.kernels
+        for columns, depth in ((inputs * model.expert_ffn, width), (width, model.expert_ffn)):
+            forward, backward = kernels.product_and_gradients(
+                rows, columns, depth, groups=model.experts / layout.expert, frozen=self.frozen
+            )
+            block.forward += forward / share
+            block.backward += backward / share
+        if model.shared_ffn:
+            self._linear(block, model.hidden, inputs * model.shared_ffn / layout.tensor)
+            self._linear(block, model.shared_ffn / layout.tensor, model.hidden)
+        if model.latent:
+            self._linear(block, model.hidden, model.latent)
+            self._linear(block, model.latent, model.hidden)
+        self._elementwise(block, replicated=5 * model.hidden, split=0)
+        self._route(block, width)
+        return block
+
+    def _route(self, block: _Block, width: int) -> None:
+        """Permuting tokens in memory, activations, and the all-to-all to the ranks that hold the experts."""
+        model, layout = self.model, self.layout
+        unfused = self.constants("unfused_experts") if model.bias == "all" else 0.0  # biases and clamps
+        elements = model.experts_per_token * (6 * width + (3 + unfused) * model.expert_ffn) / layout.tensor
+        passes = self.constants("experts", self.software.name, *(["hybrid"] if model.hybrid else []))
+        moved = passes * self.kernels.stream(self.tokens * elements * 2.0 * 3.0)
+        block.forward += moved / 3
+        block.backward += moved * 2 / 3
+        block.traffic += moved
+        once = self.kernels.dispatch(self.tokens / layout.tensor * width * 2.0, model.experts_per_token, layout.expert)
+        times = 4 + (2 if layout.recompute == "full" else 0)  # there and back, forward and backward
+        block.expert = times * once * (1 - self.constants("overlap_expert", self.software.name))
+
+    def _with_mlp(self, block: _Block) -> _Block:
+        block.mlp = block.forward
+        return block
+
+    def _add(self, first: _Block, second: _Block) -> _Block:
+        return _Block(**{name: getattr(first, name) + getattr(second, name) for name in vars(first)})
+
+    def _linear(self, block: _Block, depth: float, columns: float) -> None:
+        forward, backward = self.kernels.product_and_gradients(self.tokens, columns, depth, frozen=self.frozen)
+        quantising = self.kernels.stream(self.tokens * self._quantised_bytes(depth, columns))
+        block.forward += forward + quantising / 2
+        block.backward += backward + quantising / 2
+        block.traffic += quantising
+
+    def _quantised_bytes(self, depth: float, columns: float) -> float:
+        """Bytes per token to cast a linear layer's input and the gradient of its output.
+
+        Read in bf16, written in two orientations.
+        """
+        if self.layout.precision not in ("fp8", "fp4"):
+            return 0.0
+        return self.constants("quantising", self.layout.precision) * (depth + columns)
+
+    def _elementwise(self, block: _Block, *, replicated: float, split: float) -> None:
+        """Norms, residuals (on every tensor-parallel rank unless sequence-parallel), activations.
+
+        Read and written in bf16, thrice with backward.
+        """
+        tensor = self.layout.tensor
+        elements = replicated / (tensor if self.software.sequence_parallel else 1) + split / tensor
+        passes = self.constants("elementwise", self.software.name)
+        time = self.kernels.stream(self.tokens * elements * 2.0 * 3.0) * passes
+        block.forward += time / 3
+        block.backward += time * 2 / 3
+        block.traffic += time
+
+    def _tensor_communication(self) -> float:
+        """One all-reduce, or gather and scatter, forward and one backward; full recomputation repeats the forward."""
+        layout = self.layout
+        if layout.tensor == 1:
+            return 0.0
+        once = 2 * self.kernels.gather(self.tokens * self.model.hidden * 2.0, layout.tensor)
+        passes = 2.0 + (1.0 if layout.recompute == "full" else 0.0)
+        return once * passes * (1 - self.constants("overlap_tensor", self.software.name))
+
+    def _head(self) -> tuple[float, float]:
+        vocab = self.model.vocab / self.layout.tensor
+        forward, backward = self.kernels.product_and_gradients(
+            self.tokens, vocab, self.model.hidden, frozen=self.frozen
+        )
+        return forward + backward, self.kernels.stream(
+            self.tokens * vocab * self.constants("loss_bytes", self.software.name)
+        )
+
+    def _recompute_time(self, block: _Block) -> float:
+        if self.layout.recompute == "selective":
+            repeated = self.constants("selective_repeats", self.software.name)
+            return repeated * (block.forward - block.attention) + (0.0 if repeated else block.attention)
+        return {"none": 0.0, "mlp": block.mlp, "full": block.forward}[self.layout.recompute]
+
+    def _recomputed_flops(self) -> float:
+        model, sequence = self.model, self.layout.sequence
+        attention = model.attention_flops_per_token(sequence, causal=False)
+        return {
+            "none": 0.0,
+            "selective": attention,
+            "mlp": 2.0 * (model.active_block_matrices - model.attention_blocks * model.attention_matrices),
+            "full": 2.0 * model.active_block_matrices + attention,
+        }[self.layout.recompute]
+
+    def _host_time(self) -> float:
+        """What the host needs to launch a block's kernels, forward and backward."""
+        kind = "moe" if self.model.experts else "dense"
+        passes = 3.5 if self.layout.recompute == "full" else 2.5  # a backward launches one and a half times a forward
+        return passes * 1e-6 * self.constants("launch_us", kind, self.software.name)
+
+    def _imbalance(self) -> float:
+        """The fullest stage over the mean one; Megatron can count embedding and head as layers."""
+        layers, stages = self.model.layers, self.layout.pipeline * self.layout.virtual_stages
+        if layers % stages == 0 or (layers + 2) % stages == 0:
+            return 1.0
+        return min(1.15, -(-layers // self.layout.pipeline) * self.layout.pipeline / layers)
+
+    # ---- data parallelism ----------------------------------------------------------------------------
+
+    def _sharded_parameters(self, kinds: list[tuple[float, _Block]]) -> float:
+        """Exposed gathering and scattering of fully sharded parameters, block by block, per micro-batch."""
+        layout = self.layout
+        ranks = layout.sharding_ranks
+        if layout.sharding not in ("full", "gradients") or ranks == 1:
+            return 0.0
+        stride = layout.tensor
+        size = 2.0 * self.model.block_matrices / max(1, self.model.layers) / layout.tensor
+        if self.model.experts and layout.expert > 1:
+            size = (
+                2.0
+                * (self.model.block_matrices - self.model.expert_parameters * (1 - 1 / layout.expert))
+                / self.model.layers
+                / layout.tensor
+            )
+        gather = self.kernels.gather(size, ranks, stride=stride)
+        hidden = self.constants("overlap_data", self.software.name)
+        contention = self.constants("contention")
+        exposed = 0.0
+        for count, block in kinds:
+            forward = gather
+            backward = gather * (2 if layout.sharding == "full" else 1)
+            again = self._recompute_time(block)
+            exposed += count * max(contention * forward, forward - hidden * block.forward)
+            exposed += count * max(contention * backward, backward - hidden * (block.backward + again))
+        return exposed / layout.pipeline
+
+    def _step_communication(self, micro_batch_s: float) -> float:
+        """Gradients (and the weights that come back) of states that are not gathered block by block."""
+        layout, model = self.layout, self.model
+        ranks = layout.data * layout.context
+        if self.frozen or ranks == 1:
+            return 0.0
+        if layout.sharding == "full" and layout.sharding_ranks == ranks:
+            return 0.0
+        local = (model.parameters - model.expert_parameters * (1 - 1 / layout.expert)) / (
+            layout.tensor * layout.pipeline
+        )
+        if layout.sharding == "full":  # hybrid: the shards of each machine are averaged over the machines
+            replicas = ranks // layout.sharding_ranks
+            time = 2 * self.kernels.gather(
+                local / layout.sharding_ranks * 4.0, replicas, stride=layout.tensor * layout.sharding_ranks
+            )
+        else:
+            stride = layout.tensor
+            time = self.kernels.gather(local * self.software.gradient_bytes, ranks, stride=stride)
+            time += self.kernels.gather(local * self.software.weight_bytes, ranks, stride=stride)
+        hidden = self.constants("overlap_step", self.software.name)
+        return time - min(time * hidden, micro_batch_s)
+
+    def _optimizer(self) -> float:
+        """Reading and writing the states that this rank keeps."""
+        layout, software, model = self.layout, self.software, self.model
+        if self.frozen:
+            return 0.0
+        local = model.parameters / (layout.tensor * layout.pipeline)
+        ranks = layout.sharding_ranks if layout.sharding != "none" else 1
+        size = (
+            local
+            / max(1, ranks)
+            * 2
+            * (software.weight_bytes + software.gradient_bytes + software.master_bytes + software.optimizer_bytes)
+        )
+        time = self.kernels.stream(size)
+        if layout.offload_optimizer:
+            time += size / 2 / (self.accelerator.host_gb_s * 1e9)
+        return time
+
+    def _jitter(self) -> float:
+        """Share lost because all wait for the slowest of many machines."""
+        machines = self.layout.gpus / max(8, self.accelerator.link_domain)
+        if machines <= 1:
+            return 0.0
+        return float(self.constants("jitter", self.software.name) * machines**0.6)

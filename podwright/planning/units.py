@@ -1,0 +1,79 @@
+"""Quantities as people write them: ``78B`` tokens, ``5k`` steps, ``7d``; and back."""
+
+from __future__ import annotations
+
+import re
+
+GIB = 2**30
+GB = 10**9
+DAY_S = 86_400.0
+HOUR_S = 3_600.0
+
+_COUNT_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "q": 1e15}
+_DURATION_SUFFIXES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
+_NUMBER = re.compile(r"\s*\$?\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+class UnitError(ValueError):
+    """The text is no quantity of this kind; the message shows one that is."""
+
+
+def parse_count(text: str, *, what: str) -> float:
+    """A positive number of things: ``78e9``, ``78B``, ``5k``, ``1.5T``, ``50,432``; ``what`` names it in the message.
+
+    Raises:
+        UnitError: no number, an unknown suffix, zero or less.
+    """
+    number, suffix = _split(text, what=what, example="78B, 5k or 78e9")
+    if suffix not in _COUNT_SUFFIXES:
+        raise UnitError(f"{what}: {text!r} ends in {suffix!r}; write k, M, B or T after the number, as in 78B")
+    return _positive(number * _COUNT_SUFFIXES[suffix], text, what)
+
+
+def parse_duration(text: str, *, what: str) -> float:
+    """Seconds of ``7d``, ``36h``, ``90min``, ``600s``, ``2w``. A number alone is refused: nobody knows its unit.
+
+    Raises:
+        UnitError: no number, no or an unknown unit, zero or less.
+    """
+    number, suffix = _split(text, what=what, example="7d or 36h")
+    if suffix not in _DURATION_SUFFIXES:
+        given = (
+            f"has no unit: write {text.strip()}d for days"
+            if not suffix
+            else f"ends in {suffix!r}: write s, min, h, d or w"
+        )
+        raise UnitError(f"{what}: {text!r} {given}, as in 7d or 36h")
+    return _positive(number * _DURATION_SUFFIXES[suffix], text, what)
+
+
+def format_count(value: float) -> str:
+    """``78e9`` → ``78B``; three significant digits."""
+    for suffix, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{suffix}"
+    return f"{value:.3g}"
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds in the unit a reader would choose."""
+    if seconds >= 2 * DAY_S:
+        return f"{seconds / DAY_S:.3g} days"
+    if seconds >= 2 * HOUR_S:
+        return f"{seconds / HOUR_S:.3g} h"
+    if seconds >= 120:  # noqa: PLR2004 - two minutes, as two hours and two days above
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds:.3g} s"
+
+
+def _split(text: str, *, what: str, example: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if not match:
+        raise UnitError(f"{what}: {text!r} is no number; write it like {example}")
+    return float(match[1].replace(",", "").replace("_", "")), match[2].lower()
+
+
+def _positive(value: float, text: str, what: str) -> float:
+    if value <= 0:
+        raise UnitError(f"{what}: {text!r} must be greater than zero")
+    return value

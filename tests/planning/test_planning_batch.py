@@ -1,0 +1,160 @@
+"""Tables of published configurations."""
+
+import csv
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from podwright.planning.batch import COLUMNS, predict, predict_file
+from podwright.planning.flops import convention
+from podwright.planning.model import Model
+
+TABLE = Path(__file__).parents[2] / "bench" / "data" / "published_throughput.csv"
+ROW = {
+    "model": "MPT-7b",
+    "kind": "dense",
+    "task": "pretrain",
+    "layers": "32",
+    "hidden": "4096",
+    "heads": "32",
+    "kv_heads": "32",
+    "ffn": "16384",
+    "vocab": "50368",
+    "seq_len": "2048",
+    "accel": "A100-80GB",
+    "gpus": "8",
+    "framework": "composer+FSDP",
+    "precision": "bf16",
+    "tp": "1",
+    "pp": "1",
+    "sharding": "FULL_SHARD",
+    "mbs": "6",
+    "gbs_seqs": "96",
+    "act_ckpt": "none",
+    "tflops_convention": "6N+12Lhs per token",
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """The development table."""
+    with TABLE.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_row_is_predicted():
+    """The row measured at 4,641 tokens/s and 64.2 % MFU is met within a tenth, and its parts agree with each other."""
+    found = predict(ROW)
+    rate = float(found["pred_tok_s_gpu"])
+    assert rate == pytest.approx(4641, rel=0.1)
+    assert float(found["pred_mfu_pct"]) == pytest.approx(64.23 * rate / 4641, rel=0.01)
+    assert float(found["pred_step_s"]) == pytest.approx(96 * 2048 / 8 / rate, rel=0.001)
+    assert float(found["pred_low_tok_s_gpu"]) < rate < float(found["pred_high_tok_s_gpu"])
+    assert found["pred_fits"] == "yes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"seq_len": ""}, "sequence length not given"),
+        ({"gpus": ""}, "number of accelerators not given"),
+        ({"gpus": "eight"}, "gpus is 'eight'"),
+        ({"mbs": "1.5"}, "whole number"),
+        ({"accel": "TPUv9"}, "no accelerator of the catalog"),
+        ({"framework": "Megatron-LM", "tp": "", "sharding": ""}, "layout not given"),
+        ({"tp": "3"}, "cannot be divided"),
+        ({"model": "Mystery", "kind": "moe"}, "experts"),
+        ({"model": "Mystery", "hidden": ""}, "hidden"),
+    ],
+)
+def test_a_row_that_cannot_be_modelled_is_left_empty(changes, reason):
+    """No prediction, but the reason."""
+    found = predict({**ROW, **changes})
+    assert reason in found.pop("note")
+    assert set(found.values()) == {""}
+
+
+def test_what_had_to_be_assumed_is_said():
+    """A missing micro-batch is chosen to divide the batch, and the note says so."""
+    assert "micro-batch 4 assumed" in predict({**ROW, "mbs": "", "act_ckpt": "full"})["note"]
+
+
+def test_outcomes_are_not_looked_at(rows):
+    """Predictions are the same with the measured columns removed: nothing leaks."""
+    outcomes = (
+        "tok_s_gpu",
+        "tok_s_total",
+        "step_s",
+        "model_tflops_gpu",
+        "hw_tflops_gpu",
+        "mfu_pct",
+        "hfu_pct",
+        "peak_mem",
+        "outcome",
+    )
+    for row in rows[::7]:
+        hidden = {name: value for name, value in row.items() if name not in outcomes}
+        assert predict(hidden) == predict(row)
+
+
+def test_a_file_keeps_its_columns_and_gains_ours(rows, tmp_path):
+    """Every row comes back in order, whole, with the eight columns after it."""
+    target = tmp_path / "predictions.csv"
+    count = predict_file(TABLE, target)
+    with target.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        written = list(reader)
+    assert tuple(reader.fieldnames[-len(COLUMNS) :]) == COLUMNS
+    assert [{name: row[name] for name in rows[0]} for row in written] == rows
+    assert count == sum(bool(row["pred_fits"]) for row in written)
+    assert not list(tmp_path.glob("*.unfinished"))
+
+
+def test_tables_are_met_as_the_bench_says(rows):
+    """Over the development table the median error of speed is under 10 %, of memory under 10 %."""
+    pairs = [(row, predict(row)) for row in rows]
+    for measured, predicted in (("tok_s_gpu", "pred_tok_s_gpu"), ("peak_mem", "pred_peak_mem_gb")):
+        errors = sorted(
+            abs(float(found[predicted]) / float(row[measured]) - 1)
+            for row, found in pairs
+            if row[measured] and found[predicted]
+        )
+        assert errors[len(errors) // 2] < 0.1
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "tokens_per_s", "tflops", "sequence"),
+    [
+        ("6N+12Lhs per token", "MPT-7b", 4641, 200, 2048),
+        ("6(N-Vh)+6Lhs (causal)", "llama3_8b", 14079, 725, 8192),
+        ("6(N-Vh)+6Lhs (causal)", "deepseek_v3", 3328, 864, 4096),
+        ("6(N-Vh)+12Lhs", "llama3_70b", 1444, 695, 8192),
+    ],
+)
+def test_conventions_are_recomputed(words, name, tokens_per_s, tflops, sequence):
+    """Published FLOP/s follow from published tokens/s within one per cent."""
+    model = Model.of(name) if not name.startswith("MPT") else _mpt()
+    flops = convention(words, {"model": name}).per_token(model, sequence)
+    assert tokens_per_s * flops / 1e12 == pytest.approx(tflops, rel=0.01)
+
+
+def _mpt():
+    return Model(
+        name="MPT-7b", hidden=4096, layers=32, heads=32, kv_heads=32, head_dim=128, ffn=16384, vocab=50368,
+        tied=True, gated=False, bias="all", norm_vectors=2, learned_positions=2048,
+    )  # fmt: skip
+
+
+def test_the_bench_runs_from_a_clone(capsys, monkeypatch):
+    """``bench/planner.py --in-sample`` prints errors by group, the seeds and which goals are met."""
+    bench = TABLE.parents[1]
+    monkeypatch.syspath_prepend(str(bench))
+    spec = importlib.util.spec_from_file_location("planner_bench", bench / "planner.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr("sys.argv", ["planner.py", "--in-sample"])
+    module.main()
+    printed = capsys.readouterr().out
+    for words in ("llm-foundry", "the seed's run", "7.6 days", "Trainium", "minimum platform", "goals"):
+        assert words in printed

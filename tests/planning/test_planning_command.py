@@ -1,0 +1,178 @@
+"""``podwright plan`` as it is typed."""
+
+import argparse
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from podwright.planning.command import DOES_NOT_FIT, OK, WRONG_INPUT, add_arguments, run
+
+G5 = ("--model", "llama3_2_1b", "--instance", "ml.g5.12xlarge", "--nodes", "4", "--seq-len", "8192")
+
+
+@pytest.fixture
+def plan(capsys):
+    """Runs the command; gives exit status, output and errors."""
+
+    def call(*words: object) -> tuple[int, str, str]:
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        status = run(parser.parse_args([str(word) for word in words]))
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def test_a_plan_explains_itself(plan):
+    """Memory with a bar, speed with parts, time, money, loss, flags and roofline are all there."""
+    status, out, _ = plan(*G5, "--tokens", "78e9")
+    assert status == OK
+    for words in (
+        "1,235,814,400 parameters",
+        "Memory per GPU",
+        "optimizer",
+        "MFU",
+        "HFU",
+        "bound by",
+        "78B tokens take",
+        "USD",
+        "kWh",
+        "Loss about",
+        "podwright-train submit --train_batch_size=",
+        "instance_type: ml.g5.12xlarge",
+        "Roofline",
+    ):
+        assert words in out
+
+
+def test_json_has_the_same_figures(plan):
+    """The figures for machines add up."""
+    _, out, _ = plan(*G5, "--tokens", "78B", "--json")
+    content = json.loads(out)
+    items = {name: size for name, size in content["memory_gb"].items() if name not in ("peak", "capacity", "headroom")}
+    assert sum(items.values()) == pytest.approx(content["memory_gb"]["peak"])
+    assert content["tokens"] == 78e9
+    assert content["cost"]["total_usd"] == pytest.approx(sum(content["cost"]["usd"].values()))
+
+
+def test_what_does_not_fit_has_another_status(plan):
+    """Exit status 1, and the message a check would print."""
+    status, out, _ = plan(*G5, "--micro-batch", "3", "--recompute", "none")
+    assert status == DOES_NOT_FIT
+    assert "GB per GPU, an A10G has 23.1: use" in out
+
+
+def test_a_search_lists_layouts(plan):
+    """The best of all, the best our trainer runs, and the front."""
+    _, out, _ = plan(*G5, "--search")
+    assert "Best that our trainer runs" in out
+    assert out.count("tokens/s/GPU   MFU") == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ((), "no model: give --model"),
+        (("--model", "llama3_1_8b"), "no machines: give --instance"),
+        (("--model", "llama3_1_9b", "--instance", "ml.p5.48xlarge"), "Did you mean llama3"),
+        (("--model", "llama3_1_8b", "--instance", "ml.p5.49xlarge"), "Did you mean ml.p5"),
+        ((*G5[:4], "--nodes", "0"), "--nodes: '0' must be greater than zero"),
+        ((*G5, "--tokens=-3B"), "--tokens: '-3B' must be greater than zero"),
+        ((*G5, "--micro-batch", "1.5"), "must be a whole number"),
+        (("--budget", "5000", "--deadline", "7"), "write 7d for days"),
+        (("--deadline", "7d"), "give --model, or --budget too"),
+        (("--batch", "rows.csv"), "--out predictions.csv belong together"),
+        (("--batch", "nowhere.csv", "--out", "x.csv"), "nowhere.csv"),
+        ((*G5, "--serve", "1T"), "--serve needs --tokens"),
+    ],
+)
+def test_wrong_input_is_answered_with_what_to_do(plan, words, hint):
+    """Exit status 2 and a sentence that helps."""
+    status, _, err = plan(*words)
+    assert status == WRONG_INPUT
+    assert hint in err
+
+
+def test_the_roofline_is_a_picture(plan, tmp_path):
+    """The SVG is well-formed and has a point per kind of product."""
+    target = tmp_path / "roofline.svg"
+    plan(*G5, "--svg", target)
+    circles = [item for item in ET.fromstring(target.read_text()).iter() if item.tag.endswith("circle")]  # noqa: S314 - our own
+    assert len(circles) == 5
+
+
+def test_files_are_read(plan, tmp_path):
+    """Type and number come from cluster.yaml, model and batch from run.yaml; flags win."""
+    cluster, options = tmp_path / "cluster.yaml", tmp_path / "run.yaml"
+    cluster.write_text(
+        "cluster:\n  instance_groups:\n"
+        "    - {name: controller, role: controller, instance_type: ml.m5.xlarge, count: 1}\n"
+        "    - {name: workers, role: compute, instance_type: ml.g5.12xlarge, count: 4}\n"
+    )
+    options.write_text(
+        "preset: llama3_2_1b\nvocab_size: 50432\ntrain_batch_size: 1\nmax_context_width: 4096\n"
+        "activation_checkpointing: 1\n"
+    )
+    _, out, _ = plan(cluster, "--run", options, "--json")
+    content = json.loads(out)
+    assert content["cluster"] == {"instance_type": "ml.g5.12xlarge", "nodes": 4, "gpus": 16}
+    assert content["layout"]["sequence"] == 4096
+    assert content["layout"]["recompute"] == "full"
+    assert content["model"]["parameters"] == 1_235_814_400 - (128_256 - 50_432) * 2048
+    _, out, _ = plan(cluster, "--run", options, "--nodes", "2", "--json")
+    assert json.loads(out)["cluster"]["nodes"] == 2
+
+
+def test_a_file_without_workers_is_refused(plan, tmp_path):
+    """The message names the file and the command that says more."""
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("cluster: {instance_groups: []}\n")
+    status, _, err = plan(cluster, "--model", "llama3_2_1b")
+    assert status == WRONG_INPUT
+    assert "role: compute" in err
+
+
+def test_a_runs_own_curve_is_continued(plan, tmp_path):
+    """The loss at more tokens is forecast from metrics.jsonl; a step that was repeated after a resume counts once."""
+    curve = tmp_path / "metrics.jsonl"
+    lines = [{"event": "start", "step": 0}, {"event": "train", "step": 9, "sequences": 9 * 64, "loss": 99.0}]
+    for step in range(1, 2001):
+        tokens = step * 64 * 1024
+        lines.append({"event": "train", "step": step, "sequences": step * 64, "loss": 2.0 + 500 / tokens**0.4})
+    curve.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    status, out, _ = plan("--curve", curve, "--seq-len", "1024", "--tokens", "10B")
+    assert status == OK
+    assert float(out.split("tokens: ")[1].split()[0]) == pytest.approx(2.0 + 500 / 1e10**0.4, abs=0.01)
+    status, _, err = plan("--curve", curve, "--tokens", "10B")
+    assert status == WRONG_INPUT
+    assert "--seq-len" in err
+
+
+def test_money_and_time_find_a_model(plan):
+    """A budget and a deadline alone are answered with models and clusters."""
+    status, out, _ = plan("--budget", "5000", "--deadline", "7d")
+    assert status == OK
+    assert "ml." in out
+    _, out, _ = plan("--budget", "5000", "--deadline", "7d", "--json")
+    offers = json.loads(out)
+    assert 0 < offers[0]["usd"] <= 5000
+    assert offers[0]["hours"] <= 7 * 24
+
+
+def test_the_fewest_machines_are_listed(plan):
+    """Per instance type the number of nodes that hold the model."""
+    _, out, _ = plan("--model", "llama2_13b", "--seq-len", "4096", "--minimum", "--instance", "ml.g6e.12xlarge")
+    assert "2 nodes" in out
+    _, out, _ = plan("--model", "llama2_13b", "--minimum", "--instance", "ml.g6e.12xlarge", "--json")
+    assert json.loads(out) == {"ml.g6e.12xlarge": 2}
+
+
+def test_tables_are_predicted(plan, tmp_path):
+    """``--batch`` and ``--out`` write a table."""
+    rows, target = tmp_path / "rows.csv", tmp_path / "out.csv"
+    rows.write_text("model,seq_len,accel,gpus,framework,tp,pp,mbs\nllama3_1_8b,8192,H100,8,torchtitan,1,1,1\n")
+    status, out, _ = plan("--batch", rows, "--out", target)
+    assert status == OK
+    assert "1 rows predicted" in out
+    assert "pred_tok_s_gpu" in target.read_text()

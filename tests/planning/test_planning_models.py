@@ -1,0 +1,97 @@
+"""Shapes and parameter counts of models."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright.planning.model import Model, UnknownModelError, model_names
+
+PRESETS = Path(__file__).parents[2] / "training" / "podwright_training" / "presets"
+# Counted by transformers from the published configurations.
+EXACT = {
+    "llama2_7b": 6_738_415_616,
+    "llama2_13b": 13_015_864_320,
+    "llama2_70b": 68_976_648_192,
+    "llama3_1_8b": 8_030_261_248,
+    "llama3_1_70b": 70_553_706_496,
+    "llama3_2_1b": 1_235_814_400,
+    "llama3_2_3b": 3_212_749_824,
+    "mistral_7b": 7_241_732_096,
+    "mathstral_7b": 7_248_023_552,
+    "mistral_8x7b": 46_702_792_704,
+    "qwen3_30b_a3b": 30_532_122_624,
+    "deepseek_v3": 671_026_404_352,
+    "gpt_oss_120b": 116_829_156_672 - 2_304,  # its sinks, one per head and layer, are not modelled
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_parameters_are_exact(name):
+    """A published model has exactly as many parameters as its checkpoint."""
+    assert Model.of(name).parameters == EXACT[name]
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_agrees_with_its_published_size(name):
+    """No shape of the catalog is off by more than rounding of the published size."""
+    model = Model.of(name)
+    assert model.parameters / 1e9 == pytest.approx(model.published_billions, rel=0.008)
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS.glob("*_*.yaml")), ids=lambda path: path.stem)
+def test_presets_and_catalog_agree(preset):
+    """A preset of the trainer and the catalog's model of the same name have the same shape."""
+    options, model = yaml.safe_load(preset.read_text()), Model.of(preset.stem)
+    shape = (model.hidden, model.layers, model.heads, model.kv_heads, model.ffn, model.vocab, model.tied)
+    names = ("hidden_width", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size", "vocab_size")
+    kv_heads = options.get("num_key_value_heads") or options["num_heads"]
+    assert shape == (
+        *({**options, "num_key_value_heads": kv_heads}[name] for name in names),
+        bool(options.get("tie_word_embeddings")),
+    )
+
+
+def test_names_are_found_however_they_are_spelt():
+    """Case, dots, dashes and underscores do not matter."""
+    assert Model.of("Llama-3.2-1B") is Model.of("llama3_2_1b") is Model.of("LLAMA3.2 1b")
+
+
+def test_an_unknown_name_offers_similar_ones():
+    """A typing error is answered with the name that was meant."""
+    with pytest.raises(UnknownModelError, match="llama3_1_8b"):
+        Model.of("lama3_1_8b")
+
+
+def test_a_mixture_uses_a_part_of_its_experts():
+    """Mixtral 8x7B passes two of eight experts: 12.9 of 46.7 billion parameters."""
+    model = Model.of("mixtral-8x7b")
+    assert round(model.active_parameters / 1e9, 1) == 12.9
+    assert model.parameters - model.active_parameters == 6 * 32 * model.one_expert_matrices
+
+
+@given(st.integers(1, 64), st.sampled_from(["llama3_1_8b", "qwen3_30b_a3b", "gemma2_9b", "deepseek_v3"]))
+def test_layers_add_parameters_evenly(extra, name):
+    """Every further layer adds the same number of parameters."""
+    model = Model.of(name)
+    one = replace(model, layers=model.layers + 1).parameters - model.parameters
+    assert replace(model, layers=model.layers + extra).parameters - model.parameters == extra * one
+
+
+@given(st.integers(1, 17).map(lambda power: 2**power))
+def test_attention_flops_are_half_under_a_causal_mask(sequence):
+    """A causal mask leaves half of the scores; without a window they grow with the length."""
+    model = Model.of("llama3_1_8b")
+    causal = model.attention_flops_per_token(sequence)
+    assert model.attention_flops_per_token(sequence, causal=False) == 2 * causal
+    assert model.attention_flops_per_token(2 * sequence) == 2 * causal
+
+
+def test_a_window_bounds_attention():
+    """gpt-oss attends to 128 positions in every other layer, so its attention costs about half of a full one."""
+    model = Model.of("gpt-oss-120b")
+    full = replace(model, windowed_layers=0).attention_flops_per_token(32_768)
+    assert model.attention_flops_per_token(32_768) == pytest.approx(full / 2, rel=0.01)

@@ -1,0 +1,153 @@
+"""Layouts, clusters and models that are found."""
+
+import subprocess
+import sys
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from podwright.planning.cluster import Cluster, ClusterError, accelerated_types
+from podwright.planning.layout import check
+from podwright.planning.memory import memory
+from podwright.planning.model import Model
+from podwright.planning.plan import make_plan
+from podwright.planning.search import best, cheapest_cluster, largest_model, layouts, minimum_nodes, pareto
+from podwright.planning.software import Software
+from podwright.planning.units import DAY_S
+from podwright_constructs.catalog import UnknownInstanceTypeError
+
+OURS = Software.named("podwright")
+
+
+def found(name, *, instance_type="ml.p5.48xlarge", nodes=8, sequence=4096, batch=512):
+    cluster = Cluster(instance_type=instance_type, nodes=nodes)
+    return list(
+        layouts(Model.of(name), cluster.accelerator, OURS, gpus=cluster.gpus, sequence=sequence, global_batch=batch)
+    )
+
+
+@pytest.mark.parametrize("name", ["llama3_1_8b", "llama3_1_70b", "qwen3_30b_a3b"])
+def test_every_layout_found_is_possible_and_fits(name):
+    """Each divides the cluster, fits the memory and makes the batch that was asked for."""
+    candidates = found(name)
+    assert candidates
+    for item in candidates:
+        check(item.layout, Model.of(name))
+        assert item.memory.fits
+        assert item.layout.global_batch == 512
+
+
+def test_the_best_is_fastest_and_none_on_the_front_is_beaten():
+    """A layout on the front is beaten by no other in both speed and memory."""
+    candidates = found("llama3_1_8b")
+    fastest = best(candidates)[0]
+    assert all(item.speed.tokens_per_s_per_gpu <= fastest.speed.tokens_per_s_per_gpu for item in candidates)
+    for kept in pareto(candidates):
+        assert not any(
+            item.speed.tokens_per_s_per_gpu > kept.speed.tokens_per_s_per_gpu
+            and item.memory.peak_gb < kept.memory.peak_gb
+            for item in candidates
+        )
+
+
+def test_512_gpus_are_searched_thoroughly():
+    """A 70B on 64 machines: tensor and pipeline parallelism of several degrees are looked at."""
+    candidates = found("llama3_1_70b", nodes=64, batch=1024)
+    assert {item.layout.tensor for item in candidates} >= {2, 4, 8}
+    assert len({item.layout.pipeline for item in candidates}) >= 3
+
+
+def test_the_cheapest_cluster_meets_deadline_and_budget():
+    """Offers come cheapest first, in time and inside the budget."""
+    offers = cheapest_cluster(
+        Model.of("llama3_2_1b"), OURS, tokens=25e9, sequence=4096, deadline_s=7 * DAY_S, budget_usd=5000
+    )
+    prices = [item.cost.total_usd for item in offers]
+    assert prices == sorted(prices)
+    assert prices[-1] <= 5000
+    assert all(item.cost.hours <= 7 * 24 for item in offers)
+
+
+def test_more_money_trains_a_larger_model():
+    """Ten times the budget buys a larger model, never a smaller one."""
+    small, large = (
+        largest_model(OURS, budget_usd=budget, deadline_s=14 * DAY_S, sequence=4096) for budget in (5e3, 5e4)
+    )
+    assert small[0].model.parameters < large[0].model.parameters
+
+
+@pytest.mark.parametrize(
+    ("name", "instance_type", "sequence", "nodes"),
+    [
+        ("llama2_13b", "ml.g6e.12xlarge", 4096, 2),
+        ("llama2_70b", "ml.p5en.48xlarge", 4096, 2),
+        ("llama3_1_70b", "ml.p5en.48xlarge", 8192, 2),
+    ],
+)
+def test_minimum_platforms_of_the_reference(name, instance_type, sequence, nodes):
+    """The smallest clusters in the reference's README follow from first principles; one machine less does not do."""
+    item = minimum_nodes(Model.of(name), instance_type, OURS, sequence=sequence)
+    assert item.layout.gpus == nodes * Cluster(instance_type=instance_type, nodes=1).gpus
+    assert item.memory.fits
+
+
+@given(st.sampled_from(accelerated_types()), st.integers(1, 8))
+@settings(deadline=None, max_examples=40)
+def test_every_instance_type_can_be_planned(instance_type, nodes):
+    """Each type of the catalog with an accelerator gives a plan with figures above zero."""
+    plan = make_plan(
+        Model.of("llama3_2_1b"), Cluster(instance_type=instance_type, nodes=nodes), sequence=2048, tokens=1e9
+    )
+    assert plan.speed.tokens_per_s_per_gpu > 0
+    assert 0 < plan.speed.model_flops_utilization < 1
+    assert plan.cost.hours > 0
+
+
+def test_a_plan_that_does_not_fit_says_what_would():
+    """The sentence names need, capacity and a remedy that works."""
+    cluster = Cluster(instance_type="ml.g5.12xlarge", nodes=4)
+    plan = make_plan(Model.of("llama3_2_1b"), cluster, sequence=8192, micro_batch=3, recompute="none")
+    assert not plan.fits
+    assert "an A10G has 23.1" in plan.sentence()
+    assert plan.remedy() == "use --activation_checkpointing=1 --train_batch_size=1"
+    again = make_plan(Model.of("llama3_2_1b"), cluster, sequence=8192, micro_batch=1, recompute="full")
+    assert again.fits
+
+
+def test_chosen_values_fit():
+    """What is left open is chosen so that it fits, and the flags say what was chosen."""
+    plan = make_plan(Model.of("llama3_1_8b"), Cluster(instance_type="ml.p5.48xlarge", nodes=2), sequence=4096)
+    assert plan.fits
+    assert f"--train_batch_size={plan.layout.micro_batch}" in plan.flags()
+    assert memory(plan.model, plan.layout, plan.cluster.accelerator, OURS).peak_gb == plan.memory.peak_gb
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "nodes", "error"),
+    [
+        ("ml.m5.xlarge", 1, ClusterError),
+        ("ml.p5.48xlarge", 0, ClusterError),
+        ("ml.p5.47xlarge", 1, UnknownInstanceTypeError),
+    ],
+)
+def test_clusters_that_cannot_train_are_refused(instance_type, nodes, error):
+    """No accelerator, no machines, no such type."""
+    with pytest.raises(error):
+        Cluster(instance_type=instance_type, nodes=nodes)
+
+
+def test_planning_loads_nothing_heavy():
+    """The command needs neither torch nor cdktf nor numpy."""
+    heavy = {"torch", "cdktf", "numpy", "boto3"}
+    code = f"import sys, podwright.planning.command; print(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_layouts_are_made_on_demand():
+    """The first layouts come before all are looked at."""
+    cluster = Cluster(instance_type="ml.p5.48xlarge", nodes=8)
+    stream = layouts(Model.of("llama3_1_8b"), cluster.accelerator, OURS, gpus=64, sequence=4096, global_batch=512)
+    assert len(list(islice(stream, 3))) == 3
