@@ -31,8 +31,8 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool) -> int:
     progress = progress_for(list(steps(hosts)), as_json=as_json)
     try:
         with _alone():
-            processes.adopt_orphans()
             materials = supplies(flat=bool(why_flat))
+            processes.adopt_orphans()
             figures = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts).play()
     except StepFailed as failure:
         _explain(failure, progress)
