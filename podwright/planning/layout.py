@@ -103,6 +103,9 @@ def _problems(layout: Layout, model: Model) -> Iterator[str]:
         if getattr(layout, name) < 1:
             yield f"{name} is {getattr(layout, name)}: must be at least 1"
             return
+    if model.head_dim < 1 or model.layers < 1:
+        yield f"{model.name} has {model.layers} layers, {model.heads} heads and a width of {model.hidden}: no such model"
+        return
     gpus, product = layout.gpus, layout.tensor * layout.pipeline * layout.context
     if gpus % product:
         degrees = f"tensor {layout.tensor} x pipeline {layout.pipeline} x context {layout.context} = {product}"
