@@ -10,6 +10,7 @@ import argparse
 import csv
 import math
 import statistics
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +25,8 @@ from podwright.planning.flops import convention
 from podwright.planning.layout import Layout
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
-from podwright.planning.search import minimum_nodes
+from podwright.planning.report import candidates_table
+from podwright.planning.search import best, layouts, minimum_nodes
 from podwright.planning.software import Software
 from podwright.planning.throughput import speed
 
@@ -72,6 +74,7 @@ def main() -> None:
     _print_seed_run()
     _print_trainium()
     _print_minimum_platforms()
+    _print_search()
     print("\ngoals")
     for title, kind, share, goal in GOALS:
         reached = _quantile([abs(error) for group in errors[kind].values() for error in group], share)
@@ -266,6 +269,18 @@ def _print_minimum_platforms() -> None:
         "  of 128,256 needs more, the reference has hidden it: its logits and head are 2.5 times smaller than the "
         "published model's."
     )
+
+
+def _print_search() -> None:
+    """The best layouts of two models over 512 H100, and how long the search took."""
+    print("\nsearch over 64 x ml.p5.48xlarge = 512 GPUs, goal 2 s")
+    cluster, software = Cluster(instance_type="ml.p5.48xlarge", nodes=64), Software.named("megatron-core.26")
+    for name in ("llama3_1_70b", "deepseek_v3"):
+        started = time.perf_counter()
+        model = Model.of(name)
+        found = list(layouts(model, cluster.accelerator, software, gpus=cluster.gpus, sequence=4096, global_batch=2048))
+        took = time.perf_counter() - started
+        print(f"  {name}: {len(found)} layouts that fit, {took:.2f} s\n{candidates_table(best(found)[:2])}")
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

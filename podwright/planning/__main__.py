@@ -4,6 +4,7 @@ import argparse
 
 from podwright.planning.command import add_arguments, run
 
-parser = argparse.ArgumentParser(prog="podwright plan", description="Memory, speed, days and dollars of a run.")
-add_arguments(parser)
-raise SystemExit(run(parser.parse_args()))
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="podwright plan", description="Memory, speed, days and dollars of a run.")
+    add_arguments(parser)
+    raise SystemExit(run(parser.parse_args()))

@@ -39,6 +39,7 @@ _ONE_LEVEL = (
 )  # frameworks without tensor and pipeline parallelism in these tables
 
 
+LARGEST = 1e16  # of any figure in a table: parameters, tokens
 USUAL_STEP_TOKENS = 524_288  # of small models' pretraining, where a table says nothing
 
 
@@ -66,7 +67,7 @@ def predict_file(source: Path, target: Path) -> int:
         rows = [{**row, **predict(row)} for row in reader]
     unfinished = target.with_name(target.name + ".unfinished")
     with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
     unfinished.replace(target)
@@ -76,6 +77,7 @@ def predict_file(source: Path, target: Path) -> int:
 def predict(row: Mapping[str, str], *, constants: Calibration | None = None) -> dict[str, str]:
     """The columns to append to one row; empty with the reason in ``note`` if it cannot be modelled."""
     empty = dict.fromkeys(COLUMNS, "")
+    row = {name: text.strip() for name, text in row.items() if isinstance(text, str)}  # short lines have no last cells
     try:
         case = understand(row)
     except (RowError, UnknownModelError, UnknownAcceleratorError, LayoutError) as error:
@@ -119,6 +121,7 @@ def understand(row: Mapping[str, str]) -> Case:
     software = _software(row, assumed)
     accelerator, per_gpu = _accelerator(row)
     layout = _layout(row, gpus=gpus * per_gpu, sequence=sequence, software=software)
+    check(replace(layout, micro_batch=1, virtual_stages=1), model)
     layout = _filled(row, layout, model, accelerator, software, assumed)
     check(layout, model)
     return Case(
@@ -191,7 +194,7 @@ def _layers(row: Mapping[str, str], given: Mapping[str, int], *, plain: bool) ->
 def _usual_heads(hidden: int, tensor: int) -> int:
     """Heads of 96 to 256 elements, as near to 128 as the tensor cores and the tensor-parallel degree allow."""
     widths = [width for width in range(96, 257, 4) if hidden % width == 0 and hidden // width % tensor == 0]
-    return hidden // min(widths, key=lambda width: (width % 16 > 0, abs(width - 128)), default=hidden // tensor)
+    return hidden // min(widths, key=lambda width: (width % 16 > 0, abs(width - 128)), default=max(1, hidden // tensor))
 
 
 # ---- software, accelerator --------------------------------------------------------------------------------
@@ -363,17 +366,20 @@ def _recompute(row: Mapping[str, str]) -> Recompute | None:
 def _number(row: Mapping[str, str], name: str) -> float | None:
     text = (row.get(name) or "").strip()
     try:
-        return float(text) if text else None
+        number = float(text) if text else None
     except ValueError:
         raise RowError(f"{name} is {text!r}: must be a number") from None
+    if number is not None and not 0 <= number < LARGEST:
+        raise RowError(f"{name} is {text}: must be a number from zero to {LARGEST:g}")
+    return number
 
 
 def _integer(row: Mapping[str, str], name: str) -> int | None:
     number = _number(row, name)
     if number is None:
         return None
-    if number != int(number) or number < 0:
-        raise RowError(f"{name} is {number:g}: must be a whole number, zero or more")
+    if number != int(number):
+        raise RowError(f"{name} is {number:g}: must be a whole number")
     return int(number)
 
 

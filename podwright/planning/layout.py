@@ -103,6 +103,10 @@ def _problems(layout: Layout, model: Model) -> Iterator[str]:
         if getattr(layout, name) < 1:
             yield f"{name} is {getattr(layout, name)}: must be at least 1"
             return
+    if model.head_dim < 1 or model.layers < 1:
+        shape = f"{model.layers} layers, {model.heads} heads and a width of {model.hidden}"
+        yield f"{model.name} has {shape}: the width must be at least the number of heads, and there must be a layer"
+        return
     gpus, product = layout.gpus, layout.tensor * layout.pipeline * layout.context
     if gpus % product:
         degrees = f"tensor {layout.tensor} x pipeline {layout.pipeline} x context {layout.context} = {product}"

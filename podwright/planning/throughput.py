@@ -138,6 +138,7 @@ class _Step:
             idle + self.constants("block_ms", self.software.name) * 1e-3 * self.model.layers / stages
         )
         totals["sharded parameters"] = self._sharded_parameters(kinds)
+        totals["offloading"] = max(0.0, self._offloading() - sum(totals.values()))
         return totals
 
     def _blocks(self) -> list[tuple[float, _Block]]:
@@ -329,6 +330,13 @@ class _Step:
         kind = "moe" if self.model.experts else "dense"
         passes = 3.5 if self.layout.recompute == "full" else 2.5  # a backward launches one and a half times a forward
         return passes * 1e-6 * self.constants("launch_us", kind, self.software.name)
+
+    def _offloading(self) -> float:
+        """Moving block inputs to the host's memory and back; computation hides it."""
+        if not self.layout.offload_activations:
+            return 0.0
+        size = 2.0 * self.tokens * self.model.hidden * self.model.layers / self.layout.pipeline
+        return 2 * size / (self.accelerator.host_gb_s * 1e9)
 
     def _imbalance(self) -> float:
         """The fullest stage over the mean one; Megatron can count embedding and head as layers."""

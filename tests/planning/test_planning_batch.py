@@ -2,9 +2,12 @@
 
 import csv
 import importlib.util
+import math
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from podwright.planning.batch import COLUMNS, predict, predict_file
 from podwright.planning.flops import convention
@@ -36,11 +39,14 @@ ROW = {
 }
 
 
-@pytest.fixture(scope="module")
+with TABLE.open(newline="", encoding="utf-8") as table:
+    ROWS = list(csv.DictReader(table))
+
+
+@pytest.fixture
 def rows():
     """The development table."""
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return ROWS
 
 
 def test_a_row_is_predicted():
@@ -96,6 +102,32 @@ def test_outcomes_are_not_looked_at(rows):
     for row in rows[::7]:
         hidden = {name: value for name, value in row.items() if name not in outcomes}
         assert predict(hidden) == predict(row)
+
+
+INPUTS = [
+    *("kind", "task", "model", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "params_total", "seq_len"),
+    *("accel", "gpus", "framework", "precision", "tp", "pp", "vp", "cp", "ep", "sharding", "zero_stage", "mbs"),
+    *("gbs_seqs", "act_ckpt", "notes", "tflops_convention"),
+]
+JUNK = st.sampled_from(["", "0", "1", "3", "7", "-1", "nan", "1e400", "1.5", "many", "64", "100000"])
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=300)
+def test_no_row_breaks_a_table(data):
+    """Whatever stands in the cells, a row is predicted with finite figures or left empty with a reason."""
+    row = dict(data.draw(st.sampled_from(ROWS)))
+    for name in data.draw(st.lists(st.sampled_from(INPUTS), max_size=4)):
+        row[name] = data.draw(JUNK)
+    found = predict(row)
+    assert found["note"]
+    figures = [found[name] for name in COLUMNS[:-1]]
+    if found["pred_fits"]:
+        rate = float(found["pred_tok_s_gpu"])
+        assert 0 < float(found["pred_low_tok_s_gpu"]) < rate < float(found["pred_high_tok_s_gpu"]) < math.inf
+        assert 0 < float(found["pred_peak_mem_gb"]) < math.inf
+    else:
+        assert figures == [""] * len(figures)
 
 
 def test_a_file_keeps_its_columns_and_gains_ours(rows, tmp_path):

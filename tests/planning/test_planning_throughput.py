@@ -94,6 +94,13 @@ def test_slow_networks_show():
     assert step(accelerator=slow).step_s == step().step_s
 
 
+def test_offloading_shows_where_the_host_is_slow():
+    """Computation hides the way to a fast host; a slow one holds the GPU up."""
+    slow = replace(H100, host_gb_s=0.1)
+    assert "offloading" not in step(recompute="full", offload_activations=True).parts
+    assert step(accelerator=slow, recompute="full", offload_activations=True).bound_by == "offloading"
+
+
 def test_sharding_inside_machines_helps_slow_networks():
     """Hybrid sharding gathers over fast links and averages once per step."""
     slow = H100.with_network(node_gb_s=5, gpus_per_node=8)
