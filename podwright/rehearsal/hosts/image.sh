@@ -80,7 +80,7 @@ aws_command() {
 
 job_user() { # the same ids on every host: munge credentials carry them
   local user=ubuntu other
-  other=$(getent passwd 1000 | cut -d: -f1)
+  other=$({ getent passwd 1000 || true; } | cut -d: -f1) # a bare machine has no such user
   if [[ -n $other && $other != "$user" ]]; then userdel "$other"; fi
   id "$user" > /dev/null 2>&1 || useradd --uid 1000 --user-group --shell /bin/bash --home-dir /home/$user $user
   install -d -o $user -g $user -m 750 /home/$user
