@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import transformers
 
 from podwright.rehearsal.run import DIRECTORY, MAX_STEPS
 from podwright.rehearsal.supplies import CHECKOUT
+from podwright.rehearsal.terraform import find_terraform
 from podwright_training import checkpoint, consolidate
 from podwright_training.run import RunFolder
 
@@ -48,6 +50,29 @@ def test_an_interrupted_rehearsal_leaves_nothing() -> None:
     cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert "nothing was left" in cleaned.stdout
     assert str(DIRECTORY) not in Path("/proc/mounts").read_text()
+
+
+BROKEN_TERRAFORM = """#!/bin/sh
+[ "$1" = version ] && exec {terraform} "$@"
+echo "the moon is in the wrong house" >&2
+exit 7
+"""
+
+
+def test_a_failing_step_says_where_and_why(tmp_path: Path) -> None:
+    """A step that fails is named with its host, the last lines of its log and the path of the whole."""
+    broken = tmp_path / "terraform"
+    broken.write_text(BROKEN_TERRAFORM.format(terraform=find_terraform()))
+    broken.chmod(0o755)
+    environment = {**os.environ, "TERRAFORM_BINARY_NAME": str(broken)}
+    answer = subprocess.run(
+        [*PODWRIGHT, "cluster.yaml"], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 1
+    assert "step 'deploy' failed on this machine: cdktf deploy ended with exit code 1" in answer.stderr
+    assert "the moon is in the wrong house" in answer.stderr
+    log = Path(answer.stderr.rsplit("the whole log: ", 1)[1].strip())
+    assert "the moon is in the wrong house" in log.read_text()
 
 
 @pytest.fixture(scope="module")
