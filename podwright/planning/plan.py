@@ -75,7 +75,7 @@ class Plan:
         return "shorten the sequence or take accelerators with more memory"
 
     def flags(self) -> list[str]:
-        """Options of ``podwright-train submit`` that realise the layout."""
+        """Options of ``podwright-train train`` that realise the layout, as far as it can: see ``beyond_the_trainer``."""
         layout = self.layout
         return [
             f"--train_batch_size={layout.micro_batch}",
@@ -85,6 +85,21 @@ class Plan:
             f"--sharding_strategy={'hybrid' if layout.shards else 'full'}",
             *self._checkpoint_flag(),
         ]
+
+    def beyond_the_trainer(self) -> list[str]:
+        """What the layout asks for and ``podwright_training`` does not do yet."""
+        layout = self.layout
+        asked = {
+            "gradient accumulation": layout.micro_batches > 1,
+            "tensor parallelism": layout.tensor > 1,
+            "pipeline parallelism": layout.pipeline > 1,
+            "context parallelism": layout.context > 1,
+            "expert parallelism": layout.expert > 1,
+            "selective recomputation": layout.recompute not in {"none", "full"},
+            "optimizer offload": layout.offload_optimizer,
+            "a chunked loss": layout.chunked_loss,
+        }
+        return [name for name, wanted in asked.items() if wanted]
 
     def settings(self) -> str:
         """The instance group of ``cluster.yaml`` that realises the cluster."""

@@ -132,4 +132,11 @@ def _loss(plan: Plan) -> str:
 
 
 def _realise(plan: Plan) -> str:
-    return f"To run it: podwright-train submit {' '.join(plan.flags())}\ncluster.yaml:\n{plan.settings()}".rstrip()
+    submit = f"podwright-train submit --run_dir=runs/NAME --nodes={plan.cluster.nodes} -- {' '.join(plan.flags())}"
+    lacking = plan.beyond_the_trainer()
+    note = (
+        f"  the bundled trainer does not do {', '.join(lacking)} yet: its step is smaller or slower\n"
+        if lacking
+        else ""
+    )
+    return f"To run it: {submit}\n{note}cluster.yaml:\n{plan.settings()}".rstrip()

@@ -39,7 +39,8 @@ def test_a_plan_explains_itself(plan):
         "USD",
         "kWh",
         "Loss about",
-        "podwright-train submit --train_batch_size=",
+        "podwright-train submit --run_dir=runs/NAME --nodes=",
+        "the bundled trainer does not do gradient accumulation yet",
         "instance_type: ml.g5.12xlarge",
         "Roofline",
     ):

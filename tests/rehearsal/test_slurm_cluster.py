@@ -139,7 +139,12 @@ def test_the_relay_carries_much_at_once(cluster: SlurmStandIn) -> None:
 
 def test_hosts_reach_nothing_else(cluster: SlurmStandIn, web_server: tuple[str, int]) -> None:
     """No other address, name or port is reachable, and the failure comes at once."""
-    for url in ("http://1.1.1.1/", "http://pypi.org/", f"http://127.0.0.1:{web_server[1]}/", "http://10.0.16.1:1/"):
+    for url in (
+        "http://198.51.100.1/",
+        "http://example.org/",
+        f"http://127.0.0.1:{web_server[1]}/",
+        "http://10.0.16.1:1/",
+    ):
         refused = cluster.run(f"curl --silent --show-error --max-time 5 {url}", host=FIRST, check=False)
         assert refused.returncode in {6, 7}, refused.stderr  # could not resolve, failed to connect
 
