@@ -75,7 +75,7 @@ class Plan:
         return "shorten the sequence or take accelerators with more memory"
 
     def flags(self) -> list[str]:
-        """Options of ``podwright-train train`` that realise the layout, as far as it can: see ``beyond_the_trainer``."""
+        """Options of ``podwright-train train`` that realise the layout but for what is ``beyond_the_trainer``."""
         layout = self.layout
         return [
             f"--train_batch_size={layout.micro_batch}",
