@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +34,11 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool) -> int:
         with _alone():
             materials = supplies(flat=bool(why_flat))
             processes.adopt_orphans()
+            for number in (
+                signal.SIGINT,
+                signal.SIGTERM,
+            ):  # both end it cleanly, even where `&` ignores the first
+                signal.signal(number, signal.default_int_handler)
             figures = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts).play()
     except StepFailed as failure:
         _explain(failure, progress)
