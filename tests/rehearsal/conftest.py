@@ -19,7 +19,7 @@ set -euo pipefail
 echo "boot of $(hostname)"
 mkdir -p /fsx
 mount -t lustre -o noatime,flock {LUSTRE_SOURCE} /fsx
-mkdir -p -m 1777 /fsx/work
+mkdir -p -m 1777 /fsx/scratch
 read -r controller < controller_ip
 if [[ $(hostname -i) == "$controller" ]]; then
   systemctl enable --now slurmctld

@@ -60,9 +60,9 @@ def test_lustre_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
     assert len(asked) == 1
     assert "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh /fsx" in asked[0]
     assert "flock" in asked[0]
-    cluster.run("echo from $(hostname) > /fsx/work/note", host=FIRST)
-    assert cluster.run("cat /fsx/work/note", host=SECOND).stdout == f"from {FIRST}\n"
-    assert (cluster.directory / "fsx/work/note").read_text() == f"from {FIRST}\n"
+    cluster.run("echo from $(hostname) > /fsx/scratch/note", host=FIRST)
+    assert cluster.run("cat /fsx/scratch/note", host=SECOND).stdout == f"from {FIRST}\n"
+    assert (cluster.directory / "fsx/scratch/note").read_text() == f"from {FIRST}\n"
     assert cluster.run("mountpoint /fsx").stdout == "/fsx is a mountpoint\n"
     shown = cluster.run("findmnt --noheadings --output SOURCE,FSTYPE /fsx").stdout.split()
     assert shown == ["fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh", "lustre"]

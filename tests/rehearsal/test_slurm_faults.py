@@ -20,9 +20,9 @@ CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 # Two tasks that wait for a file: the job ends only when the test lets it.
 JOB = """#!/bin/bash
 #SBATCH --partition gpu --nodes 2 --ntasks-per-node 1 --gres gpu:2 --requeue --open-mode append
-#SBATCH --output /fsx/work/%j.out
+#SBATCH --output /fsx/scratch/%j.out
 srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hostname)
-  until [[ -e /fsx/work/go ]]; do sleep 0.1; done'
+  until [[ -e /fsx/scratch/go ]]; do sleep 0.1; done'
 """
 
 
@@ -38,7 +38,7 @@ def booted(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Itera
 @pytest.fixture
 def cluster(booted: SlurmStandIn) -> Iterator[SlurmStandIn]:
     """The module's cluster, idle, before and after."""
-    (booted.directory / "fsx/work/go").unlink(missing_ok=True)
+    (booted.directory / "fsx/scratch/go").unlink(missing_ok=True)
     booted.wait_until_idle(timeout_s=30)
     yield booted
     booted.run("scancel --user ubuntu")
@@ -47,10 +47,10 @@ def cluster(booted: SlurmStandIn) -> Iterator[SlurmStandIn]:
 
 def submit(cluster: SlurmStandIn, auto_resume: int = 1) -> int:
     """Submit JOB and wait until both of its tasks have begun."""
-    cluster.path(CONTROLLER, "/fsx/work/job.sbatch").write_text(JOB.format(auto_resume=auto_resume))
-    job_id = int(cluster.run("sbatch --parsable /fsx/work/job.sbatch").stdout)
+    cluster.path(CONTROLLER, "/fsx/scratch/job.sbatch").write_text(JOB.format(auto_resume=auto_resume))
+    job_id = int(cluster.run("sbatch --parsable /fsx/scratch/job.sbatch").stdout)
     cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
-    cluster.run(f"until [[ $(grep -c ^run /fsx/work/{job_id}.out) == 2 ]]; do sleep 0.1; done", timeout_s=30)
+    cluster.run(f"until [[ $(grep -c ^run /fsx/scratch/{job_id}.out) == 2 ]]; do sleep 0.1; done", timeout_s=30)
     return job_id
 
 
@@ -65,10 +65,10 @@ def test_a_job_survives_a_host(cluster: SlurmStandIn, lifecycle: Path, how: str)
         job_id, lifecycle=lifecycle, new_instance_id=lambda host: f"i-new-{how}-{host}", timeout_s=60
     )
     assert done.replaced == (SECOND,)
-    (cluster.directory / "fsx/work/go").touch()
+    (cluster.directory / "fsx/scratch/go").touch()
     job = cluster.wait_for_job(job_id, timeout_s=60, restarts=1)
     assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1")
-    output = (cluster.directory / f"fsx/work/{job_id}.out").read_text()
+    output = (cluster.directory / f"fsx/scratch/{job_id}.out").read_text()
     for line in (f"run on {FIRST}", f"run on {SECOND}", f"run 1 on {FIRST}", f"run 1 on {SECOND}"):
         assert line in output.replace("run 0", "run").replace("run  on", "run on")
     assert not cluster.path(SECOND, "/etc/old").exists()
