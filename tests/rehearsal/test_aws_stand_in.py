@@ -238,6 +238,23 @@ def test_a_rule_between_groups_keeps_its_description(aws):
     ec2.delete_security_group(GroupId=group)
 
 
+@pytest.mark.parametrize("direction", ["ingress", "egress"])
+def test_a_rule_revoked_twice_is_named_as_gone(aws, direction):
+    """The second answer is the one that Terraform takes for done when the first was lost on the way."""
+    ec2 = aws.client("ec2")
+    vpc = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+    group = ec2.create_security_group(GroupName=f"revoked-{direction}", Description="-", VpcId=vpc)["GroupId"]
+    permission = {"IpProtocol": "tcp", "FromPort": 1, "ToPort": 1, "IpRanges": [{"CidrIp": "10.0.0.0/8"}]}
+    authorize = getattr(ec2, f"authorize_security_group_{direction}")
+    rule = authorize(GroupId=group, IpPermissions=[permission])["SecurityGroupRules"][0]["SecurityGroupRuleId"]
+    revoke = getattr(ec2, f"revoke_security_group_{direction}")
+    revoke(GroupId=group, SecurityGroupRuleIds=[rule])
+    with pytest.raises(ClientError, match=rule) as refused:
+        revoke(GroupId=group, SecurityGroupRuleIds=[rule])
+    assert refused.value.response["Error"]["Code"] == "InvalidSecurityGroupRuleId.NotFound"
+    ec2.delete_security_group(GroupId=group)
+
+
 def test_a_bucket_policy_is_enforced_as_over_tls(aws):
     """A denial of requests without TLS leaves the loopback alone; any other denial denies."""
     s3 = aws.client("s3")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
+from moto.ec2.exceptions import InvalidPermissionNotFoundError, InvalidSecurityGroupRuleIdNotFoundError
 from moto.ec2.models.nat_gateways import NatGatewayBackend
-from moto.ec2.models.security_groups import SecurityGroupRule
+from moto.ec2.models.security_groups import SecurityGroupBackend, SecurityGroupRule
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.s3.models import FakeBucket
 
@@ -20,6 +22,8 @@ def install() -> None:
     FakeBucket.get_permission = _permission
     SecurityGroupRule.description = property(_description)
     NatGatewayBackend.delete_nat_gateway = _delete_nat_gateway
+    for revoke in ("revoke_security_group_ingress", "revoke_security_group_egress"):
+        setattr(SecurityGroupBackend, revoke, _naming_unknown_rules(getattr(SecurityGroupBackend, revoke)))
 
 
 def _permission(bucket: Any, action: str, resource: str) -> Any:
@@ -43,3 +47,17 @@ def _delete_nat_gateway(backend: Any, nat_gateway_id: str) -> Any:
     for address in gateway.address_set:
         backend.enis.pop(address["networkInterfaceId"], None)
     return gateway
+
+
+def _naming_unknown_rules(revoke: Callable[..., None]) -> Callable[..., None]:
+    """AWS names a rule id that is gone: an SDK that tries again after a lost answer takes that as done."""
+
+    def revoke_or_name(backend: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            revoke(backend, *args, **kwargs)
+        except InvalidPermissionNotFoundError:
+            if rule_ids := kwargs.get("security_rule_ids"):
+                raise InvalidSecurityGroupRuleIdNotFoundError(rule_ids[0]) from None
+            raise
+
+    return revoke_or_name
