@@ -12,6 +12,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from podwright_training import checkpoint
+from podwright_training.model import LlamaForCausalLM
+
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 300
 
@@ -29,6 +32,15 @@ def text_dataset(tmp_path_factory):
     _write_shard(folder / "en" / "c4-validation.00000-of-00008.json.gz", texts[280:])
     _train_tokenizer(texts).save_pretrained(folder / "tokenizer")
     return folder
+
+
+@pytest.fixture(scope="session")
+def word_tokenizer():
+    """Knows the words ``w1`` to ``w999`` by their numbers; 0 ends a text."""
+    words = {"<end>": 0, **{f"w{number}": number for number in range(1, 1000)}}
+    model = Tokenizer(models.WordLevel(words, unk_token="<end>"))
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<end>", model_max_length=16)
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +63,7 @@ def tiny_flags(text_dataset):
             "val_batch_size": 8 // ranks,
             "validation_batches": 2,
             "data_streams": 4,
+            "data_workers": 0,
             "max_steps": 12,
             "checkpoint_freq": 4,
             "lr": 0.01,
@@ -94,6 +107,66 @@ def call(start):
         return process.returncode, output
 
     return call
+
+
+@pytest.fixture(scope="session")
+def call_ranks():
+    """Runs a command on several ranks, forked from one process that has imported torch: exit status, output."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}
+    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    server = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("fork_server.py")],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def call_ranks(ranks, *argv):
+        server.stdin.write(json.dumps({"argv": list(map(str, argv)), "ranks": ranks}) + "\n")
+        server.stdin.flush()
+        answer = json.loads(server.stdout.readline())
+        return answer["status"], answer["output"]
+
+    yield call_ranks
+    server.communicate()
+
+
+@pytest.fixture(scope="session")
+def model_of():
+    """Our model with the weights of a checkpoint, not divided."""
+
+    def model_of(path):
+        model = LlamaForCausalLM(checkpoint.model_config(path))
+        checkpoint.load_weights(model, path)
+        return model
+
+    return model_of
+
+
+@pytest.fixture(scope="session")
+def run_ranks():
+    """Runs a script with a folder as its argument in several processes, which can meet by the file ``store`` in it."""
+
+    def run_ranks(script, folder, *, ranks):
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "training")])
+        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
+        outputs = [folder / f"rank-{rank}.txt" for rank in range(ranks)]
+        processes = []
+        for rank, output in enumerate(outputs):
+            with output.open("w") as file:
+                command = [sys.executable, script, str(folder)]
+                ranked = {**environment, "RANK": str(rank)}
+                processes.append(subprocess.Popen(command, env=ranked, stdout=file, stderr=subprocess.STDOUT))
+        try:
+            status = [process.wait(timeout=120) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        assert status == [0] * ranks, "\n".join(output.read_text() for output in outputs)
+
+    return run_ranks
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,15 @@ import logging
 import shutil
 
 import pytest
+import torch
 
 from podwright_training import checkpoint
 from podwright_training.__main__ import main
+from podwright_training.architecture import ModelConfig
 from podwright_training.checkpoint import CheckpointError, DamagedCheckpointError
-from podwright_training.config import ModelConfig
+from podwright_training.device import process_group
 from podwright_training.model import LlamaForCausalLM
+from podwright_training.ranks import Ranks
 from podwright_training.run import RunFolder
 
 
@@ -73,10 +76,22 @@ def test_what_a_kill_left_half_written_is_no_checkpoint(copied, tiny_flags):
 
 
 def test_the_newest_are_kept(tiny_flags, tmp_path):
-    """Retention deletes the oldest."""
-    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=5, checkpoint_freq=1, keep_checkpoints=2)]) == 0
+    """Retention deletes the oldest, but for every n-th."""
+    options = {"max_steps": 7, "checkpoint_freq": 1, "keep_checkpoints": 2, "keep_every": 3}
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, **options)]) == 0
     names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert names == ["step-00000004", "step-00000005"]
+    assert names == ["step-00000003", "step-00000006", "step-00000007"]
+
+
+def test_a_damaged_checkpoint_does_not_count_as_kept(copied):
+    """Two intact ones are kept besides a damaged one between them; what is older than both goes."""
+    (copied / "checkpoints" / "step-00000008" / "manifest.json").unlink()
+    folder = copied / "checkpoints"
+    with process_group(Ranks(), torch.device("cpu")):
+        checkpoint.retain(folder, newest=2)
+        assert len(list(folder.iterdir())) == 3
+        checkpoint.retain(folder, newest=1)
+    assert [path.name for path in folder.iterdir()] == ["step-00000012"]
 
 
 def test_weights_of_another_model_are_not_loaded(undisturbed):
@@ -90,12 +105,12 @@ def test_weights_of_another_model_are_not_loaded(undisturbed):
         checkpoint.load_weights(tied, path)
 
 
-def test_changed_weights_are_not_loaded(copied):
+def test_changed_weights_are_not_loaded(copied, model_of):
     """Loading for export verifies the hashes too."""
     path = copied / "checkpoints" / "step-00000012"
     flip_a_bit(path / "__1_0.distcp")
     with pytest.raises(DamagedCheckpointError, match=r"the content of __1_0\.distcp has changed"):
-        checkpoint.load_weights(LlamaForCausalLM(checkpoint.model_config(path)), path)
+        model_of(path)
 
 
 def test_a_save_that_fails_leaves_the_older_ones(copied, tiny_flags, capsys):

@@ -7,8 +7,10 @@ import sys
 import pytest
 import yaml
 
-from podwright_training import config
-from podwright_training.config import ConfigError, TrainConfig
+from podwright_training import options as sources
+from podwright_training.config import TrainConfig
+from podwright_training.errors import ConfigError
+from podwright_training.options import load_file
 
 SEED_FLAGS = """
     --max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16
@@ -22,9 +24,9 @@ SEED_FLAGS = """
 def load(*flags):
     """The configuration these flags give."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    config.add_arguments(parser)
+    sources.add_arguments(parser)
     args, args.unknown_flags = parser.parse_known_args(flags)
-    return config.load(args)
+    return sources.load(args)
 
 
 def problems(*flags):
@@ -59,21 +61,21 @@ def test_what_is_written_is_read_back(tmp_path):
     """``to_yaml`` and ``--config`` are inverse."""
     options = load("--preset", "llama3_2_1b", "--warmup", "0.1", "--offload_activations", "1")
     (tmp_path / "config.yaml").write_text(options.to_yaml())
-    assert config.load_file(tmp_path / "config.yaml") == options
-    assert config.load_file(tmp_path / "config.yaml").digest == options.digest != TrainConfig().digest
+    assert load_file(tmp_path / "config.yaml") == options
+    assert load_file(tmp_path / "config.yaml").digest == options.digest != TrainConfig().digest
 
 
 def test_all_problems_are_told_at_once(tmp_path):
     """Unknown keys with what was meant, wrong values with what is allowed, options that contradict each other."""
     file = tmp_path / "run.yaml"
     file.write_text("learning_rat: 1\nmin_lrr: 1\nval_batch_size: 1.5\ngrad_clip: [1]\n")
-    flags = f"""--config={file} --max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=mixtral --num_heads=7
+    flags = f"""--config={file} --max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=gpt_neox --num_heads=7
         --warmup=.7 --plateau=.7 --offload_activations=1 --activation_checkpointing=0"""
     assert problems(*flags.split()) == [
         "unknown flag --max_step; did you mean --max_steps?",
         f"unknown option in {file} learning_rat",
         f"unknown option in {file} min_lrr; did you mean min_lr?",
-        "model_type = mixtral (flag): allowed are llama_v2, llama_v3",
+        "model_type = gpt_neox (flag): allowed are llama_v2, llama_v3, mistral, mixtral",
         "max_steps = 0 (flag): must be at least 1",
         "lr = fast (flag): must be a number",
         f"grad_clip = [1] ({file}): must be a number",
@@ -88,11 +90,29 @@ def test_all_problems_are_told_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ("--preset tyni", "preset = tyni (flag): there are llama2_7b, "),
+        ("--preset tyni", "preset = tyni (flag): there are llama2_13b, "),
         ("--num_key_value_heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
         ("--hidden_width 60", "hidden_width 60 / num_heads 12 is odd"),
+        ("--head_dim 33", "head_dim 33 is odd"),
+        ("--sliding_window 64", "sliding_window 64: a llama_v3 has none"),
+        ("--model_type mistral --qk_norm", "qk_norm 1: a mistral has none"),
+        ("--model_type mixtral", "num_local_experts None, model_type mixtral: a mixtral has experts"),
+        ("--num_local_experts 8", "num_local_experts 8, model_type llama_v3: a mixtral has experts"),
+        (
+            "--model_type mixtral --num_local_experts 2 --num_experts_per_tok 3",
+            "num_experts_per_tok 3 is above num_local_experts 2",
+        ),
+        ("--float8 --precision fp32", "float8 needs precision bf16, not fp32"),
         ("--preset llama2_7b --max_context_width 8192", "max_context_width 8192 is above max_position_embeddings 4096"),
         ("--min_lr 1", "min_lr 1.0 is above lr 0.0001"),
+        (
+            "--lr_schedule wsd --warmup 0.5 --wsd_decay 0.5 --plateau 0.1",
+            "warmup 0.5, wsd_decay 0.5 and plateau 0.1 together exceed 1",
+        ),
+        ("--batch_ramp 0.1", "batch_ramp 0.1 needs more than one micro-batch: set gradient_accumulation_steps"),
+        ("--noise_scale_freq 5", "noise_scale_freq 5 needs more than one micro-batch"),
+        ("--profile_steps 15-10", "profile_steps 15-10: write the first and last step, as in 10-15"),
+        ("--profile_steps 10-15 --max_steps 12", "profile_steps 10-15 goes beyond max_steps 12"),
         ("--lr nan", "lr = nan (flag): must be above 0"),
         ("--config /nowhere.yaml", "/nowhere.yaml cannot be read: "),
     ],
@@ -111,10 +131,17 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("module", ["podwright_training.config", "podwright_training.__main__"])
+def test_a_precision_wins_over_the_switch():
+    """Without ``--precision``, ``--bf16`` says what is computed in."""
+    flags = ([], ["--bf16", "0"], ["--precision", "fp16"], ["--bf16", "0", "--precision", "bf16"])
+    assert [load(*given).compute_precision for given in flags] == ["bf16", "fp32", "fp16", "bf16"]
+
+
+@pytest.mark.parametrize("module", ["config", "__main__", "start", "launch"])
 def test_importing_pulls_no_torch(module):
     """Planning and ``--help`` do not wait for torch."""
-    script = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers', 'datasets'}} & set(sys.modules)))"
+    heavy = {"torch", "transformers", "datasets"}
+    script = f"import sys, podwright_training.{module}; sys.exit(bool({heavy} & set(sys.modules)))"
     assert (
         subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
         == 0

@@ -9,7 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from podwright_training import checkpoint
 from podwright_training.__main__ import main
-from podwright_training.consolidate import consolidate, load_model
+from podwright_training.consolidate import consolidate
+from podwright_training.errors import UserError
 from podwright_training.evaluate import evaluate
 from podwright_training.run import RunFolder
 
@@ -23,9 +24,9 @@ def exported(undisturbed, tmp_path_factory):
     return RunFolder(root)
 
 
-def test_transformers_computes_the_same_logits(exported):
+def test_transformers_computes_the_same_logits(exported, model_of):
     """``from_pretrained`` gives our model's logits to 1e-5 in fp32."""
-    ours = load_model(checkpoint.newest(exported.checkpoints))
+    ours = model_of(checkpoint.newest(exported.checkpoints))
     theirs = AutoModelForCausalLM.from_pretrained(exported.hf)
     tokens = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -56,6 +57,65 @@ def test_a_second_export_replaces_the_first(exported):
     consolidate(exported)
     assert not (exported.hf / "stale").exists()
     assert not list(exported.root.glob(".*"))
+
+
+def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):
+    """Files stay below their largest size, an index leads to them, and the weights are rounded, no more."""
+    consolidate(exported, dtype="bf16", max_shard_gb=20e-6)
+    files = sorted(exported.hf.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0].name == f"model-00001-of-{len(files):05d}.safetensors"
+    assert all(file.stat().st_size < 22_000 for file in files)
+    theirs = AutoModelForCausalLM.from_pretrained(exported.hf).state_dict()
+    for name, weight in model_of(checkpoint.newest(exported.checkpoints)).named_parameters():
+        assert torch.equal(theirs[name], weight.detach().to(torch.bfloat16))
+
+
+def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
+    """With ``ema_decay`` 1 it is the average at the first step, whatever was trained since; without, it is refused."""
+    folder = RunFolder(tmp_path)
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1, ema_decay=1, lr=0.1)]) == 0
+    consolidate(folder, ema=True)
+    first = AutoModelForCausalLM.from_pretrained(folder.hf).state_dict()
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=3, ema_decay=1, lr=0.1)]) == 0
+    consolidate(folder, ema=True)
+    assert_equal(AutoModelForCausalLM.from_pretrained(folder.hf).state_dict(), first)
+    consolidate(folder)
+    trained = AutoModelForCausalLM.from_pretrained(folder.hf).state_dict()
+    assert not torch.equal(trained["model.norm.weight"], first["model.norm.weight"])
+    assert json.loads((folder.hf / "podwright.json").read_text())["ema"] is False
+
+
+def assert_equal(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model_type": "llama_v3", "rope_scaling_factor": 8, "tie_word_embeddings": 1},
+        {"model_type": "llama_v3", "qk_norm": 1},
+        {"model_type": "mistral", "sliding_window": 16},
+        {"model_type": "mixtral", "num_local_experts": 4},
+    ],
+)
+def test_every_family_computes_the_same_in_transformers(tiny_flags, tmp_path, model_of, options):
+    """Trained a step, exported in several files and loaded, it gives our logits to 1e-5."""
+    folder = RunFolder(tmp_path)
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1, **options)]) == 0
+    path = consolidate(folder, max_shard_gb=40e-6)
+    theirs = AutoModelForCausalLM.from_pretrained(folder.hf)
+    tokens = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(input_ids=tokens).logits, model_of(path).eval()(tokens), atol=1e-5, rtol=0)
+
+
+def test_a_run_without_a_moving_average_has_none_to_export(exported):
+    """One line says which option keeps one."""
+    with pytest.raises(UserError, match="holds no moving average of the weights: it was trained without ema_decay"):
+        consolidate(exported, ema=True)
 
 
 def test_without_a_run_or_a_model_it_is_said(tmp_path, undisturbed, capsys):

@@ -2,36 +2,32 @@
 
 import gzip
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
-from podwright_training import data
-from podwright_training.data import DataError, PackedStream, find_shards, load_tokenizer, merge_states
+from podwright_training.data import DataError, PackedStream, Source, merge_states
+from podwright_training.data.mixture import Mixture
 
 CONTEXT = 7
 END = 0
 
 
-@pytest.fixture(scope="module")
-def word_tokenizer():
-    """Every document is a run of its own number, so tokens tell which document they came from."""
-    words = {"<end>": END, **{f"w{number}": number for number in range(1, 1000)}}
-    model = Tokenizer(models.WordLevel(words, unk_token="<end>"))
-    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<end>", model_max_length=16)
-
-
 def write_shard(folder, name, lines):
     """A shard with these lines."""
-    (folder / "en").mkdir(parents=True, exist_ok=True)
-    with gzip.open(folder / "en" / name, "wt", encoding="utf-8") as file:
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(folder / name, "wt", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)
 
 
@@ -44,39 +40,60 @@ def write_corpus(folder, *, shards, documents_per_shard=20):
     """Training shards with documents 1, 2, …, and one validation shard."""
     for shard in range(shards):
         numbers = range(1 + shard * documents_per_shard, 1 + (shard + 1) * documents_per_shard)
-        write_shard(folder, f"c4-train.{shard:05d}-of-01024.json.gz", map(document, numbers))
-    write_shard(folder, "c4-validation.00000-of-00008.json.gz", map(document, range(900, 940)))
+        write_shard(folder / "en", f"c4-train.{shard:05d}-of-01024.json.gz", map(document, numbers))
+    write_shard(folder / "en", "c4-validation.00000-of-00008.json.gz", map(document, range(900, 940)))
     return folder
 
 
 @pytest.fixture(scope="module", params=[2, 5, 12, 20], ids="{} shards".format)
 def corpus(request, tmp_path_factory):
-    """120 training documents."""
-    return write_corpus(tmp_path_factory.mktemp("c4"), shards=request.param, documents_per_shard=120 // request.param)
+    """240 training documents."""
+    return write_corpus(tmp_path_factory.mktemp("c4"), shards=request.param, documents_per_shard=240 // request.param)
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    """Two sources, told apart by the numbers of their documents: below 500 and from 500 on."""
+    folder = tmp_path_factory.mktemp("mixture")
+    write_corpus(folder / "few", shards=3, documents_per_shard=40)
+    for shard in range(30):
+        numbers = range(500 + shard * 10, 510 + shard * 10)
+        write_shard(folder / "many", f"train-{shard:02d}.jsonl.gz", map(document, numbers))
+    few = Source(name="few", dataset=str(folder / "few"), dataset_config_name="en", weight=1)
+    return [few, Source(name="many", dataset=str(folder / "many"), weight=3)]
 
 
 @pytest.fixture
-def make_ranks(corpus, word_tokenizer):
-    """Builds the streams of all ranks of a job with 12 sequences per global batch."""
+def make_ranks(word_tokenizer):
+    """Builds the streams of all ranks of a job with 24 sequences per global batch."""
+    made = []
 
-    def make(world_size, *, folder=corpus, streams=12, split="train", batch=12, state=None):
+    def make(world_size, data, *, batch=24, state=None, **options):
+        sources = data if isinstance(data, list) else [Source(name="c4", dataset=str(data), dataset_config_name="en")]
+        settings = {"split": "train", "tokenizer": word_tokenizer, "context_width": CONTEXT, "streams": 24} | options
         ranks = [
-            PackedStream(
-                dataset=str(folder), dataset_config_name="en", split=split, tokenizer=word_tokenizer, rank=rank,
-                context_width=CONTEXT, world_size=world_size, local_batch_size=batch // world_size, streams=streams,
-            )
+            PackedStream(sources, rank=rank, world_size=world_size, local_batch_size=batch // world_size, **settings)
             for rank in range(world_size)
-        ]  # fmt: skip
+        ]
         for rank in ranks if state else ():
             rank.load_state_dict(state)
+        made.extend(ranks)
         return ranks
 
-    return make
+    yield make
+    for stream in made:
+        stream.close()
 
 
 def draw(ranks):
     """The next global batch in global order: rank r holds the sequences that are r modulo the number of ranks."""
-    return torch.stack([rank.next_batch() for rank in ranks], dim=1).flatten(0, 1).tolist()
+    return torch.stack([rows(rank) for rank in ranks], dim=1).flatten(0, 1).tolist()
+
+
+def rows(stream):
+    """The sequences of a stream's next batch with the token after each."""
+    batch = stream.next_batch()
+    return torch.cat([batch.tokens_BT, batch.labels_BT[:, -1:]], dim=1)
 
 
 def state_of(ranks):
@@ -84,45 +101,53 @@ def state_of(ranks):
     return json.loads(json.dumps(merge_states([rank.state_dict() for rank in ranks])))
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_order_does_not_depend_on_world_size(make_ranks, world_size):
-    """Every global batch is the same for 1, 2, 3 and 4 ranks."""
-    one, several = make_ranks(1), make_ranks(world_size)
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+def test_order_does_not_depend_on_world_size(make_ranks, corpus, world_size):
+    """Every global batch is the same for 1, 2, 3 and 8 ranks."""
+    one, several = make_ranks(1, corpus), make_ranks(world_size, corpus)
     assert [draw(one) for _ in range(15)] == [draw(several) for _ in range(15)]
 
 
-def test_resume_at_other_world_sizes(make_ranks):
-    """A run that goes on with another number of ranks, and another, sees what an undisturbed one sees."""
-    undisturbed = make_ranks(1)
-    expected = [draw(undisturbed) for _ in range(16)]
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stop_at_four_ranks_and_go_on(make_ranks, mixture, workers):
+    """A mixture stopped at 4 ranks goes on at 2 and then 8 as if undisturbed: no sequence is lost or repeated.
+
+    With two workers each as without: what holds of the stream holds with workers.
+    """
+    undisturbed = make_ranks(1, mixture)
+    expected = [draw(undisturbed) for _ in range(6)]
     seen, state = [], None
-    for world_size in (4, 1, 3, 2):
-        ranks = make_ranks(world_size, state=state)
-        seen += [draw(ranks) for _ in range(4)]
+    for world_size in (4, 2, 8):
+        ranks = make_ranks(world_size, mixture, state=state, workers=workers)
+        seen += [draw(ranks) for _ in range(2)]
         state = state_of(ranks)
     assert seen == expected
 
 
-@settings(max_examples=15, deadline=None)
-@given(stops=st.lists(st.integers(0, 10), min_size=1, max_size=3), batch=st.sampled_from([1, 2, 5]))
-def test_resume_is_exact_anywhere(tmp_path_factory, word_tokenizer, stops, batch):
-    """Stopping and resuming at arbitrary sequences loses and repeats no token, over several epochs."""
-    folder = tmp_path_factory.getbasetemp() / "resume"
-    if not folder.exists():
-        write_corpus(folder, shards=3, documents_per_shard=15)
+@settings(max_examples=25, deadline=None)
+@given(
+    stops=st.lists(st.tuples(st.sampled_from([1, 2, 3, 4, 6, 8, 12]), st.integers(0, 6)), min_size=1, max_size=4),
+    mixed=st.booleans(),
+    seed=st.integers(0, 3),
+)
+def test_resume_is_exact_anywhere(mixture, word_tokenizer, stops, mixed, seed):
+    """Stopping at any sequence and going on with any number of ranks loses and repeats no token, over epochs."""
     one = {
-        "dataset": str(folder), "dataset_config_name": "en", "split": "train", "tokenizer": word_tokenizer,
-        "context_width": CONTEXT, "rank": 0, "world_size": 1, "local_batch_size": batch, "streams": 4,
+        "sources": mixture if mixed else mixture[:1], "split": "train", "tokenizer": word_tokenizer, "streams": 24,
+        "context_width": CONTEXT, "seed": seed,
     }  # fmt: skip
-    undisturbed, stream = PackedStream(**one), PackedStream(**one)
-    for stop in stops:
-        for _ in range(stop):
-            assert torch.equal(stream.next_batch(), undisturbed.next_batch())
-        state = json.loads(json.dumps(stream.state_dict()))
-        stream = PackedStream(**one)
-        stream.load_state_dict(state)
-        assert stream.state_dict() == state
-    assert torch.equal(stream.next_batch(), undisturbed.next_batch())
+    undisturbed, state = PackedStream(**one, rank=0, world_size=1, local_batch_size=24), None
+    for world_size, batches in stops:
+        ranks = [
+            PackedStream(**one, rank=rank, world_size=world_size, local_batch_size=24 // world_size)
+            for rank in range(world_size)
+        ]
+        for rank in ranks if state else ():
+            rank.load_state_dict(state)
+        for _ in range(batches):
+            assert draw(ranks) == draw([undisturbed])
+        state = state_of(ranks)
+        assert state == state_of([undisturbed])
 
 
 def documents_in(sequences, streams):
@@ -133,120 +158,198 @@ def documents_in(sequences, streams):
         yield [tokens[start + 1 : end] for start, end in pairwise(ends)]
 
 
-def test_epoch_holds_every_document_once(make_ranks):
+def assert_epochs(sequences, streams, expected):
     """A stream's epoch is each of its documents once, all streams' are the corpus; the next epoch has another order."""
-    ranks = make_ranks(2)
-    sequences = [sequence for _ in range(40) for sequence in draw(ranks)]
     owned = Counter()
-    for documents in documents_in(sequences, 12):
+    moved = 0
+    for documents in documents_in(sequences, streams):
         assert all(len(set(words)) == 1 and len(words) == 1 + words[0] % 13 for words in documents)
         numbers = [words[0] for words in documents]
         size = len(set(numbers))
         assert len(numbers) >= 2 * size
         owned.update(numbers[:size])
         assert sorted(numbers[size : 2 * size]) == sorted(numbers[:size])
-        assert numbers[size : 2 * size] != numbers[:size]
-    assert owned == Counter(range(1, 121))
+        moved += numbers[size : 2 * size] != numbers[:size]
+    assert owned == Counter(expected)
+    assert moved > streams / 2
 
 
-def test_splits_are_disjoint(make_ranks):
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+def test_epoch_holds_every_document_once(make_ranks, corpus, world_size):
+    """Ranks read different documents, and together all of them, once per epoch."""
+    ranks = make_ranks(world_size, corpus)
+    assert_epochs([sequence for _ in range(45) for sequence in draw(ranks)], 24, range(1, 241))
+
+
+def test_dead_worker(make_ranks, tmp_path):
+    """A worker that the kernel kills ends the run with a clear line, not with waiting."""
+    (stream,) = make_ranks(1, write_corpus(tmp_path, shards=2), streams=2, workers=1)
+    stream.next_batch()
+    (worker,) = stream._running
+    worker._process.kill()
+    with pytest.raises(DataError, match="was killed; is the host out of memory"):
+        stream.replay(1_000_000)
+
+
+def test_worker_outlives_stop_signals(make_ranks, tmp_path):
+    """Slurm's signals reach workers too; they go on, so that the trainer can finish its step and save."""
+    (stream,) = make_ranks(1, write_corpus(tmp_path, shards=2), streams=2, workers=1)
+    stream.next_batch()
+    (worker,) = stream._running
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        os.kill(worker._process.pid, number)
+    stream.replay(20_000)
+    assert worker._process.is_alive()
+
+
+def test_worker_ends_with_its_trainer(tmp_path):
+    """Nothing is left of a trainer that was killed."""
+    write_corpus(tmp_path, shards=2)
+    script = f"""
+import time
+from podwright_training.data import PackedStream, Source
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+if __name__ == "__main__":
+    model = Tokenizer(models.WordLevel({{"<end>": 0, "w1": 1}}, unk_token="<end>"))
+    model.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    stream = PackedStream([Source(name="c4", dataset={str(tmp_path)!r}, dataset_config_name="en")], split="train",
+                          tokenizer=PreTrainedTokenizerFast(tokenizer_object=model, eos_token="<end>"), streams=1,
+                          context_width=7, rank=0, world_size=1, local_batch_size=1, workers=1)
+    stream.next_batch()
+    print(stream._running[0]._process.pid, flush=True)
+    time.sleep(600)
+"""
+    (tmp_path / "trainer.py").write_text(script)
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    trainer = subprocess.Popen(
+        [sys.executable, str(tmp_path / "trainer.py")], env=here, stdout=subprocess.PIPE, text=True
+    )
+    worker = Path("/proc", trainer.stdout.readline().strip())
+    assert worker.exists()
+    trainer.kill()
+    trainer.communicate()
+    for _ in range(600):
+        if not worker.exists() or "State:\tZ" in (worker / "status").read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail("the worker is still there after a minute")
+
+
+def test_error_in_worker(make_ranks, tmp_path):
+    """What a worker cannot read is told as without workers."""
+    folder = write_corpus(tmp_path, shards=1)
+    (stream,) = make_ranks(1, folder, streams=1, workers=1)
+    next((folder / "en").glob("c4-train.*")).unlink()
+    with pytest.raises(DataError, match=r"c4-train\.00000-of-01024\.json\.gz cannot be read: No such file"):
+        stream.next_batch()
+
+
+def test_mixture_shares(make_ranks, mixture):
+    """Every batch has its sources in the shares of their weights, and no sequence has two sources."""
+    ranks = make_ranks(2, mixture)
+    for _ in range(5):
+        sources = [{token >= 500 for token in sequence if token != END} for sequence in draw(ranks)]
+        assert all(len(source) == 1 for source in sources)
+        assert abs(sum(source == {True} for source in sources) - 18) <= 1
+
+
+@given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6), every=st.integers(1, 128), rest=st.integers(0))
+def test_mixture_is_even(weights, every, rest):
+    """In the sequences of any stream, after any number of them, a source's share is its weight's, but for a few."""
+    mixed = Mixture(weights)
+    counts = Counter(mixed.source(rest % every + every * number) for number in range(400))
+    for source, weight in enumerate(weights):
+        assert abs(counts[source] - 400 * weight / sum(weights)) <= 40
+
+
+def test_weights_may_change(make_ranks, mixture):
+    """A run goes on with other weights: each source from where it was."""
+    ranks = make_ranks(2, mixture)
+    seen = [draw(ranks) for _ in range(3)]
+    only_few = [mixture[0], replace(mixture[1], weight=1e-9)]
+    ranks = make_ranks(2, only_few, state=state_of(ranks))
+    seen += [draw(ranks) for _ in range(60)]
+    streams = list(zip(*seen, strict=True))
+    words = [[token for row in stream for token in row if token < 500 and row[0] < 500] for stream in streams]
+    assert all(words)
+
+
+def test_replay(make_ranks, mixture):
+    """A batch can be drawn again from its coordinates, at another number of ranks and with workers too."""
+    ranks = make_ranks(2, mixture)
+    assert [len(rank.coordinates()) for rank in ranks] == [0, 0]
+    draw(ranks)
+    state = state_of(ranks)
+    wanted = [draw(ranks) for _ in range(4)][-1]
+    assert [rank.coordinates() for rank in ranks] == [range(96, 120)] * 2
+    for workers in (0, 2):
+        again = make_ranks(3, mixture, state=state, workers=workers)
+        for rank in again:
+            rank.replay(96)
+        assert draw(again) == wanted
+        assert {rank.coordinates() for rank in again} == {range(96, 120)}
+    with pytest.raises(ValueError, match="sequence 96 is behind this position, 120"):
+        ranks[0].replay(96)
+
+
+def test_document_mask(make_ranks, tmp_path):
+    """Positions count from each document's first token in the sequence; tokens and labels are the same as without."""
+    folder = write_corpus(tmp_path, shards=2)
+    (plain,), (masked,) = make_ranks(1, folder, streams=4), make_ranks(1, folder, streams=4, document_mask=True)
+    for _ in range(5):
+        without, batch = plain.next_batch(), masked.next_batch()
+        assert without.positions_BT is None
+        assert torch.equal(without.tokens_BT, batch.tokens_BT)
+        assert torch.equal(without.labels_BT, batch.labels_BT)
+        for tokens, positions in zip(batch.tokens_BT.tolist(), batch.positions_BT.tolist(), strict=True):
+            ends = [0, *(place + 1 for place, token in enumerate(tokens) if token == END), len(tokens)]
+            assert positions == [place for first, end in pairwise(ends) for place in range(end - first)]
+
+
+def test_seed(make_ranks, corpus):
+    """Another seed is another order."""
+    assert draw(make_ranks(1, corpus, seed=1)) != draw(make_ranks(1, corpus, seed=2))
+
+
+def test_splits_are_disjoint(make_ranks, corpus):
     """The validation stream reads the validation shards only."""
-    tokens = {token for sequence in draw(make_ranks(1, split="validation")) for token in sequence}
+    tokens = {token for sequence in draw(make_ranks(1, corpus, split="validation")) for token in sequence}
     assert tokens <= {END, *range(900, 940)}
 
 
-def test_indivisible_world_size(make_ranks):
+def test_held_out_validation(make_ranks, tmp_path):
+    """Without validation shards a fixed share of the documents is for validation and never in training."""
+    write_shard(tmp_path / "en", "part.jsonl.gz", map(document, range(1, 1000)))
+    seen = {}
+    for split in ("train", "validation"):
+        ranks = make_ranks(1, tmp_path, split=split, streams=1)
+        seen[split] = {token for _ in range(100) for sequence in draw(ranks) for token in sequence} - {END}
+    assert not seen["train"] & seen["validation"]
+    assert seen["train"] | seen["validation"] == set(range(1, 1000))
+    assert 1 <= len(seen["validation"]) <= 30
+
+
+def test_indivisible_world_size(make_ranks, corpus):
     """A world size that does not divide the streams is refused with those that do."""
-    with pytest.raises(ValueError, match=r"12 data streams .* 5 ranks; allowed world sizes: 1, 2, 3, 4, 6, 12"):
-        make_ranks(5)
+    with pytest.raises(ValueError, match=r"24 data streams .* 5 ranks; allowed world sizes: 1, 2, 3, 4, 6, 8, 12, 24"):
+        make_ranks(5, corpus)
 
 
-def test_foreign_state(make_ranks):
-    """A position of another number of streams, or of one rank only, is refused with the reasons."""
-    ranks = make_ranks(2)
-    with pytest.raises(ValueError, match="stream_count is 12 there, 6 here"):
-        make_ranks(1, streams=6)[0].load_state_dict(state_of(ranks))
+def test_foreign_state(make_ranks, corpus, mixture):
+    """A position of another number of streams, another seed, other data, or one rank only is refused, with reasons."""
+    ranks = make_ranks(2, corpus)
+    with pytest.raises(ValueError, match="stream_count is 24 there, 6 here; seed is 0 there, 1 here"):
+        make_ranks(1, corpus, streams=6, seed=1)[0].load_state_dict(state_of(ranks))
+    with pytest.raises(ValueError, match=r"shards is .* there"):
+        make_ranks(1, mixture)[0].load_state_dict(state_of(ranks))
     with pytest.raises(ValueError, match="it lacks stream 1; it lacks stream 3"):
-        make_ranks(1)[0].load_state_dict(ranks[0].state_dict())
+        make_ranks(1, corpus)[0].load_state_dict(ranks[0].state_dict())
 
 
-def test_states_of_different_moments(make_ranks):
+def test_states_of_different_moments(make_ranks, corpus):
     """Positions of ranks that are not at the same step cannot be merged."""
-    first, second = make_ranks(2)
+    first, second = make_ranks(2, corpus)
     first.next_batch()
     with pytest.raises(ValueError, match="ranks 0 and 1 differ in sequences"):
         merge_states([first.state_dict(), second.state_dict()])
-
-
-def test_broken_records_are_named_and_skipped(tmp_path, make_ranks, caplog):
-    """A record that is no JSON or has no text is logged with its place and left out."""
-    write_shard(tmp_path, "c4-train.00000-of-00001.json.gz", [document(1), '{"text": "w', "{}", "[]", document(2)])
-    tokens = {token for sequence in draw(make_ranks(1, folder=tmp_path, streams=1)) for token in sequence}
-    assert tokens == {END, 1, 2}
-    places = sorted(record.getMessage().split(" ")[0] for record in caplog.records)
-    shard = tmp_path / "en" / "c4-train.00000-of-00001.json.gz"
-    assert places == [f"{shard}:{line}:" for line in (2, 3, 4)]
-
-
-def test_too_many_broken_records(tmp_path, make_ranks):
-    """Data that is broken as a whole stops the run."""
-    write_shard(tmp_path, "c4-train.00000-of-00001.json.gz", ["not json"] * (data.MAX_BAD_RECORDS + 1))
-    with pytest.raises(DataError, match=f"more than {data.MAX_BAD_RECORDS} broken records"):
-        draw(make_ranks(1, folder=tmp_path, streams=1))
-
-
-def test_too_few_documents(tmp_path, make_ranks):
-    """A stream that owns no document is an error, not an endless search."""
-    write_shard(tmp_path, "c4-train.00000-of-00001.json.gz", [document(1)])
-    with pytest.raises(DataError, match="stream 1 of 2 has no document"):
-        draw(make_ranks(1, folder=tmp_path, streams=2))
-
-
-def test_truncated_shard(tmp_path, make_ranks):
-    """A shard cut off in transfer is named."""
-    folder = write_corpus(tmp_path, shards=1)
-    shard = next((folder / "en").glob("c4-train.*"))
-    shard.write_bytes(shard.read_bytes()[:-40])
-    with pytest.raises(DataError, match=f"{shard.name} cannot be read to its end"):
-        draw(make_ranks(1, folder=folder, streams=1))
-
-
-def test_vanished_shard(tmp_path, make_ranks):
-    """A shard that disappears after the start is named."""
-    folder = write_corpus(tmp_path, shards=1)
-    ranks = make_ranks(1, folder=folder, streams=1)
-    shard = next((folder / "en").glob("c4-train.*"))
-    shard.unlink()
-    with pytest.raises(DataError, match=shard.name):
-        draw(ranks)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "config", "message"),
-    [
-        ("/nowhere/c4", "en", "neither an existing folder nor"),
-        (".", "xx", r"has no file xx/c4-train\.\*\.json\.gz"),
-        ("nowhere/c4", "en", "the Hugging Face hub does not give it to this machine"),
-    ],
-)
-def test_missing_dataset(dataset, config, message, monkeypatch):
-    """A dataset that is not there is named together with what was looked for."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match=message):
-        find_shards(dataset, config, "train")
-
-
-def test_missing_tokenizer(tmp_path):
-    """A tokenizer that is not there is named together with what was looked for."""
-    with pytest.raises(DataError, match=r"neither a folder with tokenizer\.json nor"):
-        load_tokenizer(str(tmp_path))
-
-
-def test_tokenizer_without_end_token(corpus):
-    """Documents cannot be separated without an end-of-text token."""
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
-    with pytest.raises(DataError, match="no end-of-text token"):
-        PackedStream(
-            dataset=str(corpus), dataset_config_name="en", split="train", tokenizer=tokenizer, context_width=4, rank=0,
-            world_size=1, local_batch_size=1, streams=1,
-        )  # fmt: skip

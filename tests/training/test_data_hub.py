@@ -1,6 +1,7 @@
 """The packed stream reads a dataset of the Hugging Face hub as it reads a folder."""
 
 import gzip
+import hashlib
 import json
 import os
 import subprocess
@@ -8,19 +9,35 @@ import sys
 import threading
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from podwright_training.data import DataError, find_split
+
 DRAW = """
 import sys
-from podwright_training.data import PackedStream
+from podwright_training.data import PackedStream, Source, remote
+remote.RETRY_DELAYS_S = (0.01,) * 3
 for dataset in sys.argv[1:-1]:
-    stream = PackedStream(dataset=dataset, dataset_config_name="en", split="train", tokenizer=sys.argv[-1],
-                          context_width=6, rank=0, world_size=1, local_batch_size=40, streams=2)
-    print(stream.next_batch().tolist())
+    dataset, _, name = dataset.partition(":")
+    stream = PackedStream([Source(name="prose", dataset=dataset, dataset_config_name=name or "en")], split="train",
+                          tokenizer=sys.argv[-1], context_width=6, rank=0, world_size=1, local_batch_size=40, streams=2)
+    print(stream.next_batch().tokens_BT.tolist())
+"""
+
+
+REVISION = "0" * 40
+CARD = """---
+configs:
+- config_name: first
+  data_files: [{split: train, path: [en/c4-train.00000*, en/c4-train.00001*]}]
+- config_name: second
+  data_files: [{split: train, path: en/c4-train.00002*}]
+---
+# Prose
 """
 
 
@@ -32,20 +49,33 @@ class Hub(BaseHTTPRequestHandler):
         super().__init__(*args)
 
     def do_GET(self):
-        """Answer for the dataset ``someone/prose`` only."""
+        """Answer for the dataset ``someone/prose`` only, in any revision."""
         path = urlsplit(self.path).path
-        if path.startswith("/api/datasets/someone/prose/tree/main/en"):
+        api, files = "/api/datasets/someone/prose", "/datasets/someone/prose/resolve/"
+        if path in {api, f"{api}/revision/main", f"{api}/revision/{REVISION}"}:
+            self._answer(json.dumps({"id": "someone/prose", "sha": REVISION, "siblings": [], "tags": []}).encode())
+        elif path.startswith(f"{api}/tree/"):
+            self._list(unquote(path).removeprefix(f"{api}/tree/").partition("/")[2])
+        elif path.startswith(files) and (self.folder / path.removeprefix(files).partition("/")[2]).is_file():
+            self._answer((self.folder / path.removeprefix(files).partition("/")[2]).read_bytes())
+        else:
+            self._answer(b"", status=404)
+
+    def do_HEAD(self):
+        """The same without the content."""
+        self.do_GET()
+
+    def _list(self, folder):
+        """The files in a folder; at the top, ``en`` and the card."""
+        if folder == "en":
             shards = sorted((self.folder / "en").iterdir())
-            files = [
+            found = [
                 {"type": "file", "path": f"en/{f.name}", "size": f.stat().st_size, "oid": "0" * 40} for f in shards
             ]
-            self._answer(json.dumps(files).encode())
-        elif path.startswith("/api/datasets/someone/prose/tree/main"):
-            self._answer(json.dumps([{"type": "directory", "path": "en", "size": 0, "oid": "0" * 40}]).encode())
-        elif path == "/api/datasets/someone/prose":
-            self._answer(json.dumps({"id": "someone/prose", "sha": "0" * 40, "siblings": [], "tags": []}).encode())
-        elif path.startswith("/datasets/someone/prose/resolve/main/"):
-            self._answer((self.folder / path.removeprefix("/datasets/someone/prose/resolve/main/")).read_bytes())
+        else:
+            found = [{"type": "directory", "path": "en", "oid": "0" * 40}]
+        if folder in {"", "en"}:
+            self._answer(json.dumps(found).encode())
         else:
             self._answer(b"", status=404)
 
@@ -55,8 +85,13 @@ class Hub(BaseHTTPRequestHandler):
             content, status = content[first : last + 1], 206
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", REVISION)
+        if status == 404:
+            self.send_header("X-Error-Code", "EntryNotFound" if "someone/prose" in self.path else "RepoNotFound")
         self.end_headers()
-        self.wfile.write(content)
+        if self.command == "GET":
+            self.wfile.write(content)
 
     def log_message(self, *_):
         """Stay silent."""
@@ -66,6 +101,7 @@ class Hub(BaseHTTPRequestHandler):
 def folder(tmp_path):
     """A dataset of three shards, and a tokenizer beside it."""
     (tmp_path / "en").mkdir()
+    (tmp_path / "README.md").write_text(CARD)
     for shard in range(3):
         texts = [" ".join(["abc"[shard]] * (5 + number)) for number in range(9)]
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
@@ -109,3 +145,19 @@ def test_unknown_dataset(draw):
     done = draw("someone/else")
     assert done.returncode == 1
     assert "dataset 'someone/else': no folder of that name here, and the Hugging Face hub does not give" in done.stderr
+
+
+def test_a_configuration_of_the_card(draw, folder):
+    """A name that is no folder is looked up in the dataset's card, on the hub as in a folder."""
+    done = draw("someone/prose:first", f"{folder}:first", "someone/prose:second")
+    assert done.returncode == 0, done.stderr
+    hub, local, other = map(json.loads, done.stdout.splitlines())
+    assert hub == local
+    assert {token for row in hub for token in row} == {0, 1, 2}
+    assert {token for row in other for token in row} == {0, 3}
+
+
+def test_an_unknown_configuration(folder):
+    """One line tells the configurations that there are."""
+    with pytest.raises(DataError, match=r"neither a folder in it nor a configuration of its card .*'first', 'second'"):
+        find_split(str(folder), "third", "train")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from podwright_bootstrap import contract
 from podwright_training import launch
 from podwright_training.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
+from podwright_training.options import preset_names
 from podwright_training.run import RunFolder
 
 ENVIRONMENT = Path("/fsx/podwright/environments/abc-def")
@@ -49,17 +50,44 @@ RENDERINGS = {
 }
 
 
-@pytest.mark.parametrize("changes", RENDERINGS.values(), ids=RENDERINGS.keys())
-def test_scripts_are_sound(changes, tmp_path):
-    """Bash parses every rendering and shellcheck finds nothing to say."""
-    script = tmp_path / "train.sbatch"
-    script.write_text(render(job(**changes)))
-    subprocess.run(["bash", "-n", script], check=True)
+def sound(scripts, folder):
+    """Bash parses every script and shellcheck finds nothing to say."""
+    files = [folder / f"{number}.sbatch" for number in range(len(scripts))]
+    for file, script in zip(files, scripts, strict=True):
+        file.write_text(script)
+        subprocess.run(["bash", "-n", file], check=True)
+        assert "{" + "{" not in script
     found = subprocess.run(
-        [Path(sys.prefix) / "bin" / "shellcheck", script], check=False, stdout=subprocess.PIPE, text=True
+        [Path(sys.prefix) / "bin" / "shellcheck", *files], check=False, stdout=subprocess.PIPE, text=True
     )
-    assert found.stdout == ""
-    assert "{" + "{" not in script.read_text()
+    return found.stdout == ""
+
+
+def test_scripts_are_sound(tmp_path):
+    """Bash parses every rendering and shellcheck finds nothing to say."""
+    assert sound([render(job(**changes)) for changes in RENDERINGS.values()], tmp_path)
+
+
+def test_every_preset_has_its_script(tmp_path):
+    """A preset's name is all it takes on a cluster: its folder, its flag, the node's accelerators and EFA."""
+    nodes = Nodes(
+        partition="gpus", accelerator="gpu", accelerators_per_node=8, efa_interfaces=32,
+        environment=str(ENVIRONMENT), shared_root="/fsx", hyperpod=True,
+    )  # fmt: skip
+    jobs = {preset: plan(parse("--preset", preset, "--nodes", "4"), nodes) for preset in preset_names()}
+    assert {preset: str(each.run.root) for preset, each in jobs.items()} == {
+        preset: f"/fsx/runs/{preset}" for preset in preset_names()
+    }
+    words = {preset: command_of(render(each)) for preset, each in jobs.items()}
+    assert all(each[-2:] == ["--preset", preset] for preset, each in words.items())
+    assert all("--nproc-per-node=8" in each and "--auto-resume=1" in each for each in words.values())
+    assert sound([render(each) for each in jobs.values()], tmp_path)
+
+
+def test_a_run_needs_a_name():
+    """Without a folder and without a preset there is nothing to call it."""
+    with pytest.raises(LaunchError, match="--run_dir or --preset is needed"):
+        plan(parse("--nodes", "1"), Nodes(shared_root="/fsx"))
 
 
 def test_efa_only_where_it_is():

@@ -1,28 +1,40 @@
-"""Our Llama is the published one: equal to transformers', and rightly initialised."""
+"""Our models are the published ones: equal to transformers', and rightly initialised."""
 
+import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import LlamaConfig
-from transformers import LlamaForCausalLM as HuggingFaceLlama
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from podwright_training.config import PRESETS, ModelConfig, RopeScaling, load_file
-from podwright_training.model import LlamaForCausalLM
+from podwright_training.architecture import ModelConfig, RopeScaling
+from podwright_training.batch import IGNORED
+from podwright_training.model import LlamaForCausalLM, Recomputation, to_hugging_face
+from podwright_training.model.experts import load_balancing_loss
 
+VOCAB = 97
 LLAMA_2 = {
-    "vocab_size": 97,
+    "vocab_size": VOCAB,
     "hidden_size": 64,
     "intermediate_size": 96,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
     "head_dim": 16,
-    "max_position_embeddings": 64,
+    "max_position_embeddings": 128,
     "rope_theta": 1e4,
 }
-VARIANTS = {
+EXPERTS = {
+    "model_type": "mixtral",
+    "num_key_value_heads": 2,
+    "num_local_experts": 4,
+    "router_aux_loss_coef": 0.5,
+}
+FAMILIES = {
     "llama 2": {},
     "llama 3.1": {
         "num_key_value_heads": 2,
@@ -34,8 +46,19 @@ VARIANTS = {
         "rope_scaling": RopeScaling(factor=32.0, original_max_position_embeddings=16),
         "tie_word_embeddings": True,
     },
+    "wide heads": {"head_dim": 24},
+    "mistral": {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": 20},
+    "mathstral": {"model_type": "mistral", "num_key_value_heads": 2, "rope_theta": 1e6},
+    "mixtral": {**EXPERTS, "num_hidden_layers": 1},  # one block: see MixtureOfExperts
+    "qk norm": {"model_type": "qwen3", "qk_norm": True, "num_key_value_heads": 2},
 }
-PUBLISHED_PARAMETERS = {"llama2_7b": 6_738_415_616, "llama3_1_8b": 8_030_261_248, "llama3_2_1b": 1_235_814_400}
+MEMORY = {
+    "kept": None,
+    "recomputed": Recomputation(),
+    "recomputed selectively": Recomputation(mode="selective"),
+    "offloaded": Recomputation(offload=True),
+}
+TOKENS = torch.randint(0, VOCAB, (2, 101), generator=torch.Generator().manual_seed(0))
 
 
 def build(config):
@@ -49,73 +72,128 @@ def build(config):
     return model
 
 
-@pytest.fixture(params=VARIANTS)
-def pair(request):
-    """Our model and transformers' with the same weights, its configuration read from ours."""
-    config = ModelConfig(**{**LLAMA_2, **VARIANTS[request.param]})
-    ours, theirs = build(config), HuggingFaceLlama(LlamaConfig(**config.to_hf()))
+def peer(ours):
+    """Transformers' model with the same weights, its configuration read from ours."""
+    content = ours.config.to_hf()
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**content), attn_implementation="eager")
     absent = theirs.load_state_dict(ours.state_dict(), strict=False)
-    assert absent.missing_keys == (["lm_head.weight"] if config.tie_word_embeddings else [])
+    assert absent.missing_keys == (["lm_head.weight"] if ours.config.tie_word_embeddings else [])
     assert absent.unexpected_keys == []
     theirs.tie_weights()
-    return ours, theirs
+    return theirs
 
 
-def gradients(model, logits, tokens):
-    """Gradients of next-token prediction by parameter name."""
-    F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()).backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
+@pytest.fixture(scope="module", params=FAMILIES)
+def expected(request):
+    """A family's configuration, and transformers' logits and gradients of the mean loss with our initial weights."""
+    config = ModelConfig(**{**LLAMA_2, **FAMILIES[request.param]})
+    theirs = peer(build(config))
+    routed = {"output_router_logits": True} if config.num_local_experts else {}
+    output = theirs(input_ids=TOKENS[:, :-1], **routed)
+    loss = F.cross_entropy(output.logits.flatten(0, 1), TOKENS[:, 1:].flatten())
+    (loss + config.router_aux_loss_coef * getattr(output, "aux_loss", 0)).backward()
+    return config, output.logits, {name: parameter.grad for name, parameter in theirs.named_parameters()}
 
 
-@pytest.mark.parametrize("memory", ["kept", "recomputed", "offloaded"])
-def test_logits_and_gradients_are_those_of_transformers(pair, memory):
+@pytest.mark.parametrize("memory", MEMORY)
+def test_logits_and_gradients_are_those_of_transformers(expected, memory):
     """Forward and backward agree to 1e-5 in fp32, whichever way activations are kept."""
-    ours, theirs = pair
-    for block in ours.model.layers:
-        block.recompute = memory != "kept"
-        block.offload = memory == "offloaded"
-    tokens = torch.randint(0, 97, (2, 64), generator=torch.Generator().manual_seed(0))
-    logits, expected_logits = ours(tokens), theirs(input_ids=tokens).logits
-    torch.testing.assert_close(logits, expected_logits, atol=1e-5, rtol=0)
-    found, expected = gradients(ours, logits, tokens), gradients(theirs, expected_logits, tokens)
-    for name in found:
-        torch.testing.assert_close(found[name], expected[name], atol=1e-5, rtol=0)
+    config, expected_logits, expected_gradients = expected
+    model = build(config)
+    for block in model.model.layers:
+        block.recomputation = MEMORY[memory]
+    torch.testing.assert_close(model(TOKENS[:, :-1]), expected_logits, atol=1e-5, rtol=0)
+    model.weigh_loss(1 / 200)
+    (model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]) / 200).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected_gradients[name], atol=1e-5, rtol=0, msg=name)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_a_new_model_knows_nothing(tied):
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_new_model_knows_nothing(family):
     """Built on the meta device, its loss is ln(vocabulary) ± 0.1 even where a plain 0.02 would give more."""
-    shape = {
-        "vocab_size": 4096,
-        "hidden_size": 1024,
-        "head_dim": 256,
-        "num_hidden_layers": 1,
-        "tie_word_embeddings": tied,
-    }
-    model = build(ModelConfig(**{**LLAMA_2, **shape}))
+    shape = {"vocab_size": 4096, "hidden_size": 1024, "intermediate_size": 256, "num_hidden_layers": 1}
+    model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family], **shape}))
     tokens = torch.randint(0, 4096, (4, 65), generator=torch.Generator().manual_seed(0))
-    loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).item()
+    with torch.no_grad():
+        loss = model(tokens[:, :-1], labels_BT=tokens[:, 1:]).item() / 256
     assert abs(loss - math.log(4096)) < 0.1
 
 
-def test_position_frequencies_survive_to_empty(pair):
+def test_position_frequencies_survive_to_empty():
     """``init_weights`` gives the buffer that no checkpoint holds the values of transformers."""
-    ours, theirs = pair
-    torch.testing.assert_close(ours.model.rotary_emb.inv_freq, theirs.model.rotary_emb.inv_freq, atol=0, rtol=1e-6)
+    ours = build(ModelConfig(**{**LLAMA_2, **FAMILIES["llama 3.1"]}))
+    torch.testing.assert_close(ours.model.rotary_emb.inv_freq, peer(ours).model.rotary_emb.inv_freq, atol=0, rtol=1e-6)
 
 
-@pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
-def test_presets_have_their_number_of_parameters(preset):
-    """The arithmetic of the configuration, the model itself, and the published number agree."""
-    config = load_file(PRESETS / f"{preset}.yaml").model
-    with torch.device("meta"):
-        built = sum(parameter.numel() for parameter in LlamaForCausalLM(config).parameters())
-    assert config.parameters == built == PUBLISHED_PARAMETERS.get(preset, built)
+@pytest.mark.parametrize("family", ["llama 3.1", "mistral", "mixtral"])
+def test_packed_documents_are_as_if_alone(family):
+    """With positions that begin anew, a document's loss is the one it has by itself."""
+    model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family]}))
+    lengths = torch.tensor([70, 1, 29])
+    positions = torch.cat([torch.arange(length) for length in lengths])
+    tokens, labels = TOKENS[:1, :-1], TOKENS[:1, 1:]
+    for tokens_D, labels_D, number in zip(
+        tokens.split(lengths.tolist(), 1), labels.split(lengths.tolist(), 1), range(3), strict=True
+    ):
+        of_document = torch.repeat_interleave(torch.arange(3), lengths) == number
+        packed = model(tokens, labels_BT=labels.masked_fill(~of_document, IGNORED), positions_BT=positions.unsqueeze(0))
+        torch.testing.assert_close(packed, model(tokens_D, labels_BT=labels_D), atol=1e-4, rtol=0)
 
 
-def test_config_json_is_read_back_the_same():
+def test_compiled_blocks_compute_the_same():
+    """torch.compile of each block changes neither loss nor names of parameters."""
+    model = build(ModelConfig(**{**LLAMA_2, **FAMILIES["llama 3.1"], "num_hidden_layers": 1}))
+    plain, names = model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]), [name for name, _ in model.named_parameters()]
+    for block in model.model.layers:
+        block.compile(backend="aot_eager")
+    torch.testing.assert_close(model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]), plain, atol=1e-3, rtol=0)
+    assert [name for name, _ in model.named_parameters()] == names
+
+
+@pytest.mark.parametrize("family", ["llama 3.2", "mistral", "mixtral", "qk norm"])
+def test_what_is_exported_is_loaded_by_transformers(family, tmp_path):
+    """With the names of ``to_hugging_face`` and ``to_hf``, ``from_pretrained`` gives our logits, and misses nothing."""
+    model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family]}))
+    weights = dict(pair for name, value in model.named_parameters() for pair in to_hugging_face(name, value.detach()))
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(model.config.to_hf()))
+    theirs, loading = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(loading.values())
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(input_ids=TOKENS).logits, model(TOKENS), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_config_json_is_read_back_the_same(family):
     """The library understands each key of ``to_hf``: none is kept as a stranger."""
-    config = ModelConfig(**{**LLAMA_2, **VARIANTS["llama 3.1"]})
-    read = LlamaConfig(**config.to_hf()).to_dict()
-    assert {key: read[key] for key in config.to_hf()} == config.to_hf()
-    assert set(config.to_hf()) <= set(LlamaConfig().to_dict()) | {"architectures", "dtype"}
+    content = ModelConfig(**{**LLAMA_2, **FAMILIES[family]}).to_hf()
+    read = AutoConfig.for_model(**content)
+    assert {key: read.to_dict()[key] for key in content} == content
+    assert set(content) <= set(type(read)().to_dict()) | {"architectures", "dtype"}
+
+
+def test_each_block_balances_its_own_experts():
+    """The gradient is that of the cross-entropy plus coefficient · tokens · the mean of the blocks' losses."""
+    config = ModelConfig(**{**LLAMA_2, **EXPERTS})
+    model, plain = build(config), build(replace(config, router_aux_loss_coef=0.0))
+    routed = []
+    for block in plain.model.layers:
+        block.mlp.gate.register_forward_hook(lambda _gate, _input, output: routed.append(output))
+    loss = plain(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:])
+    balance = [load_balancing_loss(probability, expert) for probability, _, expert in routed]
+    (loss + 0.5 * 200 * torch.stack(balance).mean()).backward()
+    model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]).backward()
+    for found, expected in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, atol=1e-3, rtol=1e-5)
+
+
+def test_even_use_of_experts_has_the_smallest_balancing_loss():
+    """It equals transformers' function, and is A, the experts per token, where all are used alike."""
+    probability = torch.rand(30, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    chosen = probability.topk(2).indices
+    torch.testing.assert_close(
+        load_balancing_loss(probability, chosen), load_balancing_loss_func((probability.log(),), 6, 2)
+    )
+    even = torch.arange(12).view(6, 2) % 6
+    assert load_balancing_loss(torch.full((6, 6), 1 / 6), even) == pytest.approx(2)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright_training import prepare as command
-from podwright_training.data import PackedStream, load_tokenizer
+from podwright_training.data import PackedStream, Source, load_tokenizer
 from podwright_training.prepare import PrepareError, html_to_text, prepare, rst_to_text, split_documents
 
 WORDS = ("sea", "was", "calm", "a", "small", "boat", "went", "slowly", "past", "our", "old", "stone", "house", "light")
@@ -77,13 +77,13 @@ def test_trainer_reads_it(prose, tmp_path, capsys):
     assert command.run(parser.parse_args(arguments)) == 0
     assert f"--dataset {output} --tokenizer {output / 'tokenizer'}" in capsys.readouterr().out
     stream = PackedStream(
-        dataset=str(output), dataset_config_name="en", split="train", tokenizer=str(output / "tokenizer"),
-        context_width=64, rank=0, world_size=1, local_batch_size=8, streams=4,
+        [Source(name="prose", dataset=str(output), dataset_config_name="en")], split="train",
+        tokenizer=str(output / "tokenizer"), context_width=64, rank=0, world_size=1, local_batch_size=8, streams=4,
     )  # fmt: skip
     tokenizer = load_tokenizer(str(output / "tokenizer"))
     assert len(tokenizer) == 300
     assert tokenizer.eos_token_id != tokenizer.bos_token_id
-    row = tokenizer.decode(stream.next_batch()[0])
+    row = tokenizer.decode(stream.next_batch().tokens_BT[0])
     assert any(row[:100] in text for text in read(output, "train"))
 
 

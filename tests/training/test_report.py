@@ -16,13 +16,14 @@ from podwright_training.report import History, ReportError, smooth
 from podwright_training.run import RunFolder
 
 
-def train(step):
+def train(step, ranks=2):
     """An event as the trainer writes it: the loss falls from 7.6 towards 3."""
     noise = random.Random(step).gauss(0, 0.12)  # noqa: S311 - not for cryptography
     return {
         "event": "train", "step": step, "loss": 3 + 4.6 * math.exp(-step / 60) + noise, "grad_norm": 1.0,
         "lr": 2e-3 * min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / 300)), "tokens_per_s": 9000.0 + step,
         "step_s": 0.4, "data_s": 0.01, "batch_digest": "0",
+        "batch_sequences": 4 * ranks, "sequences": 4 * (2 * step + 2 * min(step, 100)),
     }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def folder(tmp_path):
     run.root.mkdir()
     first = [start(0, 4)]
     for step in range(1, 138):
-        first += [{**train(step), "loss": 99.0} if step > 100 else train(step)]
+        first += [{**train(step, ranks=4), "loss": 99.0} if step > 100 else train(step, ranks=4)]
         first += [validation(step)] if step % 50 == 0 else []
     second = [start(100, 2)]
     for step in range(101, 301):
@@ -79,6 +80,7 @@ def test_page(folder, capsys):
     assert row in lines
     assert "| tokens per second | 9,150 |" in lines
     assert "| 137 | 100 | 2 |" in lines
+    assert "| tokens per step | 1,024 |" in lines
     assert "| tokens seen | 409,600 |" in lines
     assert "| preset | tiny |" in lines
     assert "The index is used." in lines

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from podwright_training.config import TrainConfig
-from podwright_training.schedule import learning_rate
+from podwright_training.schedule import learning_rate, micro_batches
 
 fractions = st.floats(0, 1)
 
@@ -15,11 +15,18 @@ fractions = st.floats(0, 1)
 @st.composite
 def schedules(draw):
     """A configuration with any valid schedule."""
-    warmup, plateau = draw(fractions), draw(fractions)
-    assume(warmup + plateau <= 1)
+    warmup, plateau, wsd_decay = draw(fractions), draw(fractions), draw(fractions)
+    shape = draw(st.sampled_from(["cosine", "linear", "wsd"]))
+    assume(warmup + plateau + (wsd_decay if shape == "wsd" else 0) <= 1)
     lr = draw(st.floats(1e-6, 1))
     return TrainConfig(
-        max_steps=draw(st.integers(1, 300)), lr=lr, min_lr=lr * draw(fractions), warmup=warmup, plateau=plateau
+        max_steps=draw(st.integers(1, 300)),
+        lr=lr,
+        min_lr=lr * draw(fractions),
+        lr_schedule=shape,
+        warmup=warmup,
+        plateau=plateau,
+        wsd_decay=wsd_decay,
     )
 
 
@@ -55,3 +62,28 @@ def test_it_is_half_a_cosine_between():
     assert learning_rate(10, config) == 1.0
     assert math.isclose(learning_rate(50, config), 0.6)
     assert [learning_rate(step, config) for step in (90, 95, 100)] == [0.2, 0.2, 0.2]
+
+
+def test_a_line_and_a_stable_rate():
+    """Half way down a line is half way in value; wsd stays at the peak until its decay, and falls steeply at first."""
+    line = TrainConfig(max_steps=100, lr=1.0, min_lr=0.2, lr_schedule="linear", warmup=0.1, plateau=0.1)
+    assert math.isclose(learning_rate(50, line), 0.6)
+    stable = TrainConfig(max_steps=100, lr=1.0, min_lr=0.0, lr_schedule="wsd", warmup=0.1, wsd_decay=0.4)
+    assert {learning_rate(step, stable) for step in range(10, 61)} == {1.0}
+    assert math.isclose(learning_rate(70, stable), 0.5)  # 1 - sqrt(1/4)
+    assert learning_rate(100, stable) == 0.0
+
+
+@given(st.integers(1, 300), st.integers(1, 40), fractions)
+def test_the_batch_grows_to_its_full_size(max_steps, most, ramp):
+    """From 1, never falling, in parts that differ by a step at most, and it is full when the ramp ends."""
+    config = TrainConfig(max_steps=max_steps, gradient_accumulation_steps=most, batch_ramp=ramp)
+    sizes = [micro_batches(step, config) for step in range(1, max_steps + 1)]
+    ramp_steps = math.ceil(ramp * max_steps)
+    assert sizes == sorted(sizes)
+    assert sizes[ramp_steps:] == [most] * (max_steps - ramp_steps)
+    assert not ramp_steps or sizes[0] == 1
+    assert sum(sizes[:ramp_steps]) <= ramp_steps * most
+    if most <= ramp_steps:
+        times = [sizes[:ramp_steps].count(size) for size in range(1, most + 1)]
+        assert max(times) - min(times) <= 1

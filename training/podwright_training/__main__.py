@@ -10,17 +10,19 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from podwright_training.config import UserError
+from podwright_training.errors import UserError
 
 USER_ERROR_STATUS = 2  # what argparse exits with too
 
 COMMANDS = {  # name: (module, summary)
-    "train": ("train", "train a model; start it with torchrun for more than one process"),
-    "submit": ("launch", "make a run folder and hand its job to Slurm"),
+    "train": ("start", "train a model; start it with torchrun for more than one process"),
+    "launch": ("launch", "make a run folder and hand its job to Slurm"),
     "consolidate": ("consolidate", "newest checkpoint to a Hugging Face folder"),
     "evaluate": ("evaluate", "perplexity of the consolidated model, run by transformers"),
     "generate": ("generate", "text from the consolidated model"),
     "report": ("report", "loss curve and summary of a run"),
+    "replay": ("replay", "read the batch of a step again and show what is in it"),
+    "tokenize": ("tokenize", "any dataset to token shards, which training reads without tokenising"),
     "prepare": ("prepare", "text files to a dataset in C4's layout and a tokenizer"),
 }
 

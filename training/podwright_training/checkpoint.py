@@ -7,6 +7,8 @@ is on disk:
     rng-<rank>.pt                    state of the rank's random number generators
     trainer.json                     step, data position, shape of the model
     manifest.json                    what must be here; without it, this is no checkpoint
+
+``saver.py`` says when one is written and what happens if that fails.
 """
 
 from __future__ import annotations
@@ -17,34 +19,33 @@ import logging
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
-from torch.optim import Optimizer
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
 
-from podwright_training.config import ModelConfig, UserError
-from podwright_training.run import write_atomically
+from podwright_training.architecture import ModelConfig
+from podwright_training.optim import Optimizers
+from podwright_training.run import commit_folder, delete_folder, write_atomically
+from podwright_training.together import PASSING, CheckpointError, Together
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 TRAINER = "trainer.json"
 HASH_CHUNK_BYTES = 4 * 2**20
-
-Result = TypeVar("Result")
-
-
-class CheckpointError(UserError):
-    """A checkpoint cannot be written or used; the message names it and says why."""
 
 
 class DamagedCheckpointError(CheckpointError):
@@ -60,24 +61,69 @@ class TrainerState:
     data: dict[str, Any]  # position of the data, of all ranks
     model: dict[str, Any]  # ModelConfig
     world_size: int
+    losses: list[float] = field(default_factory=list)  # of the last steps, for the guard
+    loss_scale: dict[str, float] = field(default_factory=dict)  # LossScale; empty but in fp16
 
 
-def save(directory: Path, state: TrainerState, *, model: nn.Module, optimizer: Optimizer, keep: int) -> Path:
-    """Write a checkpoint, with all ranks, and delete all but the newest ``keep``.
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank adds to a checkpoint: the state of its trainer at one step."""
+
+    state: TrainerState
+    tensors: dict[str, dict[str, Tensor]]
+    rng: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, state: TrainerState, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> Snapshot:
+        """The state as it is now; the tensors are those of the trainer, not copies."""
+        rng = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            rng["cuda"] = torch.cuda.get_rng_state()
+        return cls(state, _tensors(weights, optimizers), rng)
+
+
+def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | None = None) -> Path:
+    """Write a checkpoint, with all ranks of ``group``, and return its folder.
 
     Raises:
-        CheckpointError: It could not be written, the same error on every rank; older checkpoints are as they were.
+        CheckpointError: It could not be written, the same error on every rank; older checkpoints are as they were, and
+            what was written of this one is gone.
     """
-    final = directory / f"step-{state.step:08d}"
+    final = directory / f"step-{snapshot.state.step:08d}"
     partial = directory / f".{final.name}.partial"
-    _first_rank(lambda: _clear(directory, partial))
-    _save_tensors(partial, model, optimizer)
-    _together(lambda: _save_rng(partial / f"rng-{dist.get_rank():05d}.pt"))
-    _first_rank(lambda: write_atomically(partial / TRAINER, json.dumps(asdict(state))))
-    files = {name: entry for part in _together(lambda: _describe(_own_share(partial))) for name, entry in part.items()}
-    _first_rank(lambda: _commit(partial, final, files))
-    _first_rank(lambda: _delete(_complete_and_damaged(directory)[keep:]))
+    together = Together(partial, group)
+    try:
+        together.first_rank(lambda: _clear(directory, partial))
+        _save_tensors(partial, snapshot.tensors, group)
+        together.all_ranks(lambda: _save_rng(partial / f"rng-{dist.get_rank():05d}.pt", snapshot.rng))
+        together.first_rank(lambda: write_atomically(partial / TRAINER, json.dumps(asdict(snapshot.state))))
+        parts = together.all_ranks(lambda: _describe(_own_share(together, partial)))
+        files = {name: entry for part in parts for name, entry in part.items()}
+        together.first_rank(lambda: _commit(partial, final, files))
+    except CheckpointError:
+        together.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space
+        raise
     return final
+
+
+def retain(
+    directory: Path, *, newest: int, every: int | None = None, group: dist.ProcessGroup | None = None
+) -> list[Path]:
+    """Delete all checkpoints but the ``newest`` intact ones and those of every ``every``-th step; what is left.
+
+    Raises:
+        CheckpointError: One could not be deleted, the same error on every rank.
+    """
+
+    def delete() -> list[Path]:
+        found = _complete_and_damaged(directory)
+        kept = [path for path in found if _damage(path) is None][:newest]
+        old = [path for path in found if kept and path < kept[-1] and not (every and _step(path) % every == 0)]
+        for path in old:
+            delete_folder(path)
+        return [path for path in found if path not in old]
+
+    return Together(directory, group).first_rank(delete)
 
 
 def newest(directory: Path) -> Path | None:
@@ -89,11 +135,11 @@ def intact(directory: Path) -> list[Path]:
     """All checkpoints whose files have their size, the newest first; damaged ones are named in a warning."""
     found = []
     for path in _complete_and_damaged(directory):
-        try:
-            _check_sizes(path)
+        damage = _damage(path)
+        if damage is None:
             found.append(path)
-        except DamagedCheckpointError as error:
-            logger.warning("%s; passed over", error)
+        else:
+            logger.warning("%s; passed over", damage)
     return found
 
 
@@ -107,25 +153,46 @@ def model_config(path: Path) -> ModelConfig:
     return ModelConfig.from_dict(read_state(path).model)
 
 
-def agree_on_intact(directories: Iterable[Path]) -> list[Path]:
+def agree_on_intact(directories: Sequence[Path]) -> list[Path]:
     """What the first rank finds ``intact`` in the first folder that has any: the same list on all ranks."""
-    return _first_rank(lambda: next(filter(None, map(intact, directories)), []))
+    return Together(directories[0]).first_rank(lambda: next(filter(None, map(intact, directories)), []))
 
 
-def restore(path: Path, *, model: nn.Module, optimizer: Optimizer) -> TrainerState:
+def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> TrainerState:
     """Continue from a checkpoint, with all ranks: tensors and random numbers are set, the rest is returned.
 
-    The optimizer keeps its own hyperparameters. A rank that the saving job did not have keeps its random numbers.
+    The mesh and the number of ranks may differ from those that saved. The optimizers keep their own hyperparameters. A
+    rank that the saving job did not have keeps its random numbers.
 
     Raises:
         DamagedCheckpointError: On every rank, if any finds a file that is not the one written; nothing was loaded.
         CheckpointError: It holds other tensors than the model and optimizer need.
     """
-    _together(lambda: _check_hashes(path, _own_share(path)))
-    _allocate(optimizer)
-    _load(_tensors(model, optimizer), path, alone=False)
-    _together(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
+    together = Together(path)
+    together.all_ranks(lambda: check_hashes(path, _own_share(together, path)))
+    optimizers.allocate()
+    tensors = _tensors(weights, optimizers)
+    parts = together.all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
+    _compare(set().union(*parts), path)
+    load_tensors(tensors, storage_reader=FileSystemReader(path))
+    together.all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
     return read_state(path)
+
+
+def shapes(path: Path) -> dict[str, TensorStorageMetadata]:
+    """Shape and dtype of each tensor in a checkpoint: ``model.<parameter>``, ``optimizer.<parameter>.<key>``."""
+    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    return {name: entry for name, entry in saved.items() if isinstance(entry, TensorStorageMetadata)}
+
+
+def read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """Whole tensors by their names in ``shapes``, on the CPU; needs no process group and checks no hash."""
+    entries = shapes(path)
+    tensors: dict[str, Any] = {
+        name: torch.empty(entries[name].size, dtype=entries[name].properties.dtype) for name in names
+    }
+    _load_alone(tensors, path)
+    return tensors
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
@@ -135,10 +202,25 @@ def load_weights(model: nn.Module, path: Path) -> None:
         DamagedCheckpointError: A file is not the one that was written.
         CheckpointError: It holds other weights than the model has.
     """
-    _check_hashes(path, sorted(path.iterdir()))
+    check_hashes(path)
+    tensors = {"model": _detached(dict(model.named_parameters()))}
+    _compare(_keys(tensors), path)
+    _load_alone(tensors, path)
+
+
+def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
+    """Raise ``DamagedCheckpointError`` if one of ``files``, all by default, is not as it was written."""
+    _check_sizes(path)
+    written = _manifest(path)
+    for file in sorted(path.iterdir()) if files is None else files:
+        if file.name in written and _sha256(file) != written[file.name]["sha256"]:
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged: the content of {file.name} has changed")
+
+
+def _load_alone(tensors: dict[str, Any], path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # so it shall be
-        _load({"model": _weights(model)}, path, alone=True)
+        load_tensors(tensors, storage_reader=FileSystemReader(path), no_dist=True)
 
 
 def _clear(directory: Path, partial: Path) -> None:
@@ -148,42 +230,38 @@ def _clear(directory: Path, partial: Path) -> None:
     partial.mkdir()
 
 
-def _save_tensors(partial: Path, model: nn.Module, optimizer: Optimizer) -> None:
+class _Writer(FileSystemWriter):
+    """Tells what the file system said: PyTorch hides a full disk behind "unexpected pos"."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
+
+
+def _save_tensors(partial: Path, tensors: dict[str, dict[str, Tensor]], group: dist.ProcessGroup | None) -> None:
     try:
-        save_tensors(_tensors(model, optimizer), storage_writer=FileSystemWriter(partial, sync_files=True))
+        save_tensors(tensors, storage_writer=_Writer(partial, sync_files=True), process_group=group)
     except CheckpointException as error:
-        causes = {str(failure[0]) for failure in error.failures.values()}
-        raise CheckpointError(f"cannot write {partial}: {'; '.join(sorted(causes))}") from error
+        failures = [failure[0] for failure in error.failures.values()]
+        raise CheckpointError(
+            f"cannot write {partial}: {'; '.join(sorted({str(failure) for failure in failures}))}",
+            passing=all(isinstance(failure, OSError) and failure.errno in PASSING for failure in failures),
+        ) from error
 
 
-def _tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
-    """Weights, and the optimizer's memory by the parameters' names; hyperparameters are the configuration's."""
-    named = list(model.named_parameters())
-    forgotten = [name for name, parameter in named if not optimizer.state.get(parameter)]
-    if forgotten:
-        raise CheckpointError(f"the optimizer remembers nothing of {', '.join(forgotten)}: this could not be resumed")
-    memory = {f"{name}.{key}": value for name, item in named for key, value in optimizer.state[item].items()}
-    return {"model": _weights(model), "optimizer": memory}
+def _tensors(weights: Mapping[str, Tensor], optimizers: Optimizers) -> dict[str, dict[str, Tensor]]:
+    return {"model": _detached(weights), "optimizer": optimizers.memory()}
 
 
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+def _detached(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight.detach() for name, weight in weights.items()}
 
 
-def _allocate(optimizer: Optimizer) -> None:
-    """Make a new optimizer allocate its memory, by a step that changes nothing."""
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def _save_rng(path: Path) -> None:
-    state = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
+def _save_rng(path: Path, state: dict[str, Tensor]) -> None:
     with path.open("wb") as file:
         torch.save(state, file)
         file.flush()
@@ -199,9 +277,9 @@ def _load_rng(path: Path) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def _own_share(path: Path) -> list[Path]:
-    """The files this rank hashes: together the ranks read each file once."""
-    return sorted(path.iterdir())[dist.get_rank() :: dist.get_world_size()]
+def _own_share(together: Together, path: Path) -> list[Path]:
+    """The files this rank hashes."""
+    return together.share(sorted(path.iterdir()))
 
 
 def _describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
@@ -218,31 +296,23 @@ def _sha256(path: Path) -> str:
 
 def _commit(partial: Path, final: Path, files: dict[str, Any]) -> None:
     write_atomically(partial / MANIFEST, json.dumps({"files": files}, indent=1))
-    _sync_folder(partial)
-    _delete([final] if final.exists() else [])
-    partial.rename(final)
-    _sync_folder(final.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    """Put a folder's names on disk: what was renamed in it stays renamed."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _delete(paths: Iterable[Path]) -> None:
-    """Delete folders; one that is half deleted no longer has a checkpoint's name."""
-    for path in paths:
-        hidden = path.with_name(f".{path.name}.deleted")
-        path.rename(hidden)
-        shutil.rmtree(hidden)
+    commit_folder(partial, final)
 
 
 def _complete_and_damaged(directory: Path) -> list[Path]:
     return sorted(directory.glob("step-*"), reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _damage(path: Path) -> DamagedCheckpointError | None:
+    try:
+        _check_sizes(path)
+    except DamagedCheckpointError as damage:
+        return damage
+    return None
 
 
 def _manifest(path: Path) -> dict[str, dict[str, Any]]:
@@ -261,46 +331,17 @@ def _check_sizes(path: Path) -> None:
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} {found}, {entry['bytes']} were written")
 
 
-def _check_hashes(path: Path, files: Iterable[Path]) -> None:
-    _check_sizes(path)
-    written = _manifest(path)
-    for file in files:
-        if file.name in written and _sha256(file) != written[file.name]["sha256"]:
-            raise DamagedCheckpointError(f"checkpoint {path} is damaged: the content of {file.name} has changed")
+def _keys(tensors: dict[str, dict[str, Tensor]]) -> set[str]:
+    return {f"{part}.{name}" for part, content in tensors.items() for name in content}
 
 
-def _load(tensors: dict[str, Any], path: Path, *, alone: bool) -> None:
-    """Fill ``tensors`` in place. The library leaves what it does not find in them alone, so keys are compared first."""
-    reader = FileSystemReader(path)
-    saved = {key for key in reader.read_metadata().state_dict_metadata if key.split(".")[0] in tensors}
-    wanted = {f"{part}.{name}" for part, content in tensors.items() for name in content}
+def _compare(wanted: set[str], path: Path) -> None:
+    """Loading leaves tensors alone that it does not find, and does not tell: so the names are compared first."""
+    parts = {key.split(".")[0] for key in wanted}
+    saved = {key for key in shapes(path) if key.split(".")[0] in parts}
     if saved != wanted:
         examples = ", ".join(sorted(saved ^ wanted)[:3])
         raise CheckpointError(
             f"checkpoint {path} is of another model: {len(wanted - saved)} tensors are missing in it, "
             f"{len(saved - wanted)} are unknown here ({examples} …)"
         )
-    load_tensors(tensors, storage_reader=reader, no_dist=alone)
-
-
-def _first_rank(action: Callable[[], Result]) -> Result:
-    """Do something on the first rank for all: everybody gets its result, or the same error."""
-    results = _together(lambda: [action()] if dist.get_rank() == 0 else [])
-    return results[0][0]
-
-
-def _together(action: Callable[[], Result]) -> list[Result]:
-    """Do something on all ranks: everybody gets everybody's results, or the same error."""
-    outcome: Any = None
-    try:
-        outcome = action()
-    except DamagedCheckpointError as damage:
-        outcome = damage
-    except OSError as failure:
-        outcome = CheckpointError(f"cannot use {failure.filename}: {failure.strerror}")
-    outcomes: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(outcomes, outcome)
-    for problem in outcomes:
-        if isinstance(problem, CheckpointError):
-            raise problem
-    return outcomes

@@ -1,117 +1,30 @@
 """The configuration of a run: every option with its default, meaning and limits, in one place; no torch.
 
-Options come from a preset, then ``--config run.yaml``, then flags; the later wins. Names and defaults are those of the
+Names and defaults are those of the
 FSDP test case of AWS (awsome-distributed-training, ``3.test_cases/pytorch/FSDP``) wherever it has the option.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import types
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from difflib import get_close_matches
-from functools import cache
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any
 
 import yaml
 
+from podwright_training.architecture import ModelConfig, RopeScaling
+
 PRESETS = Path(__file__).parent / "presets"
-ROPE_THETA = {"llama_v2": 10_000.0, "llama_v3": 500_000.0}  # by model type, as Meta published the models
-
-
-class UserError(ValueError):
-    """Something the user can put right: the message says what was given, what is allowed, what to do. Exit status 2."""
-
-
-class ConfigError(UserError):
-    """All problems of a configuration, one per line."""
-
-    def __init__(self, problems: Iterable[str]) -> None:
-        self.problems = list(problems)
-        super().__init__("\n".join(self.problems))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RopeScaling:
-    """Llama 3.1's stretching of the slow rotary frequencies (Meta's ``rope_scaling``, type ``llama3``)."""
-
-    factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The shape of a Llama, in Hugging Face's words."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    max_position_embeddings: int
-    rope_theta: float
-    rope_scaling: RopeScaling | None = None
-    rms_norm_eps: float = 1e-5
-    initializer_range: float = 0.02
-    tie_word_embeddings: bool = False
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> ModelConfig:
-        """The inverse of ``dataclasses.asdict``."""
-        scaling = content["rope_scaling"]
-        return cls(**{**content, "rope_scaling": RopeScaling(**scaling) if scaling else None})
-
-    def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` as transformers 5 reads it, for weights in fp32."""
-        rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
-        if self.rope_scaling:
-            rope |= {"rope_type": "llama3", **asdict(self.rope_scaling)}
-        same_name = {
-            item.name: getattr(self, item.name)
-            for item in fields(self)
-            if item.name not in ("rope_theta", "rope_scaling")
-        }
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "attention_dropout": 0.0,
-            "mlp_bias": False,
-            "dtype": "float32",
-            "use_cache": True,
-            "rope_parameters": rope,
-            **same_name,
-        }
-
-    @property
-    def parameters(self) -> int:
-        """Number of trained parameters; a tied head counts once."""
-        embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
-        norms = (2 * self.num_hidden_layers + 1) * self.hidden_size
-        return embeddings + norms + self.num_hidden_layers * self._block_matrices
-
-    def flops_per_token(self, context_width: int) -> float:
-        """FLOPs of forward and backward per token: ``6 N + 12 L N_heads H T`` of PaLM (arXiv:2204.02311, appendix B).
-
-        ``N`` counts the matrices that multiply activations: the head, not the embedding. Neither causality nor
-        recomputation is counted.
-        """
-        matrices = self.num_hidden_layers * self._block_matrices + self.vocab_size * self.hidden_size
-        attention = 12 * self.num_hidden_layers * self.num_attention_heads * self.head_dim * context_width
-        return 6.0 * matrices + attention
-
-    @property
-    def _block_matrices(self) -> int:
-        attention = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim * self.hidden_size
-        return attention + 3 * self.intermediate_size * self.hidden_size
+ROPE_THETA = {  # by model type, as its first model was published
+    "llama_v2": 10_000.0,
+    "llama_v3": 500_000.0,
+    "mistral": 10_000.0,
+    "mixtral": 1_000_000.0,
+}
+QUICK_LOSS_CHUNK_TOKENS = {"cpu": 256, "accelerator": 4096}  # on a CPU, logits that stay in its cache
+PRECISIONS = ("bf16", "fp16", "fp32")
 
 
 def option(
@@ -134,12 +47,16 @@ class TrainConfig:
 
     # Where
     run_dir: str = option("runs/default", "Folder of the run: config, metrics, checkpoints, results.")
-    checkpoint_dir: str | None = option(None, "Where checkpoints are saved; default: <run_dir>/checkpoints.")
+    checkpoint_dir: str | None = option(
+        None, "Where checkpoints are saved, a folder or s3://bucket/prefix; default: <run_dir>/checkpoints."
+    )
     resume_from_checkpoint: str | None = option(
         None, "Folder of checkpoints to start from while checkpoint_dir holds none; may be the same folder."
     )
     preset: str | None = option(None, "Name of a preset whose values replace the defaults.")
-    device: str = option("auto", "Where to compute; auto: CUDA if there is any.", choices=("auto", "cuda", "cpu"))
+    device: str = option(
+        "auto", "Where to compute; auto: an accelerator if there is any.", choices=("auto", "cuda", "neuron", "cpu")
+    )
 
     # Model
     model_type: str = option("llama_v3", "Family of the model.", choices=tuple(ROPE_THETA))
@@ -151,6 +68,14 @@ class TrainConfig:
     num_key_value_heads: int | None = option(
         None, "Key-value heads; divides num_heads; default: num_heads.", at_least=1
     )
+    head_dim: int | None = option(None, "Width of a head; default: hidden_width / num_heads.", at_least=2)
+    qk_norm: bool = option(False, "RMSNorm of each query and key head; the model is exported as a Qwen3.")
+    sliding_window: int | None = option(
+        None, "Tokens that a token sees, itself included; default: all before it.", at_least=1
+    )
+    num_local_experts: int | None = option(None, "Feed-forward layers per block, of mixtral.", at_least=2)
+    num_experts_per_tok: int = option(2, "Experts that a token is sent to.", at_least=1)
+    router_aux_loss_coef: float = option(0.02, "Weight of the experts' load-balancing loss.", at_least=0)
     max_context_width: int = option(2048, "Tokens per sequence.", at_least=1)
     max_position_embeddings: int | None = option(
         None, "Positions the rotary embedding is made for; default: max_context_width.", at_least=1
@@ -165,25 +90,90 @@ class TrainConfig:
     initializer_range: float = option(0.02, "Standard deviation of the initial weights.", above=0)
 
     # Data
-    dataset: str = option("allenai/c4", "Dataset on the Hugging Face hub, or a local folder in C4's layout.")
-    dataset_config_name: str | None = option("en", "Folder of the dataset's files in it.")
+    dataset: str = option(
+        "allenai/c4",
+        "Dataset on the Hugging Face hub, a local folder, or s3://bucket/folder, of JSON lines, Parquet, "
+        "Arrow or token shards.",
+    )
+    dataset_config_name: str | None = option(
+        "en", "Folder of the dataset's files in it, or a configuration its card names; none: all."
+    )
+    text_column: str = option("text", "Column of the dataset's records that holds the text.")
+    data_mixture: str | None = option(
+        None,
+        "Several datasets by weight, in place of dataset: dataset=weight,… or a YAML file of name: {dataset: …, "
+        "dataset_config_name: …, text_column: …, weight: …}.",
+    )
     tokenizer: str = option("EleutherAI/gpt-neox-20b", "Tokenizer on the Hugging Face hub, or a local folder.")
-    train_batch_size: int = option(2, "Sequences per rank and step.", at_least=1)
+    train_batch_size: int = option(2, "Sequences per rank and micro-batch.", at_least=1)
     data_streams: int = option(
         64, "Parts the data is read in; a multiple of every world size the run will have.", at_least=1
     )
+    data_workers: int = option(
+        2, "Processes per rank that read, tokenise and pack ahead; 0: the trainer does it itself.", at_least=0
+    )
+    document_mask: bool = option(False, "Tokens see only their own document, and positions begin anew with each.")
+    max_bad_records: int = option(100, "Broken records a rank leaves out before it stops.", at_least=0)
+    max_bad_shards: int = option(1, "Shards broken in the middle that a rank leaves before it stops.", at_least=0)
 
     # Optimisation
     max_steps: int = option(5000, "Steps of the whole run.", at_least=1)
+    gradient_accumulation_steps: int = option(1, "Micro-batches per rank and step.", at_least=1)
+    batch_ramp: float = option(
+        0.0,
+        "Fraction of max_steps over which the micro-batches per step rise from 1 to gradient_accumulation_steps.",
+        at_least=0,
+        at_most=1,
+    )
+    optimizer: str = option(
+        "adamw",
+        "muon: Muon for the blocks' matrices, AdamW for the rest, with one learning rate.",
+        choices=("adamw", "muon"),
+    )
     lr: float = option(1e-4, "Peak learning rate.", above=0)
-    min_lr: float = option(1e-5, "Learning rate at the end of the cosine.", at_least=0)
+    lr_schedule: str = option(
+        "cosine",
+        "How the rate falls from lr to min_lr; wsd: it stays at lr until the last wsd_decay.",
+        choices=("cosine", "linear", "wsd"),
+    )
+    min_lr: float = option(1e-5, "Learning rate at the end of the decay.", at_least=0)
     warmup: float = option(0.0032, "Fraction of max_steps with a rising learning rate.", at_least=0, at_most=1)
     plateau: float = option(0.0, "Fraction of max_steps, the last ones, at min_lr.", at_least=0, at_most=1)
+    wsd_decay: float = option(
+        0.1, "Fraction of max_steps over which wsd falls, before the plateau.", at_least=0, at_most=1
+    )
     weight_decay: float = option(0.2, "Decay of matrices; norms have none.", at_least=0)
     beta1: float = option(0.9, "AdamW's first decay rate.", at_least=0, at_most=1)
     beta2: float = option(0.95, "AdamW's second decay rate.", at_least=0, at_most=1)
+    z_loss: float = option(
+        0.0, "Weight of the squared logarithm of the softmax's denominator (PaLM, arXiv:2204.02311).", at_least=0
+    )
     grad_clip: float = option(1.0, "Largest global norm of the gradient.", above=0)
-    seed: int = option(12345, "Seed of the initial weights.", at_least=0)
+    adaptive_grad_clip: float | None = option(
+        None,
+        "Largest norm of a matrix's gradient as a share of the matrix's own norm; default: no such limit.",
+        above=0,
+    )
+    ema_decay: float | None = option(
+        None, "Keep a moving average of the weights with this decay per step; default: none.", above=0, at_most=1
+    )
+    noise_scale_freq: int | None = option(
+        None, "Steps between estimates of the gradient's noise scale; default: none.", at_least=1
+    )
+    seed: int = option(12345, "Seed of the initial weights and of the order of the data.", at_least=0)
+    deterministic: bool = option(False, "Let PyTorch use deterministic algorithms alone, which may be slower.")
+
+    # Guard
+    guard_policy: str = option(
+        "stop",
+        "What to do about a step whose loss or gradient is NaN, infinite or a spike; rollback: go back to the newest "
+        "checkpoint, and on with the data after that step.",
+        choices=("stop", "skip", "rollback"),
+    )
+    guard_z_score: float | None = option(
+        None, "A loss is a spike above this robust z-score among the last ones; default: none is.", above=0
+    )
+    guard_window: int = option(100, "Losses a spike is measured against.", at_least=8)
 
     # Memory and parallelism
     sharding_strategy: str = option(
@@ -191,9 +181,51 @@ class TrainConfig:
         "full: shard over all ranks; hybrid: within a node, replicate between nodes.",
         choices=("full", "hybrid"),
     )
+    data_replicas: int | None = option(
+        None, "Copies of the sharded model, with sharding_strategy hybrid; default: one per node.", at_least=1
+    )
+    tensor_parallel: int = option(
+        1, "Ranks that share each block's matrices and heads, and the sequence in between.", at_least=1
+    )
+    context_parallel: int = option(1, "Ranks that share each sequence.", at_least=1)
+    pipeline_parallel: int = option(1, "Ranks that hold the model's blocks one after the other.", at_least=1)
+    pipeline_schedule: str = option(
+        "1f1b",
+        "Order of forwards and backwards in the pipeline; all but 1f1b give each rank two stages.",
+        choices=("1f1b", "interleaved_1f1b", "zero_bubble"),
+    )
+    pipeline_micro_batches: int | None = option(
+        None, "Pieces that the pipeline cuts each batch into; default: one per sequence.", at_least=1
+    )
+    expert_parallel: int = option(1, "Ranks that hold different experts of a block.", at_least=1)
+    cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in the host's memory.")
     bf16: bool = option(True, "Compute in bf16; weights, reductions and optimizer stay in fp32.")
+    precision: str | None = option(
+        None,
+        "Compute in this precision, fp16 with dynamic loss scaling; default: bf16 or, with --bf16 0, fp32.",
+        choices=PRECISIONS,
+    )
+    float8: bool = option(False, "Multiply matrices of blocks in float8; needs torchao and an H100 or newer.")
+    compile: bool = option(False, "Compile each block with torch.compile.")
+    attention: str = option(
+        "sdpa",
+        "How a GPU hides what document masks and sliding windows hide: a mask of all pairs, or flex_attention, which "
+        "skips hidden blocks.",
+        choices=("sdpa", "flex"),
+    )
+    loss_chunk_tokens: int | None = option(
+        None,
+        "Tokens whose logits are in memory at a time, 0: all; default: "
+        f"{QUICK_LOSS_CHUNK_TOKENS['cpu']} on a CPU, {QUICK_LOSS_CHUNK_TOKENS['accelerator']} on a GPU.",
+        at_least=0,
+    )
     activation_checkpointing: bool = option(
-        True, "Keep only each block's input and compute the rest again in backward."
+        True, "Keep only a part of each block's activations and compute the rest again in backward."
+    )
+    activation_checkpointing_mode: str = option(
+        "full",
+        "full: keep each block's input; selective: keep also what matrix products and attention gave.",
+        choices=("full", "selective"),
     )
     offload_activations: bool = option(False, "Keep these inputs in the host's memory.")
 
@@ -204,29 +236,65 @@ class TrainConfig:
     val_batch_size: int = option(4, "Sequences per rank and validation batch.", at_least=1)
     checkpoint_freq: int = option(1000, "Steps between checkpoints; one more at the end.", at_least=1)
     keep_checkpoints: int = option(3, "Newest checkpoints kept.", at_least=1)
+    keep_every: int | None = option(None, "Steps between checkpoints kept for ever; default: none.", at_least=1)
+    async_checkpoints: bool = option(True, "Write checkpoints in the background of the next steps.")
+    profile_steps: str | None = option(
+        None, "Steps to record a trace of, first-last, as in 10-15; default: none is recorded."
+    )
+    tensorboard: bool = option(False, "Write the metrics for TensorBoard too.")
+    wandb: bool = option(False, "Send the metrics to Weights & Biases too; WANDB_PROJECT names the project.")
 
     @property
     def checkpoints(self) -> Path:
-        """Where checkpoints are saved."""
-        return Path(self.checkpoint_dir or Path(self.run_dir) / "checkpoints")
+        """The folder where checkpoints are saved."""
+        folder = None if self.remote_checkpoints else self.checkpoint_dir
+        return Path(folder or Path(self.run_dir) / "checkpoints")
+
+    @property
+    def remote_checkpoints(self) -> str | None:
+        """Where they are copied to from there, a URL."""
+        return self.checkpoint_dir if "://" in (self.checkpoint_dir or "") else None
+
+    @property
+    def compute_precision(self) -> str:
+        """One of ``PRECISIONS``: what matrix products are computed in."""
+        return self.precision or ("bf16" if self.bf16 else "fp32")
+
+    @property
+    def profiled(self) -> range:
+        """The steps to record a trace of; raises ``ValueError`` if ``profile_steps`` is not ``first-last``."""
+        if self.profile_steps is None:
+            return range(0)
+        first, _, last = self.profile_steps.partition("-")
+        steps = range(int(first), int(last) + 1)
+        if not steps or steps[0] < 1:
+            raise ValueError
+        return steps
 
     @property
     def model(self) -> ModelConfig:
         """The shape of the model."""
+        family = self.model_type if self.model_type in ("mistral", "mixtral") else "llama"
         scaling = RopeScaling(factor=self.rope_scaling_factor) if self.rope_scaling_factor else None
         return ModelConfig(
+            model_type="qwen3" if self.qk_norm else family,
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_width,
             intermediate_size=self.intermediate_size,
             num_hidden_layers=self.num_layers,
             num_attention_heads=self.num_heads,
             num_key_value_heads=self.num_key_value_heads or self.num_heads,
-            head_dim=self.hidden_width // self.num_heads,
+            head_dim=self.head_dim or self.hidden_width // self.num_heads,
             max_position_embeddings=self.max_position_embeddings or self.max_context_width,
             rope_theta=self.rope_theta or ROPE_THETA[self.model_type],
             rope_scaling=scaling,
             initializer_range=self.initializer_range,
             tie_word_embeddings=self.tie_word_embeddings,
+            sliding_window=self.sliding_window,
+            qk_norm=self.qk_norm,
+            num_local_experts=self.num_local_experts,
+            num_experts_per_tok=self.num_experts_per_tok,
+            router_aux_loss_coef=self.router_aux_loss_coef if self.num_local_experts else 0.0,
         )
 
     def to_yaml(self) -> str:
@@ -239,162 +307,35 @@ class TrainConfig:
         return hashlib.sha256(self.to_yaml().encode()).hexdigest()[:12]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config`` and one flag per option; ``load`` reads what they were given."""
-    parser.add_argument("--config", metavar="run.yaml", help="YAML file of options; flags win over it")
-    hints = _types()
-    for item in fields(TrainConfig):
-        allowed = item.metadata["choices"] or (_preset_names() if item.name == "preset" else ())
-        parser.add_argument(
-            f"--{item.name}",
-            default=argparse.SUPPRESS,
-            metavar="|".join(allowed) or ("0|1" if hints[item.name].kind is bool else hints[item.name].kind.__name__),
-            help=item.metadata["text"] + _shown(item.default),
-            nargs="?" if hints[item.name].kind is bool else None,
-            const="1" if hints[item.name].kind is bool else None,
-        )
-    parser.set_defaults(unknown_flags=[])
-
-
-def load(args: argparse.Namespace) -> TrainConfig:
-    """The configuration that a preset, a file and flags give together.
-
-    Args:
-        args: Parsed by a parser that ``add_arguments`` extended; ``unknown_flags`` may list what it did not know.
-
-    Raises:
-        ConfigError: With every problem of all sources.
-    """
-    flags = {item.name: getattr(args, item.name) for item in fields(TrainConfig) if hasattr(args, item.name)}
-    problems = [_unknown(flag.split("=")[0], "flag", [f"--{name}" for name in _types()]) for flag in args.unknown_flags]
-    return _resolve(args.config, flags, problems)
-
-
-def load_file(path: Path) -> TrainConfig:
-    """The configuration in one file, such as a run's ``config.yaml``; raises ``ConfigError``."""
-    return _resolve(str(path), {}, [])
-
-
-class _Given(NamedTuple):
-    value: Any
-    place: str
-
-
-def _resolve(file: str | None, flags: Mapping[str, Any], problems: list[str]) -> TrainConfig:
-    given = _read(Path(file), problems) if file else {}
-    given |= {name: _Given(value, "flag") for name, value in flags.items()}
-    given = _preset(given, problems) | given
-    values, invalid = _convert_all(given, problems)
-    config = TrainConfig(**values)
-    problems += [message for names, message in _conflicts(config) if not invalid.intersection(names)]
-    if problems:
-        raise ConfigError(problems)
-    return config
-
-
-def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
-    try:
-        content = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.append(f"{path} cannot be read: {' '.join(str(error).split())}")
-        return {}
-    if not isinstance(content or {}, dict):
-        problems.append(f"{path} must hold `option: value` lines, not {type(content).__name__}")
-        return {}
-    known = _types()
-    problems += [_unknown(str(key), f"option in {path}", known) for key in content or {} if key not in known]
-    return {key: _Given(value, str(path)) for key, value in (content or {}).items() if key in known}
-
-
-def _preset(given: Mapping[str, _Given], problems: list[str]) -> dict[str, _Given]:
-    name = given["preset"].value if "preset" in given else None
-    if name is None:
-        return {}
-    if name not in _preset_names():
-        problems.append(f"preset = {name} ({given['preset'].place}): there are {', '.join(_preset_names())}")
-        return {}
-    return {
-        key: _Given(given.value, f"preset {name}") for key, given in _read(PRESETS / f"{name}.yaml", problems).items()
-    }
-
-
-def _preset_names() -> list[str]:
-    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
-
-
-def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> tuple[dict[str, Any], set[str]]:
-    values: dict[str, Any] = {}
-    invalid = set()
-    for item in fields(TrainConfig):
-        if item.name not in given:
-            continue
-        value, place = given[item.name]
-        try:
-            values[item.name] = _within_limits(_convert(value, _types()[item.name]), item.metadata)
-        except ValueError as error:
-            invalid.add(item.name)
-            problems.append(f"{item.name} = {value} ({place}): {error}")
-    return values, invalid
-
-
-class _Type(NamedTuple):
-    kind: type
-    optional: bool
-
-
-@cache
-def _types() -> dict[str, _Type]:
-    hints = get_type_hints(TrainConfig)
-    return {item.name: _type(hints[item.name]) for item in fields(TrainConfig)}
-
-
-def _type(hint: Any) -> _Type:
-    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not types.NoneType]
-    return _Type(kinds[0], optional=len(get_args(hint)) > 1)
-
-
-def _convert(value: Any, to: _Type) -> Any:
-    """A flag's text or a YAML value as the option's type; raises ``ValueError`` with what is allowed."""
-    if value is None or (to.optional and str(value).lower() in ("none", "null")):
-        if to.optional:
-            return None
-        raise ValueError("a value is needed")
-    text = str(value)
-    if to.kind is bool:
-        if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError("allowed are 0 and 1")
-        return text.lower() in ("1", "true")
-    try:
-        return to.kind(text)  # via text: YAML reads 1e-4 as text, and 0.5 is no int
-    except ValueError:
-        raise ValueError("must be a whole number" if to.kind is int else "must be a number") from None
-
-
-def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
-    if value is None:
-        return value
-    if limits["choices"] and value not in limits["choices"]:
-        raise ValueError(f"allowed are {', '.join(limits['choices'])}")
-    if limits["at_least"] is not None and not value >= limits["at_least"]:
-        raise ValueError(f"must be at least {limits['at_least']}")
-    if limits["above"] is not None and not value > limits["above"]:
-        raise ValueError(f"must be above {limits['above']}")
-    if limits["at_most"] is not None and not value <= limits["at_most"]:
-        raise ValueError(f"must be at most {limits['at_most']}")
-    return value
-
-
-def _conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+def conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """Pairs of options that do not go together: their names, and what to say."""
-    if config.hidden_width % config.num_heads:
+    yield from _model_conflicts(config)
+    if config.min_lr > config.lr:
+        yield ("min_lr", "lr"), f"min_lr {config.min_lr} is above lr {config.lr}"
+    yield from _schedule_conflicts(config)
+    yield from _step_conflicts(config)
+    yield from _checkpoint_conflicts(config)
+    if config.offload_activations and not config.activation_checkpointing:
+        yield (
+            ("offload_activations", "activation_checkpointing"),
+            "offload_activations moves what activation_checkpointing keeps: it needs activation_checkpointing 1",
+        )
+    if config.float8 and config.compute_precision != "bf16":
+        yield ("float8", "precision"), f"float8 needs precision bf16, not {config.compute_precision}"
+
+
+def _model_conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    if config.head_dim is None and config.hidden_width % config.num_heads:
         yield (
             ("hidden_width", "num_heads"),
             f"hidden_width {config.hidden_width} is not divisible by num_heads {config.num_heads}",
         )
-    elif (config.hidden_width // config.num_heads) % 2:
+    elif (config.head_dim or config.hidden_width // config.num_heads) % 2:
+        width = f"hidden_width {config.hidden_width} / num_heads {config.num_heads}"
+        given = f"head_dim {config.head_dim}" if config.head_dim else width
         yield (
-            ("hidden_width", "num_heads"),
-            f"hidden_width {config.hidden_width} / num_heads {config.num_heads} is odd; rotary embeddings turn pairs",
+            ("hidden_width", "num_heads", "head_dim"),
+            f"{given} is odd; rotary embeddings turn pairs",
         )
     if config.num_heads % (config.num_key_value_heads or config.num_heads):
         yield (
@@ -407,23 +348,69 @@ def _conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
             ("max_context_width", "max_position_embeddings"),
             f"max_context_width {config.max_context_width} is above max_position_embeddings {range_}",
         )
-    if config.min_lr > config.lr:
-        yield ("min_lr", "lr"), f"min_lr {config.min_lr} is above lr {config.lr}"
-    if config.warmup + config.plateau > 1:
-        yield ("warmup", "plateau"), f"warmup {config.warmup} and plateau {config.plateau} together exceed 1"
-    if config.offload_activations and not config.activation_checkpointing:
+    yield from _family_conflicts(config)
+
+
+def _family_conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What a family does not have could not be exported."""
+    llama = config.model_type in ("llama_v2", "llama_v3")
+    if config.sliding_window and llama:
         yield (
-            ("offload_activations", "activation_checkpointing"),
-            "offload_activations moves what activation_checkpointing keeps: it needs activation_checkpointing 1",
+            ("sliding_window", "model_type"),
+            f"sliding_window {config.sliding_window}: a {config.model_type} has none; use a mistral or mixtral",
+        )
+    if config.qk_norm and not llama:
+        yield (
+            ("qk_norm", "model_type"),
+            f"qk_norm 1: a {config.model_type} has none; use a llama_v2 or llama_v3",
+        )
+    if (config.num_local_experts is None) == (config.model_type == "mixtral"):
+        yield (
+            ("num_local_experts", "model_type"),
+            f"num_local_experts {config.num_local_experts}, model_type {config.model_type}: a mixtral has experts",
+        )
+    elif config.num_experts_per_tok > (config.num_local_experts or config.num_experts_per_tok):
+        yield (
+            ("num_experts_per_tok", "num_local_experts"),
+            f"num_experts_per_tok {config.num_experts_per_tok} is above num_local_experts {config.num_local_experts}",
         )
 
 
-def _unknown(name: str, what: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
-    return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
+def _checkpoint_conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    if config.keep_every and config.keep_every % config.checkpoint_freq:
+        yield (
+            ("keep_every", "checkpoint_freq"),
+            f"keep_every {config.keep_every} is not a multiple of checkpoint_freq {config.checkpoint_freq}",
+        )
+    start = config.resume_from_checkpoint or ""
+    if "://" in start and start != config.checkpoint_dir:
+        yield (
+            ("resume_from_checkpoint", "checkpoint_dir"),
+            f"resume_from_checkpoint {start} is not checkpoint_dir {config.checkpoint_dir}: copy it to a folder first",
+        )
 
 
-def _shown(default: Any) -> str:
-    if default is None:
-        return ""
-    return f" [{int(default) if isinstance(default, bool) else default}]"
+def _schedule_conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    parts = ("warmup", "wsd_decay", "plateau") if config.lr_schedule == "wsd" else ("warmup", "plateau")
+    if sum(getattr(config, name) for name in parts) > 1:
+        *first, last = [f"{name} {getattr(config, name)}" for name in parts]
+        yield parts, f"{', '.join(first)} and {last} together exceed 1"
+
+
+def _step_conflicts(config: TrainConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name in ("batch_ramp", "noise_scale_freq"):
+        if getattr(config, name) and config.gradient_accumulation_steps == 1:
+            yield (
+                (name, "gradient_accumulation_steps"),
+                f"{name} {getattr(config, name)} needs more than one micro-batch: set gradient_accumulation_steps",
+            )
+    try:
+        steps = config.profiled
+    except ValueError:
+        yield ("profile_steps",), f"profile_steps {config.profile_steps}: write the first and last step, as in 10-15"
+        return
+    if steps and steps[-1] > config.max_steps:
+        yield (
+            ("profile_steps", "max_steps"),
+            f"profile_steps {config.profile_steps} goes beyond max_steps {config.max_steps}",
+        )

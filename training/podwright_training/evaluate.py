@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
-from podwright_training.config import TrainConfig, UserError, load_file
+from podwright_training.config import TrainConfig
 from podwright_training.consolidate import ORIGIN
-from podwright_training.data import PackedStream
+from podwright_training.data import open_stream
+from podwright_training.errors import UserError
+from podwright_training.options import load_file
 from podwright_training.run import RunFolder
 
 
@@ -61,20 +63,17 @@ def _loss(model_folder: Path, options: TrainConfig, *, tokens: int) -> float:
     """Mean cross-entropy over the first ``tokens`` of the validation split: the same ones for any number of ranks."""
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
-    stream = PackedStream(
-        dataset=options.dataset,
-        dataset_config_name=options.dataset_config_name,
+    stream = open_stream(
+        options,
         split="validation",
         tokenizer=str(model_folder),
-        context_width=options.max_context_width,
         rank=0,
         world_size=1,
         local_batch_size=options.val_batch_size,
-        streams=options.data_streams,
     )
     total = 0.0
     for _ in range(tokens // (options.val_batch_size * options.max_context_width)):
         batch = stream.next_batch()
-        logits_BTV = model(input_ids=batch[:, :-1]).logits
-        total += F.cross_entropy(logits_BTV.flatten(0, 1).double(), batch[:, 1:].flatten(), reduction="sum").item()
+        logits_BTV = model(input_ids=batch.tokens_BT).logits
+        total += F.cross_entropy(logits_BTV.flatten(0, 1).double(), batch.labels_BT.flatten(), reduction="sum").item()
     return total / tokens

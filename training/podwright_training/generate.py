@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from podwright_training.config import UserError
+from podwright_training.errors import UserError
 from podwright_training.run import RunFolder, write_atomically
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space

@@ -1,4 +1,4 @@
-"""``podwright-train submit``: make the run folder, render the batch script for its nodes, hand it to Slurm.
+"""``podwright-train launch``: make the run folder, render the batch script for its nodes, hand it to Slurm.
 
 What a node is comes from ``/opt/podwright/node.json``, on a login or controller node with the compute nodes' facts from
 ``provisioning_parameters.json``. On a Slurm without these files, flags say it.
@@ -19,7 +19,8 @@ from typing import Any
 
 import jinja2
 
-from podwright_training.config import UserError
+from podwright_training.errors import UserError
+from podwright_training.options import preset_names
 from podwright_training.run import RunFolder, write_atomically
 
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test holds them together.
@@ -68,8 +69,11 @@ class Nodes:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``podwright-train submit``."""
-    parser.add_argument("--run_dir", type=Path, required=True, help="folder of the run, on the shared file system")
+    """Add the flags of ``podwright-train launch``."""
+    parser.add_argument(
+        "--run_dir", type=Path, help="folder of the run, on the shared file system [runs/<preset> there]"
+    )
+    parser.add_argument("--preset", choices=preset_names(), help="the model: the trainer's flag of the same name")
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--nproc_per_node", type=int, help="ranks per node [the node's accelerators]")
     parser.add_argument("--partition", help="[the nodes' own, or Slurm's default]")
@@ -113,12 +117,13 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
         LaunchError: With every problem.
     """
     nproc_per_node = nodes.accelerators_per_node if args.nproc_per_node is None else args.nproc_per_node
-    if problems := list(_problems(args, nodes, nproc_per_node)):
+    run_dir = _run_dir(args, nodes)
+    if problems := list(_problems(args, nodes, nproc_per_node, run_dir)):
         raise LaunchError("\n".join(problems))
     accelerator = nodes.accelerator if args.accelerator is None else args.accelerator.removeprefix("cpu")
     partition = args.partition or nodes.partition
     return Job(
-        run=RunFolder(args.run_dir.absolute()),
+        run=RunFolder(run_dir),
         nodes=args.nodes,
         nproc_per_node=nproc_per_node,
         environment=args.environment or Path(nodes.environment or sys.prefix),
@@ -128,7 +133,7 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
         auto_resume=nodes.hyperpod if args.auto_resume is None else args.auto_resume,
         gres=_gres(partition, nproc_per_node) if accelerator == "gpu" else None,
         time_limit=args.time_limit,
-        trainer_arguments=tuple(args.trainer_arguments),
+        trainer_arguments=(*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments),
     )
 
 
@@ -197,8 +202,15 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
     )
 
 
-def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int) -> Iterator[str]:
-    root = args.run_dir.absolute()
+def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
+    """Where the run is: what the flag says, else a folder named after the preset."""
+    if args.run_dir is None and args.preset is None:
+        raise LaunchError("--run_dir or --preset is needed: the first names the run's folder, the second its model")
+    run_dir: Path = args.run_dir or Path(nodes.shared_root) / "runs" / args.preset
+    return run_dir.absolute()
+
+
+def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
     if args.nodes < 1:
         yield f"--nodes {args.nodes}: must be at least 1"
     if nproc_per_node < 1:

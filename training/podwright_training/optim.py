@@ -1,18 +1,125 @@
-"""The optimizer."""
+"""The optimizers of a run, as one; the average of the weights; the gradient clipped matrix by matrix."""
 
 from __future__ import annotations
 
-from torch import nn
-from torch.optim import AdamW
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW, Muon, Optimizer
 
 from podwright_training.config import TrainConfig
+from podwright_training.errors import UserError
+
+EMA = "ema"
+SMALLEST_NORM = 1e-3  # of a matrix, for adaptive clipping: one that starts at zero must be able to grow
 
 
-def adamw(model: nn.Module, config: TrainConfig) -> AdamW:
-    """Fused AdamW (arXiv:1711.05101): matrices decay, norms do not. The schedule sets each step's learning rate."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [item for item in parameters if item.ndim > 1], "weight_decay": config.weight_decay},
+class Optimizers:
+    """All optimizers of this rank's parameters; their memory goes by the parameters' names.
+
+    Fused AdamW (arXiv:1711.05101): matrices decay, norms do not. With ``muon``, the matrices of the blocks have Muon
+    (https://kellerjordan.github.io/posts/muon/) instead, its update scaled to the size of AdamW's (arXiv:2502.16982),
+    so that one learning rate fits both; stacked matrices of experts keep AdamW.
+    """
+
+    def __init__(self, named_parameters: Iterable[tuple[str, nn.Parameter]], options: TrainConfig) -> None:
+        self._named = dict(named_parameters)
+        self._ema_decay = options.ema_decay
+        self._ema = {name: item.detach().clone() for name, item in self._named.items()} if options.ema_decay else {}
+        muon = {name for name, item in self._named.items() if options.optimizer == "muon" and _is_hidden(name, item)}
+        rest = [item for name, item in self._named.items() if name not in muon]
+        self._all: list[Optimizer] = []
+        if rest:
+            self._all.append(
+                AdamW(_groups(rest, options), lr=options.lr, betas=(options.beta1, options.beta2), fused=True)
+            )
+        if muon:
+            matrices = [self._named[name] for name in self._named if name in muon]
+            self._all.append(
+                Muon(matrices, lr=options.lr, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw")
+            )
+
+    @torch.no_grad()
+    def step(self, *, lr: float) -> None:
+        """Update the parameters with this learning rate, then their average, and forget the gradients."""
+        for optimizer in self._all:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.step()
+        if self._ema_decay is not None:
+            averages, weights = _locals(self._ema.values()), _locals(self._named.values())
+            torch._foreach_lerp_(averages, weights, 1 - self._ema_decay)
+        self.forget_gradients()
+
+    def forget_gradients(self) -> None:
+        """Leave the parameters as they are."""
+        for optimizer in self._all:
+            optimizer.zero_grad()
+
+    def allocate(self) -> None:
+        """Make new optimizers allocate their memory, by a step that changes nothing and does not count."""
+        for parameter in self._named.values():
+            parameter.grad = torch.zeros_like(parameter)
+        self.step(lr=0.0)
+        for optimizer in self._all:
+            for kept in optimizer.state.values():
+                if "step" in kept:
+                    kept["step"].zero_()
+
+    def memory(self) -> dict[str, Tensor]:
+        """What they remember, ``<parameter>.<key>``; hyperparameters are the configuration's.
+
+        Key ``ema`` is the moving average of the weights, where there is one.
+
+        Raises:
+            UserError: They remember nothing of a parameter: a checkpoint of this could not be resumed.
+        """
+        state = {parameter: kept for optimizer in self._all for parameter, kept in optimizer.state.items()}
+        forgotten = [name for name, parameter in self._named.items() if not state.get(parameter)]
+        if forgotten:
+            raise UserError(f"the optimizer remembers nothing of {', '.join(forgotten)}: this could not be resumed")
+        memory = {f"{name}.{key}": value for name, item in self._named.items() for key, value in state[item].items()}
+        return memory | {f"{name}.{EMA}": average for name, average in self._ema.items()}
+
+
+@torch.no_grad()
+def clip_adaptively(parameters: Iterable[nn.Parameter], share: float) -> None:
+    """Scale down each matrix's gradient whose norm exceeds ``share`` of the matrix's norm (arXiv:2102.06171, eq. 3).
+
+    The paper takes rows; a whole matrix needs one reduction for all parameters that are divided alike.
+    """
+    alike = defaultdict(list)
+    for item in parameters:
+        if item.grad is not None and item.ndim > 1:
+            alike[(item.device_mesh, item.placements) if isinstance(item, DTensor) else None].append(item)
+    for group in alike.values():
+        gradients = [item.grad for item in group if item.grad is not None]
+        limits = share * _norms(group).clamp(min=SMALLEST_NORM)
+        factors = (limits / _norms(gradients)).clamp(max=1.0)  # no gradient: share / 0 is infinite, so 1
+        torch._foreach_mul_(_locals(gradients), list(factors.unbind()))
+
+
+def _is_hidden(name: str, parameter: nn.Parameter) -> bool:
+    """A matrix within a block: neither embedding nor head nor norm."""
+    return parameter.ndim == 2 and ".layers." in name  # noqa: PLR2004 - a matrix
+
+
+def _groups(parameters: list[nn.Parameter], options: TrainConfig) -> list[dict[str, object]]:
+    return [
+        {"params": [item for item in parameters if item.ndim > 1], "weight_decay": options.weight_decay},
         {"params": [item for item in parameters if item.ndim <= 1], "weight_decay": 0.0},
     ]
-    return AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), fused=True)
+
+
+def _norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of each whole tensor, ``[len(tensors)]``, on all ranks."""
+    norms = torch.stack(torch._foreach_norm(list(tensors)))  # noqa: SLF001 - what clip_grad_norm_ uses
+    return norms.full_tensor() if isinstance(norms, DTensor) else norms
+
+
+def _locals(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """This rank's shards: element by element, no rank needs another's."""
+    return [item.to_local() if isinstance(item, DTensor) else item.detach() for item in tensors]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
-from podwright_training.config import UserError
+from podwright_training.errors import UserError
 
 CONFIG_NAME = "en"
 TOKENIZER_FOLDER = "tokenizer"

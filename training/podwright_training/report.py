@@ -10,13 +10,12 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from podwright_training.config import UserError
+from podwright_training.errors import UserError
 from podwright_training.run import RunFolder, write_atomically
 
 FIGURE = "loss"
@@ -56,7 +55,7 @@ class History:
     @classmethod
     def of(cls, folder: RunFolder) -> History:
         """Read the metrics; raises ``ReportError`` if no step was logged."""
-        events = list(_with_world_size(folder.events()))
+        events = list(folder.events())
         train = _last_per_step(events, "train")
         if not train:
             raise ReportError(f"{folder.metrics} holds no training step yet: has the job started? See {folder.log}")
@@ -136,13 +135,6 @@ def page(folder: RunFolder, history: History) -> str:
     if folder.samples.exists():
         sections += ["## Samples", f"```text\n{folder.samples.read_text().rstrip()}\n```"]
     return "\n\n".join(sections) + "\n"
-
-
-def _with_world_size(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    world_size = 0
-    for event in events:
-        world_size = event.get("world_size", world_size)
-        yield {**event, "world_size": world_size}
 
 
 def _last_per_step(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -237,18 +229,10 @@ def _speed(folder: RunFolder, history: History) -> Iterator[tuple[object, ...]]:
     yield "of them waiting for data", f"{_median(history, 'data_s'):.3f}"
     if folder.config.exists():
         config = yaml.safe_load(folder.config.read_text())
-        per_rank = config["train_batch_size"] * config["max_context_width"]
-        yield "tokens per step", f"{start['world_size'] * per_rank:,}"
-        yield "tokens seen", f"{_rank_steps(history) * per_rank:,}"
-
-
-def _rank_steps(history: History) -> int:
-    """Steps times ranks; steps between two logged ones had as many ranks as the later."""
-    steps = [0, *(event["step"] for event in history.train)]
-    return sum(
-        event["world_size"] * (step - before)
-        for event, (before, step) in zip(history.train, pairwise(steps), strict=True)
-    )
+        width = config["max_context_width"]
+        last = history.train[-1]
+        yield "tokens per step", f"{last['batch_sequences'] * width:,}"
+        yield "tokens seen", f"{last['sequences'] * width:,}"
 
 
 def _median(history: History, key: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,16 @@ class RunFolder:
     def metrics(self) -> Path:
         """JSON lines, see ``metrics.py``; appended to over all restarts."""
         return self.root / "metrics.jsonl"
+
+    @property
+    def traces(self) -> Path:
+        """Holds the traces that ``profile_steps`` asks for."""
+        return self.root / "traces"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Holds TensorBoard's event files."""
+        return self.root / "tensorboard"
 
     @property
     def checkpoints(self) -> Path:
@@ -77,3 +88,28 @@ def write_atomically(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def commit_folder(partial: Path, final: Path) -> None:
+    """Give a folder whose files are on disk its name, for good; readers see all of it or what was there before."""
+    _sync_folder(partial)
+    if final.exists():
+        delete_folder(final)
+    partial.rename(final)
+    _sync_folder(final.parent)
+
+
+def delete_folder(path: Path) -> None:
+    """Delete a folder; one that is half deleted no longer has its name."""
+    hidden = path.with_name(f".{path.name}.deleted")
+    path.rename(hidden)
+    shutil.rmtree(hidden)
+
+
+def _sync_folder(path: Path) -> None:
+    """Put a folder's names on disk: what was renamed in it stays renamed."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,110 @@
+"""What happens to a run whose disk is full, or read-only, while it saves: real file systems, mounted for the test."""
+
+import logging
+import os
+import subprocess
+import threading
+import time
+
+import pytest
+
+from podwright_training import checkpoint
+from podwright_training.__main__ import main
+from podwright_training.run import RunFolder
+
+FREE_BYTES = 1_500_000  # three checkpoints of the tiny model, not four
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own that a few checkpoints fill."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={FREE_BYTES}", "none", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
+def run(small_disk, tiny_flags, tmp_path):
+    """Trains with checkpoints on the small disk, one every other step; the exit status."""
+
+    def run(**options):
+        options = {"checkpoint_freq": 2, "keep_checkpoints": 1, "lr": 1e-3, "min_lr": 1e-3, "warmup": 0} | options
+        return main(["train", *tiny_flags(tmp_path / "run", ranks=1, checkpoint_dir=small_disk / "kept", **options)])
+
+    return run
+
+
+def fill(disk):
+    """Leave no room on a disk."""
+    with (disk / "filler").open("wb") as file:
+        file.write(b"\0" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 100_000))
+
+
+def last_step(folder):
+    return max(event["step"] for event in RunFolder(folder).events("train"))
+
+
+def test_a_full_disk_ends_the_run_only_when_it_stays_full(run, small_disk, tmp_path, caplog, capsys):
+    """Two saves fail and the training goes on; after the third one line ends it, and the checkpoint before is whole."""
+    assert run(max_steps=2) == 0
+    fill(small_disk)
+    assert run(max_steps=40) == 2
+    assert len([line for line in caplog.messages if "No space left on device; training goes on" in line]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "No space left on device" in line
+    assert 8 <= last_step(tmp_path / "run") < 40
+    assert [path.name for path in (small_disk / "kept").iterdir()] == ["step-00000002"]
+    checkpoint.check_hashes(small_disk / "kept" / "step-00000002")
+    (small_disk / "filler").unlink()
+    assert run(max_steps=4) == 0
+    assert list(RunFolder(tmp_path / "run").events("start"))[-1]["step"] == 2
+
+
+def test_a_disk_that_is_emptied_in_time_costs_one_checkpoint(run, small_disk, tmp_path):
+    """The next save after the failed one succeeds, and the run ends well."""
+
+    class Emptier(logging.Handler):
+        def emit(self, record):
+            if "training goes on" in record.getMessage():
+                (small_disk / "filler").unlink(missing_ok=True)
+
+    small_disk.joinpath("kept").mkdir()
+    fill(small_disk)
+    emptier = Emptier()
+    logging.getLogger("podwright_training").addHandler(emptier)
+    try:
+        assert run(max_steps=6, keep_checkpoints=3) == 0
+    finally:
+        logging.getLogger("podwright_training").removeHandler(emptier)
+    assert [event["step"] for event in RunFolder(tmp_path / "run").events("checkpoint")] == [4, 6]
+
+
+def test_a_failed_last_save_is_an_error(run, small_disk, capsys):
+    """Training came to its end, but its last steps are not saved: exit status 2."""
+    fill(small_disk)
+    assert run(max_steps=2) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert list((small_disk / "kept").iterdir()) == []
+
+
+def test_a_disk_that_becomes_read_only_ends_the_run(run, small_disk, tmp_path, capsys):
+    """No step is taken that nothing will keep; one line says why, and the newest checkpoint is whole."""
+
+    def remount():
+        while not list(small_disk.glob("kept/step-*")):
+            time.sleep(0.01)
+        while subprocess.run(["mount", "-o", "remount,ro", small_disk], capture_output=True, check=False).returncode:
+            time.sleep(0.01)  # a file is open for writing
+
+    thread = threading.Thread(target=remount)
+    thread.start()
+    assert run(max_steps=2000) == 2
+    thread.join()
+    assert "Read-only file system" in capsys.readouterr().err
+    newest = checkpoint.newest(small_disk / "kept")
+    checkpoint.check_hashes(newest)
+    assert last_step(tmp_path / "run") <= int(newest.name.removeprefix("step-")) + 4

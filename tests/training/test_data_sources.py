@@ -1,0 +1,365 @@
+"""Where documents come from: formats, splits, stores, mixtures, and what may be broken in them."""
+
+import gzip
+import io
+import json
+from argparse import ArgumentParser
+
+import boto3
+import datasets
+import httpx2
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from moto.server import ThreadedMotoServer
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerFast
+
+from podwright_training import tokenize
+from podwright_training.config import TrainConfig
+from podwright_training.data import (
+    DataError,
+    PackedStream,
+    Source,
+    find_split,
+    formats,
+    load_tokenizer,
+    remote,
+    sources_of,
+)
+from podwright_training.data.formats import read_blocks
+
+TEXTS = [" ".join([f"w{number}"] * (1 + number % 5)) for number in range(1, 61)]
+
+
+def lines(texts=TEXTS):
+    """Records as JSON lines."""
+    return "".join(json.dumps({"text": text, "url": ""}) + "\n" for text in texts)
+
+
+def write_parquet(folder):
+    pq.write_table(pa.table({"url": [""] * len(TEXTS), "text": TEXTS}), folder / "train.parquet", row_group_size=25)
+
+
+def write_arrow_file(folder):
+    table = pa.table({"text": TEXTS})
+    with pa.OSFile(str(folder / "train.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=25)
+
+
+WRITERS = {
+    "jsonl": lambda folder: (folder / "train.jsonl").write_text(lines()),
+    "jsonl.gz": lambda folder: (folder / "train.jsonl.gz").write_bytes(gzip.compress(lines().encode())),
+    "json": lambda folder: (folder / "train.json").write_text(lines().rstrip("\n")),
+    "parquet": write_parquet,
+    "arrow file": write_arrow_file,
+    "saved by datasets": lambda folder: datasets.Dataset.from_dict({"text": TEXTS}).save_to_disk(folder / "train"),
+}
+
+
+@pytest.fixture(scope="module", params=WRITERS)
+def folder(request, tmp_path_factory):
+    """The texts in one format."""
+    folder = tmp_path_factory.mktemp("format")
+    WRITERS[request.param](folder)
+    return folder
+
+
+@pytest.fixture
+def open_stream(word_tokenizer):
+    """Opens a folder as a rank alone would."""
+
+    def open_stream(folder, *, text_column="text", streams=1, **options):
+        source = Source(name="texts", dataset=str(folder), text_column=text_column)
+        settings = {"split": "train", "tokenizer": word_tokenizer, "context_width": 7} | options
+        return PackedStream([source], rank=0, world_size=1, local_batch_size=4, streams=streams, **settings)
+
+    return open_stream
+
+
+def tokens_of(stream, batches=40):
+    """All tokens of some batches."""
+    return torch.cat([stream.next_batch().tokens_BT for _ in range(batches)])
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 8 documents."""
+    monkeypatch.setattr(formats, "BLOCK_DOCUMENTS", 8)
+
+
+def contents(path, start=0):
+    """Place and content of the documents of each block."""
+    blocks = read_blocks(path, column="text", start=start)
+    return [[(block.first + index, str(block.document(index))) for index in range(len(block))] for block in blocks]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_of_every_format(folder):
+    """Blocks hold every document once and in place, and reading can begin with any of them."""
+    (path,) = find_split(str(folder), None, "train").files
+    blocks = contents(path)
+    assert [document for block in blocks for document in block] == list(enumerate(TEXTS))
+    assert max(map(len, blocks)) == 8
+    assert [contents(path, start) for start in range(len(blocks) + 1)] == [
+        blocks[start:] for start in range(len(blocks) + 1)
+    ]
+
+
+@pytest.mark.parametrize("folder", ["jsonl.gz", "parquet"], indirect=True)
+def test_token_shards(folder, word_tokenizer, open_stream, tmp_path, capsys):
+    """Token shards of any format give documents as the text does, to both splits, and know their tokenizer."""
+    word_tokenizer.save_pretrained(tmp_path / "tokenizer")
+    parser = ArgumentParser()
+    tokenize.add_arguments(parser)
+    output = tmp_path / "tokens"
+    flags = {"dataset": folder, "dataset_config_name": "none", "tokenizer": tmp_path / "tokenizer", "output": output}
+    args = parser.parse_args([f"--{name}={value}" for name, value in (flags | {"data_workers": 1}).items()])
+    assert tokenize.run(args) == 0
+    assert "60 documents, " in capsys.readouterr().out
+    assert sorted(path.name for path in output.iterdir()) == [
+        "train.00000-of-00001.safetensors", "validation.00000-of-00001.safetensors",
+    ]  # fmt: skip
+    (path,) = find_split(str(output), None, "train").files
+    held_out = find_split(str(folder), None, "train")
+    expected = sorted([int(word[1:]) for word in text.split()] + [0] for text in TEXTS if held_out.has(text))
+    (block,) = read_blocks(path, column="")
+    assert sorted(block.document(index).tolist() for index in range(len(block))) == expected
+    assert block.document(0).dtype == "uint16"
+    assert set(tokens_of(open_stream(output)).flatten().tolist()) == {token for each in expected for token in each}
+    other = Tokenizer(models.WordLevel({"<end>": 0, "other": 1}, unk_token="<end>"))
+    with pytest.raises(DataError, match="holds tokens of another tokenizer"):
+        open_stream(output, tokenizer=PreTrainedTokenizerFast(tokenizer_object=other, eos_token="<end>"))
+    with pytest.raises(DataError, match="exists: remove it"):
+        tokenize.run(args)
+
+
+def test_broken_records_are_named_and_skipped(tmp_path, open_stream, caplog):
+    """A record that is no JSON or has no text is logged with its place and left out."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(lines(["w1"]) + '{"text": "w\n{}\n[]\n{"text": 3}\n' + lines(["w2"]))
+    stream = open_stream(path.parent)
+    assert set(tokens_of(stream).flatten().tolist()) == {0, 1, 2}
+    assert sorted(record.getMessage().split(" ")[0] for record in caplog.records) == [
+        f"{path}:{n}:" for n in (2, 3, 4, 5)
+    ]
+    assert stream.faults.count("record") == 4
+
+
+def test_too_many_broken_records(tmp_path, open_stream):
+    """More than the limit stop the run, with the last one's place."""
+    (tmp_path / "a.jsonl").write_text(lines(["w1"]) + "x\n" * 3)
+    assert len(tokens_of(open_stream(tmp_path, max_bad_records=3))) == 160
+    with pytest.raises(
+        DataError, match=r"more than 2 broken records \(max_bad_records\), the last one .*a.jsonl:\d: not"
+    ):
+        tokens_of(open_stream(tmp_path, max_bad_records=2))
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "arrow file", "saved by datasets"])
+def test_broken_shard(tmp_path, open_stream, kind, caplog):
+    """What can be read before the place where a shard is cut off is used, the rest skipped, up to the limit."""
+    WRITERS[kind](tmp_path)
+    (path,) = (path for path in tmp_path.rglob("train*") if path.is_file()) if "saved" not in kind else (
+        tmp_path / "train" / "data-00000-of-00001.arrow",
+    )  # fmt: skip
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
+    (tmp_path / "train.1.jsonl").write_text(lines(["w900"]))
+    stream = open_stream(tmp_path)
+    assert 900 in tokens_of(stream)
+    assert f"{path}: cannot be decoded to its end" in caplog.text
+    assert stream.faults.count("shard") == 1
+    with pytest.raises(DataError, match=r"more than 0 broken shards \(max_bad_shards\), the last one .*train"):
+        tokens_of(open_stream(tmp_path, max_bad_shards=0))
+
+
+def test_vanished_shard(tmp_path, open_stream):
+    """A shard that disappears after the start is named: a file system that is gone must not pass for broken data."""
+    WRITERS["jsonl"](tmp_path)
+    stream = open_stream(tmp_path)
+    (tmp_path / "train.jsonl").unlink()
+    with pytest.raises(DataError, match=r"train\.jsonl cannot be read: No such file"):
+        stream.next_batch()
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow file"])
+def test_no_such_column(tmp_path, open_stream, kind):
+    """A column that is not there is named together with those that are, before the first batch."""
+    WRITERS[kind](tmp_path)
+    with pytest.raises(DataError, match=r"no column 'body' \(text_column\); there are .*text"):
+        open_stream(tmp_path, text_column="body")
+
+
+def test_column_without_text(tmp_path, open_stream):
+    """A column of numbers is refused."""
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"column 'text' .* holds int64, not text"):
+        open_stream(tmp_path)
+
+
+def test_too_few_documents(tmp_path, open_stream):
+    """A stream that owns no document is an error, not an endless search."""
+    (tmp_path / "a.jsonl").write_text(lines(["w1"]))
+    with pytest.raises(DataError, match=r"stream 1 of 2 .* has no document"):
+        open_stream(tmp_path, streams=2).next_batch()
+
+
+def test_splits_by_name(tmp_path):
+    """Files belong to the split that their name or folder says; others' words do not count."""
+    names = [
+        "data/train-00000.parquet",
+        "data/validation-00000.parquet",
+        "test/0.jsonl",
+        "val/x.jsonl.gz",
+        "state.json",
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert find_split(str(tmp_path), None, "train").names == ("data/train-00000.parquet",)
+    assert find_split(str(tmp_path), None, "validation").names == ("data/validation-00000.parquet", "val/x.jsonl.gz")
+    assert find_split(str(tmp_path), "data", "train").held_out is None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "config", "message"),
+    [
+        ("/nowhere/c4", "en", "neither an existing folder, nor"),
+        (".", "xx", r"folder 'xx' \(dataset_config_name\) of dataset '.' does not exist or is empty"),
+        ("nowhere/c4", "en", "the Hugging Face hub does not give it to this machine"),
+    ],
+)
+def test_missing_dataset(dataset, config, message, monkeypatch):
+    """A dataset that is not there is named together with what was looked for."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(DataError, match=message):
+        find_split(dataset, config, "train")
+
+
+def test_unknown_format(tmp_path):
+    """Files of other formats are told with those that are known."""
+    (tmp_path / "a.csv").touch()
+    with pytest.raises(DataError, match=r"known format \(\.jsonl .*\.safetensors\); its files have \.csv"):
+        find_split(str(tmp_path), None, "train")
+
+
+def test_missing_tokenizer(tmp_path):
+    """A tokenizer that is not there is named together with what was looked for."""
+    with pytest.raises(DataError, match=r"neither a folder with tokenizer\.json nor"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_tokenizer_without_end_token(tmp_path, open_stream):
+    """Documents cannot be separated without an end-of-text token."""
+    WRITERS["jsonl"](tmp_path)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")))
+    with pytest.raises(DataError, match="no end-of-text token"):
+        open_stream(tmp_path, tokenizer=tokenizer)
+
+
+def test_mixture_as_text():
+    """``dataset=weight`` pairs name datasets with the run's folder and column; ``=`` may be in a name."""
+    web, code = sources_of(TrainConfig(data_mixture="/web=0.5,s3://a/b=c=2", text_column="body"))
+    assert (web.dataset, web.weight, web.text_column) == ("/web", 0.5, "body")
+    assert (code.name, code.dataset, code.weight) == ("s3://a/b=c", "s3://a/b=c", 2)
+
+
+def test_mixture_as_file(tmp_path):
+    """A YAML file names each source and what differs from the run's options."""
+    path = tmp_path / "mixture.yaml"
+    path.write_text("web: {dataset: owner/web, weight: 3}\ncode: {dataset: /code, dataset_config_name: null}\n")
+    web, code = sources_of(TrainConfig(data_mixture=str(path)))
+    assert web == Source(name="web", dataset="owner/web", dataset_config_name="en", weight=3)
+    assert code == Source(name="code", dataset="/code")
+
+
+@pytest.mark.parametrize(
+    ("content", "messages"),
+    [
+        ("[1]", ["must hold `name: {dataset: …, weight: …}` lines"]),
+        ("{}", ["it names no dataset"]),
+        ("a: 3\nb: {dataset: x, wieght: 1}", ["a: must be a mapping with dataset", "b: unknown key wieght"]),
+        ("a: {dataset: x, weight: -1}\nb: {weight: 1}", ["a: weight -1 must be a number above 0", "b: no dataset"]),
+    ],
+)
+def test_bad_mixture(tmp_path, content, messages):
+    """All problems of a mixture are told at once."""
+    path = tmp_path / "mixture.yaml"
+    path.write_text(content)
+    with pytest.raises(DataError) as caught:
+        sources_of(TrainConfig(data_mixture=str(path)))
+    assert [message in line for message, line in zip(messages, str(caught.value).splitlines(), strict=True)]
+    for message in messages:
+        assert message in str(caught.value)
+    with pytest.raises(DataError, match="weight 'many' must be a number"):
+        sources_of(TrainConfig(data_mixture="/web=many"))
+
+
+class Flaky(io.BytesIO):
+    """A file whose reads fail by a plan."""
+
+    def __init__(self, content, plan) -> None:
+        super().__init__(content)
+        self.plan = plan
+
+    def read(self, size=-1):
+        error = next(self.plan, None)
+        if error:
+            raise error
+        return super().read(size)[:100]
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """How long was waited, without waiting."""
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    return waits
+
+
+def test_lost_connections(monkeypatch, waits):
+    """Reads that fail are repeated from where they were, ever later, and the content is whole."""
+    content = gzip.compress(lines().encode())
+    plan = iter([None, ConnectionResetError("reset"), httpx2.ReadTimeout("slow"), None, OSError("again")])
+    monkeypatch.setattr(remote, "_open", lambda _path: Flaky(content, plan))
+    assert [document for block in contents("s3://bucket/train.jsonl.gz") for document in block] == list(
+        enumerate(TEXTS)
+    )
+    assert [low <= wait <= 3 * low for wait, low in zip(waits, (0.5, 1, 0.5), strict=True)] == [True] * 3
+
+
+def test_lost_for_good(monkeypatch, waits):
+    """After the last try the run stops with the name of the file; a file that is not there is not waited for."""
+    monkeypatch.setattr(remote, "_open", lambda _path: Flaky(b"x" * 9, iter(lambda: OSError("reset"), None)))
+    for kind in ("parquet", "jsonl.gz", "arrow"):
+        waits.clear()
+        with pytest.raises(DataError, match=f"s3://b/a.{kind} cannot be read, tried 6 times: reset"):
+            contents(f"s3://b/a.{kind}")
+        assert len(waits) == 5
+    with pytest.raises(DataError, match=r"s3://b/x cannot be read: gone"):
+        remote.retry(lambda: (_ for _ in ()).throw(FileNotFoundError("gone")), "s3://b/x")
+    assert len(waits) == 5
+
+
+@pytest.mark.parametrize("folder", ["jsonl.gz", "parquet"], indirect=True)
+def test_s3(folder, open_stream, monkeypatch):
+    """A bucket gives what a folder gives."""
+    for name, value in {"ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        endpoint = "http://{}:{}".format(*server.get_host_and_port())
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        store = boto3.client("s3", endpoint_url=endpoint)
+        bucket = folder.name
+        store.create_bucket(Bucket=bucket)
+        for path in (path for path in folder.rglob("*") if path.is_file()):
+            store.upload_file(str(path), bucket, f"texts/{path.relative_to(folder)}")
+        assert torch.equal(tokens_of(open_stream(f"s3://{bucket}/texts")), tokens_of(open_stream(folder)))
+        with pytest.raises(DataError, match=f"'s3://{bucket}/none' does not exist or is empty"):
+            find_split(f"s3://{bucket}/none", None, "train")
+    finally:
+        server.stop()
+        remote._s3_of_bucket.cache_clear()

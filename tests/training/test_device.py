@@ -1,0 +1,43 @@
+"""What a rank computes on, and what is told of it."""
+
+import pytest
+import torch
+
+from podwright_training import device
+from podwright_training.ranks import Ranks
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("wish", ["auto", "cpu"])
+def test_a_machine_without_accelerators_computes_on_its_cpu(wish):
+    """So that the same command runs on a laptop."""
+    if torch.accelerator.is_available() and wish == "auto":
+        pytest.skip("this machine has an accelerator, which auto takes")
+    assert device.device_problem(Ranks(), wish) is None
+    assert device.device_of(Ranks(), wish) == CPU
+
+
+@pytest.mark.parametrize(("wish", "name"), [("cuda", "CUDA"), ("neuron", "Neuron")])
+def test_an_accelerator_that_is_not_there_is_told(wish, name):
+    """In one line that says what to choose instead."""
+    if torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
+    problem = device.device_problem(Ranks(), wish)
+    assert f"device = {wish}: this machine has no {name} device" in problem
+    assert problem.endswith("choose --device cpu")
+
+
+def test_memory_of_a_cpu_is_that_of_the_process():
+    """It grows with a tensor that is written to, and nothing is reserved."""
+    before, reserved = device.peak_memory_bytes(CPU)
+    held = torch.ones(2**26)
+    after, _ = device.peak_memory_bytes(CPU)
+    assert reserved is None
+    assert after >= max(before, held.nbytes)
+
+
+def test_a_cpu_has_one_backend_and_an_accelerator_two():
+    """Objects and counts go over gloo, whatever else there is."""
+    assert device.backend_of(CPU) == "gloo"
+    assert device.backend_of(torch.device("cuda", 0)) == "cpu:gloo,cuda:nccl"

@@ -1,0 +1,125 @@
+"""A layout says who reads what, what it cannot divide, and holds for hundreds of ranks."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+import torch.distributed as dist
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from podwright_training import layout
+from podwright_training.config import TrainConfig
+from podwright_training.layout import Layout
+from podwright_training.options import load_file
+from podwright_training.parallel.divide import stages_of
+from podwright_training.parallel.meshes import Meshes
+
+SIZES = st.sampled_from([1, 2, 3, 4])
+
+
+@given(pipeline=SIZES, replicas=SIZES, shards=SIZES, context=SIZES, tensor=SIZES)
+def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, shards, context, tensor):
+    """Each share has one reader per rank that shares its sequences, and neighbours are among these."""
+    here = Layout(pipeline=pipeline, replicas=replicas, shards=shards, context=context, tensor=tensor)
+    ranks = range(math.prod((pipeline, replicas, shards, context, tensor)))
+    readers = Counter(map(here.data_rank, ranks))
+    assert readers == dict.fromkeys(range(replicas * shards), pipeline * context * tensor)
+    assert {here.data_rank(rank) for rank in ranks[: context * tensor]} == {0}
+
+
+@pytest.mark.parametrize(
+    ("choices", "world_size", "words"),
+    [
+        ({"tensor_parallel": 2, "pipeline_parallel": 2}, 6, "= 4 does not divide the 6 ranks"),
+        ({"sharding_strategy": "hybrid", "data_replicas": 3}, 8, "data_replicas 3 = 3 does not divide the 8 ranks"),
+        ({"data_replicas": 2}, 8, "data_replicas 2 needs sharding_strategy hybrid"),
+        ({"tensor_parallel": 8}, 8, "num_key_value_heads 4 is not divisible by tensor_parallel 8"),
+        ({"tensor_parallel": 4, "intermediate_size": 90}, 4, "intermediate_size 90 is not divisible"),
+        ({"context_parallel": 4, "max_context_width": 100}, 4, "max_context_width 100 is not divisible by 8"),
+        ({"tensor_parallel": 4, "max_context_width": 102}, 4, "max_context_width 102 is not divisible by 4"),
+        ({"pipeline_parallel": 3, "train_batch_size": 3}, 3, "num_layers 8 is not divisible by the 3 stages"),
+        (
+            {"pipeline_parallel": 8, "pipeline_schedule": "zero_bubble", "train_batch_size": 8},
+            8,
+            "by the 16 stages of pipeline_parallel 8 with pipeline_schedule zero_bubble",
+        ),
+        ({"pipeline_parallel": 4, "train_batch_size": 2}, 4, "pipeline_micro_batches 2 (default: train_batch_size)"),
+        (
+            {"pipeline_parallel": 4, "train_batch_size": 6, "pipeline_schedule": "interleaved_1f1b"},
+            4,
+            "must be a multiple of pipeline_parallel 4",
+        ),
+        (
+            {"pipeline_parallel": 2, "train_batch_size": 6, "pipeline_micro_batches": 4},
+            2,
+            "train_batch_size 6 is not divisible by pipeline_micro_batches 4",
+        ),
+        ({"pipeline_parallel": 2, "tie_word_embeddings": True}, 2, "tie_word_embeddings does not go with"),
+        ({"tensor_parallel": 2, "float8": True}, 2, "float8 does not go with tensor_parallel"),
+        (
+            {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble", "compile": True},
+            2,
+            "compile does not go with pipeline_schedule zero_bubble",
+        ),
+        (
+            {
+                "pipeline_parallel": 2,
+                "pipeline_schedule": "zero_bubble",
+                "activation_checkpointing_mode": "selective",
+            },
+            2,
+            "activation_checkpointing_mode selective does not go with pipeline_schedule zero_bubble",
+        ),
+        ({"expert_parallel": 2}, 2, "expert_parallel 2 does not divide a model without experts"),
+        ({"model_type": "mixtral", "num_local_experts": 6, "expert_parallel": 4}, 4, "num_local_experts 6"),
+        ({"model_type": "mixtral", "num_local_experts": 6, "expert_parallel": 3}, 4, "the 4 ranks of one copy"),
+    ],
+)
+def test_a_layout_that_does_not_fit_is_told_in_one_line(choices, world_size, words):
+    """What was given and what it must divide, without a process group."""
+    values = {"num_layers": 8, "num_heads": 8, "num_key_value_heads": 4, "hidden_width": 96, "intermediate_size": 96}
+    (problem,) = layout.problems(TrainConfig(**(values | choices)), world_size=world_size, nodes=1)
+    assert words in problem
+
+
+def test_all_problems_of_a_layout_are_told_at_once():
+    """A line for each."""
+    options = TrainConfig(num_layers=7, num_heads=6, tensor_parallel=4, pipeline_parallel=2, tie_word_embeddings=True)
+    assert len(list(layout.problems(options, world_size=8, nodes=1))) == 4
+
+
+@pytest.fixture
+def rank_of_512():
+    """Makes this process one of 512 ranks, the others of which do not exist."""
+
+    def become(rank):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=512)
+
+    yield become
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_llama_70b_is_laid_out_on_512_ranks(rank_of_512, tmp_path, stage):
+    """A rank in the first and one in the last of 4 stages hold a 512th of the model each, by its whole names."""
+    choices = {"pipeline_parallel": 4, "tensor_parallel": 8, "context_parallel": 4, "train_batch_size": 4}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"preset": "llama3_1_70b", **choices}))
+    options = load_file(tmp_path / "run.yaml")
+    here = Layout.of(options, world_size=512, nodes=64)
+    assert not list(layout.problems(options, world_size=512, nodes=64))
+    rank_of_512(128 * stage + 5)
+    (part,) = stages_of(options, Meshes.of(here, "cpu"))
+    parameters = dict(part.model.named_parameters())
+    assert all(isinstance(parameter, DTensor) and parameter.is_meta for parameter in parameters.values())
+    assert {name.split(".")[2] for name in parameters if "layers" in name} == {str(20 * stage + n) for n in range(20)}
+    whole = sum(parameter.numel() for parameter in parameters.values())
+    held = sum(parameter.to_local().numel() for parameter in parameters.values())
+    assert held == pytest.approx(whole / 128, rel=1e-3)
+    query = parameters[f"model.layers.{20 * stage}.self_attn.q_proj.weight"]
+    assert query.shape == torch.Size((8192, 8192))
+    assert query.to_local().shape == torch.Size((8192 // 8 // 16, 8192))

@@ -1,0 +1,94 @@
+"""What is measured besides the loss: time, late ranks, noise; and where it can go besides the file."""
+
+import json
+import time
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from podwright_training.config import TrainConfig
+from podwright_training.metrics import batch_hash
+from podwright_training.noise import NoiseScale
+from podwright_training.sinks import missing_packages
+from podwright_training.watch import Profile, Watch
+
+
+def test_the_rank_that_the_others_wait_for_is_named():
+    """It is the one whose time alone exceeds the median by a part of the step that is worth a look."""
+    watch = Watch(4)
+    for _ in range(2):
+        with watch.step():
+            time.sleep(0.01)
+        watch.add_alone_us(torch.tensor([1000, 1200, 90_000, 1100]))
+    timing = watch.timing()
+    assert timing.slowest_rank == 2
+    assert timing.lag_s == pytest.approx(0.08885)
+    assert timing.straggles
+
+
+def test_what_a_rank_does_alone_is_told_once():
+    """Waiting for data and updating weights count, what lies between does not, and each second counts once."""
+    watch = Watch(1)
+    with watch.step():
+        with watch.data():
+            time.sleep(0.02)
+        time.sleep(0.05)
+        with watch.update():
+            time.sleep(0.01)
+    alone_us = watch.take_alone_us()
+    timing = watch.timing()
+    assert 30_000 <= alone_us < timing.step_s * 1e6 - 50_000 + 1000
+    assert 0.02 <= timing.data_s <= alone_us / 1e6
+    assert watch.take_alone_us() == 0
+
+
+def test_a_trace_of_the_steps_asked_for(tmp_path):
+    """It is written when the last of them ends, and holds what they did and nothing before."""
+    trace = Profile(range(2, 4), tmp_path / "traces" / "rank-0.json")
+    for number, size in enumerate((5, 6, 7), start=1):
+        with trace.step(number):
+            torch.ones(size).cumsum(0) if number == 1 else torch.ones(size).sort()
+    names = {event["name"] for event in json.loads((tmp_path / "traces" / "rank-0.json").read_text())["traceEvents"]}
+    assert "aten::sort" in names
+    assert "aten::cumsum" not in names
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(1, 10**6), st.integers(2, 64))
+def test_the_noise_scale_is_the_ratio_of_variance_to_signal(signal, variance, small_tokens, ratio):
+    """Squared norms as they are expected of batches of two sizes give the ratio, however often they are seen."""
+    assume(variance / small_tokens > 1e-6 * signal)  # or rounding hides it
+    scale = NoiseScale()
+    for _ in range(3):
+        found = scale.update(
+            small=signal + variance / small_tokens,
+            large=signal + variance / small_tokens / ratio,
+            small_tokens=small_tokens,
+            large_tokens=ratio * small_tokens,
+        )
+        assert found is None or found == pytest.approx(variance / signal, rel=1e-3)
+    assert variance / small_tokens > 1e6 * signal or found is not None
+
+
+def test_no_noise_scale_where_signal_and_noise_cannot_be_told_apart():
+    """A small batch whose gradient is no larger than the large one's shows no noise."""
+    assert NoiseScale().update(small=1.0, large=1.0, small_tokens=10, large_tokens=20) is None
+
+
+def test_a_batch_has_one_digest_however_it_is_divided():
+    """The hash of a batch is the sum of its parts' hashes modulo 2**64, in any order."""
+    tokens_BT = torch.arange(24).reshape(4, 6)
+    parts = batch_hash(tokens_BT[2:]) + batch_hash(tokens_BT[:2])
+    assert (parts - batch_hash(tokens_BT)) % 2**64 == 0
+    assert batch_hash(tokens_BT) != batch_hash(tokens_BT + 1)
+
+
+def test_a_sink_whose_package_is_missing_is_told_before_the_run(monkeypatch):
+    """One line for each that was asked for, none for the others."""
+    monkeypatch.setattr("sys.path", [])
+    assert list(missing_packages(TrainConfig())) == []
+    assert [line.split(":")[0] for line in missing_packages(TrainConfig(wandb=True, tensorboard=True))] == [
+        "tensorboard = 1",
+        "wandb = 1",
+    ]

@@ -1,0 +1,179 @@
+"""However a model is divided among ranks, it learns what one process learns.
+
+Run as a script, this file trains a small model in every layout, in one group of four processes.
+"""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing
+
+from podwright_training.batch import IGNORED, Batch
+from podwright_training.config import TrainConfig
+from podwright_training.optim import Optimizers
+from podwright_training.parallel import ParallelModel
+from podwright_training.ranks import Ranks
+
+ROOT = Path(__file__).parents[2]
+RANKS, SEQUENCES, CONTEXT, STEPS = 4, 8, 16, 20
+SMALL = {
+    "vocab_size": 97,
+    "hidden_width": 32,
+    "intermediate_size": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_key_value_heads": 2,
+    "max_context_width": CONTEXT,
+    "activation_checkpointing": False,
+    "bf16": False,
+    "device": "cpu",
+}
+MODELS = {
+    "llama": {},
+    "deep": {"num_layers": 4},
+    "recomputed": {"activation_checkpointing": True},
+    "tied": {"tie_word_embeddings": True, "qk_norm": True},
+    "window": {"model_type": "mistral", "sliding_window": 5},
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 4, "router_aux_loss_coef": 0.0},
+}
+HYBRID = {"sharding_strategy": "hybrid", "data_replicas": 2}
+LAYOUTS = {  # what four ranks do with a model
+    "full": ("llama", {}),
+    "hybrid": ("llama", HYBRID),
+    "cpu offload, accumulating": ("llama", {"cpu_offload": True, "gradient_accumulation_steps": 2}),
+    "tensor 2 x shards 2": ("llama", {"tensor_parallel": 2}),
+    "replicas 2 x tensor 2": ("tied", {"tensor_parallel": 2, **HYBRID}),
+    "context 4": ("llama", {"context_parallel": 4}),
+    "context 2 x shards 2": ("window", {"context_parallel": 2}),
+    "context 2 x tensor 2": ("recomputed", {"context_parallel": 2, "tensor_parallel": 2}),
+    "pipeline 4": ("deep", {"pipeline_parallel": 4, "pipeline_micro_batches": 4}),
+    "pipeline 2 x tensor 2": (
+        "recomputed",
+        {"pipeline_parallel": 2, "pipeline_micro_batches": 2, "tensor_parallel": 2},
+    ),
+    "pipeline 2 x context 2": ("window", {"pipeline_parallel": 2, "pipeline_micro_batches": 2, "context_parallel": 2}),
+    "interleaved pipeline 2 x shards 2": (
+        "deep",
+        {"pipeline_parallel": 2, "pipeline_schedule": "interleaved_1f1b", "gradient_accumulation_steps": 2},
+    ),
+    "zero-bubble pipeline 2 x shards 2": (
+        "deep",
+        {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble", "pipeline_micro_batches": 2},
+    ),
+    "experts 4": ("mixtral", {"expert_parallel": 4}),
+    "experts 2 x shards 2 x tensor 2": ("mixtral", {"expert_parallel": 2, "tensor_parallel": 2}),
+    "experts 2 x pipeline 2": ("mixtral", {"expert_parallel": 2, "pipeline_parallel": 2, "pipeline_micro_batches": 2}),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """What every model in one process, and every layout on four ranks, lost on the way."""
+    folder = tmp_path_factory.mktemp("layouts")
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "training")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, __file__, folder], env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return torch.load(folder / "alone.pt") | torch.load(folder / "layouts.pt")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_learns_what_one_process_learns(runs, name):
+    """Losses and gradient norms of 20 steps of AdamW, half of them with document masks, and an evaluation between."""
+    alone, divided = runs[LAYOUTS[name][0]], runs[name]
+    assert len(alone["losses"]) == STEPS
+    assert alone["losses"][-1] < alone["losses"][0] - 0.5
+    assert divided["losses"] == pytest.approx(alone["losses"], abs=1e-5)
+    assert divided["norms"] == pytest.approx(alone["norms"], rel=1e-4)
+    assert divided["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_has_the_whole_models_parameters(runs, name):
+    """Together the ranks have every parameter by its name, in its whole shape: a checkpoint fits every layout."""
+    assert runs[name]["shapes"] == runs[LAYOUTS[name][0]]["shapes"]
+
+
+def train(**choices):
+    options = TrainConfig(**(SMALL | choices))
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), dist.get_rank(), dist.get_world_size())
+    model = ParallelModel(options, ranks, torch.device("cpu"))
+    optimizers = Optimizers(model.named_parameters(), options)
+    accumulated = options.gradient_accumulation_steps
+    scale = 1.0 if ranks.world_size == 1 else 2.0**12  # changes nothing: in fp32, a power of two rounds nothing
+    record = {"losses": [], "norms": [], "shapes": shapes(model)}
+    for step in range(STEPS):
+        own = share(batch(step % 4), model.data_rank, model.data_size)
+        if step == STEPS // 2:
+            record["evaluation"] = model.total(model.evaluate(own)).item()
+            model.finish_evaluation()
+        pieces = [share(own, number, accumulated) for number in range(accumulated)]
+        loss = model.forward_backward(pieces, tokens=batch(step % 4).counted_tokens, loss_scale=scale)
+        model.unscale_gradient(scale)
+        record["losses"].append(model.total(loss).item())
+        record["norms"].append(model.clip_grad_norm(1.0).item())
+        optimizers.step(lr=3e-3)
+    return record
+
+
+def batch(number):
+    """A global batch; every other one has documents, and labels that do not count."""
+    tokens = torch.randint(
+        SMALL["vocab_size"], (SEQUENCES, CONTEXT + 1), generator=torch.Generator().manual_seed(number)
+    )
+    positions, labels = None, tokens[:, 1:].clone()
+    if number % 2:
+        positions = torch.arange(CONTEXT).repeat(SEQUENCES, 1)
+        positions[:, 5:] -= 5
+        positions[3:, 11:] -= 6
+        labels[:, 4] = IGNORED
+    return Batch(tokens[:, :-1].contiguous(), labels, positions)
+
+
+def share(whole, rank, size):
+    parts = (whole.tokens_BT, whole.labels_BT, whole.positions_BT)
+    return Batch(*(None if part is None else part.chunk(size)[rank] for part in parts))
+
+
+def shapes(model):
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, {name: tuple(item.shape) for name, item in model.named_parameters()})
+    return {name: shape for part in found for name, shape in part.items()}
+
+
+def train_layouts(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
+    records = {}
+    for name, (model, choices) in LAYOUTS.items():
+        train_batch_size = SEQUENCES // data_size(choices) // choices.get("gradient_accumulation_steps", 1)
+        records[name] = train(train_batch_size=train_batch_size, **MODELS[model], **choices)
+    if rank == 0:
+        torch.save(records, folder / "layouts.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def data_size(choices):
+    sharing = ("pipeline_parallel", "context_parallel", "tensor_parallel")
+    return RANKS // math.prod(choices.get(name, 1) for name in sharing)
+
+
+def main(folder):
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store-alone", rank=0, world_size=1)
+    records = {name: train(train_batch_size=SEQUENCES, **choices) for name, choices in MODELS.items()}
+    torch.save(records, folder / "alone.pt")
+    dist.destroy_process_group()
+    multiprocessing.start_processes(train_layouts, args=(folder,), nprocs=RANKS, start_method="fork")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,52 @@
+"""The configurations that a dataset's card, its README.md, names: which of its files are whose.
+
+https://huggingface.co/docs/hub/datasets-manual-configuration
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import httpx2
+import yaml
+
+from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.storage import HUB, S3
+
+CARD = "README.md"
+
+
+def may_configure(dataset: str) -> bool:
+    """Whether to ask ``configured_files``, which takes seconds: of a dataset on the hub, or a folder with a card."""
+    if not Path(dataset).is_dir():
+        return not dataset.startswith(S3)
+    card = Path(dataset) / CARD
+    return card.is_file() and "\nconfigs:" in card.read_text(encoding="utf-8", errors="replace")
+
+
+@cache
+def configured_files(dataset: str, name: str) -> dict[str, dict[str, str]]:
+    """The files of a configuration, by split: the path in the dataset → the path or address to open.
+
+    Raises:
+        DataError: There is no such configuration, or the hub does not answer.
+    """
+    import datasets  # takes seconds
+
+    place = str(Path(dataset).resolve()) if Path(dataset).is_dir() else dataset
+    try:
+        found = datasets.load_dataset_builder(place, name).config.data_files or {}
+    except (OSError, ValueError, RuntimeError, yaml.YAMLError, httpx2.HTTPError) as error:  # RuntimeError: a script
+        raise DataError(
+            f"dataset {dataset!r}: {name!r} (dataset_config_name) is neither a folder in it nor a configuration of its "
+            f"card ({first_line(error)})"
+        ) from error
+    return {str(split): {_path(place, file): file for file in files} for split, files in found.items()}
+
+
+def _path(place: str, file: str) -> str:
+    """On the hub, an address is ``hf://datasets/owner/name@revision/path``."""
+    if file.startswith(HUB):
+        return file.partition("@")[2].partition("/")[2]
+    return Path(file).relative_to(place).as_posix()

@@ -1,0 +1,76 @@
+"""What can be wrong with data: too much of it stops the run, a little is named, counted and left out."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from podwright_training.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+class DataError(UserError):
+    """The dataset or tokenizer cannot be used; the message names the file or identifier and what was expected."""
+
+
+class BadRecordError(ValueError):
+    """One record is no document; the message says why."""
+
+
+class BadShardError(ValueError):
+    """The rest of a shard cannot be decoded; the message says why."""
+
+
+class Fault(NamedTuple):
+    """A record or the rest of a shard that was left out."""
+
+    kind: str  # "record" or "shard"
+    place: str  # file, or file:number of the record counted from 1
+    reason: str
+
+
+@dataclass
+class Faults:
+    """The different faults met, up to a limit of each kind."""
+
+    max_bad_records: int
+    max_bad_shards: int
+    found: dict[str, Fault] = field(default_factory=dict)  # by place: a fault met again in another epoch is the same
+    _taken: int = 0
+
+    def add(self, fault: Fault) -> None:
+        """Count ``fault``; raises ``DataError`` when there are more than the limit."""
+        if fault.place in self.found:
+            return
+        self.found[fault.place] = fault
+        limit = self.max_bad_records if fault.kind == "record" else self.max_bad_shards
+        if self.count(fault.kind) > limit:
+            raise DataError(
+                f"more than {limit} broken {fault.kind}s (max_bad_{fault.kind}s), the last one "
+                f"{fault.place}: {fault.reason}"
+            )
+
+    def count(self, kind: str) -> int:
+        """How many records, or shards, were left out."""
+        return sum(fault.kind == kind for fault in self.found.values())
+
+    def take_new(self) -> tuple[Fault, ...]:
+        """The faults added since the last call."""
+        new = tuple(self.found.values())[self._taken :] if len(self.found) > self._taken else ()
+        self._taken = len(self.found)
+        return new
+
+    def tell(self, fault: Fault) -> None:
+        """Count ``fault`` and name it in the log, once."""
+        if fault.place not in self.found:
+            what = "skipped" if fault.kind == "record" else "the rest of it is skipped"
+            number = self.count(fault.kind) + 1
+            logger.warning("%s: %s; %s, broken %s %d here", fault.place, fault.reason, what, fault.kind, number)
+        self.add(fault)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, on one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]

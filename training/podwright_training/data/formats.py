@@ -1,0 +1,224 @@
+"""Blocks of documents out of one shard, by format.
+
+A block has at most ``BLOCK_DOCUMENTS`` and is what a resume can begin with: JSON lines are decompressed but not parsed
+up to it, Parquet is entered at its row group, Arrow and token shards at the block itself.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from podwright_training.data.faults import BadRecordError, BadShardError, DataError, first_line
+from podwright_training.data.storage import is_local, open_file
+from podwright_training.data.token_shards import TokenShard
+
+BLOCK_DOCUMENTS = 1024  # documents are shuffled within a block
+CHUNK_BYTES = 1 << 20
+
+Document = str | NDArray[Any]  # text, or token ids with the end-of-text token
+
+
+class Block(ABC):
+    """Some documents of a shard, decoded when asked for.
+
+    Attributes:
+        first: Documents of the shard before this block.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def document(self, index: int) -> Document:
+        """One document; raises ``BadRecordError``."""
+
+
+def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[Block]:
+    """The blocks of a shard from number ``start`` on.
+
+    Raises:
+        BadShardError: The rest of the shard is not what its format promises.
+        DataError: It cannot be read, or has no column of text ``column``.
+    """
+    try:
+        yield from FORMATS[format_of(path)](path, column, start)
+    except (EOFError, zlib.error, pa.ArrowInvalid, gzip.BadGzipFile) as error:
+        raise BadShardError(f"cannot be decoded to its end ({first_line(error)})") from error
+    except OSError as error:
+        if error.errno is None:  # Arrow's, for content; the system's errors have a number
+            raise BadShardError(f"cannot be decoded to its end ({first_line(error)})") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def format_of(path: str) -> str:
+    """The suffix by which ``path`` has one of ``FORMATS``; empty for any other file."""
+    return next((suffix for suffix in FORMATS if path.endswith(suffix)), "")
+
+
+class _JsonBlock(Block):
+    def __init__(self, first: int, lines: list[bytes], column: str) -> None:
+        super().__init__(first)
+        self._lines = lines
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def document(self, index: int) -> str:
+        try:
+            record = json.loads(self._lines[index])
+        except ValueError as error:
+            raise BadRecordError(f"not JSON ({error})") from error
+        if not isinstance(record, dict):
+            raise BadRecordError(f"a {type(record).__name__}, not an object with {self._column!r}")
+        if self._column not in record:
+            raise BadRecordError(f"no column {self._column!r} (text_column); there are {', '.join(record) or 'none'}")
+        return _text(record[self._column], self._column)
+
+
+class _TextBlock(Block):
+    def __init__(self, first: int, texts: pa.Array, column: str) -> None:
+        super().__init__(first)
+        self._texts = texts
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def document(self, index: int) -> str:
+        try:
+            text = self._texts[index].as_py()
+        except UnicodeDecodeError as error:
+            raise BadRecordError(f"not UTF-8 ({error})") from error
+        return _text(text, self._column)
+
+
+class _TokenBlock(Block):
+    def __init__(self, first: int, shard: TokenShard) -> None:
+        super().__init__(first)
+        self._shard = shard
+
+    def __len__(self) -> int:
+        return min(BLOCK_DOCUMENTS, len(self._shard) - self.first)
+
+    def document(self, index: int) -> NDArray[Any]:
+        tokens: NDArray[Any] = self._shard[self.first + index]
+        return tokens
+
+
+def _text(value: object, column: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadRecordError(f"no text in {column!r}")
+    return value
+
+
+def _json_blocks(path: str, column: str, start: int) -> Iterator[Block]:
+    first = start * BLOCK_DOCUMENTS
+    lines: list[bytes] = []
+    with open_file(path) as file:
+        # gzip reads in large pieces of its own: nothing is buffered twice
+        content = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if path.endswith(".gz") else file
+        for some in _lines(content, skipped=first):
+            lines += some
+            while len(lines) >= BLOCK_DOCUMENTS:
+                yield _JsonBlock(first, lines[:BLOCK_DOCUMENTS], column)
+                first += BLOCK_DOCUMENTS
+                del lines[:BLOCK_DOCUMENTS]
+    if lines:
+        yield _JsonBlock(first, lines, column)
+
+
+def _lines(content: BinaryIO, *, skipped: int) -> Iterator[list[bytes]]:
+    """Lines in handfuls, after the first ``skipped`` ones, which are only counted."""
+    rest = b""
+    while chunk := content.read(CHUNK_BYTES):
+        if skipped:
+            ends = chunk.count(b"\n")
+            if ends < skipped:
+                skipped -= ends
+                continue
+            chunk = chunk.split(b"\n", skipped)[-1]
+            skipped = 0
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield lines
+    if rest and not skipped:
+        yield [rest]
+
+
+def _parquet_blocks(path: str, column: str, start: int) -> Iterator[Block]:
+    first = 0
+    with open_file(path) as source, pq.ParquetFile(source) as file:
+        _check_column(path, file.schema_arrow, column)
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            blocks = -(-rows // BLOCK_DOCUMENTS)
+            if start < blocks:
+                batches = file.iter_batches(BLOCK_DOCUMENTS, row_groups=[group], columns=[column], use_threads=False)
+                for number, batch in enumerate(batches):
+                    if number >= start:
+                        yield _TextBlock(first + number * BLOCK_DOCUMENTS, batch.column(0), column)
+            start = max(start - blocks, 0)
+            first += rows
+
+
+def _arrow_blocks(path: str, column: str, start: int) -> Iterator[Block]:
+    first = 0
+    with open_file(path) as file, pa.memory_map(path) if is_local(path) else pa.PythonFile(file, "r") as source:
+        schema, batches = _record_batches(source)
+        _check_column(path, schema, column)
+        for batch in batches:
+            for row in range(0, batch.num_rows, BLOCK_DOCUMENTS):
+                if start:
+                    start -= 1
+                else:
+                    yield _TextBlock(first + row, batch.column(column).slice(row, BLOCK_DOCUMENTS), column)
+            first += batch.num_rows
+
+
+def _record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Both of Arrow's layouts: files with an index at the end, and streams, which ``datasets`` saves."""
+    magic = source.read(6)
+    source.seek(0)
+    if magic == b"ARROW1":
+        reader = pa.ipc.open_file(source)
+        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+    stream = pa.ipc.open_stream(source)
+    return stream.schema, iter(stream)
+
+
+def _token_blocks(path: str, _column: str, start: int) -> Iterator[Block]:
+    with closing(TokenShard(path)) as shard:
+        for first in range(start * BLOCK_DOCUMENTS, len(shard), BLOCK_DOCUMENTS):
+            yield _TokenBlock(first, shard)
+
+
+def _check_column(path: str, schema: pa.Schema, column: str) -> None:
+    if column not in schema.names:
+        raise DataError(f"{path} has no column {column!r} (text_column); there are {', '.join(schema.names)}")
+    kind = schema.field(column).type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise DataError(f"{path}: column {column!r} (text_column) holds {kind}, not text")
+
+
+FORMATS: dict[str, Callable[[str, str, int], Iterator[Block]]] = {
+    ".jsonl": _json_blocks,
+    ".jsonl.gz": _json_blocks,
+    ".json": _json_blocks,
+    ".json.gz": _json_blocks,
+    ".parquet": _parquet_blocks,
+    ".arrow": _arrow_blocks,
+    ".safetensors": _token_blocks,
+}

@@ -1,0 +1,112 @@
+"""Which datasets a run reads, and which of them gives which sequence."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podwright_training.config import TrainConfig
+from podwright_training.data.faults import DataError
+
+GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: its multiples spread most evenly
+YAML_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """One dataset of a run.
+
+    Attributes:
+        name: What positions of a checkpoint call it: it may move to another folder under its name.
+        dataset: Identifier on the Hugging Face hub, a local folder, or ``s3://bucket/folder``.
+        dataset_config_name: The folder of its files in it, or a configuration of its card; ``None`` for all of it.
+        text_column: The column of its records that holds the text.
+        weight: Its share of the sequences, relative to the other sources'.
+    """
+
+    name: str
+    dataset: str
+    dataset_config_name: str | None = None
+    text_column: str = "text"
+    weight: float = 1.0
+
+
+def sources_of(options: TrainConfig) -> list[Source]:
+    """The sources that ``data_mixture`` names, or the one that ``dataset`` is.
+
+    Raises:
+        DataError: With every problem of the mixture, one per line.
+    """
+    mixture = options.data_mixture
+    if mixture is None:
+        return [_source(options, "dataset", {})]
+    given = _read_yaml(Path(mixture)) if mixture.endswith(YAML_SUFFIXES) else dict(_split_text(mixture))
+    problems = [problem for name, values in given.items() for problem in _problems(name, values)]
+    if problems or not given:
+        raise DataError("\n".join(f"data_mixture {mixture}: {line}" for line in problems or ["it names no dataset"]))
+    return [_source(options, str(name), values) for name, values in given.items()]
+
+
+class Mixture:
+    """Assigns every global sequence to a source, by its number alone.
+
+    After any n sequences, a source with share w has given n·w of them but for a few: the multiples of the golden ratio
+    fall evenly into [0, 1), also those of every k-th number.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        total = sum(weights)
+        self._bounds = [int(bound / total * 2**64) for bound in accumulate(weights)][:-1]
+
+    def source(self, sequence: int) -> int:
+        """The index of the source that gives the global sequence of this number."""
+        return bisect_right(self._bounds, sequence * GOLDEN % 2**64)
+
+
+def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Source:
+    inherited = {
+        "dataset": options.dataset,
+        "dataset_config_name": options.dataset_config_name,
+        "text_column": options.text_column,
+    }
+    return Source(**{"name": name, **inherited, **values})
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"data_mixture {path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"data_mixture {path} must hold `name: {{dataset: …, weight: …}}` lines")
+    return content
+
+
+def _split_text(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """``name=weight,…``: the names are the datasets."""
+    for part in text.split(","):
+        name, _, weight = part.rpartition("=")
+        try:
+            yield name.strip(), {"dataset": name.strip(), "weight": float(weight)}
+        except ValueError:
+            yield name.strip() or part, {"dataset": name.strip(), "weight": weight}
+
+
+def _problems(name: object, values: object) -> Iterator[str]:
+    known = [item.name for item in fields(Source) if item.name != "name"]
+    if not isinstance(values, dict):
+        yield f"{name}: must be a mapping with {', '.join(known)}"
+        return
+    for key in values.keys() - set(known):
+        yield f"{name}: unknown key {key}; there are {', '.join(known)}"
+    if not values.get("dataset"):
+        yield f"{name or 'an entry'}: no dataset"
+    weight = values.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
+        yield f"{name}: weight {weight!r} must be a number above 0"

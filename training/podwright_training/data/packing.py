@@ -1,0 +1,104 @@
+"""Documents → sequences of one length: a virtual stream's documents one after the other, cut without regard to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podwright_training.data.corpus import Corpus, Position
+from podwright_training.data.faults import Fault, Faults
+from podwright_training.data.mixture import Mixture
+from podwright_training.data.tokenizer import Encoder
+
+RESUME_THREADS = 8
+
+
+class Packed(NamedTuple):
+    """One sequence, and where its stream stands after it."""
+
+    tokens: NDArray[np.uint32]
+    source: int
+    position: Position
+    faults: tuple[Fault, ...]  # met since the one before
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that making sequences takes; worker processes get a copy."""
+
+    corpora: tuple[Corpus, ...]
+    mixture: Mixture
+    encoder: Encoder
+    streams: int
+    width: int  # tokens of a sequence
+    max_bad_records: int
+    max_bad_shards: int
+
+    def pack(self, positions: Mapping[int, Sequence[Position]], *, first: int, step: int) -> Iterator[Packed]:
+        """Sequences of some streams, without end: of the global ones ``first``, ``first + step``, … those they own.
+
+        Args:
+            positions: Of each of these streams, for each source, before ``first``.
+            first: The first global sequence that may be one.
+            step: From each to the next that may be one.
+
+        Raises:
+            DataError: A shard cannot be read, too much is broken, or a stream owns no document.
+        """
+        faults = Faults(self.max_bad_records, self.max_bad_shards)
+        packers = {
+            stream: [
+                _Packer(corpus.documents(stream, start, encoder=self.encoder, faults=faults), start)
+                for corpus, start in zip(self.corpora, starts, strict=True)
+            ]
+            for stream, starts in positions.items()
+        }
+        _resume(packer for each in packers.values() for packer in each)
+        for number in count(first, step):
+            if number % self.streams not in packers:
+                continue
+            source = self.mixture.source(number)
+            packer = packers[number % self.streams][source]
+            tokens = np.empty(self.width, dtype=np.uint32)
+            packer.fill(tokens)
+            yield Packed(tokens, source, packer.position, faults.take_new())
+
+
+class _Packer:
+    """The tokens of one stream's documents of one source, one after the other, from a position on."""
+
+    def __init__(self, documents: Iterator[tuple[Position, NDArray[Any]]], start: Position) -> None:
+        self.position = start
+        self._documents = documents
+        self._tokens: NDArray[Any] = np.empty(0, dtype=np.uint32)  # of the document at position, once read
+
+    def read(self) -> None:
+        """Go on to the next document."""
+        self.position, self._tokens = next(self._documents)
+
+    def fill(self, row: NDArray[np.uint32]) -> None:
+        """Write the next ``len(row)`` tokens into ``row``."""
+        filled, start = 0, self.position.token
+        while True:
+            piece = self._tokens[start : start + len(row) - filled]
+            row[filled : filled + len(piece)] = piece
+            filled, start = filled + len(piece), start + len(piece)
+            if filled == len(row):
+                break
+            self.read()
+            start = self.position.token
+        self.position = self.position._replace(token=start)
+
+
+def _resume(packers: Iterable[_Packer]) -> None:
+    """Find the documents at which streams go on, all at a time: decompressing up to them lets other threads run."""
+    begun = [packer for packer in packers if packer.position != Position()]
+    with ThreadPoolExecutor(RESUME_THREADS) as pool:
+        for _ in pool.map(_Packer.read, begun):
+            pass  # what reading raised is raised here

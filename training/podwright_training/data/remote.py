@@ -1,0 +1,136 @@
+"""Files in stores. A read that fails is repeated from where it was, a few times, before it stops the run."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import BinaryIO, TypeVar
+
+import httpx2
+from huggingface_hub import HfFileSystem
+from huggingface_hub.errors import EntryNotFoundError
+from pyarrow import fs
+
+from podwright_training.data.faults import DataError, first_line
+from podwright_training.data.storage import HUB, S3
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAYS_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # before the 2nd … 6th try, each times 0.5 to 1.5 by chance
+BUFFER_BYTES = 4 << 20  # one request to a store
+NETWORK_ERRORS = (OSError, httpx2.HTTPError)  # the hub's client raises the latter for lost connections
+PERMANENT_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+
+_Result = TypeVar("_Result")
+
+
+def list_hub(dataset: str, folder: str) -> dict[str, str]:
+    """``storage.list_files`` of a dataset on the Hugging Face hub."""
+    root = f"datasets/{dataset}"
+    try:
+        names = HfFileSystem().find(f"{root}/{folder}".rstrip("/"))
+    except EntryNotFoundError:
+        return {}  # the dataset has no such folder
+    except NETWORK_ERRORS as error:
+        raise DataError(
+            f"dataset {dataset!r}: no folder of that name here, and the Hugging Face hub does not give it to this "
+            f"machine ({first_line(error)})"
+        ) from error
+    return {name.removeprefix(f"{root}/"): f"{HUB}{name}" for name in names}
+
+
+def list_s3(dataset: str, folder: str) -> dict[str, str]:
+    """``storage.list_files`` of ``s3://bucket/folder``."""
+    root = dataset.removeprefix(S3)
+    where = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=True)
+    found = retry(lambda: _s3(dataset).get_file_info(where), dataset)
+    files = (info.path for info in found if info.type == fs.FileType.File)
+    return {path.removeprefix(f"{root}/"): f"{S3}{path}" for path in files}
+
+
+def open_remote(path: str) -> BinaryIO:
+    """``storage.open_file`` of a file in a store."""
+    return io.BufferedReader(_RemoteFile(path), BUFFER_BYTES)
+
+
+def retry(action: Callable[[], _Result], name: str) -> _Result:
+    """The result of ``action``, tried again after errors of the network; ``name`` is what it reads.
+
+    Raises:
+        DataError: The last try failed too, or there is no such file.
+    """
+    for delay_s in RETRY_DELAYS_S:
+        try:
+            return action()
+        except PERMANENT_ERRORS as error:
+            raise DataError(f"{name} cannot be read: {first_line(error)}") from error
+        except NETWORK_ERRORS as error:
+            wait_s = delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - so that ranks do not come back all at once
+            logger.warning("%s: %s; trying again in %.1f s", name, first_line(error), wait_s)
+        time.sleep(wait_s)
+    try:
+        return action()
+    except NETWORK_ERRORS as error:
+        raise DataError(f"{name} cannot be read, tried {len(RETRY_DELAYS_S) + 1} times: {first_line(error)}") from error
+
+
+class _RemoteFile(io.RawIOBase):
+    """A file in a store, opened again at the same place after an error."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._at = 0
+        self._file = retry(lambda: _open(path), path)
+        self._size = retry(lambda: self._file.seek(0, io.SEEK_END), path)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # any buffer; BufferedReader gives views
+        content = retry(lambda: self._read(len(buffer)), self._path)
+        buffer[: len(content)] = content
+        self._at += len(content)
+        return len(content)
+
+    def _read(self, size: int) -> bytes:
+        try:
+            self._file.seek(self._at)
+            content: bytes = self._file.read(min(size, self._size - self._at))
+        except NETWORK_ERRORS:
+            self._file = _open(self._path)
+            raise
+        if not content and self._at < self._size:
+            raise OSError(f"ends at byte {self._at} of {self._size}")
+        return content
+
+
+def _open(path: str) -> BinaryIO:
+    file: BinaryIO
+    if path.startswith(HUB):
+        file = HfFileSystem().open(path, "rb", block_size=BUFFER_BYTES)
+    else:
+        file = _s3(path).open_input_file(path.removeprefix(S3))
+    return file
+
+
+@cache
+def _s3_of_bucket(bucket: str) -> fs.FileSystem:
+    return fs.FileSystem.from_uri(f"{S3}{bucket}")[0]  # finds the bucket's region
+
+
+def _s3(path: str) -> fs.FileSystem:
+    return _s3_of_bucket(path.removeprefix(S3).split("/")[0])

@@ -1,0 +1,103 @@
+"""The shards of one split of a dataset, or the share of its documents that is one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import zlib
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from podwright_training.data import card
+from podwright_training.data.faults import DataError
+from podwright_training.data.formats import FORMATS, Document, format_of
+from podwright_training.data.storage import list_files
+
+WORDS = {  # what names the split in the name of a file or folder, as on the Hugging Face hub
+    "train": frozenset(("train", "training")),
+    "validation": frozenset(("validation", "valid", "val", "dev")),
+    "test": frozenset(("test", "testing", "eval", "evaluation")),
+}
+HELD_OUT_SHARE = 0.01  # of the documents, for validation, where a dataset has no validation split
+NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "tokenizer.json"))
+
+
+@dataclass(frozen=True)
+class Split:
+    """Shards, and which of their documents belong to the split.
+
+    Attributes:
+        names: Paths in the dataset, sorted.
+        files: What to open, in the same order.
+        held_out: ``None`` for all documents; else whether the split is the share held out, or the rest.
+    """
+
+    names: tuple[str, ...]
+    files: tuple[str, ...]
+    held_out: bool | None = None
+
+    def has(self, document: Document) -> bool:
+        """Whether ``document`` is of this split: by its content, so that copies of a text are on the same side."""
+        if self.held_out is None:
+            return True
+        content = document.encode() if isinstance(document, str) else document.tobytes()
+        return (zlib.crc32(content) < HELD_OUT_SHARE * 2**32) == self.held_out
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits of the names of the shards."""
+        return hashlib.sha256("\n".join(self.names).encode()).hexdigest()[:12]
+
+
+def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Split:
+    """The shards of ``split``, ``train`` or ``validation``, under the folder ``dataset_config_name`` of ``dataset``.
+
+    Where there is no such folder, it is a configuration that the dataset's card names, with splits of its own. Else a
+    file belongs to the split that a word of its path names (``c4-train.00000-of-01024.json.gz``, ``val/0.parquet``).
+    Without any such word, all files are for training.
+
+    Raises:
+        DataError: No such dataset, or no shard of that split in it.
+    """
+    folder = dataset_config_name or ""
+    files = list_files(dataset, folder)
+    telling = {name: PurePosixPath(name).relative_to(folder) for name in files}
+    if folder and not files and card.may_configure(dataset):
+        configured = card.configured_files(dataset, folder)
+        files = {name: file for of_split in configured.values() for name, file in of_split.items()}
+        telling = {name: PurePosixPath(word) for word, of_split in configured.items() for name in of_split}
+    by_split = defaultdict(list)
+    for name in sorted(files):
+        if format_of(name) and PurePosixPath(name).name not in NOT_DATA and not _hidden(name):
+            by_split[_split_of(telling[name])].append(name)
+    training = by_split["train"] or by_split[""]
+    names = tuple(training if split == "train" else by_split["validation"] or training)
+    if not names:
+        raise DataError(_nothing(dataset, folder, split, files))
+    held_out = None if by_split["validation"] else split == "validation"
+    return Split(names, tuple(files[name] for name in names), held_out)
+
+
+def _split_of(path: PurePosixPath) -> str:
+    """The split that the last telling part of ``path`` names; empty if none does."""
+    for part in reversed(path.parts):
+        words = set(re.split(r"[^a-z]+", part.lower()))
+        for split, telling in WORDS.items():
+            if words & telling:
+                return split
+    return ""
+
+
+def _hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in PurePosixPath(name).parts)
+
+
+def _nothing(dataset: str, folder: str, split: str, files: dict[str, str]) -> str:
+    where = f"folder {folder!r} (dataset_config_name) of dataset {dataset!r}" if folder else f"dataset {dataset!r}"
+    if not files:
+        return f"{where} does not exist or is empty"
+    suffixes = sorted({PurePosixPath(name).suffix or "no suffix" for name in files})
+    return (
+        f"{where} has no file for {split} in a known format ({' '.join(FORMATS)}); its files have {' '.join(suffixes)}"
+    )

@@ -1,0 +1,53 @@
+"""Files of a dataset, wherever they are: a local folder, ``s3://``, or the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import BinaryIO
+
+from podwright_training.data.faults import DataError
+
+HUB = "hf://"
+S3 = "s3://"
+
+
+def list_files(dataset: str, folder: str = "") -> dict[str, str]:
+    """All files under ``folder`` of ``dataset``: the path in the dataset → the path or address to open.
+
+    Raises:
+        DataError: No such dataset, or its store does not answer.
+    """
+    if Path(dataset).is_dir():
+        paths = (path for path in (Path(dataset) / folder).rglob("*") if path.is_file())
+        return {path.relative_to(dataset).as_posix(): str(path) for path in paths}
+    from podwright_training.data import remote  # its libraries take a second to import
+
+    if dataset.startswith(S3):
+        return remote.list_s3(dataset.removesuffix("/"), folder)
+    if Path(dataset).is_absolute() or dataset.startswith(".") or dataset.count("/") != 1:
+        raise DataError(
+            f"dataset {dataset!r}: neither an existing folder, nor {S3}bucket/folder, nor an identifier of the form "
+            "owner/name on the Hugging Face hub"
+        )
+    return remote.list_hub(dataset, folder)
+
+
+def open_file(path: str) -> BinaryIO:
+    """Open a file that ``list_files`` named, for reading and seeking.
+
+    Raises:
+        DataError: There is no such file or it may not be read; later also when reads keep failing.
+    """
+    if is_local(path):
+        try:
+            return Path(path).open("rb")
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    from podwright_training.data import remote
+
+    return remote.open_remote(path)
+
+
+def is_local(path: str) -> bool:
+    """Whether ``path`` is a file of this machine."""
+    return not path.startswith((HUB, S3))

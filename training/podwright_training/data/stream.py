@@ -1,0 +1,277 @@
+"""Batches of packed sequences in one global order that no world size changes.
+
+The data is cut into *virtual streams* whose number is fixed for a run. Stream ``s`` owns documents by a fixed rule and
+packs them on its own; global sequence ``g`` is the next one of stream ``g % streams``, from the source that the mixture
+names for ``g``. Ranks, and their worker processes, only divide the streams among themselves: the content of every
+global batch depends on nothing but its size, and a position is five small integers per stream and source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podwright_training.config import TrainConfig
+from podwright_training.data.corpus import Corpus, Position
+from podwright_training.data.faults import DataError, Faults
+from podwright_training.data.mixture import Mixture, Source, sources_of
+from podwright_training.data.packing import Packed, Recipe
+from podwright_training.data.splits import find_split
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
+from podwright_training.data.workers import Worker
+
+if TYPE_CHECKING:  # they take seconds to import; worker processes do without
+    from transformers import PreTrainedTokenizerBase
+
+    from podwright_training.batch import Batch
+
+VALIDATION_SEED = 0  # runs with other seeds are judged by the same batches
+
+
+def open_stream(
+    options: TrainConfig,
+    *,
+    split: str,
+    tokenizer: str | PreTrainedTokenizerBase,
+    rank: int,
+    world_size: int,
+    local_batch_size: int,
+) -> PackedStream:
+    """The stream of ``split`` that ``options`` describe; raises what ``PackedStream`` raises."""
+    training = split == "train"
+    return PackedStream(
+        sources_of(options),
+        split=split,
+        tokenizer=tokenizer,
+        context_width=options.max_context_width,
+        rank=rank,
+        world_size=world_size,
+        local_batch_size=local_batch_size,
+        streams=options.data_streams,
+        seed=options.seed if training else VALIDATION_SEED,
+        workers=options.data_workers if training else 0,
+        document_mask=options.document_mask,
+        max_bad_records=options.max_bad_records,
+        max_bad_shards=options.max_bad_shards,
+    )
+
+
+class PackedStream:
+    """Batches of packed token sequences for one rank.
+
+    Documents are tokenised without special tokens, each followed by the tokenizer's end-of-text token, concatenated and
+    cut into sequences of ``context_width + 1`` tokens (inputs and targets: the sequence without its last and its first
+    token). Epochs follow each other without end; each has another order of shards and of documents within blocks.
+
+    Args:
+        sources: What to read; several are mixed by their weights, whole sequences at a time.
+        split: ``train`` or ``validation``.
+        tokenizer: A tokenizer, or what ``load_tokenizer`` takes.
+        context_width: Tokens the model sees.
+        rank: This process.
+        world_size: All processes; must divide ``streams``.
+        local_batch_size: Sequences per rank and batch.
+        streams: Virtual streams, the same number over the whole life of a run.
+        seed: Of the order.
+        workers: Processes that read, tokenise and pack ahead; 0: in this one, when asked.
+        document_mask: Give the positions of tokens in their documents. A document cut by the end of a sequence goes on
+            in the next at position 0. Labels stay what they are: a document's last token predicts the end-of-text
+            token, and this one the first token of the document after it.
+        max_bad_records: Broken records that are left out; beyond that the data, not a record, is broken.
+        max_bad_shards: Shards that are left out from where they are broken.
+
+    Raises:
+        DataError: No such dataset, no shards, no column of text, a tokenizer without an end-of-text token or another
+            one than token shards were made with.
+        ValueError: ``world_size`` does not divide ``streams``.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        *,
+        split: str,
+        tokenizer: str | PreTrainedTokenizerBase,
+        context_width: int,
+        rank: int,
+        world_size: int,
+        local_batch_size: int,
+        streams: int,
+        seed: int = 0,
+        workers: int = 0,
+        document_mask: bool = False,
+        max_bad_records: int = 100,
+        max_bad_shards: int = 1,
+    ) -> None:
+        if streams % world_size:
+            allowed = ", ".join(str(size) for size in range(1, streams + 1) if streams % size == 0)
+            raise ValueError(
+                f"{streams} data streams cannot be divided among {world_size} ranks; allowed world sizes: {allowed}"
+            )
+        self._recipe = Recipe(
+            corpora=_corpora(sources, split, streams=streams, seed=seed),
+            mixture=Mixture([source.weight for source in sources]),
+            encoder=Encoder(load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer),
+            streams=streams,
+            width=context_width + 1,
+            max_bad_records=max_bad_records,
+            max_bad_shards=max_bad_shards,
+        )
+        for corpus in self._recipe.corpora:
+            corpus.check(self._recipe.encoder)
+        self._rank = rank
+        self._world_size = world_size
+        self._local_batch_size = local_batch_size
+        self._document_mask = document_mask
+        self._workers = min(workers, streams // world_size)
+        self.faults = Faults(max_bad_records, max_bad_shards)
+        self._positions = {stream: [Position()] * len(sources) for stream in range(rank, streams, world_size)}
+        self._sequences = 0  # drawn by all ranks together
+        self._last = range(0)
+        self._running: list[Worker] = []
+        self._makers: list[Iterator[Packed]] = []
+
+    def next_batch(self) -> Batch:
+        """This rank's share of the next global batch: ``local_batch_size`` sequences of ``context_width`` tokens.
+
+        Raises:
+            DataError: A shard cannot be read, too much is broken, a stream owns no document, or a worker died.
+        """
+        import torch
+
+        from podwright_training.batch import Batch
+
+        self._last = range(self._sequences, self._sequences + self._local_batch_size * self._world_size)
+        rows = np.stack(list(self._draw_until(self._last.stop))).astype(np.int64)
+        positions = document_positions(rows[:, :-1], self._recipe.encoder.end) if self._document_mask else None
+        sequences = torch.from_numpy(rows)
+        return Batch(sequences[:, :-1], sequences[:, 1:], None if positions is None else torch.from_numpy(positions))
+
+    def coordinates(self) -> range:
+        """The global sequences that the last batch of all ranks consists of; empty before the first."""
+        return self._last
+
+    def replay(self, first_sequence: int) -> None:
+        """Go forward to the global batch that begins with ``first_sequence``, leaving out what is before it.
+
+        To see a batch again, load a state from before it, then replay its coordinates.
+
+        Raises:
+            ValueError: It is drawn already.
+        """
+        if first_sequence < self._sequences:
+            raise ValueError(
+                f"sequence {first_sequence} is behind this position, {self._sequences}; load a state from before it"
+            )
+        for _ in self._draw_until(first_sequence):
+            pass
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able position of this rank; what a checkpoint keeps is ``merge_states`` of all ranks'."""
+        positions = {
+            str(stream): {
+                corpus.name: list(position) for corpus, position in zip(self._recipe.corpora, each, strict=True)
+            }
+            for stream, each in self._positions.items()
+        }
+        return {"sequences": self._sequences, **self._identity(), "streams": positions}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly after the last sequence of ``state``, which may come from another world size.
+
+        Weights of a mixture may differ from those before: they count from here on.
+
+        Raises:
+            ValueError: The state lacks a stream of this rank, or is of other data, another order or another tokenizer.
+        """
+        here = self._identity()
+        problems = [f"{key} is {state[key]} there, {value} here" for key, value in here.items() if state[key] != value]
+        problems += [f"it lacks stream {stream}" for stream in self._positions if str(stream) not in state["streams"]]
+        if problems:
+            raise ValueError(f"this data position cannot be continued: {'; '.join(problems)}")
+        self.close()
+        self._sequences, self._last = state["sequences"], range(0)
+        for stream in self._positions:
+            there = state["streams"][str(stream)]
+            self._positions[stream] = [Position(*there[corpus.name]) for corpus in self._recipe.corpora]
+
+    def close(self) -> None:
+        """End the worker processes; the next batch starts them again."""
+        for worker in self._running:
+            worker.close()
+        self._running, self._makers = [], []
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for a position to mean the same."""
+        corpora = self._recipe.corpora
+        return {
+            "stream_count": self._recipe.streams,
+            "seed": corpora[0].seed,
+            "tokenizer": self._recipe.encoder.digest,
+            "shards": {corpus.name: corpus.split.digest for corpus in corpora},
+        }
+
+    def _draw_until(self, end: int) -> Iterator[NDArray[np.uint32]]:
+        """This rank's sequences before the global sequence ``end``; the position moves when all are drawn."""
+        for number in range(self._own(self._sequences), end, self._world_size):
+            if not self._makers:
+                self._start(number)
+            stream = number % self._recipe.streams
+            packed = next(self._makers[stream // self._world_size % len(self._makers)])
+            self._positions[stream][packed.source] = packed.position
+            for fault in packed.faults:
+                self.faults.tell(fault)
+            yield packed.tokens
+        self._sequences = end
+
+    def _own(self, sequence: int) -> int:
+        """The first sequence of this rank that is not before ``sequence``."""
+        return sequence + (self._rank - sequence) % self._world_size
+
+    def _start(self, first: int) -> None:
+        streams = list(self._positions)
+        shares = [
+            {stream: self._positions[stream] for stream in streams[worker :: max(self._workers, 1)]}
+            for worker in range(max(self._workers, 1))
+        ]
+        if self._workers:
+            self._running = [Worker(self._recipe, share, first=first, step=self._world_size) for share in shares]
+            self._makers = [iter(worker) for worker in self._running]
+        else:
+            self._makers = [self._recipe.pack(share, first=first, step=self._world_size) for share in shares]
+
+
+def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state of all ranks' states, for a checkpoint; raises ``ValueError`` if they are not of the same moment."""
+    merged = {**states[0], "streams": {}}
+    for rank, state in enumerate(states):
+        differing = [key for key in merged if key != "streams" and state[key] != merged[key]]
+        if differing:
+            raise ValueError(f"the data positions of ranks 0 and {rank} differ in {', '.join(differing)}")
+        merged["streams"] |= state["streams"]
+    return merged
+
+
+def document_positions(tokens_BT: NDArray[np.int64], end: int) -> NDArray[np.int64]:
+    """The position of each token in its document, or in the part of it that is in the sequence; ``end`` parts them."""
+    places_T = np.arange(tokens_BT.shape[1])
+    starts_BT = np.zeros_like(tokens_BT)
+    starts_BT[:, 1:] = np.where(tokens_BT[:, :-1] == end, places_T[1:], 0)
+    return places_T - np.maximum.accumulate(starts_BT, axis=1)
+
+
+def _corpora(sources: Sequence[Source], split: str, *, streams: int, seed: int) -> tuple[Corpus, ...]:
+    problems, corpora = [], []
+    for source in sources:
+        try:
+            shards = find_split(source.dataset, source.dataset_config_name, split)
+        except DataError as error:
+            problems.append(str(error))
+            continue
+        corpora.append(Corpus(source.name, shards, source.text_column, streams, seed))
+    if problems:
+        raise DataError("\n".join(problems))
+    return tuple(corpora)

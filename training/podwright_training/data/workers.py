@@ -1,0 +1,84 @@
+"""Processes that make sequences ahead of the trainer, which then only takes them out of pipes."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import logging
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+
+from podwright_training.data.corpus import Position
+from podwright_training.data.faults import DataError
+from podwright_training.data.packing import Packed, Recipe
+from podwright_training.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+PIPE_BYTES = 1 << 20  # how far a worker may be ahead: 32 sequences of 8,192 tokens; what Linux gives any user
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Slurm sends them to every process of a job's step
+
+
+class Worker:
+    """A process that packs some of the streams. It ends with ``close``, or when its pipe has no reader."""
+
+    def __init__(self, recipe: Recipe, positions: Mapping[int, Sequence[Position]], *, first: int, step: int) -> None:
+        # spawn: a fork of a process with threads (CUDA's, gloo's, the tokenizer's) may hang
+        context = multiprocessing.get_context("spawn")
+        self._pipe, sender = context.Pipe(duplex=False)
+        _widen(self._pipe)
+        self._process = context.Process(target=_work, args=(sender, recipe, positions, first, step), daemon=True)
+        self._process.start()
+        sender.close()
+        atexit.register(self._process.kill)  # before multiprocessing's own handler, which would wait for it
+
+    def __iter__(self) -> Iterator[Packed]:
+        """The sequences; raises what making them raised, and ``DataError`` if the process died."""
+        while True:
+            try:
+                item = self._pipe.recv()
+            except EOFError:
+                raise DataError(_death(self._process)) from None
+            if isinstance(item, UserError):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        """End the process."""
+        atexit.unregister(self._process.kill)
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+
+def _widen(pipe: Connection) -> None:
+    try:
+        fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    except PermissionError:  # this user has too many wide pipes: it works as well, with less ahead
+        logger.info("a data worker's pipe keeps the system's default size")
+
+
+def _death(process: SpawnProcess) -> str:
+    process.join()
+    status = process.exitcode or 0
+    if status == -signal.SIGKILL:
+        return f"data worker {process.pid} was killed; is the host out of memory? Try fewer data_workers"
+    return f"data worker {process.pid} died with exit status {status}; its last words are above"
+
+
+def _work(pipe: Connection, recipe: Recipe, positions: Mapping[int, Sequence[Position]], first: int, step: int) -> None:
+    """The process: one core, no torch."""
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    try:
+        for packed in recipe.pack(positions, first=first, step=step):
+            pipe.send(packed)
+    except UserError as error:
+        pipe.send(error)
+    except BrokenPipeError:  # the trainer is gone
+        return

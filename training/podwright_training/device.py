@@ -1,0 +1,88 @@
+"""The device a rank computes on: a CUDA GPU, a Neuron core, or the CPU. All else asks ``torch.accelerator``.
+
+Neuron is TorchNeuron, which registers itself with PyTorch as device and as backend of process groups, both ``neuron``:
+https://awsdocs-neuron.readthedocs-hosted.com/en/latest/torch/about-pytorch-neuron.html. What is computed in bf16 is
+FSDP's to say, on every device alike: there is no autocast.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+
+from podwright_training.hardware import peak_flops
+from podwright_training.ranks import Ranks
+
+NAMES = {"cuda": "CUDA", "neuron": "Neuron"}
+
+
+def device_of(ranks: Ranks, wish: str) -> torch.device:
+    """The device of this rank; ``wish`` is ``TrainConfig.device``."""
+    kind = "cpu" if wish == "cpu" else _kind()
+    return torch.device(kind) if kind == "cpu" else torch.device(kind, ranks.local_rank)
+
+
+def device_problem(ranks: Ranks, wish: str) -> str | None:
+    """Why this host cannot give each of its ranks the device wished for."""
+    kind = _kind()
+    if wish not in ("auto", "cpu", kind):
+        return f"device = {wish}: this machine has no {NAMES[wish]} device that torch can use; choose --device {kind}"
+    if "cpu" not in (wish, kind) and torch.accelerator.device_count() < ranks.local_world_size:
+        return f"{ranks.local_world_size} ranks on this host, but {torch.accelerator.device_count()} {kind} devices"
+    return None
+
+
+def backend_of(device: torch.device) -> str:
+    """Backends of a process group: the device's own for what lies on it, gloo for what lies on the CPU."""
+    own = dist.get_default_backend_for_device(device.type)
+    return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
+
+
+def use(device: torch.device) -> None:
+    """Make it the one that a process means when it names none."""
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until everything asked of the device is done."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+@contextmanager
+def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
+    """The job's process group, in which this rank uses ``device``."""
+    use(device)
+    store = None if "RANK" in os.environ else HashStore()  # alone, there is nobody to meet
+    dist.init_process_group(backend_of(device), store=store, rank=ranks.rank, world_size=ranks.world_size)
+    try:
+        yield
+        dist.barrier()  # nobody takes a connection down that another still needs
+    finally:
+        dist.destroy_process_group()
+
+
+def peak_memory_bytes(device: torch.device) -> tuple[int, int | None]:
+    """The most this process has had: of the device in use, and reserved; on a CPU resident memory, and ``None``."""
+    if device.type == "cpu":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, None
+    return torch.accelerator.max_memory_allocated(device), torch.accelerator.max_memory_reserved(device)
+
+
+def job_peak_flops(device: torch.device, ranks: Ranks) -> float | None:
+    """Peak FLOP/s of all devices of the job, taking them to be alike; ``None`` where it is not known."""
+    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    return peak * ranks.world_size if peak else None
+
+
+def _kind() -> str:
+    """The type of this machine's accelerators, ``cpu`` if it has none."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return found.type if found else "cpu"

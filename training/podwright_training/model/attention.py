@@ -1,0 +1,131 @@
+"""Causal attention in groups, within documents and a sliding window."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+
+from podwright_training.architecture import ModelConfig
+from podwright_training.model.blockwise import Rows, blockwise_attention, rows_of
+from podwright_training.model.rotary import rotate
+
+Mask = list[Rows] | BlockMask | Tensor | None  # None: every token sees itself and all before it
+
+Attend = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
+
+
+class Attention(nn.Module):
+    """Causal attention; groups of N / K query heads share a key-value head (arXiv:2305.13245)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        query_width = config.num_attention_heads * config.head_dim
+        key_value_width = config.num_key_value_heads * config.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, key_value_width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, key_value_width, bias=False)
+        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=False)
+        self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps) if config.qk_norm else nn.Identity()
+        self.attend: Attend = attend  # context parallelism puts its own around it
+
+    def forward(self, x_BTD: Tensor, cos_T1H: Tensor, sin_T1H: Tensor, mask: Mask) -> Tensor:
+        """What each token takes from those before it and itself, ``[B, T, D]``."""
+        q_BTNH = rotate(self.q_norm(self._heads(self.q_proj(x_BTD))), cos_T1H, sin_T1H)
+        k_BTKH = rotate(self.k_norm(self._heads(self.k_proj(x_BTD))), cos_T1H, sin_T1H)
+        v_BTKH = self._heads(self.v_proj(x_BTD))
+        y_BTD: Tensor = self.o_proj(self.attend(q_BTNH, k_BTKH, v_BTKH, mask).flatten(2))
+        return y_BTD
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], -1, self.head_dim)
+
+
+def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | None, how: str, first: int = 0) -> Mask:
+    """What ``attend`` shall hide besides later tokens: made once per batch, used by every block.
+
+    Args:
+        tokens_BT: the batch; its shape and device count.
+        positions_BT: position of each token in its document: a token sees none of another document.
+        window: how many tokens each token sees, itself included.
+        how: ``TrainConfig.attention``; a CPU has a way of its own.
+        first: the tokens from this one on are the queries, all are keys.
+    """
+    length, device = tokens_BT.shape[1], tokens_BT.device
+    starts_BT = None
+    if positions_BT is not None:
+        starts_BT = (torch.arange(length, device=device) - positions_BT).clamp(min=0)
+    if device.type == "cpu":
+        return rows_of(length, starts_BT=starts_BT, window=window, first=first)
+    if starts_BT is None and (window is None or window >= length):
+        return None
+    if how == "flex":
+        return block_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)
+    return pair_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)
+
+
+def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, mask: Mask) -> Tensor:
+    """Softmax attention, ``[B, T, N, H]``, with queries and keys scaled by ``H ** -0.5``.
+
+    The queries are the last T of the tokens whose keys and values are given.
+    """
+    if isinstance(mask, list):
+        return blockwise_attention(q_BTNH, k_BTKH, v_BTKH, mask)
+    grouped = k_BTKH.shape[2] < q_BTNH.shape[2]
+    q, k, v = (x.transpose(1, 2) for x in (q_BTNH, k_BTKH, v_BTKH))
+    if isinstance(mask, BlockMask):
+        y_BNTH: Any = _flex_attention(q, k, v, block_mask=mask, enable_gqa=grouped)
+    else:
+        if mask is None and q.shape[2] < k.shape[2]:
+            mask = causal_lower_right(q.shape[2], k.shape[2])
+        y_BNTH = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
+    y_BTNH: Tensor = y_BNTH.transpose(1, 2)
+    return y_BTNH
+
+
+def pair_mask(
+    length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first: int = 0
+) -> Tensor:
+    """True where a token from ``first`` on sees another, ``[B or 1, 1, T - first, T]``."""
+    token_T = torch.arange(length, device=device)
+    starts = None if starts_BT is None else starts_BT[:, first:].unsqueeze(-1)
+    seen = _sees(token_T[first:].unsqueeze(-1), token_T, starts, window)
+    return seen.expand(1, *seen.shape[-2:]).unsqueeze(1) if starts_BT is None else seen.unsqueeze(1)
+
+
+def block_mask(
+    length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first: int = 0
+) -> BlockMask:
+    """The same for ``flex_attention``."""
+
+    def sees(sequence: Tensor, _head: Tensor, token: Tensor, other: Tensor) -> Tensor:
+        return _sees(first + token, other, None if starts_BT is None else starts_BT[sequence, first + token], window)
+
+    sequences = None if starts_BT is None else len(starts_BT)
+    return create_block_mask(sees, sequences, None, length - first, length, device=device)
+
+
+def _sees(token: Tensor, other: Tensor, start: Tensor | None, window: int | None) -> Tensor:
+    seen = other <= token
+    if window is not None:
+        seen &= other > token - window
+    return seen if start is None else seen & (other >= start)
+
+
+def _flex_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: BlockMask, enable_gqa: bool) -> Any:
+    """Compiled on a GPU, where it is a fused kernel only then."""
+    compute = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
+    return compute(q, k, v, block_mask=block_mask, enable_gqa=enable_gqa)
+
+
+@cache
+def _compiled() -> Any:
+    return torch.compile(flex_attention)

@@ -1,0 +1,52 @@
+"""The options of a run that change how a model computes, not what it is."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+
+from podwright_training.config import TrainConfig
+from podwright_training.model.llama import Block, LlamaForCausalLM
+from podwright_training.model.recomputation import Recomputation
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}  # by config.PRECISIONS
+
+
+def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:
+    """Apply the options to a model, before it is divided among ranks."""
+    model.loss_chunk_tokens = options.loss_chunk_tokens
+    model.z_loss = options.z_loss
+    model.model.attention = options.attention
+    if options.float8:
+        _use_float8(model)
+    for block in model.model.layers:
+        if isinstance(block, Block):
+            if options.activation_checkpointing:
+                block.recomputation = Recomputation(
+                    mode=options.activation_checkpointing_mode, offload=options.offload_activations
+                )
+            if options.compile:
+                block.compile()
+
+
+def float8_problem(device: torch.device) -> str | None:
+    """Why the option float8 cannot be used here."""
+    if find_spec("torchao") is None:
+        return "float8 needs torchao: `pip install torchao`, or leave float8 out"
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
+        return f"float8 needs a GPU that multiplies it, an H100 or newer; device is {device.type}"
+    return None
+
+
+def _use_float8(model: LlamaForCausalLM) -> None:
+    """Replace the matrices of attention and feed-forward; routers and the head stay as they are."""
+    from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found]
+
+    convert_to_float8_training(model.model.layers, module_filter_fn=_is_large)
+
+
+def _is_large(module: nn.Module, _name: str) -> bool:
+    """Float8 kernels want multiples of 16."""
+    return isinstance(module, nn.Linear) and not (module.in_features % 16 or module.out_features % 16)

@@ -1,0 +1,190 @@
+"""The model: one kind of block for every family; parameter names are Hugging Face's.
+
+Papers: Llama (arXiv:2302.13971), Llama 2 (arXiv:2307.09288), Llama 3 (arXiv:2407.21783), Mistral (arXiv:2310.06825),
+Mixtral (arXiv:2401.04088).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from podwright_training.architecture import ModelConfig
+from podwright_training.model.attention import Attention, Mask, make_mask
+from podwright_training.model.experts import MixtureOfExperts
+from podwright_training.model.loss import summed_loss
+from podwright_training.model.recomputation import Recomputation
+from podwright_training.model.rotary import RotaryEmbedding
+
+LOGIT_VARIANCE = 0.1  # of a new model: its loss is ln(vocab_size) + 0.05, whatever its width
+
+
+class LlamaForCausalLM(nn.Module):
+    """Token ids → logits or loss. Build it on the meta device, shard it, ``to_empty``, then ``init_weights``.
+
+    Attributes:
+        loss_chunk_tokens, z_loss: as of ``summed_loss``.
+    """
+
+    loss_chunk_tokens: int | None = None
+    z_loss = 0.0
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.model = LlamaModel(config)
+        if not config.tie_word_embeddings:
+            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(
+        self, tokens_BT: Tensor, *, labels_BT: Tensor | None = None, positions_BT: Tensor | None = None
+    ) -> Tensor:
+        """Logits ``[B, T, V]`` of each next token; with labels, the sum of their losses, a scalar in fp32.
+
+        Args:
+            tokens_BT: token ids.
+            labels_BT: the next token of each, or ``IGNORED``.
+            positions_BT: the position of each token in its document; tokens see none of other documents.
+        """
+        hidden_BTD = self.model(tokens_BT, positions_BT)
+        return F.linear(hidden_BTD, self._head.weight) if labels_BT is None else self.summed_loss(hidden_BTD, labels_BT)
+
+    def summed_loss(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
+        """The sum of the labels' losses, a scalar in fp32, from what the last norm gave."""
+        return summed_loss(
+            hidden_BTD.flatten(0, 1),
+            self._head.weight,
+            labels_BT.flatten(),
+            chunk_tokens=self.loss_chunk_tokens,
+            z_loss=self.z_loss,
+        )
+
+    @torch.no_grad()
+    def init_weights(self, *, seed: int) -> None:
+        """Give every parameter and buffer its initial value.
+
+        A value depends on the seed and the parameter's name, never on how the parameter is sharded.
+        """
+        for name, parameter in self.named_parameters():
+            std = self._initial_std(name)
+            _fill(parameter, std=std, seed=seed + zlib.crc32(name.encode()))
+        self.reset_buffers()
+
+    @torch.no_grad()
+    def reset_buffers(self) -> None:
+        """Compute again what no checkpoint holds: after ``to_empty`` it is garbage."""
+        self.model.rotary_emb.reset()
+        self.weigh_loss(1.0)
+
+    @torch.no_grad()
+    def weigh_loss(self, weight: float) -> None:
+        """Say what the summed loss is multiplied with before its backward pass; the experts' loss is likewise."""
+        for module in self.modules():
+            if isinstance(module, MixtureOfExperts):
+                module.loss_weight.fill_(weight)
+
+    @property
+    def _head(self) -> nn.Linear | nn.Embedding:
+        return self.model.embed_tokens if self.config.tie_word_embeddings else self.lm_head
+
+    def _initial_std(self, name: str) -> float | None:
+        """Standard deviation of a matrix's initial values; ``None`` for a norm's weight, which starts at one."""
+        config = self.config
+        head_std = min(config.initializer_range, math.sqrt(LOGIT_VARIANCE / config.hidden_size))
+        if name.endswith("norm.weight"):
+            return None
+        if name == "lm_head.weight" or (config.tie_word_embeddings and name == "model.embed_tokens.weight"):
+            return head_std
+        if name.endswith(("o_proj.weight", "down_proj.weight", "experts.down_proj")):
+            # the sum of all blocks keeps its size (GPT-2)
+            return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
+        return config.initializer_range
+
+
+class LlamaModel(nn.Module):
+    """Token ids → normalised hidden states.
+
+    Attributes:
+        attention: how a GPU masks, as of ``make_mask``.
+    """
+
+    attention = "sdpa"
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = RotaryEmbedding(config)
+
+    def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
+        """Hidden states ``[B, T, D]``."""
+        x_BTD = self.embed_tokens(tokens_BT)
+        mask = make_mask(tokens_BT, positions_BT=positions_BT, window=self.config.sliding_window, how=self.attention)
+        positions = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) if positions_BT is None else positions_BT
+        cos_T1H, sin_T1H = self.rotary_emb(positions, x_BTD.dtype)
+        for layer in self.layers:
+            x_BTD = layer(x_BTD, cos_T1H, sin_T1H, mask)
+        hidden_BTD: Tensor = self.norm(x_BTD)
+        return hidden_BTD
+
+
+class Block(nn.Module):
+    """Attention, then feed-forward, each added to the residual stream."""
+
+    recomputation: Recomputation | None = None  # in backward, of what was not kept
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.self_attn = Attention(config)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.mlp = MixtureOfExperts(config) if config.num_local_experts else FeedForward(config)
+
+    def forward(self, x_BTD: Tensor, cos_T1H: Tensor, sin_T1H: Tensor, mask: Mask = None) -> Tensor:
+        """The residual stream after this block, ``[B, T, D]``."""
+        if self.recomputation is None:
+            return self._forward(x_BTD, cos_T1H, sin_T1H, mask)
+        return self.recomputation(self._forward, x_BTD, cos_T1H, sin_T1H, mask)
+
+    def _forward(self, x_BTD: Tensor, cos_T1H: Tensor, sin_T1H: Tensor, mask: Mask) -> Tensor:
+        x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_T1H, sin_T1H, mask)
+        y_BTD: Tensor = x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
+        return y_BTD
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (arXiv:2002.05202)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """``[B, T, D]`` → ``[B, T, D]``."""
+        y_BTD: Tensor = self.down_proj(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
+        return y_BTD
+
+
+def _fill(parameter: Tensor, *, std: float | None, seed: int) -> None:
+    """Fill a parameter, one whole parameter in memory at a time; each rank keeps its shard of the same values."""
+    if std is None:
+        parameter.fill_(1.0)
+        return
+    generator = torch.Generator(device=parameter.device).manual_seed(seed)
+    full = torch.empty(parameter.shape, device=parameter.device).normal_(std=std, generator=generator)
+    if isinstance(parameter, DTensor):
+        mesh, placements = parameter.device_mesh, parameter.placements
+        shape, offset = compute_local_shape_and_global_offset(parameter.shape, mesh, placements)
+        full = full[tuple(slice(begin, begin + size) for begin, size in zip(offset, shape, strict=True))]
+        parameter = parameter.to_local()
+    parameter.copy_(full)

@@ -1,0 +1,98 @@
+"""Cross-entropy of a linear head that never holds the logits of all tokens."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from podwright_training.batch import IGNORED
+from podwright_training.config import QUICK_LOSS_CHUNK_TOKENS
+
+
+def summed_loss(
+    hidden_SD: Tensor, head_VD: Tensor, labels_S: Tensor, *, chunk_tokens: int | None = None, z_loss: float = 0.0
+) -> Tensor:
+    """Sum over labels that are not ``IGNORED`` of cross-entropy + ``z_loss`` · logsumexp(logits)², a scalar in fp32.
+
+    Args:
+        hidden_SD: what the head multiplies, ``[S, D]``.
+        head_VD: the head, ``[V, D]``, a whole tensor: FSDP has gathered it, nothing else divides it.
+        labels_S: the next token of each, or ``IGNORED``.
+        chunk_tokens: tokens whose logits are in memory at a time; their gradient is computed in the forward pass. 0:
+            all at once, by operations that DTensor and ``torch.compile`` know. ``None``: as many as are quick.
+        z_loss: weight of PaLM's auxiliary loss (arXiv:2204.02311, section 5).
+    """
+    if chunk_tokens is None:
+        chunk_tokens = QUICK_LOSS_CHUNK_TOKENS["cpu" if hidden_SD.device.type == "cpu" else "accelerator"]
+    if chunk_tokens and torch.is_grad_enabled():
+        loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
+            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss
+        )
+        return loss
+    if chunk_tokens:
+        chunks = zip(torch.split(hidden_SD, chunk_tokens), torch.split(labels_S, chunk_tokens), strict=True)
+        losses = [_softmax(torch.mm(x_CD, head_VD.t()), labels_C, z_loss).loss for x_CD, labels_C in chunks]
+        return torch.stack(losses).sum()
+    logits_SV = F.linear(hidden_SD, head_VD).float()
+    loss = F.cross_entropy(logits_SV, labels_S, ignore_index=IGNORED, reduction="sum")
+    if z_loss:
+        loss = loss + z_loss * (logits_SV.logsumexp(dim=-1).square() * (labels_S != IGNORED)).sum()
+    return loss
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """The gradients of hidden states and head are computed with the logits and kept for backward."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd gives no names
+        ctx: Any, hidden_SD: Tensor, head_VD: Tensor, labels_S: Tensor, chunk_tokens: int, z_loss: float
+    ) -> Tensor:
+        total = torch.zeros((), dtype=torch.float32, device=hidden_SD.device)
+        dhidden_SD = torch.empty_like(hidden_SD)
+        dhead_VD = torch.zeros_like(head_VD, dtype=torch.float32)
+        for begin in range(0, len(hidden_SD), chunk_tokens):
+            chunk = slice(begin, begin + chunk_tokens)
+            x_CD, labels_C = hidden_SD[chunk], labels_S[chunk]
+            result = _softmax(torch.mm(x_CD, head_VD.t()), labels_C, z_loss)
+            dlogits_CV = _gradient(result, labels_C, z_loss).to(head_VD.dtype)
+            dhidden_SD[chunk] = torch.mm(dlogits_CV, head_VD)
+            dhead_VD += torch.mm(dlogits_CV.t(), x_CD)
+            total += result.loss
+        ctx.save_for_backward(dhidden_SD, dhead_VD.to(head_VD.dtype))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        dhidden_SD, dhead_VD = ctx.saved_tensors
+        return dhidden_SD * gradient, dhead_VD * gradient, None, None, None
+
+
+class _Softmax(NamedTuple):
+    loss: Tensor
+    p_CV: Tensor
+    lse_C1: Tensor
+
+
+def _softmax(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> _Softmax:
+    """Summed loss, probabilities and logarithm of their denominator, in fp32.
+
+    That logarithm comes from the largest probability, which is at least 1 / V: as exact as from a pass of its own.
+    """
+    label_logit_C1 = logits_CV.gather(-1, labels_C.clamp(min=0).unsqueeze(-1)).float()
+    largest_C1 = logits_CV.amax(-1, keepdim=True).float()
+    p_CV = torch.softmax(logits_CV, dim=-1, dtype=torch.float32)
+    lse_C1 = largest_C1 - p_CV.amax(-1, keepdim=True).log()
+    loss_C1 = lse_C1 - label_logit_C1 + z_loss * lse_C1.square()
+    return _Softmax((loss_C1 * (labels_C != IGNORED).unsqueeze(-1)).sum(), p_CV, lse_C1)
+
+
+def _gradient(result: _Softmax, labels_C: Tensor, z_loss: float) -> Tensor:
+    """The gradient of the logits, in place of the probabilities."""
+    counts_C1 = (labels_C != IGNORED).unsqueeze(-1).float()
+    dlogits_CV = result.p_CV.mul_(counts_C1 * (1 + 2 * z_loss * result.lse_C1))
+    return dlogits_CV.scatter_add_(-1, labels_C.clamp(min=0).unsqueeze(-1), -counts_C1)

@@ -1,0 +1,47 @@
+"""Less memory for activations: a block keeps a part of them and computes the rest again in backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import save_on_cpu
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+# What takes long to compute and little memory to keep: matrix products, attention, what came over the network.
+KEPT = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._grouped_mm.default,  # noqa: SLF001 - operators have no public names
+    torch.ops.aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,  # noqa: SLF001
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputation:
+    """How a block saves memory.
+
+    Attributes:
+        mode: ``full`` keeps the block's input, ``selective`` also what ``KEPT`` gave.
+        offload: keep what ``full`` keeps in the host's memory.
+    """
+
+    mode: str = "full"
+    offload: bool = False
+
+    def __call__(self, compute: Callable[..., Tensor], *args: Any) -> Tensor:
+        """``compute(*args)``."""
+        options: dict[str, Any] = {"use_reentrant": False}
+        if self.mode == "selective":
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
+        with save_on_cpu(pin_memory=torch.cuda.is_available()) if self.offload else nullcontext():
+            y: Tensor = checkpoint(compute, *args, **options)
+        return y

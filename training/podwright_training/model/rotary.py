@@ -1,0 +1,54 @@
+"""Rotary positions (arXiv:2104.09864)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from podwright_training.architecture import ModelConfig
+
+
+class RotaryEmbedding(nn.Module):
+    """Angles of the rotary positions, computed in fp32 from a buffer that no checkpoint holds."""
+
+    inv_freq: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_buffer("inv_freq", rotary_frequencies(config), persistent=False)
+
+    def reset(self) -> None:
+        """Compute the buffer again: after ``to_empty`` it holds garbage."""
+        self.inv_freq.copy_(rotary_frequencies(self.config, device=self.inv_freq.device))
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of positions ``[T]`` or ``[B, T]``, each ``[…, T, 1, H]``, for ``rotate``."""
+        angles = positions.unsqueeze(-1) * self.inv_freq
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        return torch.cat((cos, cos), dim=-1).unsqueeze(-2), torch.cat((-sin, sin), dim=-1).unsqueeze(-2)
+
+
+def rotate(x_BTNH: Tensor, cos_T1H: Tensor, sin_T1H: Tensor) -> Tensor:
+    """Turn each pair of dimensions ``i`` and ``i + H / 2`` by its angle: the pairing of Hugging Face's Llama."""
+    first, second = x_BTNH.chunk(2, dim=-1)
+    return torch.addcmul(x_BTNH * cos_T1H, torch.cat((second, first), dim=-1), sin_T1H)
+
+
+def rotary_frequencies(config: ModelConfig, device: torch.device | None = None) -> Tensor:
+    """Radians per position of each pair of dimensions, fp32 ``[H / 2]``.
+
+    With ``rope_scaling``, waves longer than the original context divided by ``low_freq_factor`` are stretched by
+    ``factor``, those shorter than it divided by ``high_freq_factor`` stay, those between are interpolated.
+    """
+    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
+    frequencies = 1.0 / config.rope_theta**exponents
+    scaling = config.rope_scaling
+    if scaling is None:
+        return frequencies
+    waves_in_context = scaling.original_max_position_embeddings * frequencies / (2 * math.pi)
+    span = scaling.high_freq_factor - scaling.low_freq_factor
+    kept = ((waves_in_context - scaling.low_freq_factor) / span).clamp(0, 1)
+    return frequencies * (kept + (1 - kept) / scaling.factor)

@@ -1,0 +1,32 @@
+"""The gradient noise scale: the batch beyond which more data per step hardly helps (arXiv:1812.06162, appendix A.1)."""
+
+from __future__ import annotations
+
+import math
+
+SMOOTHING = 0.9  # of each estimate, which is far noisier than their ratio may be
+
+
+class NoiseScale:
+    """Estimates it from squared norms of the gradient of a small and a large batch, averaged over the estimates."""
+
+    def __init__(self) -> None:
+        self._signal = 0.0
+        self._noise = 0.0
+
+    def update(self, *, small: float, large: float, small_tokens: int, large_tokens: int) -> float | None:
+        """The noise scale in tokens; ``None`` while the estimates do not tell signal from noise, and for no numbers.
+
+        Args:
+            small: Squared norm of the gradient per token of ``small_tokens``.
+            large: That of ``large_tokens``, which include them.
+            small_tokens: Fewer than ``large_tokens``.
+            large_tokens: Tokens of the whole batch.
+        """
+        if not math.isfinite(small + large):
+            return None
+        signal = (large_tokens * large - small_tokens * small) / (large_tokens - small_tokens)
+        noise = (small - large) / (1 / small_tokens - 1 / large_tokens)
+        self._signal = SMOOTHING * self._signal + (1 - SMOOTHING) * signal
+        self._noise = SMOOTHING * self._noise + (1 - SMOOTHING) * noise
+        return self._noise / self._signal if self._signal > 0 and self._noise > 0 else None

@@ -1,0 +1,90 @@
+"""Divide a stage among the ranks that compute it: the order of it all, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import Shard
+
+from podwright_training.config import TrainConfig
+from podwright_training.layout import stages_per_rank
+from podwright_training.model import DTYPES, Block, LlamaForCausalLM, MixtureOfExperts, configure
+from podwright_training.parallel import expert, tensor
+from podwright_training.parallel.meshes import Meshes, sharding
+from podwright_training.parallel.sequence import ContextParallelAttention, SequenceShare
+from podwright_training.parallel.stage import Stage
+
+
+def stages_of(options: TrainConfig, meshes: Meshes) -> list[Stage]:
+    """This rank's stages, divided, on the meta device: nothing is allocated, nothing is sent."""
+    pipeline, share = meshes.ranks["pipeline"], SequenceShare(meshes.ranks)
+    count = pipeline.size() * stages_per_rank(options)
+    stages = []
+    for number in range(pipeline.get_local_rank(), count, pipeline.size()):
+        with torch.device("meta"):
+            model = LlamaForCausalLM(options.model)
+        stages.append(Stage(model, number=number, count=count, share=share))
+        divide(stages[-1], options, meshes)
+    return stages
+
+
+def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
+    """Apply every kind of parallelism to a stage on the meta device; the pipeline has already chosen its blocks.
+
+    1. What the options say of each block by itself: float8 replaces its matrices, so it comes before they are divided;
+       recomputation and compilation are only marked here, and cover what follows: tokens, keys and values that come
+       from other ranks are gathered again in backward.
+    2. Expert and tensor parallelism decide what a rank's matrices are: all that follows works on these.
+    3. Context parallelism, around the heads that tensor parallelism left to the rank.
+    4. FSDP last: it shards what is left on each rank and must see the final parameters. Blocks before the rest, so that
+       one block is gathered at a time; embedding, last norm and head are gathered together around them. Routers and
+       experts of a mixture before their block: tensor parallelism leaves them whole, so more ranks share them.
+    """
+    configure(stage.model, options)
+    blocks = [block for block in stage.model.model.layers if isinstance(block, Block)]
+    for block in blocks:
+        if meshes.experts["expert"].size() > 1 and isinstance(block.mlp, MixtureOfExperts):
+            expert.divide_experts(block.mlp.experts, meshes.experts["expert"])
+        if meshes.matrices["tensor"].size() > 1:
+            tensor.divide_block(block, meshes.matrices["tensor"])
+        if meshes.ranks["context"].size() > 1:
+            block.self_attn.attend = ContextParallelAttention(block.self_attn.attend, meshes.ranks["context"])
+    _shard(stage, blocks, options, meshes)
+
+
+def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Meshes) -> None:
+    precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.compute_precision], reduce_dtype=torch.float32)
+    policies: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload(options, meshes)}
+    reshard = options.pipeline_parallel == 1  # a pipeline soon computes its next piece with the same weights
+    within = policies | {"reshard_after_forward": reshard}
+    for block in blocks:
+        if isinstance(block.mlp, MixtureOfExperts):
+            mesh = sharding(meshes.experts)
+            fully_shard(block.mlp.experts, mesh=mesh, shard_placement_fn=_rows_of(mesh["shard"].size()), **within)
+            fully_shard(block.mlp, mesh=sharding(meshes.whole), **within)
+        fully_shard(block, mesh=sharding(meshes.matrices), **within)
+    fully_shard(stage, mesh=sharding(meshes.whole), reshard_after_forward=False, **policies)
+    for module in stage.modules():
+        if isinstance(module, FSDPModule):
+            _sum_gradients(module)
+
+
+def _rows_of(ranks: int) -> Callable[[nn.Parameter], Shard]:
+    """Shard experts within each matrix where that is even: of ranks there may be more than experts."""
+    return lambda parameter: Shard(0 if parameter.shape[1] % ranks else 1)
+
+
+def _offload(options: TrainConfig, meshes: Meshes) -> OffloadPolicy:
+    if not options.cpu_offload:
+        return OffloadPolicy()
+    return CPUOffloadPolicy(pin_memory=meshes.ranks.device_type != "cpu")
+
+
+def _sum_gradients(module: FSDPModule) -> None:
+    """Ranks judge different tokens, and the gradient is of the sum of their shares, on meshes of any size."""
+    module.set_gradient_divide_factor(1.0)
+    module.set_force_sum_reduction_for_comms(True)

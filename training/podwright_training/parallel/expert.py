@@ -1,0 +1,52 @@
+"""Expert parallelism: ranks hold different experts of a block and exchange the tokens that are sent to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+
+def divide_experts(experts: nn.Module, expert: DeviceMesh) -> None:
+    """Keep each rank's own experts, and bring to them the rows of all ranks.
+
+    Args:
+        experts: stacked matrices ``[E, …]``; called with rows that lie together by expert, and counts of each expert.
+        expert: the ranks that share them; their number divides E.
+    """
+    for name, parameter in list(experts.named_parameters(recurse=False)):
+        experts.register_parameter(name, nn.Parameter(distribute_tensor(parameter, expert, [Shard(0)])))
+    exchange = _Exchange(expert)
+    experts.register_forward_pre_hook(exchange.dispatch)
+    experts.register_forward_hook(exchange.combine)
+
+
+class _Exchange:
+    """Sends rows to the ranks of their experts and what these make of them back. E experts, R ranks, L = E / R."""
+
+    def __init__(self, expert: DeviceMesh) -> None:
+        self._group = expert.get_group()
+        self._size = expert.size()
+
+    def dispatch(self, _: nn.Module, arguments: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Rows ``[P, D]`` and counts ``[E]`` of this rank → rows of all ranks and counts ``[L]`` for its experts."""
+        x_PD, counts_E = arguments
+        arriving_E = torch.empty_like(counts_E)
+        dist.all_to_all_single(arriving_E, counts_E, group=self._group)
+        arriving_RL = arriving_E.view(self._size, -1)
+        self._sent = counts_E.view(self._size, -1).sum(dim=1).tolist()
+        self._arrived = arriving_RL.sum(dim=1).tolist()
+        rows = all_to_all_single_autograd(x_PD, self._arrived, self._sent, self._group)
+        expert_of_row = torch.arange(arriving_RL.shape[1], device=x_PD.device).repeat(self._size)
+        self._order = expert_of_row.repeat_interleave(arriving_E).argsort(stable=True)
+        return rows[self._order], arriving_RL.sum(dim=0)
+
+    def combine(self, _: nn.Module, _arguments: Any, y: Tensor) -> Tensor:
+        """What the experts made of the rows, at the ranks and in the order the rows came from."""
+        rows = torch.empty_like(y).index_copy(0, self._order, y)
+        return all_to_all_single_autograd(rows, self._sent, self._arrived, self._group)

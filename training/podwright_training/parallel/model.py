@@ -1,0 +1,146 @@
+"""A model divided among the ranks of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from podwright_training import cpu
+from podwright_training.batch import Batch
+from podwright_training.config import TrainConfig
+from podwright_training.layout import Layout
+from podwright_training.model import DTYPES
+from podwright_training.parallel import gradients
+from podwright_training.parallel.divide import stages_of
+from podwright_training.parallel.meshes import Meshes
+from podwright_training.parallel.pipeline import Pipeline
+from podwright_training.parallel.stage import Stage
+from podwright_training.ranks import Ranks
+
+
+class ParallelModel:
+    """A model divided among the ranks of a job; the only one who knows how.
+
+    Each rank judges its own tokens, which no other rank does: its share of a loss is the sum over these, and the shares
+    of all ranks of the job add up, in every layout.
+
+    Attributes:
+        parts: this rank's modules, names of parameters as in the whole model.
+        data_rank: which share of a global batch this rank reads, of ``data_size`` shares.
+        data_size: in how many shares a global batch is read; ranks that share one sequence read the same share.
+    """
+
+    def __init__(self, options: TrainConfig, ranks: Ranks, device: torch.device) -> None:
+        self.device = device
+        if device.type == "cpu":
+            cpu.tune()
+        layout = Layout.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+        self.data_rank, self.data_size = layout.data_rank(ranks.rank), layout.data_size
+        meshes = Meshes.of(layout, device.type)
+        self._stages = stages_of(options, meshes)
+        for stage in self._stages:
+            _allocate(stage, options, device)
+        self._pipeline = _pipeline(options, self._stages, meshes)
+        self._pieces = options.pipeline_micro_batches or options.train_batch_size
+        self.parts = [stage.model for stage in self._stages]
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """This rank's parameters by their names in the whole model."""
+        for part in self.parts:
+            yield from part.named_parameters()
+
+    def forward_backward(self, micro_batches: Sequence[Batch], *, tokens: int, loss_scale: float = 1.0) -> Tensor:
+        """Accumulate the gradient of the loss per token of a global batch; ranks synchronise with the last micro-batch.
+
+        Args:
+            micro_batches: This rank's share of the global batch.
+            tokens: Labels that count in the global batch, of all ranks.
+            loss_scale: What the gradient is multiplied with, until ``unscale_gradient``.
+
+        Returns:
+            This rank's share of the loss, a scalar in fp32: the shares of all ranks add up to the loss (``total``).
+        """
+        batches = [batch.to(self.device) for batch in micro_batches]
+        divisor = tokens / loss_scale
+        for part in self.parts:
+            part.weigh_loss(1 / divisor)
+        if self._pipeline:
+            pieces = self._pieces * len(batches)
+            return self._pipeline.forward_backward(_joined(batches), pieces=pieces, divisor=divisor) / loss_scale
+        loss = torch.zeros((), device=self.device)
+        for number, batch in enumerate(batches, start=1):
+            self._synchronise(last=number == len(batches))
+            share = self._summed_loss(batch) / divisor
+            torch.autograd.backward(share)
+            loss += share.detach()
+        return loss / loss_scale
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Summed loss of this rank's own tokens, a scalar in fp32; ``finish_evaluation`` follows the last batch."""
+        batch = batch.to(self.device)
+        return self._pipeline.evaluate(batch) if self._pipeline else self._summed_loss(batch)
+
+    def finish_evaluation(self) -> None:
+        """Give up what a forward without a backward leaves gathered.
+
+        Until then the parameters are not those the optimizer knows.
+        """
+        for stage in self._stages:
+            for module in stage.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+
+    def unscale_gradient(self, loss_scale: float) -> None:
+        """Divide the gradient by what the losses were multiplied with."""
+        if loss_scale != 1:
+            gradients.multiply((parameter for _, parameter in self.named_parameters()), 1 / loss_scale)
+
+    def clip_grad_norm(self, max_norm: float) -> Tensor:
+        """Scale the gradient down to a global norm of ``max_norm`` if it is larger; the norm before that."""
+        return gradients.clip_grad_norm((parameter for _, parameter in self.named_parameters()), max_norm)
+
+    def total(self, value: Tensor) -> Tensor:
+        """The sum of all ranks' shares, on all ranks, without changing ``value``."""
+        total = value.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    def _summed_loss(self, batch: Batch) -> Tensor:
+        (stage,) = self._stages
+        loss: Tensor = stage(batch.tokens_BT, batch.labels_BT, batch.positions_BT)
+        return loss
+
+    def _synchronise(self, *, last: bool) -> None:
+        for stage in self._stages:
+            if isinstance(stage, FSDPModule):
+                stage.set_requires_gradient_sync(last)
+
+
+def _pipeline(options: TrainConfig, stages: list[Stage], meshes: Meshes) -> Pipeline | None:
+    if options.pipeline_parallel == 1:
+        return None
+    dtype = DTYPES[options.compute_precision]
+    return Pipeline(stages, schedule=options.pipeline_schedule, ranks=meshes.ranks, dtype=dtype)
+
+
+def _allocate(stage: Stage, options: TrainConfig, device: torch.device) -> None:
+    """Weights where FSDP wants them, buffers where they are used."""
+    stage.to_empty(device=torch.device("cpu") if options.cpu_offload else device)
+    for module in stage.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            setattr(module, name, buffer.to(device))
+    stage.model.init_weights(seed=options.seed)
+
+
+def _joined(batches: Sequence[Batch]) -> Batch:
+    positions = [batch.positions_BT for batch in batches if batch.positions_BT is not None]
+    return Batch(
+        torch.cat([batch.tokens_BT for batch in batches]),
+        torch.cat([batch.labels_BT for batch in batches]),
+        torch.cat(positions) if positions else None,
+    )

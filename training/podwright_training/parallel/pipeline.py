@@ -1,0 +1,102 @@
+"""Pipeline parallelism: stages hand activations on, in the order of a schedule of ``torch.distributed.pipelining``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+
+from podwright_training.batch import Batch
+from podwright_training.parallel.stage import Stage
+
+SCHEDULES = {
+    "1f1b": Schedule1F1B,
+    "interleaved_1f1b": ScheduleInterleaved1F1B,  # arXiv:2104.04473
+    "zero_bubble": ScheduleInterleavedZeroBubble,  # arXiv:2401.10241
+}
+
+
+class Pipeline:
+    """This rank's stages and what it exchanges with the ranks before and after it."""
+
+    def __init__(self, stages: Sequence[Stage], *, schedule: str, ranks: DeviceMesh, dtype: torch.dtype) -> None:
+        self._stages = stages
+        self._schedule = SCHEDULES[schedule]
+        self._group = ranks.get_group("pipeline")
+        self._rank, self._size = ranks.get_local_rank("pipeline"), ranks["pipeline"].size()
+        self._own_part = ranks["context"].size() * ranks["tensor"].size()
+        self._dtype = dtype
+
+    def forward_backward(self, batch: Batch, *, pieces: int, divisor: float) -> Tensor:
+        """Accumulate the gradient of a batch cut into pieces; this rank's share of the summed loss over ``divisor``."""
+        shares: list[Tensor] = []
+
+        def share(summed_loss: Tensor, _: Tensor) -> Tensor:
+            return summed_loss / divisor
+
+        schedule = self._make_schedule(batch, pieces, share)
+        schedule.step(
+            *([batch.tokens_BT] if self._rank == 0 else []),
+            target=batch.labels_BT,
+            losses=shares,
+            return_outputs=False,
+            **_labels_and_positions(batch),
+        )
+        return torch.stack(shares).sum().detach() if shares else torch.zeros((), device=batch.tokens_BT.device)
+
+    def evaluate(self, batch: Batch) -> Tensor:
+        """Summed loss of this rank's own tokens: of the last stage, zero elsewhere."""
+        count = self._size * len(self._stages)
+        for number in range(self._rank, count, self._size):
+            stage = self._stages[number // self._size]
+            x = batch.tokens_BT if stage.is_first else self._receive(batch, from_stage=number - 1)
+            x = cast("Tensor", stage(x, **_labels_and_positions(batch)))
+            if stage.is_last:
+                return x
+            dist.send(x, group=self._group, group_dst=(number + 1) % self._size)
+        return torch.zeros((), device=batch.tokens_BT.device)
+
+    def _receive(self, batch: Batch, *, from_stage: int) -> Tensor:
+        x = torch.empty(self._shape(*batch.tokens_BT.shape), dtype=self._dtype, device=batch.tokens_BT.device)
+        dist.recv(x, group=self._group, group_src=from_stage % self._size)
+        return x
+
+    def _make_schedule(self, batch: Batch, pieces: int, loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
+        """The library's schedule; shapes are told, so that it runs nothing to find them."""
+        sequences, length = batch.tokens_BT.shape[0] // pieces, batch.tokens_BT.shape[1]
+        tokens = torch.empty(sequences, length, dtype=torch.int64, device="meta")
+        hidden = torch.empty(self._shape(sequences, length), dtype=self._dtype, device="meta", requires_grad=True)
+        stages = [
+            PipelineStage(
+                stage,
+                self._rank + number * self._size,
+                self._size * len(self._stages),
+                batch.tokens_BT.device,
+                input_args=tokens if stage.is_first else hidden,
+                output_args=torch.empty((), device="meta", requires_grad=True) if stage.is_last else hidden,
+                group=self._group,
+            )
+            for number, stage in enumerate(self._stages)
+        ]
+        return self._schedule(
+            stages[0] if self._schedule is Schedule1F1B else stages, pieces, loss_fn=loss, scale_grads=False
+        )
+
+    def _shape(self, sequences: int, length: int) -> tuple[int, int, int]:
+        """Of the residual stream of a rank's own tokens."""
+        return sequences, length // self._own_part, self._stages[0].model.config.hidden_size
+
+
+def _labels_and_positions(batch: Batch) -> dict[str, Tensor]:
+    positions = {} if batch.positions_BT is None else {"positions_BS": batch.positions_BT}
+    return {"labels_BS": batch.labels_BT, **positions}

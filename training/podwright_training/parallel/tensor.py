@@ -1,0 +1,69 @@
+"""Tensor parallelism with sequence parallelism: ranks share each matrix of a block and, between matrices, the tokens.
+
+Megatron's division (arXiv:1909.08053, arXiv:2205.05198) in DTensor's words: the first matrices by output (heads, hidden
+units), the last by input. Tokens are gathered before the first and summed and scattered after the last, so norms and
+residuals see a rank's own tokens alone. Embedding and head are not divided: each rank applies them to its own tokens,
+which divides their work as well, needs no vocabulary that is divisible, and leaves the loss to the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from podwright_training.model import Block, FeedForward
+
+TOKENS = Shard(1)  # of ``[B, T, D]``
+HEADS = Shard(2)  # of ``[B, T, N, H]``
+
+
+def divide_block(block: Block, tensor: DeviceMesh) -> None:
+    """Divide a block's matrices; a mixture of experts is not divided but sees its rank's own tokens."""
+    plan: dict[str, ParallelStyle] = {
+        "input_layernorm": _OwnNorm(TOKENS),
+        "self_attn": _GatherTokens(),
+        "self_attn.q_proj": ColwiseParallel(),
+        "self_attn.k_proj": ColwiseParallel(),
+        "self_attn.v_proj": ColwiseParallel(),
+        "self_attn.o_proj": RowwiseParallel(output_layouts=TOKENS),
+        "post_attention_layernorm": _OwnNorm(TOKENS),
+    }
+    if isinstance(block.mlp, FeedForward):
+        plan |= {
+            "mlp": _GatherTokens(),
+            "mlp.gate_proj": ColwiseParallel(),
+            "mlp.up_proj": ColwiseParallel(),
+            "mlp.down_proj": RowwiseParallel(output_layouts=TOKENS),
+        }
+    if isinstance(block.self_attn.q_norm, nn.RMSNorm):
+        plan |= {"self_attn.q_norm": _OwnNorm(HEADS), "self_attn.k_norm": _OwnNorm(HEADS)}
+    parallelize_module(block, tensor, plan)
+
+
+class _OwnNorm(SequenceParallel):
+    """A norm whose weight every rank has, applied to a rank's own tokens or heads; the weight's gradient is summed."""
+
+    def __init__(self, divided: Shard) -> None:
+        super().__init__(sequence_dim=divided.dim, use_local_output=True)
+
+
+class _GatherTokens(ParallelStyle):
+    """The first argument of a module holds a rank's own tokens: give the module those of all ranks."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            own = DTensor.from_local(arguments[0], device_mesh, [TOKENS], run_check=False)
+            return (own.redistribute(placements=[Replicate()]), *arguments[1:])
+
+        module.register_forward_pre_hook(gather)
+        return module

@@ -1,0 +1,28 @@
+"""Processes of a job."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all of a job, as torchrun's environment variables say; alone without them."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+    @property
+    def nodes(self) -> int:
+        """Hosts of the job, which all have the same number of ranks."""
+        return self.world_size // self.local_world_size
+
+    @classmethod
+    def from_environment(cls) -> Ranks:
+        """Read ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``."""
+        if "RANK" not in os.environ:
+            return cls()
+        return cls(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))
