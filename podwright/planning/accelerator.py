@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import csv
 import difflib
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
+
+_MAKER = re.compile(r"nvidia|tesla|amd|instinct|geforce|google|aws|intel|cloud|sxm\d?|hbm\d?e?|tensor core|gpu")
 
 
 class UnknownAcceleratorError(ValueError):
@@ -41,6 +44,7 @@ class Accelerator:
     latency_us: float
     watts: float
     host_gb_s: float
+    dies: int = 1  # that a program can see as accelerators of their own
 
     @classmethod
     def of(cls, name: str) -> Accelerator:
@@ -65,20 +69,18 @@ class Accelerator:
         return tflops * 1e12
 
     def core(self) -> Accelerator:
-        """One of the two cores of a Trainium chip, each half of it."""
-        halves = (
-            "memory_gb",
-            "peak_bf16_tflops",
-            "peak_fp8_tflops",
-            "peak_fp4_tflops",
-            "memory_tb_s",
-            "link_gb_s",
-            "nic_gb_s",
-            "watts",
-            "host_gb_s",
+        """One of the cores or dies that a program sees as an accelerator of its own: two in a Trainium chip."""
+        shared = (
+            *("memory_gb", "peak_bf16_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s"),
+            *("link_gb_s", "nic_gb_s", "watts", "host_gb_s"),
         )
-        half = {name: getattr(self, name) / 2 for name in halves}
-        return replace(self, link_domain=2 * self.link_domain, multiprocessors=1, **half)
+        return replace(
+            self,
+            link_domain=self.dies * self.link_domain,
+            multiprocessors=max(1, self.multiprocessors // self.dies),
+            dies=1,
+            **{name: getattr(self, name) / self.dies for name in shared},
+        )
 
     def with_network(self, *, node_gb_s: float, gpus_per_node: int) -> Accelerator:
         """The same accelerator in machines of ``gpus_per_node`` whose network carries ``node_gb_s`` one way."""
@@ -91,7 +93,9 @@ def accelerator_names() -> tuple[str, ...]:
 
 
 def _key(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+    """Letters and digits, without maker and packaging: ``NVIDIA A100-SXM4-80GB`` is ``a10080gb``."""
+    text = _MAKER.sub("", name.lower())
+    return "".join(letter for letter in text if letter.isalnum())
 
 
 @lru_cache(maxsize=1)
@@ -107,6 +111,7 @@ def _catalog() -> dict[str, Accelerator]:
             generation=row["generation"],
             multiprocessors=int(numbers.pop("multiprocessors")),
             link_domain=int(numbers.pop("link_domain")),
+            dies=int(numbers.pop("dies")),
             **numbers,
         )
         for name in [row["name"], *row["aliases"].split(";")]:

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import csv
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
-from podwright.planning.accelerator import Accelerator, UnknownAcceleratorError
 from podwright.planning.calibration import Calibration
 from podwright.planning.flops import convention
-from podwright.planning.layout import RECOMPUTES, Layout, LayoutError, Precision, Recompute, Training, check
-from podwright.planning.memory import Memory, largest_micro_batch, least_recomputation, memory
-from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.software import SHARDINGS, Sharding, Software
+from podwright.planning.memory import Memory, memory
+from podwright.planning.row import NOT_UNDERSTOOD, Case, understand
 from podwright.planning.throughput import Speed, speed
 
 COLUMNS = (
@@ -28,35 +22,6 @@ COLUMNS = (
     "pred_high_tok_s_gpu",
     "note",
 )
-_NODE_NETWORK = re.compile(r"(\d+)\s*x\s*(\d+)\s*Gb\b|(\d+)\s*Gbps node")
-_PLAIN = ("mpt", "bloom", "gpt", "opt", "mt-nlg", "pythia", "neox", "bert", "turing", "falcon", "nemotron")
-_DATA_PARALLEL = ("FSDP", "SHARD", "DDP", "ZERO")  # sharding of runs that have no other parallelism unless they say so
-_ONE_LEVEL = (
-    "litgpt",
-    "composer",
-    "flash-attn",
-    "fsdp",
-)  # frameworks without tensor and pipeline parallelism in these tables
-
-
-LARGEST = 1e16  # of any figure in a table: parameters, tokens
-USUAL_STEP_TOKENS = 524_288  # of small models' pretraining, where a table says nothing
-
-
-class RowError(ValueError):
-    """The row cannot be modelled; the message is the reason."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A row, understood: what it says and what had to be assumed."""
-
-    model: Model
-    layout: Layout
-    accelerator: Accelerator
-    software: Software
-    per_gpu: int  # ranks of the layout in one accelerator of the table: 2 NeuronCores in a chip
-    assumed: tuple[str, ...]
 
 
 def predict_file(source: Path, target: Path) -> int:
@@ -80,7 +45,7 @@ def predict(row: Mapping[str, str], *, constants: Calibration | None = None) -> 
     row = {name: text.strip() for name, text in row.items() if isinstance(text, str)}  # short lines have no last cells
     try:
         case = understand(row)
-    except (RowError, UnknownModelError, UnknownAcceleratorError, LayoutError) as error:
+    except NOT_UNDERSTOOD as error:
         return {**empty, "note": " / ".join(str(error).split("\n"))}
     needed = memory(case.model, case.layout, case.accelerator, case.software, constants=constants)
     took = speed(case.model, case.layout, case.accelerator, case.software, constants=constants)
@@ -97,7 +62,7 @@ def _columns(row: Mapping[str, str], case: Case, needed: Memory, took: Speed) ->
     notes = [f"bound by {took.bound_by}", f"MFU counts {used.name}", *case.assumed]
     return {
         "pred_tok_s_gpu": f"{rate:.5g}",
-        "pred_step_s": f"{took.step_s:.5g}" if _number(row, "gbs_seqs") else "",
+        "pred_step_s": f"{took.step_s:.5g}" if row.get("gbs_seqs") else "",
         "pred_mfu_pct": f"{100 * rate * flops / peak:.4g}",
         "pred_peak_mem_gb": f"{needed.peak_gb * case.per_gpu:.4g}",
         "pred_fits": "yes" if needed.fits else "no",
@@ -105,286 +70,3 @@ def _columns(row: Mapping[str, str], case: Case, needed: Memory, took: Speed) ->
         "pred_high_tok_s_gpu": f"{took.high * case.per_gpu:.5g}",
         "note": "; ".join(notes),
     }
-
-
-def understand(row: Mapping[str, str]) -> Case:
-    """Model, layout, accelerator and software of a row.
-
-    Raises:
-        RowError: a figure that decides the result is missing; also ``UnknownModelError``,
-        ``UnknownAcceleratorError``, ``LayoutError``.
-    """
-    assumed: list[str] = []
-    sequence = _required(row, "seq_len", "sequence length")
-    gpus = _required(row, "gpus", "number of accelerators")
-    model = _model(row, sequence, assumed)
-    software = _software(row, assumed)
-    accelerator, per_gpu = _accelerator(row)
-    layout = _layout(row, gpus=gpus * per_gpu, sequence=sequence, software=software)
-    check(replace(layout, micro_batch=1, virtual_stages=1), model)
-    layout = _filled(row, layout, model, accelerator, software, assumed)
-    check(layout, model)
-    return Case(
-        model=model, layout=layout, accelerator=accelerator, software=software, per_gpu=per_gpu, assumed=tuple(assumed)
-    )
-
-
-# ---- model ---------------------------------------------------------------------------------------------
-
-
-def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
-    given = {
-        name: value
-        for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
-        if (value := _integer(row, name))
-    }
-    try:
-        model = Model.of(row.get("model", "").split(" (")[0])
-    except UnknownModelError:
-        return _from_dimensions(row, given, sequence, assumed)
-    if "w/o MTP" in row.get("notes", ""):
-        model = replace(model, extra_predictions=0)
-    changed = {name: value for name, value in given.items() if getattr(model, name) != value and not model.experts}
-    if "heads" in changed or "hidden" in changed:
-        changed["head_dim"] = changed.get("hidden", model.hidden) // changed.get("heads", model.heads)
-    return replace(model, **cast("dict[str, Any]", changed)) if changed else model
-
-
-def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: int, assumed: list[str]) -> Model:
-    name = row.get("model", "") or "model"
-    if row.get("kind") == "moe":
-        raise RowError(f"{name}: experts' number and width are neither in the row nor known for this model")
-    if "hidden" not in given:
-        raise RowError(f"{name}: hidden width not given and the model is not in the catalog")
-    if "vocab" not in given:
-        given["vocab"] = 32_000 if "llama" in name.lower() else 51_200
-        assumed.append(f"vocabulary of {given['vocab']} assumed")
-    hidden = given["hidden"]
-    plain = any(word in name.lower() for word in _PLAIN) if "ffn" not in given else given["ffn"] == 4 * hidden
-    if "ffn" not in given:
-        given["ffn"] = 4 * hidden if plain else -(-(8 * hidden // 3) // 256) * 256
-        assumed.append(f"FFN width {given['ffn']} assumed")
-    if "layers" not in given:
-        given["layers"] = _layers(row, given, plain=plain)
-        assumed.append(f"{given['layers']} layers follow from the number of parameters")
-    if "heads" not in given:
-        given["heads"] = _usual_heads(hidden, _integer(row, "tp") or 1)
-        assumed.append(f"{given['heads']} heads assumed")
-    return Model(
-        name=name,
-        head_dim=hidden // given["heads"],
-        gated=not plain,
-        tied=plain,
-        bias="all" if plain else "none",
-        norm_vectors=2 if plain else 1,
-        learned_positions=sequence if name.lower().startswith(("mpt", "gpt")) else 0,
-        **cast("dict[str, Any]", {"kv_heads": given["heads"], **given}),
-    )
-
-
-def _layers(row: Mapping[str, str], given: Mapping[str, int], *, plain: bool) -> int:
-    total = _number(row, "params_total")
-    if not total:
-        raise RowError(f"{row.get('model')}: neither layers nor parameters given")
-    block = 4 * given["hidden"] ** 2 + (2 if plain else 3) * given["hidden"] * given["ffn"]
-    stages = _integer(row, "pp") or 1
-    return max(1, round((total - given["vocab"] * given["hidden"]) / block / stages)) * stages
-
-
-def _usual_heads(hidden: int, tensor: int) -> int:
-    """Heads of 96 to 256 elements, as near to 128 as the tensor cores and the tensor-parallel degree allow."""
-    widths = [width for width in range(96, 257, 4) if hidden % width == 0 and hidden // width % tensor == 0]
-    return hidden // min(widths, key=lambda width: (width % 16 > 0, abs(width - 128)), default=max(1, hidden // tensor))
-
-
-# ---- software, accelerator --------------------------------------------------------------------------------
-
-
-def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
-    framework, notes = row.get("framework", ""), row.get("notes", "")
-    if not framework.strip():
-        raise RowError("framework not given")
-    container = re.match(r"\d\d\.\d\d", notes)
-    found = Software.of(container[0] if container else f"{framework} {row.get('task', '')}") or Software.of(framework)
-    if found is None:
-        assumed.append(f"unknown framework {framework!r} treated as PyTorch FSDP")
-        found = Software.named("torch-fsdp")
-    if found.name == "torch-fsdp" and "compile" in f"{framework} {notes}".lower():
-        return Software.named("torch-compile")
-    return found
-
-
-def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
-    accelerator = Accelerator.of(row.get("accel", ""))
-    match = _NODE_NETWORK.search(row.get("notes", ""))
-    if match and accelerator.link_domain <= 8:  # noqa: PLR2004 - a machine, no rack
-        gigabits = int(match[3]) if match[3] else int(match[1]) * int(match[2])
-        accelerator = accelerator.with_network(node_gb_s=gigabits / 8, gpus_per_node=8)
-    if "NeuronCores" in row.get("notes", ""):
-        return accelerator.core(), 2
-    return accelerator, 1
-
-
-# ---- layout ------------------------------------------------------------------------------------------------
-
-
-def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Software) -> Layout:
-    framework = row.get("framework", "").lower()
-    missing = [name for name in ("tp", "pp") if not _integer(row, name)]
-    sharded = any(word in row.get("sharding", "").upper() for word in _DATA_PARALLEL)
-    if missing and gpus > 1 and not sharded and not any(word in framework for word in _ONE_LEVEL):
-        raise RowError(f"layout not given ({' and '.join(missing)} empty)")
-    task = row.get("task", "")
-    training: Training = "qlora" if "nf4" in row.get("precision", "") else "lora" if "lora" in task else "full"
-    sharding, shards = _sharding(row, software, training=training, gpus=gpus)
-    return Layout(
-        gpus=gpus,
-        micro_batch=_micro_batch(row),
-        sequence=sequence,
-        tensor=_integer(row, "tp") or 1,
-        pipeline=_integer(row, "pp") or 1,
-        virtual_stages=_integer(row, "vp") or 0,
-        context=_integer(row, "cp") or 1,
-        expert=_integer(row, "ep") or 1,
-        sharding=sharding,
-        shards=shards,
-        precision=_precision(row),
-        training=training,
-    )
-
-
-def _sharding(row: Mapping[str, str], software: Software, *, training: Training, gpus: int) -> tuple[Sharding, int]:
-    """What is sharded, and over how many ranks where it is not all of them."""
-    words = row.get("sharding", "").upper()
-    stage = _integer(row, "zero_stage")
-    if stage is not None:
-        return SHARDINGS[min(3, stage)], 0
-    if "HYBRID" in words or "HSDP" in words:
-        return "full", min(8, gpus)
-    named: tuple[tuple[str, Sharding], ...] = (
-        ("FSDP", "full"),
-        ("FULL_SHARD", "full"),
-        ("ZERO-3", "full"),
-        ("ZERO-2", "gradients"),
-        ("ZERO-1", "optimizer"),
-        ("GRAD_OP", "gradients"),
-        ("DIST", "optimizer"),
-        ("DDP", "none"),
-    )
-    default = software.sharding
-    if software.name == "litgpt-finetune":
-        default = "optimizer" if training == "full" else "none"
-    return next((meaning for word, meaning in named if word in words), default), 0
-
-
-def _precision(row: Mapping[str, str]) -> Precision:
-    text = row.get("precision", "").lower()
-    if "fp4" in text:
-        return "fp4"
-    if "fp8" in text or "float8" in text:
-        return "fp8"
-    return "fp32" if text == "fp32" else "bf16"
-
-
-def _filled(  # noqa: PLR0917
-    row: Mapping[str, str],
-    layout: Layout,
-    model: Model,
-    accelerator: Accelerator,
-    software: Software,
-    assumed: list[str],
-) -> Layout:
-    """The layout with micro-batches and recomputation, taken from the row or chosen as its author must have."""
-    recompute = _recompute(row)
-    layout = replace(
-        layout,
-        recompute=recompute or "none",
-        virtual_stages=layout.virtual_stages or _virtual_stages(layout, model, software),
-    )
-    data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
-    per_rank = _sequences_per_rank(row, layout, data, assumed)
-    if not layout.micro_batch:
-        layout = replace(layout, micro_batch=_likely_micro_batch(layout, model, accelerator, software, per_rank))
-        assumed.append(f"micro-batch {layout.micro_batch} assumed")
-    layout = replace(layout, micro_batches=max(1, round(per_rank / layout.micro_batch)))
-    if recompute is None:
-        layout = least_recomputation(model, layout, accelerator, software)
-        if layout.recompute != "none":
-            assumed.append(f"{layout.recompute} recomputation assumed: without it the run does not fit")
-    return layout
-
-
-def _sequences_per_rank(row: Mapping[str, str], layout: Layout, data: int, assumed: list[str]) -> float:
-    batch = _integer(row, "gbs_seqs")
-    if batch:
-        return batch / data
-    assumed.append("steps of about half a million tokens assumed")
-    return max(1, round(USUAL_STEP_TOKENS / layout.sequence / data))
-
-
-def _likely_micro_batch(
-    layout: Layout, model: Model, accelerator: Accelerator, software: Software, per_rank: float
-) -> int:
-    """One in a pipeline; else the largest power of two up to 8 that fits and divides a rank's share of the batch."""
-    if layout.pipeline > 1:
-        return 1
-    fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
-    candidates = (size for size in (8, 4, 2) if size <= fitting and per_rank % size == 0)
-    return next(candidates, 1)
-
-
-def _micro_batch(row: Mapping[str, str]) -> int:
-    """Sequences per micro-batch, 0 if not given; some notes say it where the column does not hold it."""
-    noted = re.search(r"\bmbs (\d+)", row.get("notes", ""))
-    return int(noted[1]) if noted else _integer(row, "mbs") or 0
-
-
-def _virtual_stages(layout: Layout, model: Model, software: Software) -> int:
-    """What Megatron-Core's recipes use where a table leaves it out: parts of four layers."""
-    if layout.pipeline == 1 or not software.compiled:
-        return 1
-    return max(1, min(5, model.layers // layout.pipeline // 4))
-
-
-def _recompute(row: Mapping[str, str]) -> Recompute | None:
-    """What the row says in its source's words; None if it does not say."""
-    text = row.get("act_ckpt", "").lower()
-    if not text or text == "see source":
-        return None
-    exact = next((item for item in RECOMPUTES if item == text), None)
-    if exact:
-        return exact
-    if "mlp" in text or (":moe" in text and "moe_act" not in text):
-        return "mlp"
-    words: tuple[tuple[str, Recompute], ...] = (("core_attn", "selective"), ("full", "full"))
-    return next((meaning for word, meaning in words if word in text), "none")
-
-
-# ---- cells -------------------------------------------------------------------------------------------------
-
-
-def _number(row: Mapping[str, str], name: str) -> float | None:
-    text = (row.get(name) or "").strip()
-    try:
-        number = float(text) if text else None
-    except ValueError:
-        raise RowError(f"{name} is {text!r}: must be a number") from None
-    if number is not None and not 0 <= number < LARGEST:
-        raise RowError(f"{name} is {text}: must be a number from zero to {LARGEST:g}")
-    return number
-
-
-def _integer(row: Mapping[str, str], name: str) -> int | None:
-    number = _number(row, name)
-    if number is None:
-        return None
-    if number != int(number):
-        raise RowError(f"{name} is {number:g}: must be a whole number")
-    return int(number)
-
-
-def _required(row: Mapping[str, str], name: str, words: str) -> int:
-    value = _integer(row, name)
-    if not value:
-        raise RowError(f"{words} not given ({name} empty)")
-    return value

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from importlib.resources import files
+from typing import NamedTuple
 
 from podwright.planning.accelerator import Accelerator
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
@@ -61,7 +62,7 @@ class Cluster:
     @property
     def network_gb_s(self) -> float:
         """Of one machine, one way, in 1e9 bytes per second."""
-        return _facts()[self.instance.name][0] / 8
+        return _facts()[self.instance.name].network_gbit_s / 8
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -69,7 +70,13 @@ class Cluster:
 
         HyperPod prints no prices.
         """
-        price = _facts()[self.instance.name][1]
+        price = _facts()[self.instance.name].on_demand_usd_per_hour
+        return price * self.nodes if price else None
+
+    @property
+    def capacity_block_usd_per_hour(self) -> float | None:
+        """All machines at EC2's price of a capacity block in December 2024, None if its page had none."""
+        price = _facts()[self.instance.name].capacity_block_usd_per_hour
         return price * self.nodes if price else None
 
 
@@ -81,20 +88,31 @@ def accelerated_types() -> tuple[str, ...]:
 def usd_per_hour(instance_type: str) -> float | None:
     """EC2's on-demand price of one machine, None where it is not public."""
     facts = _facts().get(instance_type)
-    return facts[1] if facts else None
+    return facts.on_demand_usd_per_hour if facts else None
+
+
+def capacity_block_types() -> tuple[str, ...]:
+    """Instance types with a known price as a capacity block."""
+    return tuple(name for name, facts in _facts().items() if facts.capacity_block_usd_per_hour)
 
 
 def _types_with_accelerators(names: Iterable[str]) -> list[str]:
     return [name for name in names if InstanceType.of(name).accelerator_count]
 
 
+class _Facts(NamedTuple):
+    network_gbit_s: float
+    on_demand_usd_per_hour: float | None
+    capacity_block_usd_per_hour: float | None
+
+
 @lru_cache(maxsize=1)
-def _facts() -> dict[str, tuple[float, float | None]]:
+def _facts() -> dict[str, _Facts]:
     text = files(__package__).joinpath("data/instances.csv").read_text(encoding="utf-8")
     return {
-        row["instance_type"]: (
+        row["instance_type"]: _Facts(
             float(row["network_gbit_s"] or 10),
-            float(row["ec2_usd_per_hour"]) if row["ec2_usd_per_hour"] else None,
+            *(float(row[name]) if row[name] else None for name in ("ec2_usd_per_hour", "capacity_block_usd_per_hour")),
         )
         for row in csv.DictReader(text.splitlines())
     }

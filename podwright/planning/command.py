@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import yaml
 
 from podwright.planning.accelerator import UnknownAcceleratorError
 from podwright.planning.batch import predict_file
-from podwright.planning.cluster import Cluster, ClusterError
+from podwright.planning.cluster import Cluster, ClusterError, capacity_block_types
 from podwright.planning.layout import LayoutError
 from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.plan import OUR_SOFTWARE, Plan, make_plan
+from podwright.planning.plan import Plan, make_plan
 from podwright.planning.report import candidates_table, offers_table, render
 from podwright.planning.roofline import roofline, to_svg, to_text
+from podwright.planning.run import arguments, model_of, total_tokens
 from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
 from podwright.planning.search import (
     best,
@@ -31,12 +32,20 @@ from podwright.planning.search import (
     trainable_types,
 )
 from podwright.planning.software import Software
+from podwright.planning.trainer import OUR_SOFTWARE
 from podwright.planning.units import DAY_S, UnitError, format_count, parse_count, parse_duration
 from podwright_constructs.catalog import UnknownInstanceTypeError
+from podwright_training.config import TrainConfig
+from podwright_training.errors import ConfigError
+from podwright_training.options import load_file
 
 OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
-_WRONG = (UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, ClusterError, LayoutError)
+USUAL_SEQUENCE = 2048  # tokens, unless said
+_WRONG = (
+    *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, ClusterError, LayoutError),
+    ConfigError,
+)
 
 
 class PlanInputError(ValueError):
@@ -49,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", nargs="?", type=Path, metavar="cluster.yaml", help="take instance type and nodes from its compute group"
     )
     parser.add_argument(
-        "--run", type=Path, metavar="run.yaml", help="take model, sequence and batch from a run's options"
+        "--run", type=Path, metavar="run.yaml", help="take model, batch, options and steps from a run of our trainer"
     )
     parser.add_argument("--model", metavar="NAME", help="a published model, such as llama3_2_1b or Qwen3-8B")
     parser.add_argument("--instance", metavar="TYPE", help="such as ml.g5.12xlarge")
@@ -61,11 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--recompute", choices=("none", "selective", "full"), help="activation recomputation [the least that fits]"
     )
     parser.add_argument("--offload-activations", action="store_true", help="keep block inputs in the host's memory")
+    parser.add_argument("--offload-optimizer", action="store_true", help="keep its states in the host's memory")
     parser.add_argument("--hybrid", action="store_true", help="shard inside a machine, replicate between machines")
-    parser.add_argument("--precision", choices=("bf16", "fp8"), default="bf16", help="of the products [bf16]")
-    parser.add_argument(
-        "--optimizer", choices=("adamw", "muon", "adamw_8bit"), default="adamw", help="its states [adamw]"
-    )
+    parser.add_argument("--precision", choices=("bf16", "fp8"), help="of the products [bf16]")
+    parser.add_argument("--optimizer", choices=("adamw", "muon", "adamw_8bit"), help="its states [adamw]")
     parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, as 78B: adds time, cost and loss")
     parser.add_argument(
         "--serve", metavar="N", help="tokens that the model will serve: adds the cheapest size for the same loss"
@@ -78,7 +86,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--deadline", metavar="TIME", help="and inside this time, as 7d")
     parser.add_argument(
-        "--usd-per-hour", metavar="USD", help="price of one machine: a capacity block's or a training plan's"
+        "--usd-per-hour",
+        metavar="USD",
+        help="price of one machine: a training plan's, or what AWS asks for a capacity block today",
+    )
+    parser.add_argument(
+        "--capacity-block", action="store_true", help="pay what EC2 asked for a capacity block in December 2024"
     )
     parser.add_argument("--search", action="store_true", help="the best layouts over all kinds of parallelism")
     parser.add_argument("--minimum", action="store_true", help="the fewest machines of each type that hold --model")
@@ -100,18 +113,20 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     if args.batch or args.out:
         return _batch(args)
-    _take_files(args)
+    if args.file:
+        _take_cluster(args)
+    run = load_file(args.run) if args.run else None
     if args.curve:
-        return _forecast(args)
+        return _forecast(args, run)
     if args.budget or (args.deadline and not args.instance):
-        return _shop(args)
-    if not args.model:
+        return _shop(args, run)
+    if not (args.model or run):
         raise PlanInputError("no model: give --model llama3_1_8b, --run run.yaml, or --budget 5000 --deadline 7d")
     if args.minimum:
-        return _minimum(args)
+        return _minimum(args, run)
     if not args.instance:
         raise PlanInputError("no machines: give --instance ml.p5.48xlarge --nodes 4, or a cluster.yaml")
-    return _plan(args)
+    return _plan(args, run)
 
 
 def _batch(args: argparse.Namespace) -> int:
@@ -122,11 +137,11 @@ def _batch(args: argparse.Namespace) -> int:
     return OK
 
 
-def _forecast(args: argparse.Namespace) -> int:
-    if not (args.tokens and args.seq_len):
-        raise PlanInputError("--curve needs --tokens, where the loss is wanted, and the run's own --seq-len")
+def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
+    if not (args.tokens and (args.seq_len or run)):
+        raise PlanInputError("--curve needs --tokens, where the loss is wanted, and the run's --seq-len or its --run")
     tokens = parse_count(args.tokens, what="--tokens")
-    sequence = _whole(args.seq_len, "--seq-len")
+    sequence = _sequence(args, run)
     try:
         curve = read_curve(args.curve.read_text(encoding="utf-8").splitlines(), sequence=sequence)
         found = forecast(curve, tokens)
@@ -143,22 +158,13 @@ def _forecast(args: argparse.Namespace) -> int:
     return OK
 
 
-def _plan(args: argparse.Namespace) -> int:
-    model, cluster = _model(args), Cluster(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"))
-    plan = make_plan(
-        model,
-        cluster,
-        sequence=_whole(args.seq_len or "2048", "--seq-len"),
-        micro_batch=_optional(args.micro_batch, "--micro-batch"),
-        micro_batches=_optional(args.accumulate, "--accumulate"),
-        recompute=args.recompute,
-        offload_activations=args.offload_activations,
-        hybrid=args.hybrid,
-        precision=args.precision,
-        optimizer=args.optimizer,
-        tokens=parse_count(args.tokens, what="--tokens") if args.tokens else None,
-        usd_per_node_hour=parse_count(args.usd_per_hour, what="--usd-per-hour") if args.usd_per_hour else None,
-    )
+def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
+    cluster = Cluster(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"))
+    if args.capacity_block and not cluster.capacity_block_usd_per_hour:
+        known = ", ".join(capacity_block_types())
+        raise PlanInputError(f"no capacity block of {args.instance} has a known price, only {known}: --usd-per-hour")
+    of_run = {**arguments(run), "tokens": total_tokens(run, cluster)} if run else {"sequence": USUAL_SEQUENCE}
+    plan = make_plan(_model(args, run), cluster, **{**of_run, **_given(args)})
     if args.svg:
         args.svg.write_text(to_svg(roofline(plan)), encoding="utf-8")
     if args.json:
@@ -169,6 +175,25 @@ def _plan(args: argparse.Namespace) -> int:
         _print_serving(args, plan)
         _print_search(args, plan)
     return OK if plan.fits else DOES_NOT_FIT
+
+
+def _given(args: argparse.Namespace) -> dict[str, Any]:
+    """What the flags say, by the names of ``make_plan``; what they leave open is not in it."""
+    flags = {
+        "sequence": _optional(args.seq_len, "--seq-len"),
+        "micro_batch": _optional(args.micro_batch, "--micro-batch"),
+        "micro_batches": _optional(args.accumulate, "--accumulate"),
+        "recompute": args.recompute,
+        "offload_activations": args.offload_activations or None,
+        "offload_optimizer": args.offload_optimizer or None,
+        "hybrid": args.hybrid or None,
+        "precision": args.precision,
+        "optimizer": args.optimizer,
+        "tokens": parse_count(args.tokens, what="--tokens") if args.tokens else None,
+        "usd_per_node_hour": parse_count(args.usd_per_hour, what="--usd-per-hour") if args.usd_per_hour else None,
+        "capacity_block": args.capacity_block or None,
+    }
+    return {name: value for name, value in flags.items() if value is not None}
 
 
 def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
@@ -206,8 +231,8 @@ def _print_search(args: argparse.Namespace, plan: Plan) -> None:
     print(f"\nNone is both faster and smaller than\n{candidates_table(pareto(found)[:SHOWN])}")
 
 
-def _minimum(args: argparse.Namespace) -> int:
-    model, sequence = _model(args), _whole(args.seq_len or "2048", "--seq-len")
+def _minimum(args: argparse.Namespace, run: TrainConfig | None) -> int:
+    model, sequence = _model(args, run), _sequence(args, run)
     names = [args.instance] if args.instance else trainable_types()
     found = {name: minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence) for name in names}
     counts = {
@@ -227,13 +252,13 @@ def _minimum(args: argparse.Namespace) -> int:
     return OK
 
 
-def _shop(args: argparse.Namespace) -> int:
+def _shop(args: argparse.Namespace, run: TrainConfig | None) -> int:
     budget = parse_count(args.budget, what="--budget") if args.budget else None
     deadline_s = parse_duration(args.deadline, what="--deadline") if args.deadline else 30 * DAY_S
-    sequence = _whole(args.seq_len or "2048", "--seq-len")
+    sequence = _sequence(args, run)
     software = Software.named(OUR_SOFTWARE)
-    if args.model:
-        model = _model(args)
+    if args.model or run:
+        model = _model(args, run)
         tokens = parse_count(args.tokens, what="--tokens") if args.tokens else 20.0 * model.active_parameters
         offers = cheapest_cluster(
             model, software, tokens=tokens, sequence=sequence, deadline_s=deadline_s, budget_usd=budget
@@ -256,58 +281,23 @@ def _shop(args: argparse.Namespace) -> int:
 # ---- input -----------------------------------------------------------------------------------------------
 
 
-def _take_files(args: argparse.Namespace) -> None:
-    """Fill what the flags leave open from cluster.yaml and run.yaml."""
-    if args.file:
-        groups = _mapping(args.file).get("cluster", {}).get("instance_groups", [])
-        compute = next((group for group in groups if group.get("role") == "compute"), None)
-        if compute is None:
-            raise PlanInputError(
-                f"{args.file} has no instance group with role: compute; `podwright check {args.file}` says more"
-            )
-        args.instance = args.instance or str(compute["instance_type"])
-        args.nodes = args.nodes or str(compute["count"])
-    if args.run:
-        _take_run(args, _mapping(args.run))
-
-
-def _take_run(args: argparse.Namespace, options: dict[str, Any]) -> None:
-    args.seq_len = args.seq_len or _text(options.get("max_context_width"))
-    args.micro_batch = args.micro_batch or _text(options.get("train_batch_size"))
-    args.accumulate = args.accumulate or "1"
-    if "activation_checkpointing" in options and not args.recompute:
-        args.recompute = "full" if options["activation_checkpointing"] else "none"
-    args.offload_activations = args.offload_activations or bool(options.get("offload_activations"))
-    args.hybrid = args.hybrid or options.get("sharding_strategy") == "hybrid"
-    args.model = args.model or options.get("preset")
-    args.shape = options
-
-
-def _model(args: argparse.Namespace) -> Model:
-    """The model named, with the dimensions that a run's options change."""
-    options = getattr(args, "shape", {})
-    if not args.model and "hidden_width" not in options:
-        raise UnknownModelError("")
-    model = Model.of(args.model) if args.model else None
-    names = {
-        "hidden_width": "hidden",
-        "num_layers": "layers",
-        "num_heads": "heads",
-        "num_key_value_heads": "kv_heads",
-        "intermediate_size": "ffn",
-        "vocab_size": "vocab",
-        "tie_word_embeddings": "tied",
-    }
-    given = {ours: options[theirs] for theirs, ours in names.items() if options.get(theirs) is not None}
-    if model is None:
-        missing = [theirs for theirs, ours in names.items() if ours not in given and ours not in ("tied", "kv_heads")]
-        if missing:
-            raise PlanInputError(f"{args.run} says neither preset nor {', '.join(missing)}")
-        return Model(
-            name=args.run.stem, head_dim=given["hidden"] // given["heads"], **{"kv_heads": given["heads"], **given}
+def _take_cluster(args: argparse.Namespace) -> None:
+    """Fill what the flags leave open from cluster.yaml."""
+    cluster = _mapping(args.file).get("cluster")
+    groups = cluster.get("instance_groups") if isinstance(cluster, dict) else None
+    named = [group for group in groups or () if isinstance(group, dict) and {"instance_type", "count"} <= group.keys()]
+    compute = next((group for group in named if group.get("role") == "compute"), None)
+    if compute is None:
+        raise PlanInputError(
+            f"{args.file} has no instance group with role: compute, an instance_type and a count; "
+            f"`podwright check {args.file}` says more"
         )
-    changed = replace(model, **given)
-    return replace(changed, head_dim=changed.hidden // changed.heads) if {"hidden", "heads"} & given.keys() else changed
+    args.instance = args.instance or str(compute["instance_type"])
+    args.nodes = args.nodes or str(compute["count"])
+
+
+def _model(args: argparse.Namespace, run: TrainConfig | None) -> Model:
+    return Model.of(args.model) if args.model or not run else model_of(run)
 
 
 def _mapping(path: Path) -> dict[str, Any]:
@@ -320,8 +310,10 @@ def _mapping(path: Path) -> dict[str, Any]:
     return content
 
 
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
+def _sequence(args: argparse.Namespace, run: TrainConfig | None) -> int:
+    if args.seq_len or not run:
+        return _optional(args.seq_len, "--seq-len") or USUAL_SEQUENCE
+    return run.max_context_width
 
 
 def _optional(text: str | None, what: str) -> int | None:

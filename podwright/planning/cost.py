@@ -78,17 +78,21 @@ def cost(
     seconds: float,
     parameters: float,
     usd_per_node_hour: float | None = None,
+    capacity_block: bool = False,
     dataset_gb: float = 0.0,
 ) -> Cost:
     """Cost of ``seconds`` of undisturbed training: stretched by failures, with storage, network and the controller.
 
-    ``usd_per_node_hour`` replaces EC2's on-demand price: a capacity block's or a training plan's, which AWS quotes
-    when it is bought.
+    ``usd_per_node_hour`` replaces EC2's on-demand price: a training plan's or today's capacity block's, which AWS
+    quotes when it is bought; ``capacity_block`` takes the last one known here.
     """
     stops = failures(cluster.gpus, parameters=parameters)
     hours = seconds / HOUR_S / stops.goodput
-    machines = usd_per_node_hour * cluster.nodes if usd_per_node_hour else cluster.usd_per_hour
-    note = "as given" if usd_per_node_hour else "EC2 on-demand, us-east-1: HyperPod's own price is not public"
+    machines, note = cluster.usd_per_hour, "EC2 on-demand, us-east-1: HyperPod's own price is not public"
+    if capacity_block:
+        machines, note = cluster.capacity_block_usd_per_hour, "EC2 capacity block, December 2024; AWS updates it often"
+    if usd_per_node_hour:
+        machines, note = usd_per_node_hour * cluster.nodes, "as given"
     usd = {}
     if machines:
         usd = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from podwright.planning.model import Model
 
@@ -22,8 +23,24 @@ def _all_parameters(model: Model, sequence: int) -> float:
     return 6.0 * model.active_parameters + 12.0 * model.layers * model.hidden * sequence
 
 
-def _causal(model: Model, sequence: int) -> float:
-    return model.training_flops_per_token(sequence, causal=True)
+def _megatron_core(model: Model, sequence: int) -> float:
+    """As Megatron-Bridge's ``flop_utils.py`` counts.
+
+    A state-space block is taken to be twice as wide as the model and its scan to cost 7 FLOPs an element; a hybrid's
+    router is left out.
+    """
+    if not model.hybrid:
+        return model.training_flops_per_token(sequence, causal=True)
+    shape = replace(model, mamba_inner=2 * model.hidden if model.mamba_layers else 0)
+    router = 6.0 * shape.expert_blocks * shape.hidden * shape.experts
+    scan = 3.0 * shape.mamba_layers * shape.mamba_inner * shape.mamba_state
+    return shape.training_flops_per_token(sequence, causal=True) - router + scan
+
+
+def _megatron_core_before_26_06(model: Model, sequence: int) -> float:
+    """As above, but three matrices of a gated MLP only if its activation is SiLU, and windows as whole sequences."""
+    gated = model.gated and model.activation == "silu"
+    return _megatron_core(replace(model, windowed_layers=0, gated=gated), sequence)
 
 
 def _full_square(model: Model, sequence: int) -> float:
@@ -39,6 +56,10 @@ def _megatron_2020(model: Model, _sequence: int) -> float:
     return 96.0 * model.layers * model.hidden**2
 
 
+def _products_only(model: Model, _sequence: int) -> float:
+    return 6.0 * (model.active_parameters - model.embedding)
+
+
 def _adapters(model: Model, _sequence: int) -> float:
     return 4.0 * (model.active_parameters - model.embedding)
 
@@ -51,7 +72,7 @@ CONVENTIONS = (
         "6(N-Vh)+6Lhs",
         "6 (N - V h) + 6 L h s, causal, input embedding excluded (Megatron-Core)",
         hardware=False,
-        per_token=_causal,
+        per_token=_megatron_core,
     ),
     Convention("6(N-Vh)+12Lhs", "6 (N - V h) + 12 L h s (PaLM)", hardware=False, per_token=_full_square),
     Convention(
@@ -64,6 +85,15 @@ CONVENTIONS = (
 DEFAULT = CONVENTIONS[2]
 ADAPTERS = Convention(
     "lora", "4 (N - V h): frozen weights have no gradient, attention not counted", hardware=False, per_token=_adapters
+)
+BEFORE_26_06 = Convention(
+    "25.* and 26.0[1-5]",
+    "6 (N - V h) + 6 L h s, causal, windows and gates other than SiLU not seen (Megatron-Bridge before 26.06)",
+    hardware=False,
+    per_token=_megatron_core_before_26_06,
+)
+PACKED = Convention(
+    "sft", "6 (N - V h): attention inside short packed examples not counted", hardware=False, per_token=_products_only
 )
 WITHOUT_ATTENTION = Convention(
     "old",
@@ -78,8 +108,13 @@ def convention(words: str, row: Mapping[str, str]) -> Convention:
     """The convention a table names for a row of it; PaLM's if it names none."""
     if "lora" in row.get("task", "") and words.startswith("6(N"):
         return ADAPTERS
-    if BY_MODEL in words and "llama" not in row.get("model", "").lower():
+    if BY_MODEL in words and "sft" in row.get("task", ""):
+        return PACKED
+    if BY_MODEL in words and "gpt" in row.get("model", "").lower():
         return CONVENTIONS[0]
     if "old under-reporting formula" in row.get("notes", ""):
         return WITHOUT_ATTENTION
-    return next((item for item in CONVENTIONS if item.key in words), DEFAULT)
+    found = next((item for item in CONVENTIONS if item.key in words), DEFAULT)
+    if found is CONVENTIONS[1] and re.match(r"25\.\d\d|26\.0[1-5]", row.get("notes", "")):
+        return BEFORE_26_06
+    return found

@@ -59,7 +59,7 @@ class Layout:
     optimizer: Optimizer = "adamw"
     offload_activations: bool = False
     offload_optimizer: bool = False
-    chunked_loss: bool = False
+    loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: all of a micro-batch
 
     @cached_property
     def data(self) -> int:

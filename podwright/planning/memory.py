@@ -315,5 +315,8 @@ class _Sizing:
         if layout.pipeline > 1:
             return 0.0
         width = self.constants("logit_bytes", self.software.name)
-        tokens = self.tokens / 8 if layout.chunked_loss else self.tokens
-        return width * tokens * self.model.vocab / layout.tensor
+        tokens = self.tokens / layout.tensor
+        if not layout.loss_chunk_tokens:
+            return width * tokens * self.model.vocab
+        gradients = 4.0 * self.model.embedding + 2.0 * tokens * self.model.hidden  # of head and hidden states, at once
+        return width * min(tokens, layout.loss_chunk_tokens) * self.model.vocab + gradients

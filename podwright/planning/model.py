@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 
@@ -41,6 +42,7 @@ class Model:
     vocab: int
     tied: bool = False
     gated: bool = True
+    activation: str = "silu"
     bias: str = "none"  # "none" | "qkv" | "all"
     norm_vectors: int = 1  # RMSNorm has a weight, LayerNorm a weight and a bias
     qk_norm: bool = False
@@ -162,7 +164,7 @@ class Model:
         """Parameters of all routed experts: the part that expert parallelism shards."""
         return self.expert_blocks * self.experts * self.one_expert_matrices
 
-    @property
+    @cached_property
     def block_matrices(self) -> int:
         """Parameters of all blocks' matrices."""
         return (
@@ -171,7 +173,7 @@ class Model:
             + self.expert_parameters
         )
 
-    @property
+    @cached_property
     def active_block_matrices(self) -> int:
         """The same counting only the experts that one token passes."""
         return (
@@ -181,7 +183,7 @@ class Model:
             + self.expert_blocks * (self.shared_expert_matrices + self.experts_per_token * self.one_expert_matrices)
         )
 
-    @property
+    @cached_property
     def vectors(self) -> int:
         """Parameters that are no matrices: norms, biases, learned positions."""
         norms_per_block = 1 if self.hybrid else 2
@@ -190,7 +192,7 @@ class Model:
         norms += self.attention_blocks * (self.q_rank + self.kv_rank)
         return norms + self._biases + self.learned_positions * self.hidden
 
-    @property
+    @cached_property
     def parameters(self) -> int:
         """All trained parameters; a tied head counts once."""
         return self.block_matrices + self.vectors + self.embedding * (1 if self.tied else 2)
@@ -264,7 +266,10 @@ def _mean_reach(sequence: int, window: int, *, causal: bool) -> float:
 
 
 def _key(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
+    """Letters and digits, without owner (``meta-llama/``), brackets and what names a tuned variant of one shape."""
+    text = re.sub(r"\(.*?\)", " ", name.lower()).rsplit("/", 1)[-1]
+    text = re.sub(r"^\W*meta\W|[-_ ](instruct|chat|hf|base|it)\W*$", "", text)
+    return "".join(letter for letter in text if letter.isalnum())
 
 
 @lru_cache(maxsize=1)

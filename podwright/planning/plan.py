@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from podwright.planning import trainer
 from podwright.planning.cluster import Cluster
 from podwright.planning.cost import Cost, cost
 from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, check
@@ -14,9 +16,7 @@ from podwright.planning.scaling import EPOCH
 from podwright.planning.search import default_batch
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
-
-OUR_SOFTWARE = "podwright"
-OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "full")  # what the trainer's --activation_checkpointing can be
+from podwright.planning.trainer import OUR_CHUNK_TOKENS, OUR_RECOMPUTES, OUR_SOFTWARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +45,14 @@ class Plan:
         """Of the whole cluster."""
         return self.speed.tokens_per_s_per_gpu * self.cluster.gpus
 
+    def need(self) -> str:
+        """What it needs and what there is: ``this run needs 31.2 GB per GPU, an A10G has 23.1``."""
+        device, has = self.cluster.accelerator.name, self.memory.capacity_gb
+        return f"this run needs {self.memory.peak_gb:.1f} GB per GPU, an {device} has {has:.1f}"
+
     def sentence(self) -> str:
-        """What a check says about it: ``this run needs 31.2 GB per GPU, an A10G has 23.1: …``."""
-        needed, name = self.memory.peak_gb, self.cluster.accelerator.name
-        text = f"this run needs {needed:.1f} GB per GPU, an {name} has {self.memory.capacity_gb:.1f}"
-        return text if self.fits else f"{text}: {self.remedy()}"
+        """The need and, where it does not fit, what would help."""
+        return self.need() if self.fits else f"{self.need()}: {self.remedy()}"
 
     def remedy(self) -> str:
         """What would make it fit, the gentlest first."""
@@ -76,30 +79,11 @@ class Plan:
 
     def flags(self) -> list[str]:
         """Options of ``podwright-train train`` that realise the layout but for what is ``beyond_the_trainer``."""
-        layout = self.layout
-        return [
-            f"--train_batch_size={layout.micro_batch}",
-            f"--max_context_width={layout.sequence}",
-            f"--activation_checkpointing={int(layout.recompute == 'full')}",
-            f"--offload_activations={int(layout.offload_activations)}",
-            f"--sharding_strategy={'hybrid' if layout.shards else 'full'}",
-            *self._checkpoint_flag(),
-        ]
+        return [*trainer.flags(self.layout), *self._checkpoint_flag()]
 
     def beyond_the_trainer(self) -> list[str]:
-        """What the layout asks for and ``podwright_training`` does not do yet."""
-        layout = self.layout
-        asked = {
-            "gradient accumulation": layout.micro_batches > 1,
-            "tensor parallelism": layout.tensor > 1,
-            "pipeline parallelism": layout.pipeline > 1,
-            "context parallelism": layout.context > 1,
-            "expert parallelism": layout.expert > 1,
-            "selective recomputation": layout.recompute not in {"none", "full"},
-            "optimizer offload": layout.offload_optimizer,
-            "a chunked loss": layout.chunked_loss,
-        }
-        return [name for name, wanted in asked.items() if wanted]
+        """What the layout asks for and ``podwright_training`` cannot do."""
+        return trainer.beyond(self.layout, self.model)
 
     def settings(self) -> str:
         """The instance group of ``cluster.yaml`` that realises the cluster."""
@@ -156,14 +140,21 @@ def make_plan(
     micro_batches: int | None = None,
     recompute: Recompute | None = None,
     offload_activations: bool = False,
+    offload_optimizer: bool = False,
+    loss_chunk_tokens: int = OUR_CHUNK_TOKENS,
     hybrid: bool = False,
+    replicas: int | None = None,
+    degrees: Mapping[str, Any] | None = None,
     precision: Precision = "bf16",
     optimizer: Optimizer = "adamw",
     tokens: float | None = None,
     usd_per_node_hour: float | None = None,
+    capacity_block: bool = False,
     software: Software | None = None,
 ) -> Plan:
-    """Plan a run of our trainer: fully sharded, what is not given is chosen.
+    """Plan a run of our trainer: fully sharded or, if ``hybrid``, in ``replicas`` copies, by default one per machine.
+
+    ``degrees`` are those of other parallelism, by the names of ``Layout``. What is not given is chosen.
 
     Without ``recompute`` the least that fits is taken; without ``micro_batch`` the largest that fits, at most what a
     step of a million tokens needs; without ``micro_batches`` as many as such a step needs.
@@ -173,28 +164,33 @@ def make_plan(
     """
     used = software or Software.named(OUR_SOFTWARE)
     accelerator = cluster.accelerator
-    per_rank = default_batch(cluster.gpus, sequence) // cluster.gpus
-    layout = Layout(
-        gpus=cluster.gpus,
+    base = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, **(degrees or {}))
+    check(base, model)
+    per_rank = default_batch(base.data, sequence) // base.data
+    layout = replace(
+        base,
         micro_batch=1 if micro_batch is None else micro_batch,
         micro_batches=1 if micro_batches is None else micro_batches,
-        sequence=sequence,
         sharding=used.sharding,
-        shards=cluster.instance.accelerator_count if hybrid else 0,
+        shards=base.data * base.context // (replicas or cluster.nodes) if hybrid else 0,
         recompute=recompute or ("full" if offload_activations else "none"),
         offload_activations=offload_activations,
+        offload_optimizer=offload_optimizer,
+        loss_chunk_tokens=loss_chunk_tokens,
         precision=precision,
         optimizer=optimizer,
     )
-    check(layout, model)
     if recompute is None:
-        layout = least_recomputation(model, layout, accelerator, used, choices=OUR_RECOMPUTES[offload_activations:])
+        layout = least_recomputation(
+            model, layout, accelerator, used, choices=("full",) if offload_activations else OUR_RECOMPUTES
+        )
     largest = largest_micro_batch(model, layout, accelerator, used, at_most=256)
     if micro_batch is None:
         layout = replace(layout, micro_batch=max(1, min(largest, per_rank)))
     if micro_batches is None:
         layout = replace(layout, micro_batches=max(1, round(per_rank / layout.micro_batch)))
-    return _assemble(model, cluster, layout, used, largest=largest, tokens=tokens, usd_per_node_hour=usd_per_node_hour)
+    price = {"usd_per_node_hour": usd_per_node_hour, "capacity_block": capacity_block}
+    return _assemble(model, cluster, layout, used, largest=largest, tokens=tokens, price=price)
 
 
 def _assemble(
@@ -205,7 +201,7 @@ def _assemble(
     *,
     largest: int,
     tokens: float | None,
-    usd_per_node_hour: float | None,
+    price: Mapping[str, Any],
 ) -> Plan:
     took = speed(model, layout, cluster.accelerator, software)
     flops = 6.0 * model.active_parameters * tokens if tokens else None
@@ -222,8 +218,8 @@ def _assemble(
             cluster,
             seconds=seconds,
             parameters=model.parameters,
-            usd_per_node_hour=usd_per_node_hour,
             dataset_gb=tokens * 4.5 / 1e9 if tokens else 0.0,  # a token of English is about 4.5 bytes
+            **price,
         )
         if seconds
         else None,

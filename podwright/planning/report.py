@@ -132,11 +132,7 @@ def _loss(plan: Plan) -> str:
 
 
 def _realise(plan: Plan) -> str:
-    submit = f"podwright-train submit --run_dir=runs/NAME --nodes={plan.cluster.nodes} -- {' '.join(plan.flags())}"
+    submit = f"podwright-train launch --run_dir=runs/NAME --nodes={plan.cluster.nodes} -- {' '.join(plan.flags())}"
     lacking = plan.beyond_the_trainer()
-    note = (
-        f"  the bundled trainer does not do {', '.join(lacking)} yet: its step is smaller or slower\n"
-        if lacking
-        else ""
-    )
+    note = f"  the bundled trainer cannot do all of this: {'; '.join(lacking)}\n" if lacking else ""
     return f"To run it: {submit}\n{note}cluster.yaml:\n{plan.settings()}".rstrip()

@@ -17,11 +17,11 @@ from podwright.planning.memory import Memory, largest_micro_batch, memory
 from podwright.planning.model import Model, model_names
 from podwright.planning.software import Sharding, Software
 from podwright.planning.throughput import Speed, speed
+from podwright.planning.trainer import OUR_CHUNK_TOKENS, beyond
 from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 
-_TRIED: tuple[Recompute, ...] = ("none", "selective", "full")
-_OURS: tuple[tuple[Recompute, bool], ...] = (("none", False), ("full", False), ("full", True))  # and offloading
+_TRIED: tuple[tuple[Recompute, bool], ...] = (("none", False), ("selective", False), ("full", False), ("full", True))
 LLAMAS = ("llama", "mistral_7b", "mathstral")  # what the trainer can build
 
 
@@ -29,20 +29,25 @@ LLAMAS = ("llama", "mistral_7b", "mathstral")  # what the trainer can build
 class Candidate:
     """A layout that fits, with what it needs and how fast it is."""
 
+    model: Model
     layout: Layout
     memory: Memory
     speed: Speed
 
+    @classmethod
+    def of(cls, model: Model, layout: Layout, accelerator: Accelerator, software: Software) -> Candidate:
+        """What a layout of a model needs and how fast it is."""
+        return cls(
+            model=model,
+            layout=layout,
+            memory=memory(model, layout, accelerator, software),
+            speed=speed(model, layout, accelerator, software),
+        )
+
     @property
     def realisable(self) -> bool:
-        """Whether podwright's trainer can run it: full or hybrid sharding, no other parallelism."""
-        layout = self.layout
-        if layout.sharding != "full":
-            return False
-        return layout.tensor == layout.pipeline == layout.context == layout.expert == 1 and layout.recompute in (
-            "none",
-            "full",
-        )
+        """Whether podwright's trainer can run it."""
+        return not beyond(self.layout, self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +94,8 @@ def layouts(
         if global_batch % data:
             continue
         per_rank = global_batch // data
-        for recompute in _TRIED:
-            layout = replace(base, recompute=recompute, micro_batches=per_rank)
+        for recompute, offload in _TRIED:
+            layout = replace(base, recompute=recompute, offload_activations=offload, micro_batches=per_rank)
             largest = largest_micro_batch(
                 model, replace(layout, micro_batches=max(1, per_rank)), accelerator, software, at_most=min(per_rank, 64)
             )
@@ -98,9 +103,8 @@ def layouts(
                 if per_rank % micro_batch:
                     continue
                 sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
-                needed = memory(model, sized, accelerator, software)
-                if needed.fits:
-                    yield Candidate(layout=sized, memory=needed, speed=speed(model, sized, accelerator, software))
+                if memory(model, sized, accelerator, software).fits:
+                    yield Candidate.of(model, sized, accelerator, software)
             if largest >= min(per_rank, 8):
                 break
 
@@ -140,7 +144,10 @@ def cheapest_cluster(
             cluster = Cluster(instance_type=name, nodes=nodes)
             if cluster.usd_per_hour is None:
                 break
-            if _least_seconds(cluster, model, tokens) > deadline_s:
+            seconds = _least_seconds(cluster, model, tokens)
+            if budget_usd is not None and seconds / HOUR_S * cluster.usd_per_hour > budget_usd:
+                break
+            if seconds > deadline_s:
                 continue
             found = offer(cluster, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
             if found is None or found.cost.hours * HOUR_S > deadline_s:
@@ -195,10 +202,12 @@ def minimum_nodes(
     """
     for nodes in range(1, at_most + 1):
         cluster = Cluster(instance_type=instance_type, nodes=nodes)
-        layout = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True)
-        needed = memory(model, layout, cluster.accelerator, software)
-        if needed.fits:
-            return Candidate(layout=layout, memory=needed, speed=speed(model, layout, cluster.accelerator, software))
+        layout = Layout(
+            gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True,
+            loss_chunk_tokens=OUR_CHUNK_TOKENS,
+        )  # fmt: skip
+        if memory(model, layout, cluster.accelerator, software).fits:
+            return Candidate.of(model, layout, cluster.accelerator, software)
     return None
 
 
@@ -235,7 +244,7 @@ def _sharded_only(
     per_rank = max(1, global_batch // cluster.gpus)
     node = cluster.instance.accelerator_count
     for shards in (0, node) if cluster.nodes > 1 and node > 1 else (0,):
-        for recompute, offload in _OURS:
+        for recompute, offload in _TRIED:
             layout = Layout(
                 gpus=cluster.gpus,
                 micro_batch=1,
@@ -244,15 +253,13 @@ def _sharded_only(
                 shards=shards,
                 recompute=recompute,
                 offload_activations=offload,
+                loss_chunk_tokens=OUR_CHUNK_TOKENS,
             )
             largest = largest_micro_batch(model, layout, cluster.accelerator, software, at_most=min(per_rank, 64))
             for micro_batch in {largest, *_powers_of_two(largest)}:
                 if micro_batch and per_rank % micro_batch == 0:
                     sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
-                    needed = memory(model, sized, cluster.accelerator, software)
-                    yield Candidate(
-                        layout=sized, memory=needed, speed=speed(model, sized, cluster.accelerator, software)
-                    )
+                    yield Candidate.of(model, sized, cluster.accelerator, software)
 
 
 def _splits(
@@ -274,6 +281,7 @@ def _splits(
                             gpus=gpus, micro_batch=1, sequence=sequence, tensor=tensor, pipeline=pipeline,
                             virtual_stages=max(1, min(5, model.layers // pipeline // 4)) if pipeline > 1 else 1,
                             context=context, expert=expert, sharding=sharding, shards=shards, precision=precision,
+                            loss_chunk_tokens=OUR_CHUNK_TOKENS,
                         )  # fmt: skip
                         try:
                             check(layout, model)

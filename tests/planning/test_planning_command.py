@@ -39,8 +39,8 @@ def test_a_plan_explains_itself(plan):
         "USD",
         "kWh",
         "Loss about",
-        "podwright-train submit --run_dir=runs/NAME --nodes=",
-        "the bundled trainer does not do gradient accumulation yet",
+        "podwright-train launch --run_dir=runs/NAME --nodes=",
+        "--gradient_accumulation_steps=",
         "instance_type: ml.g5.12xlarge",
         "Roofline",
     ):
@@ -113,7 +113,7 @@ def test_files_are_read(plan, tmp_path):
     )
     options.write_text(
         "preset: llama3_2_1b\nvocab_size: 50432\ntrain_batch_size: 1\nmax_context_width: 4096\n"
-        "activation_checkpointing: 1\n"
+        "activation_checkpointing: 1\nmax_steps: 200\n"
     )
     _, out, _ = plan(cluster, "--run", options, "--json")
     content = json.loads(out)
@@ -121,17 +121,45 @@ def test_files_are_read(plan, tmp_path):
     assert content["layout"]["sequence"] == 4096
     assert content["layout"]["recompute"] == "full"
     assert content["model"]["parameters"] == 1_235_814_400 - (128_256 - 50_432) * 2048
+    assert content["tokens"] == 200 * 4096 * 16
     _, out, _ = plan(cluster, "--run", options, "--nodes", "2", "--json")
     assert json.loads(out)["cluster"]["nodes"] == 2
 
 
-def test_a_file_without_workers_is_refused(plan, tmp_path):
+def test_a_run_with_a_wrong_option_is_refused(plan, tmp_path):
+    """The trainer's own words: what was given, what is allowed."""
+    options = tmp_path / "run.yaml"
+    options.write_text("preset: llama9\ntrain_batch_size: 0\n")
+    status, _, err = plan("--run", options, "--instance", "ml.g5.12xlarge")
+    assert status == WRONG_INPUT
+    assert "llama3_2_1b" in err
+    assert "train_batch_size" in err
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["cluster: {instance_groups: []}", "cluster:", "cluster: [1]", "cluster: {instance_groups: [{role: compute}, 7]}"],
+)
+def test_a_file_without_workers_is_refused(plan, tmp_path, text):
     """The message names the file and the command that says more."""
     cluster = tmp_path / "cluster.yaml"
-    cluster.write_text("cluster: {instance_groups: []}\n")
+    cluster.write_text(text)
     status, _, err = plan(cluster, "--model", "llama3_2_1b")
     assert status == WRONG_INPUT
     assert "role: compute" in err
+
+
+def test_capacity_blocks_have_prices_of_their_own(plan):
+    """The last known price of a capacity block is said to be that; where there is none, what to give instead."""
+    p5 = ("--model", "llama3_1_8b", "--instance", "ml.p5.48xlarge", "--tokens", "1B")
+    _, out, _ = plan(*p5, "--capacity-block")
+    assert "capacity block, December 2024" in out
+    block, demand = (json.loads(plan(*p5, "--json", *more)[1])["cost"] for more in (("--capacity-block",), ()))
+    assert block["usd"]["accelerated machines"] == pytest.approx(39.33 * block["hours"])
+    assert block["total_usd"] < demand["total_usd"]
+    status, _, err = plan(*G5, "--capacity-block")
+    assert status == WRONG_INPUT
+    assert "--usd-per-hour" in err
 
 
 def test_a_runs_own_curve_is_continued(plan, tmp_path):

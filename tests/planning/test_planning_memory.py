@@ -65,7 +65,7 @@ def test_saving_measures_save(micro_batch):
     for measure in (
         {"recompute": "mlp"},
         {"recompute": "full"},
-        {"chunked_loss": True},
+        {"loss_chunk_tokens": 512},
         {"gpus": 16},
         {"offload_optimizer": True},
     ):

@@ -1,5 +1,6 @@
 """Layouts, clusters and models that are found."""
 
+import argparse
 import subprocess
 import sys
 from itertools import islice
@@ -9,14 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwright.planning.cluster import Cluster, ClusterError, accelerated_types
-from podwright.planning.layout import check
+from podwright.planning.layout import Layout, check
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
 from podwright.planning.plan import make_plan
+from podwright.planning.run import plan_run
 from podwright.planning.search import best, cheapest_cluster, largest_model, layouts, minimum_nodes, pareto
 from podwright.planning.software import Software
+from podwright.planning.trainer import beyond, flags
 from podwright.planning.units import DAY_S
 from podwright_constructs.catalog import UnknownInstanceTypeError
+from podwright_training import layout as trainer_layout
+from podwright_training import options
 
 OURS = Software.named("podwright")
 
@@ -151,3 +156,57 @@ def test_layouts_are_made_on_demand():
     cluster = Cluster(instance_type="ml.p5.48xlarge", nodes=8)
     stream = layouts(Model.of("llama3_1_8b"), cluster.accelerator, OURS, gpus=64, sequence=4096, global_batch=512)
     assert len(list(islice(stream, 3))) == 3
+
+
+@pytest.mark.parametrize("name", ["llama3_1_8b", "llama3_2_1b", "mixtral_8x7b"])
+def test_what_the_trainer_is_said_to_run_it_accepts(name):
+    """The flags of every such layout are options of the trainer, and with them the model can be laid out so."""
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    realised = [item.layout for item in found(name, batch=1024) if item.realisable]
+    assert {layout.tensor for layout in realised} >= {1, 2}
+    assert (max(layout.pipeline for layout in realised) > 1) != Model.of(name).tied
+    for layout in realised:
+        config = options.load(parser.parse_args([f"--preset={name}", *flags(layout)]))
+        assert not list(trainer_layout.problems(config, world_size=layout.gpus, nodes=8))
+        ranks = trainer_layout.Layout.of(config, world_size=layout.gpus, nodes=8)
+        assert ranks.data_size == layout.data
+        assert ranks.data_size * config.train_batch_size * config.gradient_accumulation_steps == layout.global_batch
+        assert config.data_streams % ranks.data_size == 0
+
+
+def test_what_the_trainer_cannot_run_is_said_in_its_words():
+    """Each reason why, for a layout of another trainer."""
+    layout = Layout(gpus=64, micro_batch=1, sequence=4096, tensor=16, sharding="optimizer", precision="fp4")
+    told = "; ".join(beyond(layout, Model.of("llama3_1_8b")))
+    for words in (
+        "optimizer sharding",
+        "precision fp4",
+        "num_key_value_heads 8 is not divisible by tensor_parallel 16",
+    ):
+        assert words in told
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gradient_accumulation_steps": 4, "optimizer": "muon"},
+        {"tensor_parallel": 4, "context_parallel": 2, "activation_checkpointing_mode": "selective"},
+        {"pipeline_parallel": 4, "pipeline_schedule": "interleaved_1f1b", "train_batch_size": 8, "precision": "fp32"},
+        {"sharding_strategy": "hybrid", "data_replicas": 4, "float8": True, "loss_chunk_tokens": 0},
+        {"preset": "mixtral_8x7b", "expert_parallel": 8, "activation_checkpointing": False},
+    ],
+)
+def test_a_run_comes_back_from_its_plan(given):
+    """Planned for a cluster, its layout is told in its own options, and nothing of it is beyond the trainer."""
+    words = [f"--{name}={int(value) if isinstance(value, bool) else value}" for name, value in given.items()]
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    config = options.load(parser.parse_args(["--preset=llama3_1_8b", *words]))
+    plan = plan_run(config, Cluster(instance_type="ml.p5.48xlarge", nodes=8))
+    told = options.load(parser.parse_args([f"--preset={config.preset}", *flags(plan.layout)]))
+    assert {name: getattr(told, name) for name in given} == {name: getattr(config, name) for name in given}
+    assert plan.beyond_the_trainer() == []
+    shares = trainer_layout.Layout.of(config, world_size=64, nodes=8).data_size
+    assert plan.tokens == config.max_steps * config.max_context_width * plan.layout.global_batch
+    assert plan.layout.data == shares

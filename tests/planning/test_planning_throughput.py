@@ -134,6 +134,45 @@ def test_peaks_agree_with_the_trainers(name):
     assert Accelerator.of(name).peak_flops("bf16") == PEAK_FLOPS[name]
 
 
+@pytest.mark.parametrize(
+    ("spelt", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100-80GB"),
+        ("A100-SXM4-80GB", "A100-80GB"),
+        ("H100 PCIe", "H100-PCIe"),
+        ("trn1-chip", "Trainium"),
+        ("AMD Instinct MI250X", "MI250X"),
+        ("Google TPU v5p", "TPU v5p"),
+    ],
+)
+def test_accelerators_are_found_however_they_are_spelt(spelt, name):
+    """Maker and packaging do not matter."""
+    assert Accelerator.of(spelt).name == name
+
+
+def test_biases_and_clamps_of_experts_cost_time():
+    """gpt-oss adds biases and clamps by kernels of their own until Megatron-Core of 26.06 fuses them."""
+    model = Model.of("gpt_oss_120b")
+    layout = {"gpus": 64, "expert": 8, "micro_batch": 4, "sharding": "optimizer"}
+    plain = step(replace(model, bias="none"), software=MEGATRON, **layout).step_s
+    eager = step(model, software=MEGATRON, **layout).step_s
+    assert eager > 1.2 * plain
+    fused = Software.named("megatron-core.26-06")
+    gain = (
+        step(model, software=fused, **layout).step_s
+        / step(replace(model, bias="none"), software=fused, **layout).step_s
+    )
+    assert gain < eager / plain
+
+
+def test_casting_to_eight_bits_costs_traffic():
+    """In fp8 products are faster, but experts' inputs must be cast first."""
+    model, layout = Model.of("qwen3_30b_a3b"), {"gpus": 8, "expert": 8, "sharding": "optimizer", "software": MEGATRON}
+    half, quarter = (step(model, precision=precision, **layout).parts for precision in ("bf16", "fp8"))
+    assert quarter["products"] < half["products"]
+    assert quarter["memory traffic"] > half["memory traffic"]
+
+
 def test_an_unknown_accelerator_offers_similar_ones():
     """A typing error is answered with the name that was meant."""
     with pytest.raises(UnknownAcceleratorError, match="A100"):

@@ -1,0 +1,205 @@
+"""How long one block of a model takes for one micro-batch, by kind of block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from podwright.planning.calibration import Calibration
+from podwright.planning.kernels import Kernels
+from podwright.planning.layout import Layout
+from podwright.planning.model import Model
+from podwright.planning.software import Software
+
+
+@dataclass
+class Block:
+    """Seconds of one block and micro-batch."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+    attention: float = 0.0  # forward of its core: what selective recomputation repeats
+    traffic: float = 0.0  # both passes, element by element
+    tensor: float = 0.0  # both passes, exposed
+    expert: float = 0.0
+    core: float = 0.0  # both passes
+    mlp: float = 0.0  # forward of MLP or experts
+
+
+class Blocks:
+    """The blocks of a model, timed on one accelerator of a layout."""
+
+    def __init__(
+        self, model: Model, layout: Layout, kernels: Kernels, software: Software, constants: Calibration
+    ) -> None:
+        self.model, self.layout, self.kernels, self.software, self.constants = (
+            model,
+            layout,
+            kernels,
+            software,
+            constants,
+        )
+        self.tokens = layout.tokens_per_micro_batch
+        self.frozen = layout.training != "full"
+
+    def kinds(self) -> list[tuple[float, Block]]:
+        """How many blocks of each kind the model has, and the times of one."""
+        model = self.model
+        if model.hybrid:
+            return [
+                (model.attention_blocks, self._add(self._attention(), Block())),
+                (model.mamba_layers, self._mamba()),
+                (model.expert_blocks, self._with_mlp(self._experts())),
+            ]
+        blocks = []
+        if model.mlp_blocks:
+            blocks.append((float(model.mlp_blocks), self._add(self._attention(), self._with_mlp(self._mlp()))))
+        if model.expert_blocks:
+            blocks.append((float(model.expert_blocks), self._add(self._attention(), self._with_mlp(self._experts()))))
+        return blocks
+
+    def _attention(self) -> Block:
+        model, tensor, kernels = self.model, self.layout.tensor, self.kernels
+        width = model.heads * model.head_dim
+        block = Block()
+        if model.kv_rank:
+            query_in = model.q_rank or model.hidden
+            self._linear(block, model.hidden, model.q_rank + model.kv_rank + model.rope_dim)
+            self._linear(block, query_in, width / tensor)
+            up = model.heads * (model.head_dim - model.rope_dim + model.value_dim)
+            self._linear(block, model.kv_rank, up / tensor)
+            self._linear(block, model.heads * model.value_dim / tensor, model.hidden)
+        else:
+            self._linear(block, model.hidden, (model.heads + 2 * model.kv_heads) * model.head_dim / tensor)
+            self._linear(block, width / tensor, model.hidden)
+        if self.software.flash_attention:
+            per_block = model.attention_flops_per_token(self.layout.sequence) / max(1, model.attention_blocks)
+            forward, backward = kernels.fused_attention(
+                per_block * self.tokens / tensor,
+                sequence=self.layout.sequence,
+                head_dim=model.head_dim,
+                share=self.constants("attention_share", self.software.name, kernels.accelerator.generation),
+            )
+        else:
+            batch_heads = self.layout.micro_batch * model.heads / tensor / self.layout.context
+            forward, backward = kernels.plain_attention(
+                batch_heads=batch_heads, sequence=self.layout.sequence, head_dim=model.head_dim
+            )
+        block.forward += forward
+        block.backward += backward
+        block.attention = forward
+        block.core = forward + backward
+        self._elementwise(
+            block, replicated=5 * model.hidden, split=2 * (model.heads + 2 * model.kv_heads) * model.head_dim
+        )
+        block.tensor = self._tensor_communication()
+        return block
+
+    def _mlp(self) -> Block:
+        model, tensor = self.model, self.layout.tensor
+        block = Block()
+        self._linear(block, model.hidden, (model.matrices_of_mlp - 1) * model.ffn / tensor)
+        self._linear(block, model.ffn / tensor, model.hidden)
+        self._elementwise(block, replicated=5 * model.hidden, split=model.matrices_of_mlp * model.ffn)
+        block.tensor = self._tensor_communication()
+        return block
+
+    def _mamba(self) -> Block:
+        model = self.model
+        inner = model.mamba_inner / self.layout.tensor
+        block = Block()
+        self._linear(block, model.hidden, 2 * inner + 16 * model.mamba_state)
+        self._linear(block, inner, model.hidden)
+        scan = 6.0 * model.mamba_inner * model.mamba_state * self.tokens / self.layout.tensor
+        time = scan / (self.constants("scan") * self.kernels.accelerator.peak_flops("bf16"))
+        block.forward, block.backward = block.forward + time, block.backward + 2 * time
+        self._elementwise(block, replicated=5 * model.hidden, split=8 * model.mamba_inner)
+        block.tensor = self._tensor_communication()
+        return block
+
+    def _experts(self) -> Block:
+        """Routed experts in grouped products, what every token passes besides, and the way there and back."""
+        model, layout = self.model, self.layout
+        width, inputs = model.latent or model.hidden, model.matrices_of_mlp - 1
+        block = Block()
+        rows = self.tokens / layout.tensor * model.experts_per_token * layout.expert / model.experts
+        share = self.constants("grouped_products")
+        # There are no grouped products in 4 bits.
+        kernels = replace(self.kernels, precision="fp8") if layout.precision == "fp4" else self.kernels
+        for columns, depth in ((inputs * model.expert_ffn, width), (width, model.expert_ffn)):
+            forward, backward = kernels.product_and_gradients(
+                rows, columns, depth, groups=model.experts / layout.expert, frozen=self.frozen
+            )
+            copies = self.tokens / layout.tensor * model.experts_per_token
+            self._stream(block, copies * self._quantised_bytes(depth, columns), backward_share=0.5)
+            block.forward += forward / share
+            block.backward += backward / share
+        if model.shared_ffn:
+            self._linear(block, model.hidden, inputs * model.shared_ffn / layout.tensor)
+            self._linear(block, model.shared_ffn / layout.tensor, model.hidden)
+        if model.latent:
+            self._linear(block, model.hidden, model.latent)
+            self._linear(block, model.latent, model.hidden)
+        self._elementwise(block, replicated=5 * model.hidden, split=0)
+        self._route(block, width)
+        return block
+
+    def _route(self, block: Block, width: int) -> None:
+        """Permuting tokens in memory, activations, and the all-to-all to the ranks that hold the experts."""
+        model, layout = self.model, self.layout
+        passes = self.constants("experts", self.software.name, *(["hybrid"] if model.hybrid else []))
+        elements = passes * (6 * width + 3 * model.expert_ffn)
+        if model.bias == "all":  # biases and a clamped activation, each operation a kernel of its own
+            elements += self.constants("unfused_experts", self.software.name) * model.expert_ffn
+        copies = self.tokens * model.experts_per_token / layout.tensor
+        self._stream(block, copies * elements * 2.0 * 3.0, backward_share=2 / 3)
+        once = self.kernels.dispatch(self.tokens / layout.tensor * width * 2.0, model.experts_per_token, layout.expert)
+        times = 4 + (2 if layout.recompute == "full" else 0)  # there and back, forward and backward
+        block.expert = times * once * (1 - self.constants("overlap_expert", self.software.name))
+
+    def _with_mlp(self, block: Block) -> Block:
+        block.mlp = block.forward
+        return block
+
+    def _add(self, first: Block, second: Block) -> Block:
+        return Block(**{name: getattr(first, name) + getattr(second, name) for name in vars(first)})
+
+    def _linear(self, block: Block, depth: float, columns: float) -> None:
+        forward, backward = self.kernels.product_and_gradients(self.tokens, columns, depth, frozen=self.frozen)
+        block.forward += forward
+        block.backward += backward
+        self._stream(block, self.tokens * self._quantised_bytes(depth, columns), backward_share=0.5)
+
+    def _quantised_bytes(self, depth: float, columns: float) -> float:
+        """Bytes per token to cast a linear layer's input and the gradient of its output.
+
+        Read in bf16, written in two orientations.
+        """
+        if self.layout.precision not in ("fp8", "fp4"):
+            return 0.0
+        return self.constants("quantising", self.layout.precision) * (depth + columns)
+
+    def _elementwise(self, block: Block, *, replicated: float, split: float) -> None:
+        """Norms, residuals (on every tensor-parallel rank unless sequence-parallel), activations.
+
+        Read and written in bf16, thrice with backward.
+        """
+        tensor = self.layout.tensor
+        elements = replicated / (tensor if self.software.sequence_parallel else 1) + split / tensor
+        passes = self.constants("elementwise", self.software.name)
+        self._stream(block, passes * self.tokens * elements * 2.0 * 3.0, backward_share=2 / 3)
+
+    def _stream(self, block: Block, size: float, *, backward_share: float) -> None:
+        """``size`` bytes read and written in both passes together."""
+        time = self.kernels.stream(size)
+        block.forward += time * (1 - backward_share)
+        block.backward += time * backward_share
+        block.traffic += time
+
+    def _tensor_communication(self) -> float:
+        """One all-reduce, or gather and scatter, forward and one backward; full recomputation repeats the forward."""
+        layout = self.layout
+        if layout.tensor == 1:
+            return 0.0
+        once = 2 * self.kernels.gather(self.tokens * self.model.hidden * 2.0, layout.tensor)
+        passes = 2.0 + (1.0 if layout.recompute == "full" else 0.0)
+        return once * passes * (1 - self.constants("overlap_tensor", self.software.name))

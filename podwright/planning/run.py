@@ -1,0 +1,81 @@
+"""A run of our trainer, as the planner sees it: ``run.yaml`` with the presets and defaults that the trainer adds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from podwright.planning.cluster import Cluster
+from podwright.planning.model import Model, UnknownModelError
+from podwright.planning.plan import Plan, make_plan
+from podwright.planning.trainer import OUR_CHUNK_TOKENS
+from podwright_training.config import TrainConfig
+from podwright_training.layout import stages_per_rank
+
+
+def model_of(config: TrainConfig) -> Model:
+    """The shape that the trainer builds; what a preset alone says comes from the catalog."""
+    shape = config.model
+    same: dict[str, Any] = {
+        "hidden": shape.hidden_size,
+        "layers": shape.num_hidden_layers,
+        "heads": shape.num_attention_heads,
+        "kv_heads": shape.num_key_value_heads,
+        "head_dim": shape.head_dim,
+        "ffn": shape.intermediate_size,
+        "vocab": shape.vocab_size,
+        "tied": shape.tie_word_embeddings,
+        "qk_norm": shape.qk_norm,
+    }
+    if shape.num_local_experts:
+        same |= {
+            "experts": shape.num_local_experts,
+            "experts_per_token": shape.num_experts_per_tok,
+            "expert_ffn": shape.intermediate_size,
+        }
+    try:
+        return replace(Model.of(config.preset or ""), **same)
+    except UnknownModelError:
+        return Model(name=config.preset or "model", **same)
+
+
+def arguments(config: TrainConfig) -> dict[str, Any]:
+    """What ``make_plan`` has to know of a run, by its names."""
+    pieces = (config.pipeline_micro_batches or config.train_batch_size) if config.pipeline_parallel > 1 else 1
+    precision = "fp32" if config.compute_precision == "fp32" else "bf16"  # fp16 has the size and speed of bf16
+    return {
+        "sequence": config.max_context_width,
+        "micro_batch": max(1, config.train_batch_size // pieces),
+        "micro_batches": pieces * config.gradient_accumulation_steps,
+        "recompute": config.activation_checkpointing_mode if config.activation_checkpointing else "none",
+        "offload_activations": config.offload_activations,
+        "offload_optimizer": config.cpu_offload,
+        "loss_chunk_tokens": OUR_CHUNK_TOKENS if config.loss_chunk_tokens is None else config.loss_chunk_tokens,
+        "hybrid": config.sharding_strategy == "hybrid",
+        "replicas": config.data_replicas,
+        "degrees": {
+            "tensor": config.tensor_parallel,
+            "context": config.context_parallel,
+            "pipeline": config.pipeline_parallel,
+            "virtual_stages": stages_per_rank(config),
+            "expert": config.expert_parallel,
+        },
+        "precision": "fp8" if config.float8 else precision,
+        "optimizer": config.optimizer,
+    }
+
+
+def total_tokens(config: TrainConfig, cluster: Cluster) -> float:
+    """Tokens of all of a run's steps on that cluster."""
+    shares = cluster.gpus // (config.tensor_parallel * config.context_parallel * config.pipeline_parallel)
+    sequences = config.train_batch_size * config.gradient_accumulation_steps * shares
+    return float(config.max_steps * sequences * config.max_context_width)
+
+
+def plan_run(config: TrainConfig, cluster: Cluster) -> Plan:
+    """The plan of a run as it stands, for all of its steps.
+
+    Raises:
+        LayoutError: the layout is impossible.
+    """
+    return make_plan(model_of(config), cluster, tokens=total_tokens(config, cluster), **arguments(config))

@@ -1,0 +1,113 @@
+"""A layout in the words of our trainer: its options, and what of the layout it cannot do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import lcm
+from typing import Any
+
+from podwright.planning.layout import Layout, Recompute
+from podwright.planning.model import Model
+from podwright_training import layout as trainer_layout
+from podwright_training.config import QUICK_LOSS_CHUNK_TOKENS, TrainConfig, conflicts
+
+OUR_SOFTWARE = "podwright"
+OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+OUR_CHUNK_TOKENS = QUICK_LOSS_CHUNK_TOKENS["accelerator"]
+DEFAULTS = TrainConfig()
+PRECISIONS: dict[str, dict[str, Any]] = {"bf16": {}, "fp32": {"precision": "fp32"}, "fp8": {"float8": True}}
+SCHEDULES = {trainer_layout.STAGES_PER_RANK[name]: name for name in ("1f1b", "interleaved_1f1b")}
+
+
+def options(layout: Layout) -> dict[str, Any]:
+    """The trainer's options that realise a layout, but for what is ``beyond`` it.
+
+    A pipeline takes all micro-batches of a step in one pass: to the trainer they are pieces of one.
+    """
+    pieces = layout.micro_batches if layout.pipeline > 1 else 1
+    given: dict[str, Any] = {
+        "train_batch_size": layout.micro_batch * pieces,
+        "gradient_accumulation_steps": layout.micro_batches // pieces,
+        "max_context_width": layout.sequence,
+        "activation_checkpointing": layout.recompute != "none",
+        "offload_activations": layout.offload_activations,
+        "sharding_strategy": "hybrid" if layout.shards else "full",
+        "tensor_parallel": layout.tensor,
+        "context_parallel": layout.context,
+        "pipeline_parallel": layout.pipeline,
+        "expert_parallel": layout.expert,
+        "data_streams": lcm(DEFAULTS.data_streams, layout.data),
+        "optimizer": "muon" if layout.optimizer == "muon" else "adamw",
+        **PRECISIONS.get(layout.precision, {}),
+    }
+    if layout.recompute == "selective":
+        given["activation_checkpointing_mode"] = "selective"
+    if layout.shards:
+        given["data_replicas"] = layout.data * layout.context // layout.shards
+    if layout.pipeline > 1:
+        given["pipeline_micro_batches"] = pieces
+        given["pipeline_schedule"] = SCHEDULES.get(layout.virtual_stages, "1f1b")
+    if layout.loss_chunk_tokens != OUR_CHUNK_TOKENS:
+        given["loss_chunk_tokens"] = layout.loss_chunk_tokens
+    return given
+
+
+def flags(layout: Layout) -> list[str]:
+    """The same on the command line: batch, sequence, recomputation and sharding, and what is not the default."""
+    always = ("train_batch_size", "max_context_width", "activation_checkpointing", "sharding_strategy")
+    return [
+        f"--{name}={int(value) if isinstance(value, bool) else value}"
+        for name, value in options(layout).items()
+        if name in always or value != getattr(DEFAULTS, name)
+    ]
+
+
+def beyond(layout: Layout, model: Model) -> list[str]:
+    """What the trainer cannot do of a layout of a model, in its own words where it has any."""
+    config = TrainConfig(**options(layout), **_shape(model, layout))
+    problems = [message for _, message in conflicts(config)]
+    problems += trainer_layout.problems(config, world_size=layout.gpus, nodes=1)  # replicas are told, not counted
+    return [*_unknown(layout, model), *problems]
+
+
+def _unknown(layout: Layout, model: Model) -> Iterator[str]:
+    """What no option of the trainer says."""
+    asked = {
+        f"a model like {model.name}": _other_family(model),
+        f"recomputation of {layout.recompute}": layout.recompute not in OUR_RECOMPUTES,
+        # a pipeline's weights stay gathered from one piece to the next: on the GPU that is like ZeRO-1
+        f"{layout.sharding} sharding": layout.sharding != "full" and layout.pipeline == 1 and layout.data > 1,
+        f"{layout.virtual_stages} stages per rank": layout.virtual_stages not in SCHEDULES,
+        "offloading the optimizer alone": layout.offload_optimizer,
+        f"precision {layout.precision}": layout.precision not in PRECISIONS,
+        f"optimizer {layout.optimizer}": layout.optimizer not in ("adamw", "muon"),
+        f"{layout.training} training": layout.training != "full",
+    }
+    return (name for name, wanted in asked.items() if wanted)
+
+
+def _other_family(model: Model) -> bool:
+    """Whether a model has parts that no family of the trainer has."""
+    parts = (
+        model.hybrid, model.kv_rank, model.shared_ffn, model.dense_layers, model.latent, model.learned_positions,
+        model.extra_predictions, not model.gated, model.bias != "none", model.experts and model.qk_norm,
+    )  # fmt: skip
+    return any(parts)
+
+
+def _shape(model: Model, layout: Layout) -> dict[str, Any]:
+    """The options that describe a model, as far as layouts depend on it."""
+    return {
+        "model_type": "mixtral" if model.experts else "llama_v3",
+        "vocab_size": model.vocab,
+        "hidden_width": model.hidden,
+        "intermediate_size": model.expert_ffn if model.experts else model.ffn,
+        "num_layers": model.layers,
+        "num_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "max_position_embeddings": layout.sequence,
+        "tie_word_embeddings": model.tied,
+        "num_local_experts": model.experts or None,
+        "num_experts_per_tok": model.experts_per_token or 1,
+    }
