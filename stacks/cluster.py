@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from cdktf import App, TerraformOutput, TerraformStack
 from constructs import Construct
 
 from podwright import names
+from podwright.rules.judging import arguments, group_arguments
+from podwright.settings import ApiSlurm as ApiSlurmSettings
 from podwright.settings import Settings
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
+from podwright_constructs.dashboard import ClusterDashboard
 from podwright_constructs.lifecycle import LifecycleBundle
+from podwright_constructs.log_group import ClusterLogGroup, log_group_name
+from podwright_constructs.lustre import file_system_id
 from podwright_constructs.payload import TrainingPayload
+from podwright_constructs.slurm import ApiSlurm, InitScript
 from stacks.foundation import FoundationStack
 from stacks.provider import aws_provider
+from stacks.state import remember
 from stacks.wheel import build_wheel
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -27,28 +35,10 @@ class ClusterStack(TerraformStack):
     def __init__(self, scope: Construct, *, settings: Settings, foundation: FoundationStack) -> None:
         super().__init__(scope, names.cluster_stack(settings.name))
         aws_provider(self, settings)
-        instance_groups = [
-            InstanceGroup(
-                name=group.name,
-                role=group.role,
-                instance_type=group.instance_type,
-                count=group.count,
-                partition=group.partition,
-                volume_gib=group.volume_gib,
-                threads_per_core=group.threads_per_core,
-            )
-            for group in settings.cluster.instance_groups
-        ]
-        lifecycle = LifecycleBundle(
-            self,
-            "lifecycle",
-            scripts=LIFECYCLE_SCRIPTS,
-            bucket=foundation.bucket,
-            cluster_name=settings.name,
-            instance_groups=instance_groups,
-            lustre=foundation.lustre,
-            training=_payload(self, settings, foundation),
-        )
+        remember(self, settings)
+        wanted = settings.cluster
+        instance_groups = [group_arguments(group) for group in wanted.instance_groups]
+        by_api = isinstance(wanted.slurm, ApiSlurmSettings)
         cluster = HyperPodCluster(
             self,
             "cluster",
@@ -56,12 +46,81 @@ class ClusterStack(TerraformStack):
             instance_groups=instance_groups,
             network=foundation.network,
             role=foundation.role,
-            lifecycle=lifecycle,
-            node_recovery=settings.cluster.node_recovery,
+            lifecycle=None if by_api else _scripts(self, settings, foundation, instance_groups),
+            slurm=_slurm(settings, foundation),
+            node_recovery=wanted.node_recovery,
+            node_provisioning=wanted.node_provisioning,
+            tiered_storage_percent=wanted.tiered_storage_percent,
             tags=names.tags(settings),
         )
+        self._outputs(settings, cluster)
+        _watch(self, settings, foundation, cluster)
+
+    def _outputs(self, settings: Settings, cluster: HyperPodCluster) -> None:
         TerraformOutput(self, "ClusterName", value=cluster.name)
         TerraformOutput(self, "ClusterArn", value=cluster.arn)
+        TerraformOutput(self, "ClusterId", value=cluster.id)
+        TerraformOutput(self, "LogGroup", value=log_group_name(cluster.name, cluster.id))
+        target = names.session_target(cluster.id)
+        document = f" --document-name {names.operations_name(settings.name)}" if settings.session else ""
+        TerraformOutput(self, "SessionTarget", value=target)
+        TerraformOutput(self, "SessionCommand", value=f"aws ssm start-session --target {target}{document}")
+
+
+def _scripts(
+    stack: ClusterStack,
+    settings: Settings,
+    foundation: FoundationStack,
+    instance_groups: Sequence[InstanceGroup],
+) -> LifecycleBundle:
+    return LifecycleBundle(
+        stack,
+        "lifecycle",
+        scripts=LIFECYCLE_SCRIPTS,
+        bucket=foundation.bucket,
+        prefix=names.scripts_prefix(settings.name),
+        cluster_name=settings.name,
+        instance_groups=instance_groups,
+        lustre=foundation.lustre,
+        openzfs=foundation.openzfs,
+        training=_payload(stack, settings, foundation),
+    )
+
+
+def _slurm(settings: Settings, foundation: FoundationStack) -> ApiSlurm | None:
+    wanted = settings.cluster.slurm
+    if not isinstance(wanted, ApiSlurmSettings):
+        return None
+    return ApiSlurm(
+        strategy=wanted.strategy,
+        lustre=foundation.lustre,
+        home=foundation.openzfs,
+        accounting=foundation.accounting,
+        init_script=InitScript(**arguments(wanted.init_script)) if wanted.init_script else None,
+    )
+
+
+def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack, cluster: HyperPodCluster) -> None:
+    """Logs and dashboard, each if the settings ask for it: both go by the cluster's id."""
+    if settings.logs:
+        ClusterLogGroup(
+            stack,
+            "log_group",
+            name=names.keeper_name(settings.name, settings.region),
+            cluster_name=cluster.name,
+            cluster_id=cluster.id,
+            retention_days=settings.logs.retention_days,
+            key_arn=foundation.key_arn,
+        )
+    if settings.dashboard.source == "create":
+        dashboard = ClusterDashboard(
+            stack,
+            "dashboard",
+            name=names.operations_name(settings.name),
+            log_group=log_group_name(cluster.name, cluster.id),
+            file_system_id=file_system_id(foundation.lustre.dns_name),
+        )
+        TerraformOutput(stack, "Dashboard", value=dashboard.name)
 
 
 def _payload(stack: ClusterStack, settings: Settings, foundation: FoundationStack) -> TrainingPayload | None:
@@ -71,6 +130,7 @@ def _payload(stack: ClusterStack, settings: Settings, foundation: FoundationStac
         stack,
         "training",
         bucket=foundation.bucket,
+        prefix=names.payload_prefix(settings.name),
         wheel=build_wheel(TRAINING, cache=Path(App.of(stack).outdir) / "wheels"),
         requirements=TRAINING / "requirements.lock",
     )

@@ -30,6 +30,7 @@ class Meta(TypedDict, total=False):
 
     depends_on: Sequence[ITerraformDependable]
     lifecycle: TerraformResourceLifecycle
+    provider: TerraformProvider
 
 
 class Resource(TerraformResource):
@@ -39,7 +40,7 @@ class Resource(TerraformResource):
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
         super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
-        self._arguments: Mapping[str, Any] = _given(arguments)
+        self._arguments: Mapping[str, Any] = given(arguments)
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
@@ -52,7 +53,7 @@ class DataSource(TerraformDataSource):
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object], meta: Meta) -> None:
         super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
-        self._arguments: Mapping[str, Any] = _given(arguments)
+        self._arguments: Mapping[str, Any] = given(arguments)
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
@@ -64,6 +65,7 @@ class Provider(TerraformProvider):
     TYPE: ClassVar[str]
 
     def __init__(self, scope: Construct, id_: str, arguments: Mapping[str, object]) -> None:
+        self._arguments: Mapping[str, Any] = given(arguments)  # cdktf may ask for the alias at once
         super().__init__(
             scope,
             id_,
@@ -71,21 +73,21 @@ class Provider(TerraformProvider):
             terraform_generator_metadata=_METADATA,
             terraform_provider_source=f"hashicorp/{self.TYPE}",
         )
-        self._arguments: Mapping[str, Any] = _given(arguments)
 
-    @property  # type: ignore[misc] # a constant needs no setter
+    @property  # type: ignore[misc] # an argument needs no setter
     def alias(self) -> str | None:
-        """Always None: one provider per stack (cdktf asks every provider)."""
-        return None
+        """What tells it from the stack's other providers; the one without an alias is everybody's default."""
+        alias: str | None = self._arguments.get("alias")
+        return alias
 
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
 
 
-def _given(value: Any) -> Any:
+def given(value: Any) -> Any:
     """Leave out what is None: cdktf's own clean-up does not look into lists."""
     if isinstance(value, Mapping):
-        return {key: _given(item) for key, item in value.items() if item is not None}
+        return {key: given(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return [_given(item) for item in value]
+        return [given(item) for item in value]
     return value

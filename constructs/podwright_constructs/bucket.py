@@ -12,17 +12,29 @@ from cdktf import AssetType, ITerraformDependable, TerraformAsset, TerraformReso
 from constructs import Construct
 
 from podwright_constructs import checks
-from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument
+from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
+from podwright_constructs.aws.data_iam_policy_document import (
+    DataIamPolicyDocument,
+    DataIamPolicyDocumentStatement,
+    DataIamPolicyDocumentStatementCondition,
+    DataIamPolicyDocumentStatementPrincipals,
+)
 from podwright_constructs.aws.s3_bucket import S3Bucket
+from podwright_constructs.aws.s3_bucket_lifecycle_configuration import S3BucketLifecycleConfiguration
+from podwright_constructs.aws.s3_bucket_logging import S3BucketLogging
 from podwright_constructs.aws.s3_bucket_policy import S3BucketPolicy
 from podwright_constructs.aws.s3_bucket_public_access_block import S3BucketPublicAccessBlock
 from podwright_constructs.aws.s3_bucket_server_side_encryption_configuration import (
     S3BucketServerSideEncryptionConfiguration,
+    S3BucketServerSideEncryptionConfigurationRule,
 )
 from podwright_constructs.aws.s3_bucket_versioning import S3BucketVersioning
 from podwright_constructs.aws.s3_object import S3Object, S3ObjectOverrideProvider
+from podwright_constructs.key import Key
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import refuse
+
+ABANDONED_UPLOAD_DAYS = 7
 
 
 class Bucket(Protocol):
@@ -31,6 +43,10 @@ class Bucket(Protocol):
     @property
     def name(self) -> str:
         """Its name."""
+
+    @property
+    def key_arn(self) -> str | None:
+        """The KMS key that its readers need; none where S3 encrypts with its own."""
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
@@ -42,14 +58,16 @@ class ExistingBucket:
     """A bucket you have; its encryption and policy are yours.
 
     Raises:
-        InvalidArgumentsError: SageMaker would not read scripts from a bucket of that name.
+        InvalidArgumentsError: SageMaker would not read scripts from a bucket of that name, or the key's ARN is
+            malformed.
     """
 
     name: str
+    key_arn: str | None = None
     ready: Sequence[ITerraformDependable] = ()
 
     def __post_init__(self) -> None:
-        refuse(self, checks.existing_bucket(name=self.name))
+        refuse(self, checks.existing_bucket(name=self.name, key_arn=self.key_arn))
 
 
 class TrainingBucket(Construct):
@@ -57,32 +75,92 @@ class TrainingBucket(Construct):
 
     ``on_destroy="retain"`` makes Terraform refuse to destroy it while it holds objects, ``"destroy"`` deletes them.
 
+    Args:
+        bucket_prefix: what its name begins with.
+        key: what objects are encrypted with; none for S3's own key.
+        noncurrent_version_expiration_days: how long what was overwritten or deleted stays.
+        access_log_bucket: a bucket of yours, in this region, that receives a line for each request.
+        access_log_prefix: where in it.
+        receives_logs: whether AWS may deliver logs of this account, such as a VPC's flow logs.
+
     Raises:
         InvalidArgumentsError: a prefix that SageMaker or S3 would refuse; all problems are in it.
     """
 
     def __init__(
-        self, scope: Construct, id_: str, *, bucket_prefix: str, on_destroy: Literal["retain", "destroy"] = "retain"
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        bucket_prefix: str,
+        on_destroy: Literal["retain", "destroy"] = "retain",
+        key: Key | None = None,
+        noncurrent_version_expiration_days: int = 90,
+        access_log_bucket: str | None = None,
+        access_log_prefix: str | None = None,
+        receives_logs: bool = False,
     ) -> None:
-        refuse(self, checks.training_bucket(bucket_prefix=bucket_prefix, on_destroy=on_destroy))
+        problems = checks.training_bucket(
+            bucket_prefix=bucket_prefix,
+            on_destroy=on_destroy,
+            noncurrent_version_expiration_days=noncurrent_version_expiration_days,
+            access_log_bucket=access_log_bucket,
+            access_log_prefix=access_log_prefix,
+        )
+        refuse(self, problems)
         super().__init__(scope, id_)
         bucket = S3Bucket(self, "bucket", bucket_prefix=bucket_prefix, force_destroy=on_destroy == "destroy")
         self.name = bucket.bucket
+        self.key_arn = key.arn if key else None
+        versioning = self._versioning()
         self.ready: Sequence[ITerraformDependable] = [
-            self._versioning(),
+            versioning,
             self._encryption(),
-            self._tls_only(bucket, after=self._no_public_access()),
+            self._policy(bucket, receives_logs=receives_logs, after=self._no_public_access()),
         ]
+        self._lifecycle(noncurrent_version_expiration_days, after=versioning)
+        if access_log_bucket:
+            S3BucketLogging(
+                self,
+                "access_logs",
+                bucket=self.name,
+                target_bucket=access_log_bucket,
+                target_prefix=access_log_prefix or f"{bucket_prefix.rstrip('-')}/",
+            )
 
     def _versioning(self) -> S3BucketVersioning:
         return S3BucketVersioning(self, "versioning", bucket=self.name, versioning_configuration={"status": "Enabled"})
 
     def _encryption(self) -> S3BucketServerSideEncryptionConfiguration:
-        return S3BucketServerSideEncryptionConfiguration(
+        rule: S3BucketServerSideEncryptionConfigurationRule = {
+            "apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}
+        }
+        if self.key_arn:
+            rule = {
+                "apply_server_side_encryption_by_default": {
+                    "sse_algorithm": "aws:kms",
+                    "kms_master_key_id": self.key_arn,
+                },
+                "bucket_key_enabled": True,  # one request to KMS for many objects
+            }
+        return S3BucketServerSideEncryptionConfiguration(self, "encryption", bucket=self.name, rule=[rule])
+
+    def _lifecycle(self, noncurrent_days: int, *, after: S3BucketVersioning) -> None:
+        """Let go of uploads that were never completed, and of what nobody has read under its name for long."""
+        S3BucketLifecycleConfiguration(
             self,
-            "encryption",
+            "lifecycle",
             bucket=self.name,
-            rule=[{"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}],
+            rule=[
+                {
+                    "id": "what-is-left-behind",
+                    "status": "Enabled",
+                    "filter": [{}],
+                    "abort_incomplete_multipart_upload": [{"days_after_initiation": ABANDONED_UPLOAD_DAYS}],
+                    "noncurrent_version_expiration": [{"noncurrent_days": noncurrent_days}],
+                }
+            ],
+            depends_on=[after],
         )
 
     def _no_public_access(self) -> S3BucketPublicAccessBlock:
@@ -96,23 +174,54 @@ class TrainingBucket(Construct):
             restrict_public_buckets=True,
         )
 
-    def _tls_only(self, bucket: S3Bucket, *, after: S3BucketPublicAccessBlock) -> S3BucketPolicy:
-        document = DataIamPolicyDocument(
-            self,
-            "tls_only",
-            statement=[
-                {
-                    "sid": "RefuseAnythingButTls",
-                    "effect": "Deny",
-                    "principals": [{"type": "*", "identifiers": ["*"]}],
-                    "actions": ["s3:*"],
-                    "resources": [bucket.arn, f"{bucket.arn}/*"],
-                    "condition": [{"test": "Bool", "variable": "aws:SecureTransport", "values": ["false"]}],
-                }
-            ],
-        )
+    def _policy(self, bucket: S3Bucket, *, receives_logs: bool, after: S3BucketPublicAccessBlock) -> S3BucketPolicy:
+        statements = [_tls_only(bucket), *(self._delivery_of_logs(bucket) if receives_logs else ())]
+        document = DataIamPolicyDocument(self, "access", statement=statements)
         # S3 refuses two changes of a bucket's access at once (OperationAborted).
         return S3BucketPolicy(self, "policy", bucket=self.name, policy=document.json, depends_on=[after])
+
+    def _delivery_of_logs(self, bucket: S3Bucket) -> list[DataIamPolicyDocumentStatement]:
+        """https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-s3-permissions.html."""
+        account = DataCallerIdentity(self, "caller").account_id
+        ours: DataIamPolicyDocumentStatementCondition = {
+            "test": "StringEquals",
+            "variable": "aws:SourceAccount",
+            "values": [account],
+        }
+        delivery: DataIamPolicyDocumentStatementPrincipals = {
+            "type": "Service",
+            "identifiers": ["delivery.logs.amazonaws.com"],
+        }
+        return [
+            {
+                "sid": "FindBucketForLogs",
+                "principals": [delivery],
+                "actions": ["s3:GetBucketAcl", "s3:ListBucket"],
+                "resources": [bucket.arn],
+                "condition": [ours],
+            },
+            {
+                "sid": "DeliverLogs",
+                "principals": [delivery],
+                "actions": ["s3:PutObject"],
+                "resources": [f"{bucket.arn}/AWSLogs/{account}/*"],
+                "condition": [
+                    ours,
+                    {"test": "StringEquals", "variable": "s3:x-amz-acl", "values": ["bucket-owner-full-control"]},
+                ],
+            },
+        ]
+
+
+def _tls_only(bucket: S3Bucket) -> DataIamPolicyDocumentStatement:
+    return {
+        "sid": "RefuseAnythingButTls",
+        "effect": "Deny",
+        "principals": [{"type": "*", "identifiers": ["*"]}],
+        "actions": ["s3:*"],
+        "resources": [bucket.arn, f"{bucket.arn}/*"],
+        "condition": [{"test": "Bool", "variable": "aws:SecureTransport", "values": ["false"]}],
+    }
 
 
 # A bucket's objects may have 10 tags, a provider's default tags may be more.

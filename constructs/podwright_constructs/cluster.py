@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from cdktf import Fn
@@ -10,23 +10,40 @@ from constructs import Construct
 
 from podwright_constructs import checks
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
-from podwright_constructs.instance_group import InstanceGroup, in_order
+from podwright_constructs.bindings import given
+from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
 from podwright_constructs.lifecycle import LifecycleScripts
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
-from podwright_constructs.problems import refuse
+from podwright_constructs.problems import Problem, refuse
 from podwright_constructs.role import Role
+from podwright_constructs.slurm import ApiSlurm
 
-__all__ = ["HyperPodCluster", "InstanceGroup"]
+__all__ = ["HyperPodCluster", "InstanceGroup", "ScheduledUpdate"]
 
 TIMEOUT = "720m"  # what AWS's own handlers may take
 
 
 class HyperPodCluster(Construct):
-    """A SageMaker HyperPod cluster orchestrated by Slurm.
+    """A SageMaker HyperPod cluster orchestrated by Slurm, set up by lifecycle scripts or by the API, never by both.
 
     The AWS provider has no resource of its own for it: Cloud Control takes AWS's CloudFormation schema.
     https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-resource-sagemaker-cluster.html
+
+    Args:
+        scope: as of every construct.
+        id_: as of every construct.
+        cluster_name: unique in account and region.
+        instance_groups: in any order; the plan shows only the group that changes.
+        network: its first subnet is where the nodes are, so in one zone; a group may have others of its own.
+        role: what they may do.
+        lifecycle: the scripts that set Slurm up.
+        slurm: or what the API is told.
+        node_recovery: automatic replaces or reboots a node with a hardware fault.
+        node_provisioning: continuous starts with the nodes there are and goes on trying for the others.
+        tiered_storage_percent: of the nodes' memory, for checkpoints that survive a node.
+        multi_head: several controllers; ``lifecycle`` tells them their database and directory.
+        tags: on the cluster.
 
     Raises:
         InvalidArgumentsError: AWS would refuse the cluster or one of its groups; all problems are in it.
@@ -41,45 +58,126 @@ class HyperPodCluster(Construct):
         instance_groups: Sequence[InstanceGroup],
         network: Network,
         role: Role,
-        lifecycle: LifecycleScripts,
+        lifecycle: LifecycleScripts | None = None,
+        slurm: ApiSlurm | None = None,
         node_recovery: Literal["automatic", "none"] = "automatic",
+        node_provisioning: Literal["continuous"] | None = None,
+        tiered_storage_percent: int | None = None,
+        multi_head: bool = False,
         tags: Mapping[str, str] | None = None,
     ) -> None:
         problems = checks.cluster(
             cluster_name=cluster_name,
             instance_groups=instance_groups,
             node_recovery=node_recovery,
-            tags=list(tags or {}),
+            tags=tags or {},
+            node_provisioning=node_provisioning,
+            tiered_storage_percent=tiered_storage_percent,
+            multi_head=multi_head,
         )
-        refuse(self, problems)
+        refuse(self, [*problems, *_mode(lifecycle, slurm, instance_groups, node_provisioning)])
         super().__init__(scope, id_)
+        groups = [
+            {**_instance_group(group, network, role), **_set_up(group, lifecycle, slurm)}
+            for group in in_order(instance_groups)
+        ]
         desired_state = {
             "ClusterName": cluster_name,
-            "InstanceGroups": [_instance_group(group, role, lifecycle) for group in in_order(instance_groups)],
+            "InstanceGroups": groups,
             "NodeRecovery": node_recovery.capitalize(),
+            "NodeProvisioningMode": node_provisioning and node_provisioning.capitalize(),
+            "Orchestrator": slurm and slurm.orchestrator(),
             "Tags": [{"Key": key, "Value": value} for key, value in sorted((tags or {}).items())],
-            "VpcConfig": {"SecurityGroupIds": [network.security_group_id], "Subnets": list(network.subnet_ids)},
+            "TieredStorageConfig": _tiered_storage(tiered_storage_percent),
+            "VpcConfig": {"SecurityGroupIds": [network.security_group_id], "Subnets": [network.subnet_ids[0]]},
         }
-        first = [*network.security_group_rules, *network.routes, *role.ready, *lifecycle.ready]
+        scripts = [*(lifecycle.ready if lifecycle else ()), *(slurm.ready if slurm else ())]
+        first = [*network.security_group_rules, *network.routes, *role.ready, *scripts]
         cluster = CloudcontrolapiResource(
             self,
             "cluster",
             type_name="AWS::SageMaker::Cluster",
-            desired_state=Fn.jsonencode(desired_state),
+            desired_state=Fn.jsonencode(given(desired_state)),
             timeouts={"create": TIMEOUT, "update": TIMEOUT, "delete": TIMEOUT},
             depends_on=before(self, first),
         )
         self.name = cluster_name
         self.arn = cluster.id  # Cloud Control identifies a cluster by its ARN
+        self.id = Fn.element(Fn.split("/", self.arn), 1)
 
 
-def _instance_group(group: InstanceGroup, role: Role, lifecycle: LifecycleScripts) -> dict[str, Any]:
+def _mode(
+    lifecycle: LifecycleScripts | None,
+    slurm: ApiSlurm | None,
+    groups: Sequence[InstanceGroup],
+    node_provisioning: str | None,
+) -> Iterator[Problem]:
+    if (lifecycle is None) == (slurm is None):
+        given = "neither" if slurm is None else "both"
+        yield Problem("slurm", given, "either lifecycle or slurm", "Two set-ups of Slurm would exclude each other.")
+    elif slurm:
+        yield from checks.api_slurm(
+            strategy=slurm.strategy,
+            node_provisioning=node_provisioning,
+            with_accounting=slurm.accounting is not None,
+            instance_groups=groups,
+        )
+
+
+def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[str, Any]:
     return {
         "InstanceGroupName": group.name,
         "InstanceType": group.instance_type,
         "InstanceCount": group.count,
+        "MinInstanceCount": group.min_count,
         "ExecutionRole": role.arn,
         "ThreadsPerCore": group.threads_per_core,
-        "LifeCycleConfig": {"SourceS3Uri": lifecycle.source_s3_uri, "OnCreate": lifecycle.on_create},
-        "InstanceStorageConfigs": [{"EbsVolumeConfig": {"VolumeSizeInGB": group.volume_gib}}],
+        "TrainingPlanArn": group.training_plan_arn,
+        "CapacityRequirements": group.capacity and {_api_word(group.capacity): {}},
+        "OnStartDeepHealthChecks": [_api_word(check) for check in group.deep_health_checks] or None,
+        "NetworkInterface": group.network_interface and {"InterfaceType": group.network_interface},
+        "OverrideVpcConfig": _own_network(group, network),
+        "ImageId": group.image_id,
+        "AutoPatchConfig": group.auto_patch and {"PatchingStrategy": _api_word(group.auto_patch)},
+        "ScheduledUpdateConfig": group.scheduled_update and _scheduled_update(group.scheduled_update),
     }
+
+
+def _set_up(group: InstanceGroup, lifecycle: LifecycleScripts | None, slurm: ApiSlurm | None) -> dict[str, Any]:
+    """What sets Slurm up on the group's nodes, and their storage, of which file systems by the API are a part."""
+    if slurm:
+        return {**slurm.instance_group(group), "InstanceStorageConfigs": [*_volumes(group), *slurm.storage()]}
+    scripts = lifecycle and {"SourceS3Uri": lifecycle.source_s3_uri, "OnCreate": lifecycle.on_create}
+    return {"LifeCycleConfig": scripts, "InstanceStorageConfigs": _volumes(group)}
+
+
+def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
+    additional = {"VolumeSizeInGB": group.volume_gib, "VolumeKmsKeyId": group.key_arn}
+    root = {"RootVolume": True, "VolumeKmsKeyId": group.key_arn}  # its size is AWS's
+    return [{"EbsVolumeConfig": volume} for volume in ([additional, root] if group.key_arn else [additional])]
+
+
+def _own_network(group: InstanceGroup, network: Network) -> dict[str, list[str]] | None:
+    if not group.subnet_ids:
+        return None
+    security_groups = list(group.security_group_ids) or [network.security_group_id]
+    return {"SecurityGroupIds": security_groups, "Subnets": list(group.subnet_ids)}
+
+
+def _scheduled_update(update: ScheduledUpdate) -> dict[str, Any]:
+    percent = update.max_percent and {"Type": "CAPACITY_PERCENTAGE", "Value": update.max_percent}
+    deployment = {
+        "RollingUpdatePolicy": percent and {"MaximumBatchSize": percent},
+        "WaitIntervalInSeconds": update.wait_s or None,
+        "AutoRollbackConfiguration": [{"AlarmName": name} for name in update.rollback_alarms] or None,
+    }
+    return {"ScheduleExpression": update.schedule, "DeploymentConfig": given(deployment) or None}
+
+
+def _tiered_storage(percent: int | None) -> dict[str, Any] | None:
+    return None if percent is None else {"Mode": "Enable", "InstanceMemoryAllocationPercentage": percent}
+
+
+def _api_word(word: str) -> str:
+    """The API's spelling of ours: ``when-idle`` is ``WhenIdle``."""
+    return "".join(part.capitalize() for part in word.split("-"))

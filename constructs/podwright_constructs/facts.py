@@ -16,6 +16,14 @@ class PortRange(NamedTuple):
 # Between Lustre clients and servers. AWS's newer text says 1021-1023; older clients use the rest of the range.
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/limit-access-security-groups.html
 LUSTRE_PORTS = (PortRange(988, 988), PortRange(1018, 1023))
+# NFS 4.1, with which nodes mount OpenZFS, needs no other port.
+# https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/limit-access-security-groups.html
+NFS_PORT = 2049
+HTTPS_PORT = 443
+ALL_PROTOCOLS = "-1"  # EC2's word for every protocol and port
+ANYWHERE = "0.0.0.0/0"
+
+# ---- clusters and instance groups ---------------------------------------------------------------
 
 # Of clusters, instance groups and partitions alike.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html
@@ -23,7 +31,22 @@ CLUSTER_NAME_PATTERN = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 MAX_CLUSTER_NAME_LENGTH = 63
 MAX_INSTANCE_GROUPS = 100
 MAX_SUBNETS = 16
+MAX_SECURITY_GROUPS = 5
 MAX_CLUSTER_TAGS = 50
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Tag.html
+MAX_TAG_KEY_LENGTH = 128
+MAX_TAG_VALUE_LENGTH = 256
+TAG_PUNCTUATION = "_.:/=+-@"  # besides letters, digits and spaces
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterTieredStorageConfig.html
+MAX_TIERED_STORAGE_PERCENT = 100
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterAccountingDatabase.html
+ACCOUNTING_DATABASE_ENDPOINT_PATTERN = re.compile(
+    r"(?=.{1,255}$)([a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)(\.[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*"
+)
+SECRET_ARN_PATTERN = re.compile(r"arn:aws[a-z\-]*:secretsmanager:[a-z0-9\-]*:[0-9]{12}:secret:.+")
+# HyperPod puts every node into dev: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-ref.html
+# A partition called DEFAULT holds the defaults of the others: https://slurm.schedmd.com/slurm.conf.html
+RESERVED_PARTITIONS = ("default", "dev")
 
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 MIN_INSTANCE_COUNT = 0
@@ -34,6 +57,25 @@ MAX_THREADS_PER_CORE = 2
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterEbsVolumeConfig.html
 MIN_VOLUME_GIB = 1
 MAX_VOLUME_GIB = 16384
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
+TRAINING_PLAN_ARN_PATTERN = re.compile(r"arn:aws[a-z\-]*:sagemaker:[a-z0-9\-]*:[0-9]{12}:training-plan/.*")
+IMAGE_ID_PATTERN = re.compile(r"(ami-[0-9a-fA-F]{8,17}|default)")
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_VpcConfig.html
+SUBNET_ID_PATTERN = re.compile(r"subnet-\w+")
+SECURITY_GROUP_ID_PATTERN = re.compile(r"sg-\w+")
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ScheduledUpdateConfig.html, and CloudFormation's schema
+_DAY = r"(MON|TUE|WED|THU|FRI|SAT|SUN|[1-7]|\?|L|[1-7]#[1-5]|[1-7]L)"
+UPDATE_SCHEDULE_PATTERN = re.compile(
+    r"cron\(([0-5]?[0-9]) ([01]?[0-9]|2[0-3]) (0?[1-9]|[12][0-9]|3[01]|\?) "
+    rf"(0?[1-9]|1[0-2]|\*|\*/([1-9]|1[0-2])) {_DAY} (20[2-9][0-9]|\*)\)"
+)
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DeploymentConfiguration.html
+MAX_UPDATE_WAIT_S = 3600
+MAX_ROLLBACK_ALARMS = 10
+# https://docs.aws.amazon.com/kms/latest/developerguide/concepts.html#key-id-key-ARN
+KEY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[a-z0-9-]+")
+
+# ---- buckets ------------------------------------------------------------------------------------
 
 # The API refuses scripts that lie elsewhere, and AWS's managed policy reads no other bucket.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterLifeCycleConfig.html
@@ -45,13 +87,55 @@ BUCKET_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 BUCKET_PREFIX_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]*")
 MAX_BUCKET_PREFIX_LENGTH = 37
 
-# Of PERSISTENT_2 on SSD. https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystem.html
+# By deployment type. SCRATCH_1 is left out: AWS keeps it for those who have it.
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystem.html (StorageType)
+LUSTRE_STORAGE_TYPES = {
+    "PERSISTENT_2": ("SSD", "INTELLIGENT_TIERING"),
+    "PERSISTENT_1": ("SSD", "HDD"),
+    "SCRATCH_2": ("SSD",),
+}
+# MB/s for each TiB, by deployment and storage type; the others have no choice. The default comes first.
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreConfiguration.html
+LUSTRE_THROUGHPUTS = {
+    ("PERSISTENT_2", "SSD"): (250, 125, 500, 1000),
+    ("PERSISTENT_1", "SSD"): (200, 50, 100),
+    ("PERSISTENT_1", "HDD"): (40, 12),
+}
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystem.html (StorageCapacity)
 MIN_LUSTRE_CAPACITY_GIB = 1200
 LUSTRE_CAPACITY_STEP_GIB = 2400
-LUSTRE_CAPACITY_TEXT = f"{MIN_LUSTRE_CAPACITY_GIB} or a multiple of {LUSTRE_CAPACITY_STEP_GIB}"
-# https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreConfiguration.html
-LUSTRE_THROUGHPUTS = (125, 250, 500, 1000)  # MB/s for each TiB
-LUSTRE_THROUGHPUT_TEXT = "{}, {}, {} or {}".format(*LUSTRE_THROUGHPUTS)
+LUSTRE_HDD_CAPACITY_STEPS_GIB = {12: 6000, 40: 1800}  # by throughput
+# By throughput. https://docs.aws.amazon.com/fsx/latest/LustreGuide/increase-storage-capacity.html
+LUSTRE_EFA_CAPACITY_STEPS_GIB = {125: 38_400, 250: 19_200, 500: 9600, 1000: 4800}
+LUSTRE_TIERING_THROUGHPUT_STEP_MBPS = 4000
+MAX_LUSTRE_TIERING_THROUGHPUT_MBPS = 2_000_000
+LUSTRE_VERSIONS = ("2.15", "2.12", "2.10")
+LUSTRE_COMPRESSIONS = ("LZ4", "NONE")
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreMetadataConfiguration.html
+LUSTRE_METADATA_IOPS = (1500, 3000, 6000, *range(12_000, 192_001, 12_000))
+LUSTRE_TIERING_METADATA_IOPS = (6000, 12_000)  # the default comes first
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html
+MAX_DATA_REPOSITORIES = 8
+DATA_REPOSITORY_PATTERN = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?")
+
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemOpenZFSConfiguration.html
+# By deployment type, MB/s; the default comes first.
+_FIRST_GENERATION_MBPS = (128, 64, 256, 512, 1024, 2048, 3072, 4096)
+_SECOND_GENERATION_MBPS = (160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10_240)
+OPENZFS_THROUGHPUTS_MBPS = {
+    "SINGLE_AZ_1": _FIRST_GENERATION_MBPS,
+    "SINGLE_AZ_HA_1": _FIRST_GENERATION_MBPS,
+    "SINGLE_AZ_2": _SECOND_GENERATION_MBPS,
+    "SINGLE_AZ_HA_2": _SECOND_GENERATION_MBPS,
+    "MULTI_AZ_1": _SECOND_GENERATION_MBPS,
+}
+OPENZFS_SUBNETS = {"MULTI_AZ_1": 2}  # one of each zone; the others have one
+MIN_OPENZFS_CAPACITY_GIB = 64
+MAX_OPENZFS_CAPACITY_GIB = 524_288
+OPENZFS_CAPACITY_TEXT = f"{MIN_OPENZFS_CAPACITY_GIB} to {MAX_OPENZFS_CAPACITY_GIB}"
+OPENZFS_COMPRESSIONS = ("ZSTD", "LZ4", "NONE")
+
+MAX_BACKUP_RETENTION_DAYS = 90
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_LustreFileSystemConfiguration.html
 LUSTRE_MOUNT_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,8}")
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
@@ -67,8 +151,73 @@ VPC_PREFIX_TEXT = f"/{MIN_CIDR_PREFIX_LENGTH} to /{MAX_CIDR_PREFIX_LENGTH}"
 # https://docs.aws.amazon.com/global-infrastructure/latest/regions/az-ids.html
 AVAILABILITY_ZONE_ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-az[0-9]+")
 
+# A VPC whose first block is of one private range takes no further block of another one, and never one of 198.19.0.0/16.
+# https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html
+PRIVATE_RANGES = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+AWS_OWN_RANGE = "198.19.0.0/16"
+
+# What nodes ask of AWS's APIs, and what only some users do.
+# https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html
+STANDARD_ENDPOINTS = (
+    "ssm",
+    "ssmmessages",
+    "ec2messages",
+    "logs",
+    "monitoring",
+    "sts",
+    "ecr.api",
+    "ecr.dkr",
+    "sagemaker.api",
+)
+ENDPOINTS = (*STANDARD_ENDPOINTS, "sagemaker.runtime", "ec2", "fsx", "kms", "secretsmanager", "sns", "aps-workspaces")
+
+# https://docs.aws.amazon.com/kms/latest/APIReference/API_DescribeKey.html
+KEY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):\d{12}:key/[a-zA-Z0-9-]+")
+
+# https://docs.aws.amazon.com/AmazonS3/latest/API/API_NoncurrentVersionExpiration.html
+MIN_NONCURRENT_DAYS = 1
+
 # https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 MAX_ROLE_NAME_LENGTH = 64
 ROLE_NAME_PATTERN = re.compile(rf"[\w+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 ROLE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_boundaries.html
+POLICY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
+
+# ---- accounting ---------------------------------------------------------------------------------
+
+MYSQL_PORT = 3306
+MAX_PORT = 65535
+# https://docs.aws.amazon.com/AmazonRDS/latest/APIReference/API_CreateDBInstance.html
+DATABASE_NAME_PATTERN = re.compile(r"(?=.{1,63}$)[a-z](-?[a-z0-9])*")
+MAX_DATABASE_NAME_LENGTH = 63
+DATABASE_CLASS_PATTERN = re.compile(r"db\.[a-z0-9-]+\.[a-z0-9]+")
+MIN_DATABASE_STORAGE_GIB = 20  # gp3
+MAX_DATABASE_STORAGE_GIB = 65536
+# https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/USER_VPC.WorkingWithRDSInstanceinaVPC.html
+MIN_DATABASE_ZONES = 2
+
+# ---- operations ---------------------------------------------------------------------------------
+
+# https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html
+LOG_RETENTIONS_DAYS = (
+    *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545),
+    *(731, 1096, 1827, 2192, 2557, 2922, 3288, 3653),
+)
+# https://docs.aws.amazon.com/scheduler/latest/APIReference/API_CreateSchedule.html
+MAX_SCHEDULE_NAME_LENGTH = 64
+MAX_KEEPER_NAME_LENGTH = MAX_SCHEDULE_NAME_LENGTH - len("-putRetentionPolicy")  # a schedule's name says what it calls
+# https://docs.aws.amazon.com/sns/latest/api/API_CreateTopic.html and API_Subscribe.html
+TOPIC_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,256}")
+EMAIL_PATTERN = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+# https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_budgets_Budget.html
+BUDGET_NAME_PATTERN = re.compile(r"[^:\\]{1,100}")
+# https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_CreateDocument.html
+DOCUMENT_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{3,128}")
+# https://docs.aws.amazon.com/systems-manager/latest/userguide/session-preferences-timeout.html
+MIN_IDLE_MINUTES = 1
+MAX_IDLE_MINUTES = 60
+# https://docs.aws.amazon.com/prometheus/latest/APIReference/API_WorkspaceDescription.html
+WORKSPACE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:aps:[a-z0-9-]+:\d{12}:workspace/[\w-]+")
+REMOTE_WRITE_URL_PATTERN = re.compile(r"https://aps-workspaces\.[a-z0-9.-]+/workspaces/[\w-]+/api/v1/remote_write")

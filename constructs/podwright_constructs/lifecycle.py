@@ -14,6 +14,7 @@ from constructs import Construct
 from podwright_bootstrap.contract import (
     PROVISIONING_PARAMETERS_NAME,
     InstanceFacts,
+    MultiHead,
     ProvisioningParameters,
     WorkerGroup,
 )
@@ -24,6 +25,7 @@ from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
 from podwright_constructs.catalog import InstanceType
 from podwright_constructs.instance_group import InstanceGroup, in_order
 from podwright_constructs.lustre import Lustre
+from podwright_constructs.openzfs import OpenZfs
 from podwright_constructs.ordering import before
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.problems import Problem, refuse
@@ -66,6 +68,7 @@ class LifecycleBundle(Construct):
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
     The hash is of the scripts alone: another group or wheel changes the parameters in place, and no running node.
+    ``multi_head`` is what several controllers share. One bucket may serve several clusters: each has its prefix.
 
     Raises:
         InvalidArgumentsError: scripts are missing or unusable, or a group is wrong; all problems are in it.
@@ -81,13 +84,26 @@ class LifecycleBundle(Construct):
         cluster_name: str,
         instance_groups: Sequence[InstanceGroup],
         lustre: Lustre,
+        openzfs: OpenZfs | None = None,
         training: TrainingPayload | None = None,
+        multi_head: MultiHead | None = None,
+        prefix: str = PREFIX,
     ) -> None:
-        refuse(self, [*_problems(scripts), *checks.cluster_instance_groups(instance_groups)])
+        problems = checks.cluster_instance_groups(instance_groups, multi_head=multi_head is not None)
+        refuse(self, [*_problems(scripts), *problems])
         super().__init__(scope, id_)
         files = _files(scripts)
-        prefix = f"{PREFIX}/{_digest(files)[:16]}"
-        parameters = _parameters(cluster_name, instance_groups, lustre, training, region=DataRegion(self, "region").id)
+        prefix = f"{prefix}/{_digest(files)[:16]}"
+        region = DataRegion(self, "region").id
+        parameters = _parameters(
+            cluster_name,
+            instance_groups,
+            lustre=lustre,
+            openzfs=openzfs,
+            training=training,
+            multi_head=multi_head,
+            region=region,
+        )
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
         self.on_create = ENTRYPOINT
         self.ready: Sequence[ITerraformDependable] = [
@@ -138,9 +154,11 @@ def _digest(files: dict[str, Path]) -> str:
 def _parameters(
     cluster_name: str,
     instance_groups: Sequence[InstanceGroup],
-    lustre: Lustre,
-    training: TrainingPayload | None,
     *,
+    lustre: Lustre,
+    openzfs: OpenZfs | None,
+    training: TrainingPayload | None,
+    multi_head: MultiHead | None,
     region: str,
 ) -> ProvisioningParameters:
     groups = in_order(instance_groups)
@@ -150,16 +168,19 @@ def _parameters(
         controller_group=names["controller"],
         login_group=names.get("login"),
         worker_groups=[
-            WorkerGroup(instance_group_name=group.name, partition_name=group.partition or group.name)
+            WorkerGroup(instance_group_name=group.name, partition_name=group.partition_name)
             for group in groups
-            if group.role == "compute"
+            if group.partition_name
         ],
         fsx_dns_name=lustre.dns_name,
         fsx_mountname=lustre.mount_name,
         lustre_mount_path=lustre.mount_path,
+        fsx_openzfs_dns_name=openzfs.dns_name if openzfs else None,
+        openzfs_mount_path=openzfs.mount_path if openzfs else "/home",
         region=region,
         instance_facts={group.name: _facts(InstanceType.of(group.instance_type)) for group in groups},
         training=training.contract if training else None,
+        multi_head=multi_head,
     )
 
 

@@ -1,32 +1,26 @@
-"""Where the nodes are: a VPC you have, or one made for training."""
+"""Where the nodes are: a network you have, a new subnet in a VPC you have, or a VPC made for training."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from cdktf import ITerraformDependable
 from constructs import Construct
 
-from podwright_constructs import checks, facts
-from podwright_constructs.aws.data_region import DataRegion
+from podwright_constructs import checks
+from podwright_constructs.aws.default_security_group import DefaultSecurityGroup
 from podwright_constructs.aws.eip import Eip
 from podwright_constructs.aws.internet_gateway import InternetGateway
 from podwright_constructs.aws.nat_gateway import NatGateway
-from podwright_constructs.aws.route import Route
-from podwright_constructs.aws.route_table import RouteTable
-from podwright_constructs.aws.route_table_association import RouteTableAssociation
-from podwright_constructs.aws.security_group import SecurityGroup
-from podwright_constructs.aws.subnet import Subnet
 from podwright_constructs.aws.vpc import Vpc
-from podwright_constructs.aws.vpc_endpoint import VpcEndpoint
-from podwright_constructs.aws.vpc_security_group_egress_rule import VpcSecurityGroupEgressRule
-from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.aws.vpc_ipv4_cidr_block_association import VpcIpv4CidrBlockAssociation
+from podwright_constructs.endpoints import InterfaceEndpoints, S3Endpoint
 from podwright_constructs.problems import refuse
-
-ALL_PROTOCOLS = "-1"  # EC2's word for every protocol and port
-ANYWHERE = "0.0.0.0/0"
+from podwright_constructs.security_group import ClusterSecurityGroup
+from podwright_constructs.subnet import RoutedSubnet
+from podwright_constructs.subnet_configuration import SubnetConfiguration
 
 
 class Network(Protocol):
@@ -38,7 +32,11 @@ class Network(Protocol):
 
     @property
     def subnet_ids(self) -> Sequence[str]:
-        """Private subnets for nodes; a file system is made in the first one."""
+        """Private subnets; nodes and file systems are made in the first one unless they say otherwise."""
+
+    @property
+    def route_table_ids(self) -> Sequence[str]:
+        """What these subnets follow, for a file system of two zones; empty for the VPC's main table."""
 
     @property
     def security_group_id(self) -> str:
@@ -64,23 +62,91 @@ class ExistingNetwork:
     vpc_id: str
     subnet_ids: Sequence[str]
     security_group_id: str
+    route_table_ids: Sequence[str] = ()
     security_group_rules: Sequence[ITerraformDependable] = ()
     routes: Sequence[ITerraformDependable] = ()
 
     def __post_init__(self) -> None:
         problems = checks.existing_network(
-            vpc_id=self.vpc_id, subnet_ids=self.subnet_ids, security_group_id=self.security_group_id
+            vpc_id=self.vpc_id,
+            subnet_ids=self.subnet_ids,
+            security_group_id=self.security_group_id,
+            route_table_ids=self.route_table_ids,
         )
         refuse(self, problems)
 
 
-class TrainingNetwork(Construct):
-    """A VPC with one public and one private subnet in one zone, a NAT gateway, an S3 endpoint and EFA's security group.
+class PrivateNetwork(Construct):
+    """A new private subnet with its security group in a VPC you have.
 
-    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites.html
+    With a NAT gateway of yours the subnet gets a route table of its own, and S3 without leaving AWS's network; with a
+    route table of yours it follows what stands there.
 
     Raises:
-        InvalidArgumentsError: a zone's name instead of its id, or blocks that cannot be; all problems are in it.
+        InvalidArgumentsError: an id or block is malformed, or both or neither of the two are given; all problems are
+            in it.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        name: str,
+        vpc_id: str,
+        availability_zone_id: str,
+        private_subnet_cidr: str,
+        nat_gateway_id: str | None = None,
+        route_table_id: str | None = None,
+        nfs: bool = False,
+    ) -> None:
+        problems = checks.private_network(
+            vpc_id=vpc_id,
+            availability_zone_id=availability_zone_id,
+            private_subnet_cidr=private_subnet_cidr,
+            nat_gateway_id=nat_gateway_id,
+            route_table_id=route_table_id,
+        )
+        refuse(self, problems)
+        super().__init__(scope, id_)
+        subnet = RoutedSubnet(
+            self,
+            "private",
+            name=f"{name}-private",
+            vpc_id=vpc_id,
+            availability_zone_id=availability_zone_id,
+            cidr=private_subnet_cidr,
+            nat_gateway_id=nat_gateway_id,
+            route_table_id=route_table_id,
+        )
+        group = ClusterSecurityGroup(self, "security_group", name=name, vpc_id=vpc_id, nfs=nfs)
+        self.vpc_id = vpc_id
+        self.subnet_ids: Sequence[str] = [subnet.id]
+        self.route_table_ids: Sequence[str] = [subnet.route_table_id]
+        self.security_group_id = group.id
+        self.security_group_rules: Sequence[ITerraformDependable] = group.rules
+        self.routes: Sequence[ITerraformDependable] = subnet.routes
+        if route_table_id is None:
+            s3 = S3Endpoint(self, "s3", name=name, vpc_id=vpc_id, route_table_ids=self.route_table_ids)
+            self.routes = [*self.routes, *s3.ready]
+
+
+class TrainingNetwork(Construct):
+    """A VPC with private subnets for nodes, EFA's security group, and ways to S3, to AWS's APIs and to the internet.
+
+    The VPC's default security group is closed. Without internet there are neither a public subnet nor NAT, and nodes
+    reach AWS's APIs through endpoints alone.
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites.html
+
+    Args:
+        secondary_cidrs: further blocks of the VPC, for more addresses than its first block has.
+        extra_private_subnets: beside the one of ``private_subnet_cidr``, in this zone or others.
+        endpoints: services at private addresses, see ``InterfaceEndpoints``.
+        nfs: whether OpenZFS is mounted here.
+
+    Raises:
+        InvalidArgumentsError: a zone's name instead of its id, blocks that cannot be, or an unknown service; all
+            problems are in it.
     """
 
     def __init__(
@@ -93,50 +159,65 @@ class TrainingNetwork(Construct):
         cidr: str = "10.0.0.0/16",
         public_subnet_cidr: str = "10.0.0.0/24",
         private_subnet_cidr: str = "10.0.16.0/20",
+        secondary_cidrs: Sequence[str] = (),
+        extra_private_subnets: Sequence[SubnetConfiguration] = (),
+        internet: Literal["nat", "none"] = "nat",
+        endpoints: Sequence[str] = (),
+        nfs: bool = False,
     ) -> None:
         problems = checks.training_network(
             availability_zone_id=availability_zone_id,
             cidr=cidr,
             public_subnet_cidr=public_subnet_cidr,
             private_subnet_cidr=private_subnet_cidr,
+            secondary_cidrs=secondary_cidrs,
+            extra_private_subnets=extra_private_subnets,
+            internet=internet,
+            endpoints=endpoints,
         )
         refuse(self, problems)
         super().__init__(scope, id_)
         self._name = name
-        self._vpc = Vpc(
-            self, "vpc", cidr_block=cidr, enable_dns_support=True, enable_dns_hostnames=True, tags=self._tags()
-        )
-        public = self._subnet("public", availability_zone_id, public_subnet_cidr)
-        private = self._subnet("private", availability_zone_id, private_subnet_cidr)
-        self.routes: Sequence[ITerraformDependable] = self._connect(public, private)
-        self.vpc_id = self._vpc.id
-        self.subnet_ids: Sequence[str] = [private.id]
-        self.security_group_id = SecurityGroup(
-            self,
-            "security_group",
-            name_prefix=f"{name}-",
-            description="HyperPod nodes and their file systems",
-            vpc_id=self._vpc.id,
-            tags=self._tags(),
-        ).id
-        self.security_group_rules: Sequence[ITerraformDependable] = [*self._ingress_rules(), *self._egress_rules()]
+        self._make_vpc(cidr, secondary_cidrs)
+        has_nat = internet == "nat"
+        public, nat_gateway_id = self._way_out(availability_zone_id, public_subnet_cidr) if has_nat else (None, None)
+        first = SubnetConfiguration(availability_zone_id=availability_zone_id, cidr=private_subnet_cidr)
+        places = [first, *extra_private_subnets]
+        private = [self._private_subnet(number, place, nat_gateway_id) for number, place in enumerate(places)]
+        group = ClusterSecurityGroup(self, "security_group", name=name, vpc_id=self.vpc_id, nfs=nfs)
+        self.subnet_ids: Sequence[str] = [subnet.id for subnet in private]
+        self.route_table_ids: Sequence[str] = [subnet.route_table_id for subnet in private]
+        self.security_group_id = group.id
+        self.security_group_rules: Sequence[ITerraformDependable] = group.rules
+        self.routes: Sequence[ITerraformDependable] = [
+            *(route for subnet in filter(None, [public, *private]) for route in subnet.routes),
+            *self._s3(filter(None, [public, *private])),
+            *self._endpoints(endpoints, [place.availability_zone_id for place in places]),
+        ]
 
-    def _tags(self, part: str = "") -> dict[str, str]:
-        return {"Name": f"{self._name}-{part}" if part else self._name}
+    def _make_vpc(self, cidr: str, secondary_cidrs: Sequence[str]) -> None:
+        vpc = Vpc(self, "vpc", cidr_block=cidr, enable_dns_support=True, enable_dns_hostnames=True, tags=self._tags())
+        DefaultSecurityGroup(self, "default_security_group", vpc_id=vpc.id, tags=self._tags("closed"))
+        self.vpc_id = vpc.id
+        # A subnet may lie in any of them, and EC2 knows a block only when its association is complete.
+        self._blocks: Sequence[ITerraformDependable] = [
+            VpcIpv4CidrBlockAssociation(self, f"secondary_{block}", vpc_id=vpc.id, cidr_block=block)
+            for block in secondary_cidrs
+        ]
 
-    def _subnet(self, kind: str, availability_zone_id: str, cidr: str) -> Subnet:
-        return Subnet(
+    def _way_out(self, availability_zone_id: str, cidr: str) -> tuple[RoutedSubnet, str]:
+        """A public subnet and the id of the NAT gateway in it."""
+        gateway = InternetGateway(self, "internet_gateway", vpc_id=self.vpc_id, tags=self._tags())
+        public = RoutedSubnet(
             self,
-            f"{kind}_subnet",
-            vpc_id=self._vpc.id,
+            "public",
+            name=f"{self._name}-public",
+            vpc_id=self.vpc_id,
             availability_zone_id=availability_zone_id,
-            cidr_block=cidr,
-            tags=self._tags(kind),
+            cidr=cidr,
+            gateway_id=gateway.id,
+            after=self._blocks,
         )
-
-    def _connect(self, public: Subnet, private: Subnet) -> list[ITerraformDependable]:
-        """Public subnet to the internet, private subnet through NAT, both to S3 without leaving AWS's network."""
-        gateway = InternetGateway(self, "internet_gateway", vpc_id=self._vpc.id, tags=self._tags())
         address = Eip(self, "nat_address", domain="vpc", tags=self._tags("nat"), depends_on=[gateway])
         nat = NatGateway(
             self,
@@ -146,81 +227,38 @@ class TrainingNetwork(Construct):
             tags=self._tags(),
             depends_on=[gateway],  # AWS asks for it: the gateway's route is not an argument of the NAT gateway
         )
-        public_table, public_association = self._route_table("public", public)
-        private_table, private_association = self._route_table("private", private)
-        to_internet = Route(
-            self,
-            "public_route",
-            route_table_id=public_table.id,
-            destination_cidr_block=ANYWHERE,
-            gateway_id=gateway.id,
-        )
-        to_nat = Route(
-            self,
-            "private_route",
-            route_table_id=private_table.id,
-            destination_cidr_block=ANYWHERE,
-            nat_gateway_id=nat.id,
-        )
-        to_s3 = VpcEndpoint(
-            self,
-            "s3_endpoint",
-            vpc_id=self._vpc.id,
-            service_name=f"com.amazonaws.{DataRegion(self, 'region').id}.s3",
-            vpc_endpoint_type="Gateway",
-            route_table_ids=[public_table.id, private_table.id],
-            tags=self._tags("s3"),
-        )
-        return [public_association, private_association, to_internet, to_nat, to_s3]
+        return public, nat.id
 
-    def _route_table(self, kind: str, subnet: Subnet) -> tuple[RouteTable, RouteTableAssociation]:
-        table = RouteTable(self, f"{kind}_route_table", vpc_id=self._vpc.id, tags=self._tags(kind))
-        association = RouteTableAssociation(
-            self, f"{kind}_route_table_association", route_table_id=table.id, subnet_id=subnet.id
+    def _private_subnet(self, number: int, place: SubnetConfiguration, nat_gateway_id: str | None) -> RoutedSubnet:
+        return RoutedSubnet(
+            self,
+            f"private_{number}" if number else "private",
+            name=f"{self._name}-private-{number}" if number else f"{self._name}-private",
+            vpc_id=self.vpc_id,
+            availability_zone_id=place.availability_zone_id,
+            cidr=place.cidr,
+            nat_gateway_id=nat_gateway_id,
+            after=self._blocks,
         )
-        return table, association
 
-    def _ingress_rules(self) -> list[ITerraformDependable]:
-        """EFA needs every protocol between members; FSx asks for Lustre's ports by number."""
-        members = VpcSecurityGroupIngressRule(
-            self,
-            "ingress_from_members",
-            security_group_id=self.security_group_id,
-            referenced_security_group_id=self.security_group_id,
-            ip_protocol=ALL_PROTOCOLS,
-            description="EFA: all traffic between members",
-        )
-        lustre = [
-            VpcSecurityGroupIngressRule(
-                self,
-                f"ingress_lustre_{ports.first}",
-                security_group_id=self.security_group_id,
-                referenced_security_group_id=self.security_group_id,
-                ip_protocol="tcp",
-                from_port=ports.first,
-                to_port=ports.last,
-                description="Lustre between members",
-            )
-            for ports in facts.LUSTRE_PORTS
-        ]
-        return [members, *lustre]
+    def _s3(self, subnets: Iterable[RoutedSubnet]) -> Sequence[ITerraformDependable]:
+        tables = [subnet.route_table_id for subnet in subnets]
+        return S3Endpoint(self, "s3", name=self._name, vpc_id=self.vpc_id, route_table_ids=tables).ready
 
-    def _egress_rules(self) -> list[ITerraformDependable]:
-        """EFA's health check looks for the rule to the group itself, whatever else is open."""
-        members = VpcSecurityGroupEgressRule(
+    def _endpoints(self, services: Sequence[str], zones: Sequence[str]) -> Sequence[ITerraformDependable]:
+        """An endpoint takes one subnet of each zone."""
+        if not services:
+            return []
+        first_of_zone = dict(reversed(list(zip(zones, self.subnet_ids, strict=True))))
+        return InterfaceEndpoints(
             self,
-            "egress_to_members",
-            security_group_id=self.security_group_id,
-            referenced_security_group_id=self.security_group_id,
-            ip_protocol=ALL_PROTOCOLS,
-            description="EFA: all traffic between members",
-        )
-        anywhere = VpcSecurityGroupEgressRule(
-            self,
-            "egress_to_anywhere",
-            security_group_id=self.security_group_id,
-            cidr_ipv4=ANYWHERE,
-            ip_protocol=ALL_PROTOCOLS,
-            description="Packages, data sets and AWS's APIs",
-        )
-        return [members, anywhere]
+            "endpoints",
+            name=self._name,
+            vpc_id=self.vpc_id,
+            subnet_ids=list(first_of_zone.values()),
+            members_security_group_id=self.security_group_id,
+            services=services,
+        ).ready
+
+    def _tags(self, part: str = "") -> dict[str, str]:
+        return {"Name": f"{self._name}-{part}" if part else self._name}

@@ -26,11 +26,13 @@ class TrainingPayload(Construct):
         InvalidArgumentsError: a file does not exist; all problems are in it.
     """
 
-    def __init__(self, scope: Construct, id_: str, *, bucket: Bucket, wheel: Path, requirements: Path) -> None:
+    def __init__(
+        self, scope: Construct, id_: str, *, bucket: Bucket, wheel: Path, requirements: Path, prefix: str = PREFIX
+    ) -> None:
         refuse(self, list(_problems(wheel=wheel, requirements=requirements)))
         super().__init__(scope, id_)
-        wheel_key = f"{PREFIX}/{sha256_of(wheel)}/{wheel.name}"
-        requirements_key = f"{PREFIX}/{sha256_of(requirements)}/{requirements.name}"
+        wheel_key = f"{prefix}/{sha256_of(wheel)}/{wheel.name}"
+        requirements_key = f"{prefix}/{sha256_of(requirements)}/{requirements.name}"
         self.contract = contract.TrainingPayload(
             wheel_s3_uri=f"s3://{bucket.name}/{wheel_key}",
             wheel_sha256=sha256_of(wheel),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,29 +55,83 @@ class ExistingRole:
 
 
 class ExecutionRole(Construct):
-    """The managed policy for nodes and what a VPC of yours needs, narrowed to one bucket and one network.
+    """The managed policy for nodes and what a VPC of yours needs, narrowed to prefixes of one bucket and one network.
 
-    It reads the bucket and writes nowhere: nodes run what lies there as root, so a node that could write it could take
-    over all others.
+    It writes none of the prefixes it reads: nodes run what lies there as root, so a node that could write it could
+    take over all others.
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-prerequisites-iam.html
 
+    Args:
+        scope: as of every construct.
+        id_: as of every construct.
+        name: unique in the account, whatever the region.
+        bucket: where scripts and training program are.
+        network: where the nodes are.
+        read_prefixes: of the bucket, without a slash at the end.
+        write_prefixes: for runs and logs.
+        secret_arns: what controllers read: the accounting database's password.
+        secret_key_arn: KMS key of these secrets.
+        volume_key_arns: KMS keys of the nodes' volumes.
+        override_subnet_ids: of groups that are not in the network's own subnets.
+        override_security_group_ids: of groups that are not in the network's own security group.
+        prometheus_workspace_arn: where nodes write their metrics.
+        permissions_boundary_arn: policy that limits whatever this role is given.
+
     Raises:
-        InvalidArgumentsError: IAM would refuse the name.
+        InvalidArgumentsError: IAM would refuse the role, or nodes could write what they run; all problems are in it.
     """
 
-    def __init__(self, scope: Construct, id_: str, *, name: str, bucket: Bucket, network: Network) -> None:
-        refuse(self, checks.execution_role(name=name))
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        name: str,
+        bucket: Bucket,
+        network: Network,
+        read_prefixes: Sequence[str] = ("lifecycle", "training"),
+        write_prefixes: Sequence[str] = ("runs", "logs"),
+        secret_arns: Sequence[str] = (),
+        secret_key_arn: str | None = None,
+        volume_key_arns: Sequence[str] = (),
+        override_subnet_ids: Sequence[str] = (),
+        override_security_group_ids: Sequence[str] = (),
+        prometheus_workspace_arn: str | None = None,
+        permissions_boundary_arn: str | None = None,
+    ) -> None:
+        problems = checks.execution_role(
+            name=name,
+            read_prefixes=read_prefixes,
+            write_prefixes=write_prefixes,
+            permissions_boundary_arn=permissions_boundary_arn,
+        )
+        refuse(self, problems)
         super().__init__(scope, id_)
-        self._partition = DataPartition(self, "partition").partition
+        partition = DataPartition(self, "partition")
+        self._partition, self._dns_suffix = partition.partition, partition.dns_suffix
         self._region = DataRegion(self, "region").id
         self._account = DataCallerIdentity(self, "caller").account_id
         trust = DataIamPolicyDocument(self, "trust", statement=[self._assumed_by_sagemaker()])
-        permissions = DataIamPolicyDocument(
+        statements = [
+            *self._logs_and_metrics(),
+            *self._bucket(bucket, read_prefixes, write_prefixes),
+            self._session(),
+            *self._interfaces(
+                subnet_ids=[*network.subnet_ids, *override_subnet_ids],
+                security_group_ids=[network.security_group_id, *override_security_group_ids],
+            ),
+            *self._keys(bucket, secret_key_arn, volume_key_arns),
+            *self._reads(secret_arns),
+            *self._remote_write(prometheus_workspace_arn),
+        ]
+        permissions = DataIamPolicyDocument(self, "permissions", statement=statements)
+        role = IamRole(
             self,
-            "permissions",
-            statement=[*self._logs_and_metrics(), *self._bucket(bucket), self._session(), *self._interfaces(network)],
+            "role",
+            name=name,
+            assume_role_policy=trust.json,
+            permissions_boundary=permissions_boundary_arn,
         )
-        role = IamRole(self, "role", name=name, assume_role_policy=trust.json)
         policy = IamRolePolicy(self, "policy", name="hyperpod-node", role=role.name, policy=permissions.json)
         self.arn = role.arn
         self.ready: Sequence[ITerraformDependable] = [policy]
@@ -112,13 +166,82 @@ class ExecutionRole(Construct):
             },
         ]
 
-    def _bucket(self, bucket: Bucket) -> list[DataIamPolicyDocumentStatement]:
+    def _bucket(
+        self, bucket: Bucket, read: Sequence[str], write: Sequence[str]
+    ) -> list[DataIamPolicyDocumentStatement]:
         arn = f"arn:{self._partition}:s3:::{bucket.name}"
         same_account = self._equals("aws:ResourceAccount", self._account)
+        below: DataIamPolicyDocumentStatementCondition = {
+            "test": "StringLike",
+            "variable": "s3:prefix",
+            "values": [f"{prefix}/*" for prefix in (*read, *write)],
+        }
         return [
-            {"sid": "ListBucket", "actions": ["s3:ListBucket"], "resources": [arn], "condition": [same_account]},
-            {"sid": "ReadBucket", "actions": ["s3:GetObject"], "resources": [f"{arn}/*"], "condition": [same_account]},
+            {
+                "sid": "ListPrefixes",
+                "actions": ["s3:ListBucket"],
+                "resources": [arn],
+                "condition": [same_account, below],
+            },
+            {
+                "sid": "ReadPrefixes",
+                "actions": ["s3:GetObject"],
+                "resources": [f"{arn}/{prefix}/*" for prefix in (*read, *write)],
+                "condition": [same_account],
+            },
+            {
+                "sid": "WritePrefixes",
+                "actions": ["s3:AbortMultipartUpload", "s3:PutObject"],
+                "resources": [f"{arn}/{prefix}/*" for prefix in write],
+                "condition": [same_account],
+            },
         ]
+
+    def _keys(
+        self, bucket: Bucket, secret_key_arn: str | None, volume_key_arns: Sequence[str]
+    ) -> Iterator[DataIamPolicyDocumentStatement]:
+        """Each key through the one service whose data it encrypts: objects, secrets, and through a grant the volumes.
+
+        https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html
+        """
+        if bucket.key_arn:
+            actions = ["kms:Decrypt", "kms:GenerateDataKey"]
+            yield self._use_key("UseKeyOfBucket", actions, [bucket.key_arn], "s3")
+        if secret_key_arn:
+            yield self._use_key("UseKeyOfSecrets", ["kms:Decrypt"], [secret_key_arn], "secretsmanager")
+        if volume_key_arns:
+            actions = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext"]
+            yield self._use_key("UseKeysOfVolumes", actions, volume_key_arns, "ec2", "sagemaker")
+            grant = self._use_key("GrantKeysOfVolumes", ["kms:CreateGrant"], volume_key_arns, "ec2", "sagemaker")
+            for_services: DataIamPolicyDocumentStatementCondition = {
+                "test": "Bool",
+                "variable": "kms:GrantIsForAWSResource",
+                "values": ["true"],
+            }
+            yield {**grant, "condition": [*grant["condition"], for_services]}
+
+    def _use_key(
+        self, sid: str, actions: Sequence[str], key_arns: Sequence[str], *services: str
+    ) -> DataIamPolicyDocumentStatement:
+        through: DataIamPolicyDocumentStatementCondition = {
+            "test": "StringEquals",
+            "variable": "kms:ViaService",
+            "values": [f"{service}.{self._region}.{self._dns_suffix}" for service in services],
+        }
+        return {"sid": sid, "actions": actions, "resources": list(key_arns), "condition": [through]}
+
+    @staticmethod
+    def _reads(secret_arns: Sequence[str]) -> list[DataIamPolicyDocumentStatement]:
+        if not secret_arns:
+            return []
+        actions = ["secretsmanager:DescribeSecret", "secretsmanager:GetSecretValue"]
+        return [{"sid": "ReadSecrets", "actions": actions, "resources": list(secret_arns)}]
+
+    @staticmethod
+    def _remote_write(workspace_arn: str | None) -> list[DataIamPolicyDocumentStatement]:
+        if workspace_arn is None:
+            return []
+        return [{"sid": "WriteToPrometheus", "actions": ["aps:RemoteWrite"], "resources": [workspace_arn]}]
 
     def _session(self) -> DataIamPolicyDocumentStatement:
         return {
@@ -132,14 +255,16 @@ class ExecutionRole(Construct):
             "resources": ["*"],  # channels have no ARN
         }
 
-    def _interfaces(self, network: Network) -> list[DataIamPolicyDocumentStatement]:
+    def _interfaces(
+        self, *, subnet_ids: Sequence[str], security_group_ids: Sequence[str]
+    ) -> list[DataIamPolicyDocumentStatement]:
         """Nodes live in AWS's account and reach the VPC through interfaces that this role makes there."""
         interfaces = self._arn("ec2", "network-interface/*")
         # A shared subnet is its owner's, an instance is the service's.
         foreign = f"arn:{self._partition}:ec2:{self._region}:*"
         members = [
-            f"{foreign}:security-group/{network.security_group_id}",
-            *(f"{foreign}:subnet/{subnet_id}" for subnet_id in network.subnet_ids),
+            *(f"{foreign}:security-group/{group_id}" for group_id in dict.fromkeys(security_group_ids)),
+            *(f"{foreign}:subnet/{subnet_id}" for subnet_id in dict.fromkeys(subnet_ids)),
         ]
         return [
             {

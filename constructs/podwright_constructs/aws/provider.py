@@ -83,6 +83,7 @@ class AwsProvider(Provider):
         assume_role_with_web_identity: Sequence[AwsProviderAssumeRoleWithWebIdentity] | None = None,
         default_tags: Sequence[AwsProviderDefaultTags] | None = None,
         ignore_tags: Sequence[AwsProviderIgnoreTags] | None = None,
+        alias: str | None = None,
     ) -> None:
         super().__init__(
             scope,
@@ -120,5 +121,6 @@ class AwsProvider(Provider):
                 "assume_role_with_web_identity": assume_role_with_web_identity,
                 "default_tags": default_tags,
                 "ignore_tags": ignore_tags,
+                "alias": alias,
             },
         )

@@ -1,0 +1,166 @@
+"""Where slurmdbd keeps the accounts of all jobs: a database you have, or an RDS for MariaDB made here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cdktf import ITerraformDependable
+from constructs import Construct
+
+from podwright_constructs import checks, facts
+from podwright_constructs.aws.db_instance import DbInstance
+from podwright_constructs.aws.db_subnet_group import DbSubnetGroup
+from podwright_constructs.aws.security_group import SecurityGroup
+from podwright_constructs.aws.subnet import Subnet
+from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.network import Network
+from podwright_constructs.problems import refuse
+
+USER = "slurm"
+
+
+class AccountingDatabase(Protocol):
+    """What slurmdbd asks of its database."""
+
+    @property
+    def endpoint(self) -> str:
+        """Its host name."""
+
+    @property
+    def port(self) -> int:
+        """Its TCP port."""
+
+    @property
+    def secret_arn(self) -> str:
+        """The Secrets Manager secret with ``username`` and ``password``."""
+
+    @property
+    def ready(self) -> Sequence[ITerraformDependable]:
+        """What must exist before a controller starts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingAccountingDatabase:
+    """A MySQL or MariaDB you have, which lets the nodes' security group in.
+
+    Raises:
+        InvalidArgumentsError: the endpoint or the secret's ARN is malformed; all problems are in it.
+    """
+
+    endpoint: str
+    secret_arn: str
+    port: int = facts.MYSQL_PORT
+    ready: Sequence[ITerraformDependable] = ()
+
+    def __post_init__(self) -> None:
+        refuse(
+            self,
+            checks.existing_accounting_database(endpoint=self.endpoint, secret_arn=self.secret_arn, port=self.port),
+        )
+
+
+class AccountingMariaDb(Construct):
+    """An encrypted RDS for MariaDB in subnets of its own without a way out, reached by the nodes' security group alone.
+
+    RDS makes the password, keeps it in Secrets Manager and changes it every seven days; Terraform never sees it, so
+    it is in no state. Whoever connects reads the secret each time.
+    https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-secrets-manager.html
+
+    ``subnet_cidrs`` are blocks of the network's VPC by the id of their zone, two zones at least.
+    ``on_destroy="retain"`` makes Terraform refuse to destroy the database, ``"destroy"`` deletes it without a snapshot.
+
+    Raises:
+        InvalidArgumentsError: a name, class, size or block that RDS or EC2 would refuse; all problems are in it.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        name: str,
+        network: Network,
+        subnet_cidrs: Mapping[str, str],
+        instance_class: str = "db.t4g.medium",
+        storage_gib: int = 50,
+        key_arn: str | None = None,
+        on_destroy: Literal["retain", "destroy"] = "retain",
+    ) -> None:
+        problems = checks.accounting_maria_db(
+            name=name,
+            subnet_cidrs=subnet_cidrs,
+            instance_class=instance_class,
+            storage_gib=storage_gib,
+            key_arn=key_arn,
+            on_destroy=on_destroy,
+        )
+        refuse(self, problems)
+        super().__init__(scope, id_)
+        security_group, rule = self._security_group(name, network)
+        database = DbInstance(
+            self,
+            "database",
+            identifier=name,
+            engine="mariadb",
+            engine_version="10.11",
+            instance_class=instance_class,
+            allocated_storage=storage_gib,
+            storage_type="gp3",
+            storage_encrypted=True,
+            kms_key_id=key_arn,
+            username=USER,
+            manage_master_user_password=True,
+            master_user_secret_kms_key_id=key_arn,
+            port=facts.MYSQL_PORT,
+            db_subnet_group_name=self._subnets(name, network, subnet_cidrs).name,
+            vpc_security_group_ids=[security_group.id],
+            publicly_accessible=False,
+            multi_az=True,
+            backup_retention_period=7,
+            copy_tags_to_snapshot=True,
+            auto_minor_version_upgrade=True,
+            enabled_cloudwatch_logs_exports=["error", "slowquery"],
+            deletion_protection=on_destroy == "retain",
+            skip_final_snapshot=on_destroy == "destroy",
+            final_snapshot_identifier=f"{name}-last" if on_destroy == "retain" else None,
+        )
+        self.endpoint = database.address
+        self.port = facts.MYSQL_PORT
+        self.secret_arn = database.get_string_attribute("master_user_secret[0].secret_arn")
+        self.ready: Sequence[ITerraformDependable] = [database, rule]
+
+    def _security_group(self, name: str, network: Network) -> tuple[SecurityGroup, VpcSecurityGroupIngressRule]:
+        group = SecurityGroup(
+            self,
+            "security_group",
+            name=f"{name}-database",
+            description="Slurm's accounting database",
+            vpc_id=network.vpc_id,
+        )
+        rule = VpcSecurityGroupIngressRule(
+            self,
+            "from_nodes",
+            security_group_id=group.id,
+            referenced_security_group_id=network.security_group_id,
+            ip_protocol="tcp",
+            from_port=facts.MYSQL_PORT,
+            to_port=facts.MYSQL_PORT,
+            description="slurmdbd",
+        )
+        return group, rule
+
+    def _subnets(self, name: str, network: Network, cidrs: Mapping[str, str]) -> DbSubnetGroup:
+        subnets = [
+            Subnet(
+                self,
+                f"subnet_{zone}",
+                vpc_id=network.vpc_id,
+                availability_zone_id=zone,
+                cidr_block=cidr,
+                tags={"Name": f"{name}-{zone}"},
+            )
+            for zone, cidr in sorted(cidrs.items())
+        ]
+        return DbSubnetGroup(self, "subnet_group", name=name, subnet_ids=[subnet.id for subnet in subnets])

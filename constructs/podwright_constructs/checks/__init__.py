@@ -1,0 +1,75 @@
+"""What AWS would refuse, as pure functions from arguments to problems. Standard library only.
+
+Each construct calls the one for its own arguments; whoever reads them from a file may call it too. A value that holds a
+Terraform reference is known to Terraform alone and passes.
+"""
+
+from __future__ import annotations
+
+from podwright_constructs.checks.accounting import accounting_maria_db, existing_accounting_database
+from podwright_constructs.checks.bucket import ON_DESTROY, bucket_options, existing_bucket, training_bucket
+from podwright_constructs.checks.hyperpod import NODE_RECOVERIES, api_slurm, cluster, cluster_instance_groups
+from podwright_constructs.checks.instance_group import instance_group
+from podwright_constructs.checks.key import encryption_key, existing_key
+from podwright_constructs.checks.lifecycle import existing_lifecycle_scripts, init_script
+from podwright_constructs.checks.lustre import (
+    existing_lustre,
+    lustre_capacities,
+    lustre_file_system,
+    lustre_throughput,
+)
+from podwright_constructs.checks.network import (
+    endpoint_services,
+    existing_network,
+    interface_endpoints,
+    private_network,
+    training_network,
+)
+from podwright_constructs.checks.openzfs import existing_openzfs, openzfs_file_system, openzfs_subnets
+from podwright_constructs.checks.operations import (
+    cluster_budget,
+    cluster_log_group,
+    cluster_notices,
+    existing_prometheus,
+    prometheus_workspace,
+    session_document,
+)
+from podwright_constructs.checks.role import execution_role, existing_role
+
+__all__ = [
+    "NODE_RECOVERIES",
+    "ON_DESTROY",
+    "accounting_maria_db",
+    "api_slurm",
+    "bucket_options",
+    "cluster",
+    "cluster_budget",
+    "cluster_instance_groups",
+    "cluster_log_group",
+    "cluster_notices",
+    "encryption_key",
+    "endpoint_services",
+    "execution_role",
+    "existing_accounting_database",
+    "existing_bucket",
+    "existing_key",
+    "existing_lifecycle_scripts",
+    "existing_lustre",
+    "existing_network",
+    "existing_openzfs",
+    "existing_prometheus",
+    "existing_role",
+    "init_script",
+    "instance_group",
+    "interface_endpoints",
+    "lustre_capacities",
+    "lustre_file_system",
+    "lustre_throughput",
+    "openzfs_file_system",
+    "openzfs_subnets",
+    "private_network",
+    "prometheus_workspace",
+    "session_document",
+    "training_bucket",
+    "training_network",
+]

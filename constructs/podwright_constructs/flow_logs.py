@@ -1,0 +1,101 @@
+"""Who talked to whom in a VPC: its flow logs."""
+
+from __future__ import annotations
+
+from constructs import Construct
+
+from podwright_constructs.aws.cloudwatch_log_group import CloudwatchLogGroup
+from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
+from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument
+from podwright_constructs.aws.data_partition import DataPartition
+from podwright_constructs.aws.flow_log import FlowLog
+from podwright_constructs.aws.iam_role import IamRole
+from podwright_constructs.aws.iam_role_policy import IamRolePolicy
+from podwright_constructs.bucket import Bucket
+from podwright_constructs.key import Key
+from podwright_constructs.ordering import before
+
+RETENTION_DAYS = 365
+ALL_TRAFFIC = "ALL"
+
+
+class BucketFlowLogs(Construct):
+    """Flow logs in a bucket, below ``AWSLogs/``.
+
+    The bucket's policy must admit their delivery, as that of a ``TrainingBucket`` with ``receives_logs`` does.
+    https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-s3-permissions.html
+    """
+
+    def __init__(self, scope: Construct, id_: str, *, name: str, vpc_id: str, bucket: Bucket) -> None:
+        super().__init__(scope, id_)
+        partition = DataPartition(self, "partition").partition
+        FlowLog(
+            self,
+            "flow_log",
+            vpc_id=vpc_id,
+            traffic_type=ALL_TRAFFIC,
+            log_destination_type="s3",
+            log_destination=f"arn:{partition}:s3:::{bucket.name}",
+            tags={"Name": name},
+            depends_on=before(self, bucket.ready),
+        )
+
+
+class CloudWatchFlowLogs(Construct):
+    """Flow logs in a log group of CloudWatch, kept for a year, with the role that writes them there.
+
+    https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html
+    """
+
+    def __init__(self, scope: Construct, id_: str, *, name: str, vpc_id: str, key: Key | None = None) -> None:
+        super().__init__(scope, id_)
+        group = CloudwatchLogGroup(
+            self,
+            "log_group",
+            name=f"/aws/vpc/flow-logs/{name}",
+            retention_in_days=RETENTION_DAYS,
+            kms_key_id=key.arn if key else None,
+        )
+        role = IamRole(self, "role", name_prefix="vpc-flow-logs-", assume_role_policy=self._trust().json)
+        policy = IamRolePolicy(
+            self, "policy", name="write-flow-logs", role=role.name, policy=self._permissions(group.arn).json
+        )
+        FlowLog(
+            self,
+            "flow_log",
+            vpc_id=vpc_id,
+            traffic_type=ALL_TRAFFIC,
+            log_destination_type="cloud-watch-logs",
+            log_destination=group.arn,
+            iam_role_arn=role.arn,
+            tags={"Name": name},
+            depends_on=[policy],  # logs that come before it are lost, and the flow log is marked as failed
+        )
+
+    def _trust(self) -> DataIamPolicyDocument:
+        account = DataCallerIdentity(self, "caller").account_id
+        return DataIamPolicyDocument(
+            self,
+            "trust",
+            statement=[
+                {
+                    "actions": ["sts:AssumeRole"],
+                    "principals": [{"type": "Service", "identifiers": ["vpc-flow-logs.amazonaws.com"]}],
+                    "condition": [{"test": "StringEquals", "variable": "aws:SourceAccount", "values": [account]}],
+                }
+            ],
+        )
+
+    def _permissions(self, group_arn: str) -> DataIamPolicyDocument:
+        return DataIamPolicyDocument(
+            self,
+            "permissions",
+            statement=[
+                {
+                    "sid": "WriteFlowLogs",
+                    "actions": ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
+                    "resources": [group_arn, f"{group_arn}:log-stream:*"],
+                },
+                {"sid": "FindLogGroup", "actions": ["logs:DescribeLogGroups"], "resources": ["*"]},
+            ],
+        )

@@ -1,0 +1,99 @@
+"""How long the nodes' logs are kept, in the log group that HyperPod makes itself."""
+
+from __future__ import annotations
+
+from cdktf import Fn
+from constructs import Construct
+
+from podwright_constructs import checks
+from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
+from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument
+from podwright_constructs.aws.data_partition import DataPartition
+from podwright_constructs.aws.data_region import DataRegion
+from podwright_constructs.aws.iam_role import IamRole
+from podwright_constructs.aws.iam_role_policy import IamRolePolicy
+from podwright_constructs.aws.scheduler_schedule import SchedulerSchedule
+from podwright_constructs.problems import refuse
+from podwright_constructs.role import LOG_GROUPS
+
+
+def log_group_name(cluster_name: str, cluster_id: str) -> str:
+    """Where HyperPod writes what nodes print.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm.html
+    """
+    return f"{LOG_GROUPS}/{cluster_name}/{cluster_id}"
+
+
+class ClusterLogGroup(Construct):
+    """Keeps the retention, and the key, of a cluster's log group as they should be.
+
+    The group's name ends in the cluster's id, and the cluster's first node makes it, so Terraform can neither make it
+    before nor after. A schedule sets both through CloudWatch's own API at once and every day; that does not harm where
+    they are set already. After the cluster is gone its group stays until the last log has expired.
+    https://docs.aws.amazon.com/scheduler/latest/UserGuide/managing-targets-universal.html
+
+    ``name`` is the schedules' and their role's. A key must let logs.REGION.amazonaws.com use it.
+
+    Raises:
+        InvalidArgumentsError: CloudWatch keeps no logs for so many days; all problems are in it.
+    """
+
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        name: str,
+        cluster_name: str,
+        cluster_id: str,
+        retention_days: int,
+        key_arn: str | None = None,
+    ) -> None:
+        refuse(self, checks.cluster_log_group(name=name, retention_days=retention_days, key_arn=key_arn))
+        super().__init__(scope, id_)
+        self._partition = DataPartition(self, "partition").partition
+        self.name = log_group_name(cluster_name, cluster_id)
+        calls: dict[str, dict[str, object]] = {"putRetentionPolicy": {"RetentionInDays": retention_days}}
+        if key_arn:
+            calls["associateKmsKey"] = {"KmsKeyId": key_arn}
+        role, policy = self._role(name, cluster_name, sorted(calls))
+        for call, arguments in calls.items():
+            SchedulerSchedule(
+                self,
+                call,
+                name=f"{name}-{call}",
+                schedule_expression="rate(1 day)",
+                flexible_time_window={"mode": "OFF"},
+                target={
+                    "arn": f"arn:{self._partition}:scheduler:::aws-sdk:cloudwatchlogs:{call}",
+                    "role_arn": role.arn,
+                    "input": Fn.jsonencode({"LogGroupName": self.name, **arguments}),
+                },
+                depends_on=[policy],
+            )
+
+    def _role(self, name: str, cluster_name: str, calls: list[str]) -> tuple[IamRole, IamRolePolicy]:
+        region, account = DataRegion(self, "region").id, DataCallerIdentity(self, "caller").account_id
+        trust = DataIamPolicyDocument(
+            self,
+            "trust",
+            statement=[
+                {
+                    "actions": ["sts:AssumeRole"],
+                    "principals": [{"type": "Service", "identifiers": ["scheduler.amazonaws.com"]}],
+                    "condition": [{"test": "StringEquals", "variable": "aws:SourceAccount", "values": [account]}],
+                }
+            ],
+        )
+        # Without the id: a policy that names it would be open in the plan of every change of the cluster.
+        group = f"arn:{self._partition}:logs:{region}:{account}:log-group:{log_group_name(cluster_name, '*')}"
+        actions = [f"logs:{call[0].upper()}{call[1:]}" for call in calls]
+        permissions = DataIamPolicyDocument(
+            self,
+            "permissions",
+            statement=[{"sid": "KeepLogGroup", "actions": actions, "resources": [group]}],
+        )
+        role = IamRole(self, "role", name=name, assume_role_policy=trust.json)
+        policy = IamRolePolicy(self, "policy", name="keep-log-group", role=role.name, policy=permissions.json)
+        return role, policy

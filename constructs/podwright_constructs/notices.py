@@ -1,0 +1,94 @@
+"""A mail when the cluster fails, a node is unhealthy or something could not be provisioned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdktf import Fn
+from constructs import Construct
+
+from podwright_constructs import checks
+from podwright_constructs.aws.cloudwatch_event_rule import CloudwatchEventRule
+from podwright_constructs.aws.cloudwatch_event_target import CloudwatchEventTarget
+from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
+from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument, DataIamPolicyDocumentStatement
+from podwright_constructs.aws.sns_topic import SnsTopic
+from podwright_constructs.aws.sns_topic_policy import SnsTopicPolicy
+from podwright_constructs.aws.sns_topic_subscription import SnsTopicSubscription
+from podwright_constructs.problems import refuse
+
+
+class ClusterNotices(Construct):
+    """An SNS topic for HyperPod's events about one cluster, and a mail address that gets them.
+
+    AWS asks the address once whether it wants them. HyperPod's own cluster events exist with continuous provisioning
+    alone. The rules go by the cluster's name, so they hear of a creation that fails.
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-cluster-events-reference.html
+
+    ``name`` is the topic's and the beginning of the rules' names. A key must let events.amazonaws.com use it.
+
+    Raises:
+        InvalidArgumentsError: a name or address that SNS would refuse; all problems are in it.
+    """
+
+    def __init__(
+        self, scope: Construct, id_: str, *, name: str, cluster_name: str, email: str, key_arn: str | None = None
+    ) -> None:
+        refuse(self, checks.cluster_notices(name=name, email=email, key_arn=key_arn))
+        super().__init__(scope, id_)
+        topic = SnsTopic(self, "topic", name=name, kms_master_key_id=key_arn)
+        SnsTopicSubscription(self, "email", topic_arn=topic.arn, protocol="email", endpoint=email)
+        rules = [
+            self._rule(f"{name}-{word}", word, pattern, topic) for word, pattern in _patterns(cluster_name).items()
+        ]
+        account = DataCallerIdentity(self, "caller").account_id
+        document = DataIamPolicyDocument(self, "access", statement=_publishers(topic, rules, account))
+        SnsTopicPolicy(self, "policy", arn=topic.arn, policy=document.json)
+        self.topic_arn = topic.arn
+
+    def _rule(self, name: str, word: str, pattern: dict[str, Any], topic: SnsTopic) -> CloudwatchEventRule:
+        rule = CloudwatchEventRule(self, word, name=name, event_pattern=Fn.jsonencode(pattern))
+        CloudwatchEventTarget(self, f"{word}_target", rule=rule.name, arn=topic.arn)
+        return rule
+
+
+def _patterns(cluster_name: str) -> dict[str, dict[str, Any]]:
+    """By a short word, which events are worth a mail."""
+
+    def of(detail_type: str, detail: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "source": ["aws.sagemaker"],
+            "detail-type": [f"SageMaker HyperPod Cluster {detail_type}"],
+            "detail": detail,
+        }
+
+    return {
+        "state": of("State Change", {"ClusterName": [cluster_name], "ClusterStatus": ["Failed", "RollingBack"]}),
+        "health": of("Node Health Event", {"ClusterName": [cluster_name]}),
+        "event": of("Event", {"EventDetails": {"ClusterName": [cluster_name], "EventLevel": ["Error"]}}),
+    }
+
+
+def _publishers(
+    topic: SnsTopic, rules: list[CloudwatchEventRule], account: str
+) -> list[DataIamPolicyDocumentStatement]:
+    return [
+        {
+            "sid": "PublishEvents",
+            "actions": ["sns:Publish"],
+            "resources": [topic.arn],
+            "principals": [{"type": "Service", "identifiers": ["events.amazonaws.com"]}],
+            "condition": [
+                {"test": "ArnEquals", "variable": "aws:SourceArn", "values": [rule.arn for rule in rules]},
+                {"test": "StringEquals", "variable": "aws:SourceAccount", "values": [account]},
+            ],
+        },
+        {
+            "sid": "RefuseAnythingButTls",
+            "effect": "Deny",
+            "actions": ["sns:Publish"],
+            "resources": [topic.arn],
+            "principals": [{"type": "*", "identifiers": ["*"]}],
+            "condition": [{"test": "Bool", "variable": "aws:SecureTransport", "values": ["false"]}],
+        },
+    ]

@@ -1,0 +1,53 @@
+"""Where nodes send their metrics: an Amazon Managed Service for Prometheus workspace you have, or one made here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from constructs import Construct
+
+from podwright_constructs import checks
+from podwright_constructs.aws.prometheus_workspace import PrometheusWorkspace as Workspace
+from podwright_constructs.problems import refuse
+
+
+class Prometheus(Protocol):
+    """What a role and a collector ask of a workspace."""
+
+    @property
+    def arn(self) -> str:
+        """Its ARN: the role may write to it."""
+
+    @property
+    def remote_write_url(self) -> str:
+        """Where a collector sends to, signed by the role."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingPrometheus:
+    """A workspace you have.
+
+    Raises:
+        InvalidArgumentsError: ARN or URL are malformed; all problems are in it.
+    """
+
+    arn: str
+    remote_write_url: str
+
+    def __post_init__(self) -> None:
+        refuse(self, checks.existing_prometheus(arn=self.arn, remote_write_url=self.remote_write_url))
+
+
+class PrometheusWorkspace(Construct):
+    """A new workspace.
+
+    https://docs.aws.amazon.com/prometheus/latest/userguide/AMP-onboard-ingest-metrics.html
+    """
+
+    def __init__(self, scope: Construct, id_: str, *, name: str, key_arn: str | None = None) -> None:
+        refuse(self, checks.prometheus_workspace(key_arn=key_arn))
+        super().__init__(scope, id_)
+        workspace = Workspace(self, "workspace", kms_key_arn=key_arn, tags={"Name": name})
+        self.arn = workspace.arn
+        self.remote_write_url = f"{workspace.prometheus_endpoint}api/v1/remote_write"

@@ -1,0 +1,107 @@
+"""Slurm that HyperPod sets up itself, of what the API is told ("API mode"): no provisioning_parameters.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from cdktf import ITerraformDependable
+
+from podwright_constructs import checks
+from podwright_constructs.accounting import AccountingDatabase
+from podwright_constructs.instance_group import InstanceGroup
+from podwright_constructs.lustre import Lustre
+from podwright_constructs.problems import refuse
+
+Strategy = Literal["managed", "overwrite", "merge"]
+
+
+class HomeFileSystem(Protocol):
+    """What HyperPod needs to mount a file system over NFS, such as FSx for OpenZFS."""
+
+    @property
+    def dns_name(self) -> str:
+        """Its DNS name."""
+
+    @property
+    def mount_path(self) -> str:
+        """Where every node mounts it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitScript:
+    """A script in S3 that every node runs when HyperPod has set it up; no provisioning_parameters.json beside it.
+
+    Raises:
+        InvalidArgumentsError: SageMaker would not read it there; all problems are in it.
+    """
+
+    source_s3_uri: str
+    on_init_complete: str
+
+    def __post_init__(self) -> None:
+        refuse(self, checks.init_script(source_s3_uri=self.source_s3_uri, on_init_complete=self.on_init_complete))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiSlurm:
+    """Slurm by the API: HyperPod writes slurm.conf and mounts the file systems.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-slurm-api-config.html
+
+    Attributes:
+        strategy: what happens to partitions that were edited on the controller: ``managed`` stops the update,
+            ``overwrite`` loses the edits, ``merge`` keeps them. None with continuous provisioning.
+        lustre: what HyperPod mounts on every node.
+        home: what it mounts besides, at /home as a rule.
+        init_script: what every node runs afterwards.
+        accounting: slurmdbd's database; with continuous provisioning alone.
+    """
+
+    strategy: Strategy | None = "managed"
+    lustre: Lustre | None = None
+    home: HomeFileSystem | None = None
+    init_script: InitScript | None = None
+    accounting: AccountingDatabase | None = None
+
+    @property
+    def ready(self) -> Sequence[ITerraformDependable]:
+        """What must exist before a node starts."""
+        return self.accounting.ready if self.accounting else ()
+
+    def orchestrator(self) -> dict[str, Any]:
+        """The cluster's ``Orchestrator``."""
+        slurm: dict[str, Any] = {}
+        if self.strategy:
+            slurm["SlurmConfigStrategy"] = self.strategy.capitalize()
+        if self.accounting:
+            slurm["AccountingDatabase"] = {
+                "Endpoint": self.accounting.endpoint,
+                "Port": self.accounting.port,
+                "SecretArn": self.accounting.secret_arn,
+            }
+        return {"Slurm": slurm}
+
+    def instance_group(self, group: InstanceGroup) -> dict[str, Any]:
+        """What an instance group says of Slurm."""
+        config: dict[str, Any] = {"NodeType": group.role.capitalize()}
+        if group.partition_name:
+            config["PartitionNames"] = [group.partition_name]
+        described: dict[str, Any] = {"SlurmConfig": config}
+        if self.init_script:
+            described["LifeCycleConfig"] = {
+                "SourceS3Uri": self.init_script.source_s3_uri,
+                "OnInitComplete": self.init_script.on_init_complete,
+            }
+        return described
+
+    def storage(self) -> list[dict[str, Any]]:
+        """The file systems as an instance group's storage."""
+        mounts: list[dict[str, Any]] = []
+        if self.lustre:
+            lustre = {"DnsName": self.lustre.dns_name, "MountName": self.lustre.mount_name}
+            mounts.append({"FsxLustreConfig": {**lustre, "MountPath": self.lustre.mount_path}})
+        if self.home:
+            mounts.append({"FsxOpenZfsConfig": {"DnsName": self.home.dns_name, "MountPath": self.home.mount_path}})
+        return mounts
