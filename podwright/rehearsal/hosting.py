@@ -63,7 +63,7 @@ class Hosts(ABC):
 
     @property
     def submit_flags(self) -> list[str]:
-        """What ``podwright-train submit`` cannot find out on these hosts."""
+        """What ``podwright-train launch`` cannot find out on these hosts."""
         return []
 
     @abstractmethod

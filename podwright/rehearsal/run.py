@@ -163,10 +163,10 @@ class Rehearsal:
         return f"{self.figures.nodes_idle} nodes idle"
 
     def submit(self, _: ExitStack) -> str:
-        """``podwright-train submit`` on the controller, as the user would."""
+        """``podwright-train launch`` on the controller, as the user would."""
         data = self.hosts.mount_path / "data"
         answer = self._trainer(
-            "submit",
+            "launch",
             *(
                 f"--run_dir={self.run_on_hosts}",
                 f"--nodes={HOSTS}",

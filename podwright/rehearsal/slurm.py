@@ -334,6 +334,7 @@ class SlurmStandIn(Cluster):
         for node in self.nodes.values():
             groups.setdefault(node.instance_group, []).append(node)
         content = {
+            "ClusterType": "Standard",
             "ClusterConfig": {"ClusterArn": self.cluster_arn, "ClusterName": self.cluster_name},
             "SlurmConfig": {
                 "PrimaryControllerIp": self.nodes[self.controller].private_ip,
@@ -349,6 +350,7 @@ class SlurmStandIn(Cluster):
                             "InstanceId": node.instance_id,
                             "AgentIpAddress": node.private_ip,
                             "CustomerIpAddress": node.private_ip,
+                            "InstanceLabel": f"{name}-{number}",
                         }
                         for number, node in enumerate(members, start=1)
                     ],

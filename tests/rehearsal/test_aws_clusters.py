@@ -19,6 +19,7 @@ TRUST = {
         {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "sagemaker.amazonaws.com"}},
     ],
 }
+LUSTRE = {"FsxLustreConfig": {"DnsName": "fs-01234567.fsx.us-west-2.amazonaws.com", "MountName": "abcdefgh"}}
 PARAMETERS = {
     "version": "1.0.0",
     "workload_manager": "slurm",
@@ -307,6 +308,79 @@ def test_clusters_that_hyperpod_would_fail_are_refused(create, model, message, b
     assert re.search(message, said), said
 
 
+@pytest.fixture
+def by_api(model):
+    """The same cluster with Slurm set up by HyperPod itself."""
+    for group, node_type in zip(model["InstanceGroups"], ("Controller", "Compute"), strict=True):
+        group.pop("LifeCycleConfig")
+        group["SlurmConfig"] = {"NodeType": node_type}
+    model["InstanceGroups"][1]["SlurmConfig"]["PartitionNames"] = ["gpu"]
+    return {**model, "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Managed"}}}
+
+
+def test_slurm_by_the_api_needs_no_scripts(create, update, by_api, sagemaker):
+    """Such a cluster comes up; its controller is known, and a group keeps its part in Slurm."""
+    arn = create(by_api)["Identifier"]
+    (controller,) = nodes(sagemaker, by_api["ClusterName"], InstanceGroupNameContains="controller")
+    answer = sagemaker.batch_replace_cluster_nodes(ClusterName=arn, NodeIds=[controller["InstanceId"]])
+    assert answer["Failed"][0]["ErrorCode"] == "InvalidInstanceStatus"
+    login = {"op": "replace", "path": "/InstanceGroups/1/SlurmConfig", "value": {"NodeType": "Login"}}
+    assert "NodeType of workers cannot change from Compute to Login" in update(arn, login)["StatusMessage"]
+
+
+@pytest.mark.parametrize(
+    ("message", "break_it"),
+    [
+        ("exactly 1 .* NodeType Controller, not 2", lambda model: slurm_of(model, 1).update(NodeType="Controller")),
+        ("controller must have InstanceCount 1", lambda model: model["InstanceGroups"][0].update(InstanceCount=2)),
+        ("PartitionNames of workers is missing", lambda model: slurm_of(model, 1).pop("PartitionNames")),
+        ("PartitionNames of controller is for", lambda model: slurm_of(model, 0).update(PartitionNames=["a"])),
+        ("SlurmConfig of workers is missing", lambda model: model["InstanceGroups"][1].pop("SlurmConfig")),
+        ("Orchestrator.Slurm is missing", lambda model: model.pop("Orchestrator")),
+        ("SlurmConfigStrategy is not supported", lambda model: model.update(NodeProvisioningMode="Continuous")),
+        (
+            "AccountingDatabase is supported with NodeProvisioningMode Continuous only",
+            lambda model: model["Orchestrator"]["Slurm"].update(
+                AccountingDatabase={"Endpoint": "db.local", "SecretArn": "arn:aws:secretsmanager:::secret:a"}
+            ),
+        ),
+        (
+            "cannot include both a SLURM Orchestrator Config and a provisioning_parameters.json",
+            lambda model: model["InstanceGroups"][1].update(
+                LifeCycleConfig={"SourceS3Uri": f"s3://{BUCKET}/base", "OnInitComplete": "on_create.sh"}
+            ),
+        ),
+        (
+            "workers has 2 FsxLustreConfig",
+            lambda model: model["InstanceGroups"][1].update(InstanceStorageConfigs=[LUSTRE, LUSTRE]),
+        ),
+    ],
+)
+def test_slurm_by_the_api_has_its_own_rules(create, by_api, message, break_it):
+    """What HyperPod refuses of Slurm by the API is refused with what is wrong."""
+    wrong = copy.deepcopy(by_api)
+    break_it(wrong)
+    code, said = failure(create(wrong))
+    assert code == "InvalidRequest"
+    assert re.search(message, said)
+
+
+def slurm_of(model, index):
+    return model["InstanceGroups"][index]["SlurmConfig"]
+
+
+def test_several_controllers_share_a_database_and_a_directory(create, model, put_scripts):
+    """With AWS's three parameters there may be two controllers; without one of them, it is named."""
+    shared = {"slurm_database_secret_arn": "a", "slurm_database_endpoint": "b"}
+    source = put_scripts("heads", {**PARAMETERS, "slurm_configurations": shared})
+    for group in model["InstanceGroups"]:
+        group["LifeCycleConfig"]["SourceS3Uri"] = source
+    model["InstanceGroups"][0]["InstanceCount"] = 2
+    assert "lacks slurm_shared_directory" in failure(create(model))[1]
+    put_scripts("heads", {**PARAMETERS, "slurm_configurations": {**shared, "slurm_shared_directory": "/fsx/slurm"}})
+    assert create(model)["OperationStatus"] == "SUCCESS"
+
+
 def test_every_problem_is_named_at_once(create, model):
     """One attempt tells all."""
     model["InstanceGroups"][0]["InstanceCount"] = 3
@@ -539,6 +613,65 @@ def test_rebooting_keeps_the_instance(create, sagemaker, model):
     while node(sagemaker, name, worker)["InstanceStatus"]["Status"] != "Running" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Running"
+
+
+def test_update_cluster_changes_the_groups_that_are_named(create, sagemaker, model):
+    """UpdateCluster grows one group, adds another and leaves the rest; what HyperPod would fail it refuses."""
+    create(model)
+    name = model["ClusterName"]
+    workers = {**model["InstanceGroups"][1], "InstanceCount": 3}
+    more = {**workers, "InstanceGroupName": "more", "InstanceCount": 1}
+    settled(sagemaker, name)
+    with pytest.raises(ClientError, match="InstanceType of workers cannot change"):
+        sagemaker.update_cluster(ClusterName=name, InstanceGroups=[{**workers, "InstanceType": "ml.g5.xlarge"}])
+    sagemaker.update_cluster(ClusterName=name, InstanceGroups=[workers, more])
+    with pytest.raises(sagemaker.exceptions.ConflictException):
+        sagemaker.update_cluster(ClusterName=name, InstanceGroups=[workers])
+    settled(sagemaker, name).update_cluster(ClusterName=name, InstanceGroupsToDelete=["more"])
+    assert [item["InstanceGroupName"] for item in nodes(sagemaker, name)] == ["controller", *["workers"] * 3]
+    settled(sagemaker, name)
+
+
+def test_a_software_update_restarts_the_groups_that_are_named(create, sagemaker, model):
+    """UpdateClusterSoftware: SystemUpdating, the group's instances pending under their ids, the others running."""
+    create(model)
+    name = model["ClusterName"]
+    settled(sagemaker, name)
+    before = [item["InstanceId"] for item in nodes(sagemaker, name)]
+    sagemaker.update_cluster_software(ClusterName=name, InstanceGroups=[{"InstanceGroupName": "workers"}])
+    assert sagemaker.describe_cluster(ClusterName=name)["ClusterStatus"] == "SystemUpdating"
+    after = nodes(sagemaker, name)
+    assert [item["InstanceId"] for item in after] == before
+    assert {item["InstanceGroupName"] for item in after if item["InstanceStatus"]["Status"] == "Pending"} == {"workers"}
+    with pytest.raises(ClientError, match="no instance group gpus"):
+        settled(sagemaker, name).update_cluster_software(
+            ClusterName=name, InstanceGroups=[{"InstanceGroupName": "gpus"}]
+        )
+
+
+def test_deleting_nodes_shrinks_their_group(create, sagemaker, model):
+    """BatchDeleteClusterNodes takes the worker that is named, and no controller."""
+    create(model)
+    name = model["ClusterName"]
+    settled(sagemaker, name)
+    controller, *workers = [item["InstanceId"] for item in nodes(sagemaker, name)]
+    answer = sagemaker.batch_delete_cluster_nodes(ClusterName=name, NodeIds=[workers[0], controller, "i-00000000"])
+    assert answer["Successful"] == [workers[0]]
+    assert [item["Code"] for item in answer["Failed"]] == ["InvalidNodeStatus", "NodeIdNotFound"]
+    assert [item["InstanceId"] for item in nodes(sagemaker, name)] == [controller, *workers[1:]]
+    groups = {
+        item["InstanceGroupName"]: item for item in sagemaker.describe_cluster(ClusterName=name)["InstanceGroups"]
+    }
+    assert groups["workers"]["TargetCount"] == len(workers) - 1
+    settled(sagemaker, name)
+
+
+def settled(sagemaker, name):
+    """The client, when the cluster is in service."""
+    deadline = time.monotonic() + 30
+    while sagemaker.describe_cluster(ClusterName=name)["ClusterStatus"] != "InService" and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return sagemaker
 
 
 def test_delete_cluster_of_sagemaker_deletes_too(control, outcome, sagemaker, model):

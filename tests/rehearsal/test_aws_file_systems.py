@@ -1,13 +1,13 @@
-"""FSx for Lustre in the stand-in: its life, and what it refuses."""
+"""FSx for Lustre and OpenZFS in the stand-in: their lives, and what it refuses."""
 
 import time
 
 import pytest
 from botocore.exceptions import ClientError
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from podwright.rehearsal.aws import AwsStandIn, lustre_limits
+from podwright.rehearsal.aws import AwsStandIn, lustre_limits, openzfs_limits
 from podwright.rehearsal.aws.errors import AwsError
 from podwright_constructs import checks
 
@@ -148,7 +148,7 @@ def test_capacity_grows_and_never_shrinks(fsx, request_of):
         ("BadRequest", "cannot be given for SCRATCH_2", {"lustre": {"DeploymentType": "SCRATCH_2"}}),
         ("BadRequest", "StorageType for PERSISTENT_2 HDD", {"StorageType": "HDD"}),
         ("BadRequest", "2.10", {"FileSystemTypeVersion": "2.10"}),
-        ("BadRequest", "plays LUSTRE only", {"FileSystemType": "WINDOWS"}),
+        ("BadRequest", "plays LUSTRE and OPENZFS, not WINDOWS", {"FileSystemType": "WINDOWS"}),
         ("BadRequest", "exactly one subnet", {"SubnetIds": []}),
         ("InvalidNetworkSettings", "subnet-0", {"SubnetIds": ["subnet-00000000000000000"]}),
         ("InvalidNetworkSettings", "sg-0", {"SecurityGroupIds": ["sg-00000000000000000"]}),
@@ -190,9 +190,9 @@ def test_instant_deletion_answers_as_already_done(tmp_path):
         assert fsx.describe_file_systems()["FileSystems"] == []
 
 
-def passes(request):
+def passes(request, limits=lustre_limits):
     try:
-        lustre_limits.check(request)
+        limits.check(request)
     except AwsError:
         return False
     return True
@@ -212,6 +212,7 @@ def passes(request):
 def test_capacities_are_those_of_the_documentation(deployment, storage, throughput, allowed):
     """Up to 12,000 GiB exactly the documented capacities pass."""
     lustre = {"DeploymentType": deployment, "PerUnitStorageThroughput": throughput}
+    lustre |= {"DriveCacheType": "NONE"} if storage == "HDD" else {}
     assert {
         capacity
         for capacity in range(0, 12001, 100)
@@ -219,12 +220,188 @@ def test_capacities_are_those_of_the_documentation(deployment, storage, throughp
     } == allowed
 
 
-@given(capacity_gib=CAPACITIES_GIB, throughput=THROUGHPUTS)
-@example(capacity_gib=1200, throughput=125)
-def test_the_constructs_and_the_stand_in_agree(capacity_gib, throughput):
-    """Two independent readings of AWS's pages accept and refuse the same file systems."""
-    lustre = {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": throughput}
-    problems = checks.lustre_file_system(
-        capacity_gib=capacity_gib, throughput_mbps_per_tib=throughput, mount_path="/fsx"
+@st.composite
+def lustre_arguments(draw):
+    """Arguments of a Lustre file system, as the check takes them: each right or wrong, often together right."""
+    storage = draw(st.sampled_from(["SSD", "SSD", "HDD", "INTELLIGENT_TIERING"]))
+    return {
+        "deployment_type": draw(st.sampled_from(["PERSISTENT_2", "PERSISTENT_1", "SCRATCH_2"])),
+        "storage_type": storage,
+        "capacity_gib": draw(CAPACITIES_GIB if storage != "INTELLIGENT_TIERING" else st.none() | CAPACITIES_GIB),
+        "throughput_mbps_per_tib": draw(st.none() | THROUGHPUTS),
+        "throughput_mbps": draw(st.none() | st.integers(-1, 3).map(lambda steps: 4000 * steps) | st.just(5000)),
+        "read_cache": draw(st.booleans()),
+        "version": draw(st.sampled_from(["2.15", "2.12", "2.10"])),
+        "metadata_iops": draw(st.none() | st.sampled_from([1500, 6000, 12000, 18000, 192000, 204000])),
+        "efa": draw(st.booleans()),
+        "automatic_backup_retention_days": draw(st.sampled_from([0, 0, 7, 90, 91])),
+    }
+
+
+def lustre_request(arguments):
+    """What the construct makes of the arguments, as FSx's API takes it."""
+    deployment, storage = arguments["deployment_type"], arguments["storage_type"]
+    tiering, newest = storage == "INTELLIGENT_TIERING", arguments["version"] == "2.15"
+    lustre = {
+        "DeploymentType": deployment,
+        "AutomaticBackupRetentionDays": arguments["automatic_backup_retention_days"],
+    }
+    per_tib = checks.lustre_throughput(deployment, storage, arguments["throughput_mbps_per_tib"])
+    iops = arguments["metadata_iops"] or (6000 if tiering else None)
+    if deployment == "PERSISTENT_2" and newest and iops is None:
+        lustre["MetadataConfiguration"] = {"Mode": "AUTOMATIC"}
+    elif (deployment == "PERSISTENT_2" and newest) or arguments["metadata_iops"]:
+        lustre["MetadataConfiguration"] = {"Mode": "USER_PROVISIONED", "Iops": iops}
+    if per_tib is not None:
+        lustre["PerUnitStorageThroughput"] = per_tib
+    if tiering or arguments["throughput_mbps"] is not None:
+        lustre["ThroughputCapacity"] = 4000 if arguments["throughput_mbps"] is None else arguments["throughput_mbps"]
+    if storage == "HDD":
+        lustre["DriveCacheType"] = "READ" if arguments["read_cache"] else "NONE"
+    elif tiering or arguments["read_cache"]:
+        lustre["DataReadCacheConfiguration"] = {"SizingMode": "PROPORTIONAL_TO_THROUGHPUT_CAPACITY"}
+    if arguments["efa"]:
+        lustre["EfaEnabled"] = True
+    request = {"StorageType": storage, "FileSystemTypeVersion": arguments["version"], "LustreConfiguration": lustre}
+    capacity = {} if arguments["capacity_gib"] is None else {"StorageCapacity": arguments["capacity_gib"]}
+    return request | capacity
+
+
+PLAIN = {
+    "deployment_type": "PERSISTENT_2",
+    "storage_type": "SSD",
+    "capacity_gib": 1200,
+    "throughput_mbps_per_tib": 125,
+    "throughput_mbps": None,
+    "read_cache": False,
+    "version": "2.15",
+    "metadata_iops": None,
+    "efa": False,
+    "automatic_backup_retention_days": 0,
+}
+TIERING = {"storage_type": "INTELLIGENT_TIERING", "capacity_gib": None, "throughput_mbps_per_tib": None}
+HDD = {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "throughput_mbps_per_tib": 12, "capacity_gib": 6000}
+
+
+@settings(max_examples=400)
+@given(lustre_arguments())
+@example(PLAIN)
+@example({**PLAIN, "metadata_iops": 6000, "efa": True, "capacity_gib": 38400})
+@example({**PLAIN, **HDD, "read_cache": True, "version": "2.12"})
+@example({**PLAIN, **TIERING, "read_cache": True, "throughput_mbps": 8000})
+@example({**PLAIN, "deployment_type": "SCRATCH_2", "throughput_mbps_per_tib": None, "version": "2.10"})
+def test_the_constructs_and_the_stand_in_agree(arguments):
+    """Two independent readings of AWS's pages accept and refuse the same Lustre file systems."""
+    problems = checks.lustre_file_system(mount_path="/fsx", **arguments)
+    assert passes(lustre_request(arguments)) is not bool(problems), problems
+
+
+@given(
+    deployment=st.sampled_from(["SINGLE_AZ_1", "SINGLE_AZ_2", "SINGLE_AZ_HA_1", "SINGLE_AZ_HA_2", "MULTI_AZ_1", "X"]),
+    throughput=st.integers(0, 11000)
+    | st.integers(0, 12).map(lambda power: 2**power)
+    | st.integers(1, 64).map((160).__mul__),
+    capacity_gib=st.integers(0, 600_000) | st.sampled_from([63, 64, 524_288, 524_289]),
+    days=st.sampled_from([-1, 0, 90, 91]),
+)
+@example(deployment="SINGLE_AZ_HA_1", throughput=3072, capacity_gib=64, days=0)
+@example(deployment="MULTI_AZ_1", throughput=10240, capacity_gib=524_288, days=90)
+def test_the_constructs_and_the_stand_in_agree_on_openzfs(deployment, throughput, capacity_gib, days):
+    """Two independent readings of AWS's pages accept and refuse the same OpenZFS file systems."""
+    problems = checks.openzfs_file_system(
+        mount_path="/home",
+        deployment_type=deployment,
+        capacity_gib=capacity_gib,
+        throughput_mbps=throughput,
+        automatic_backup_retention_days=days,
     )
-    assert passes({"StorageCapacity": capacity_gib, "LustreConfiguration": lustre}) is not bool(problems)
+    openzfs = {"DeploymentType": deployment, "ThroughputCapacity": throughput, "AutomaticBackupRetentionDays": days}
+    request = {"StorageCapacity": capacity_gib, "OpenZFSConfiguration": openzfs}
+    assert passes(request, openzfs_limits) is not bool(problems)
+
+
+@pytest.fixture
+def openzfs_of(aws, open_group):
+    """Makes a request for OpenZFS that AWS accepts, with changes."""
+    subnets = aws.client("ec2").describe_subnets()["Subnets"]
+    subnet_ids = [subnet["SubnetId"] for subnet in sorted(subnets, key=lambda subnet: subnet["AvailabilityZoneId"])]
+
+    def make(*, subnets=1, **openzfs):
+        return {
+            "FileSystemType": "OPENZFS",
+            "StorageCapacity": 64,
+            "SubnetIds": subnet_ids[:subnets],
+            "SecurityGroupIds": [open_group],
+            "OpenZFSConfiguration": {"DeploymentType": "SINGLE_AZ_1", "ThroughputCapacity": 64, **openzfs},
+        }
+
+    return make
+
+
+def test_openzfs_has_a_root_volume(fsx, openzfs_of):
+    """What was asked of the root volume is what DescribeVolumes answers, and an update changes it."""
+    root = {
+        "DataCompressionType": "ZSTD",
+        "NfsExports": [{"ClientConfigurations": [{"Clients": "*", "Options": ["rw"]}]}],
+    }
+    made = fsx.create_file_system(**openzfs_of(RootVolumeConfiguration=root))["FileSystem"]
+    volume_id = made["OpenZFSConfiguration"]["RootVolumeId"]
+    (volume,) = fsx.describe_volumes(VolumeIds=[volume_id])["Volumes"]
+    assert root.items() <= volume["OpenZFSConfiguration"].items()
+    fsx.update_volume(VolumeId=volume_id, OpenZFSConfiguration={"DataCompressionType": "LZ4"})
+    (volume,) = fsx.describe_volumes(VolumeIds=[volume_id])["Volumes"]
+    assert volume["OpenZFSConfiguration"]["DataCompressionType"] == "LZ4"
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("ThroughputCapacity 160 for SINGLE_AZ_1", {"ThroughputCapacity": 160}),
+        ("exactly one subnet, not 2", {"subnets": 2}),
+        ("two subnets", {"DeploymentType": "MULTI_AZ_1", "ThroughputCapacity": 160}),
+        ("PreferredSubnetId None", {"DeploymentType": "MULTI_AZ_1", "ThroughputCapacity": 160, "subnets": 2}),
+        ("DataCompressionType GZIP", {"RootVolumeConfiguration": {"DataCompressionType": "GZIP"}}),
+    ],
+)
+def test_refuses_what_aws_refuses_of_openzfs(fsx, openzfs_of, message, changes):
+    """The error names what was given and what is allowed."""
+    with pytest.raises(fsx.exceptions.BadRequest, match=message):
+        fsx.create_file_system(**openzfs_of(**changes))
+
+
+def test_a_last_backup_is_made_as_aws_does(fsx, request_of, openzfs_of):
+    """Of OpenZFS unless it is declined, of Lustre only if it is asked for; it stays until it is deleted."""
+    for request, members, backups in (
+        (openzfs_of(), {}, 1),
+        (openzfs_of(), {"OpenZFSConfiguration": {"SkipFinalBackup": True}}, 0),
+        (request_of(), {}, 0),
+        (request_of(), {"LustreConfiguration": {"SkipFinalBackup": False}}, 1),
+    ):
+        made = fsx.create_file_system(**request)["FileSystem"]
+        fsx.delete_file_system(FileSystemId=made["FileSystemId"], **members)
+        found = fsx.describe_backups()["Backups"]
+        assert [backup["FileSystem"]["FileSystemId"] for backup in found] == [made["FileSystemId"]] * backups
+        for backup in found:
+            fsx.delete_backup(BackupId=backup["BackupId"])
+    assert fsx.describe_backups()["Backups"] == []
+
+
+def test_data_repositories_link_folders_with_buckets(aws, fsx, request_of):
+    """A link needs a bucket that is there and a folder of its own; it goes with its file system or before it."""
+    aws.client("s3").create_bucket(Bucket="corpus", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    made = fsx.create_file_system(**request_of())["FileSystem"]["FileSystemId"]
+
+    def link(path, uri="s3://corpus/v1"):
+        return fsx.create_data_repository_association(FileSystemId=made, FileSystemPath=path, DataRepositoryPath=uri)
+
+    first = link("/data")["Association"]
+    for path, uri in (("/data/more", "s3://corpus"), ("/other", "s3://absent"), ("other", "s3://corpus")):
+        with pytest.raises(fsx.exceptions.BadRequest):
+            link(path, uri)
+    fsx.tag_resource(ResourceARN=first["ResourceARN"], Tags=[{"Key": "a", "Value": "1"}])
+    (found,) = fsx.describe_data_repository_associations(AssociationIds=[first["AssociationId"]])["Associations"]
+    assert (found["FileSystemPath"], found["Tags"]) == ("/data", [{"Key": "a", "Value": "1"}])
+    with pytest.raises(fsx.exceptions.BadRequest, match="linked to S3"):
+        fsx.delete_file_system(FileSystemId=made, LustreConfiguration={"SkipFinalBackup": False})
+    fsx.delete_file_system(FileSystemId=made)
+    assert fsx.describe_data_repository_associations()["Associations"] == []

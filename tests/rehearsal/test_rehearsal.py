@@ -17,7 +17,8 @@ import transformers
 from podwright.rehearsal.run import DIRECTORY, MAX_STEPS
 from podwright.rehearsal.supplies import CHECKOUT
 from podwright.rehearsal.terraform import find_terraform
-from podwright_training import checkpoint, consolidate
+from podwright_training import checkpoint
+from podwright_training.model import LlamaForCausalLM
 from podwright_training.run import RunFolder
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform, pytest.mark.timeout(1800)]
@@ -115,7 +116,8 @@ def test_the_model_loads_and_agrees(run_folder: RunFolder) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(run_folder.hf, dtype=torch.float32).eval()
     newest = checkpoint.newest(run_folder.checkpoints)
     assert newest is not None
-    ours = consolidate.load_model(newest).eval()
+    ours = LlamaForCausalLM(checkpoint.model_config(newest)).eval()
+    checkpoint.load_weights(ours, newest)
     tokens_BT = torch.randint(0, theirs.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         difference = (theirs(tokens_BT).logits - ours(tokens_BT)).abs().max()

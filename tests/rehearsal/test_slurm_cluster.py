@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from podwright.rehearsal.slurm import HostError, SlurmStandIn
+from podwright_training.launch import Job, render
+from podwright_training.options import preset_names
+from podwright_training.run import RunFolder
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]
@@ -46,6 +49,26 @@ def test_slurm_runs_a_job_on_every_compute_node(cluster: SlurmStandIn) -> None:
     assert sorted(printed.splitlines()) == [f"{FIRST} 10.0.16.6", f"{SECOND} 10.0.16.7"]
 
 
+def test_slurm_takes_the_job_of_every_preset(cluster: SlurmStandIn) -> None:
+    """The batch script of each preset is one that Slurm would start on these nodes."""
+    for preset in preset_names():
+        job = Job(
+            run=RunFolder(Path("/fsx/scratch") / preset),
+            nodes=2,
+            nproc_per_node=2,
+            environment=Path("/fsx/environment"),
+            partition="gpu",
+            accelerator="gpu",
+            gres="gpu:2",
+            trainer_arguments=("--preset", preset),
+        )
+        (cluster.directory / "fsx/scratch" / f"{preset}.sbatch").write_text(render(job))
+        told = cluster.run(f"sbatch --test-only /fsx/scratch/{preset}.sbatch").stderr
+        assert "to start at" in told, told
+    refused = cluster.run(f"sbatch --test-only --gres=gpu:9 /fsx/scratch/{preset}.sbatch", check=False)
+    assert refused.returncode != 0
+
+
 def test_every_host_has_its_own_disk(cluster: SlurmStandIn) -> None:
     """What one host writes, neither another one nor the machine sees."""
     cluster.run("echo one > /etc/only-here", host=FIRST, user="root")
@@ -69,6 +92,20 @@ def test_lustre_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
     assert cluster.run("findmnt --noheadings --types lustre --output TARGET").stdout == "/fsx\n"
 
 
+def test_openzfs_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
+    """`mount -t nfs` shows every host the same files, apart from Lustre's, and looks like NFS."""
+    source = "fs-0fedcba9876543210.fsx.us-west-2.amazonaws.com:/fsx"
+    for host in (FIRST, SECOND):
+        cluster.run(f"mkdir -p /srv/homes && mount -t nfs -o nfsvers=4.1 {source} /srv/homes", host=host, user="root")
+    cluster.run("echo from $(hostname) > /srv/homes/note", host=FIRST, user="root")
+    assert cluster.run("cat /srv/homes/note", host=SECOND).stdout == f"from {FIRST}\n"
+    assert not (cluster.directory / "fsx/note").exists()
+    shown = cluster.run("findmnt --noheadings --output SOURCE,FSTYPE /srv/homes", host=FIRST).stdout.split()
+    assert shown == [source, "nfs4"]
+    refused = cluster.run("mount -t nfs homes /mnt", host=FIRST, user="root", check=False)
+    assert (refused.returncode, "homes" in refused.stderr) == (32, True)
+
+
 def test_a_source_that_is_no_file_system_is_refused(cluster: SlurmStandIn) -> None:
     """A malformed Lustre source fails the mount and is named."""
     refused = cluster.run("mount -t lustre fs-1:/x /mnt", user="root", check=False)
@@ -86,6 +123,8 @@ def test_resource_config_names_groups_and_instances(cluster: SlurmStandIn) -> No
     assert [instance["CustomerIpAddress"] for instance in groups["workers"]["Instances"]] == ["10.0.16.6", "10.0.16.7"]
     assert groups["controller"]["Instances"][0]["InstanceId"] == f"i-of-{CONTROLLER}"
     assert content["ClusterConfig"]["ClusterName"] == "demo"
+    assert groups["workers"]["Instances"][1]["InstanceLabel"] == "workers-2"
+    assert "ClusterType" in content
 
 
 def test_only_the_controller_has_slurm_conf(cluster: SlurmStandIn) -> None:

@@ -19,7 +19,8 @@ from moto.s3.exceptions import MissingBucket
 from moto.s3.models import s3_backends
 from moto.utilities.utils import get_partition
 
-ACCOUNT_ID = "123456789012"
+from podwright.rehearsal.aws.identity import ACCOUNT_ID
+
 ALL_PROTOCOLS = "-1"
 RESERVED_AT_START, RESERVED_AT_END = 4, 1  # https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
 
@@ -131,6 +132,14 @@ class Account:
         except MissingBucket:
             return None
         return bytes(found.value) if found else None
+
+    def has_bucket(self, name: str) -> bool:
+        """Whether there is a bucket of this name."""
+        try:
+            s3_backends[ACCOUNT_ID][self.partition].get_bucket(name)
+        except MissingBucket:
+            return False
+        return True
 
     def supports_efa(self, instance_type: str) -> bool:
         """Whether EC2 says so of the type behind ``ml.…``; unknown types do not."""

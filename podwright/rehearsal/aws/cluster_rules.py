@@ -6,83 +6,18 @@ https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-ref.html (lif
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import botocore.session
 
+from podwright.rehearsal.aws import slurm_rules
 from podwright.rehearsal.aws.account import Account
+from podwright.rehearsal.aws.cluster_request import Request
 
 SERVICE_PRINCIPAL = "sagemaker.amazonaws.com"
-SOURCE_PREFIX = "s3://sagemaker-"
-PROVISIONING_PARAMETERS = "provisioning_parameters.json"  # AWS's name, which its agent looks for
-
-
-@dataclass(frozen=True)
-class Request:
-    """A resource model that fits the schema, and the account it is to live in."""
-
-    model: dict[str, Any]
-    account: Account
-
-    @property
-    def groups(self) -> list[dict[str, Any]]:
-        """The instance groups."""
-        groups: list[dict[str, Any]] = self.model.get("InstanceGroups") or []
-        return groups
-
-    @cached_property
-    def counts(self) -> dict[str, int]:
-        """Instances asked for, by group name."""
-        return {group["InstanceGroupName"]: group["InstanceCount"] for group in self.groups}
-
-    @cached_property
-    def networks(self) -> list[dict[str, list[str]]]:
-        """The cluster's VpcConfig and the groups' own, those that are given."""
-        overrides = [group.get("OverrideVpcConfig") for group in self.groups]
-        return [network for network in (self.model.get("VpcConfig"), *overrides) if network]
-
-    @cached_property
-    def sources(self) -> list[str]:
-        """The S3 prefixes of lifecycle scripts, each once, without a slash at the end."""
-        uris = [group.get("LifeCycleConfig", {}).get("SourceS3Uri", "") for group in self.groups]
-        return list(dict.fromkeys(uri.rstrip("/") for uri in uris if uri))
-
-    @cached_property
-    def provisioning_parameters(self) -> list[tuple[str, dict[str, Any]]]:
-        """The readable ``provisioning_parameters.json`` files: address and content."""
-        return [(uri, content) for uri, content, problem in map(self._parameters, self.sources) if not problem]
-
-    @property
-    def controller_groups(self) -> list[str]:
-        """Names of the groups that run slurmctld."""
-        return [str(content.get("controller_group")) for _, content in self.provisioning_parameters]
-
-    def read(self, uri: str) -> bytes | None:
-        """An object's bytes by its ``s3://`` address."""
-        bucket, _, key = uri.removeprefix("s3://").partition("/")
-        return self.account.read_object(bucket=bucket, key=key)
-
-    def parameter_problems(self) -> Iterator[str]:
-        """Which ``provisioning_parameters.json`` cannot be read, and why."""
-        for uri, _, problem in map(self._parameters, self.sources):
-            if problem:
-                yield f"{uri} {problem}"
-
-    def _parameters(self, source: str) -> tuple[str, dict[str, Any], str]:
-        uri = f"{source}/{PROVISIONING_PARAMETERS}"
-        text = self.read(uri)
-        if text is None:
-            return uri, {}, "does not exist"
-        try:
-            content = json.loads(text)
-        except ValueError as error:
-            return uri, {}, f"is not JSON: {error}"
-        return (uri, content, "") if isinstance(content, dict) else (uri, {}, "is not an object")
 
 
 def problems(model: dict[str, Any], account: Account) -> list[str]:
@@ -131,6 +66,16 @@ def network_exists(request: Request) -> Iterator[str]:
             yield f"{', '.join(members)} must lie in one VPC, not in {' and '.join(sorted(vpcs))}"
 
 
+def keys_are_for_continuous_provisioning(request: Request) -> Iterator[str]:
+    """https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html."""
+    if request.model.get("NodeProvisioningMode") == "Continuous":
+        return
+    for group in request.groups:
+        volumes = [item.get("EbsVolumeConfig") or {} for item in group.get("InstanceStorageConfigs") or []]
+        if any("VolumeKmsKeyId" in volume for volume in volumes):
+            yield f"VolumeKmsKeyId of {group['InstanceGroupName']} needs NodeProvisioningMode Continuous"
+
+
 def roles_can_be_assumed(request: Request) -> Iterator[str]:
     """Each execution role exists and trusts SageMaker."""
     for arn in dict.fromkeys(group["ExecutionRole"] for group in request.groups):
@@ -139,41 +84,6 @@ def roles_can_be_assumed(request: Request) -> Iterator[str]:
             yield f"ExecutionRole {arn} does not exist"
         elif not _trusts_sagemaker(policy):
             yield f"ExecutionRole {arn} cannot be assumed: its trust policy must allow that to {SERVICE_PRINCIPAL}"
-
-
-def lifecycle_scripts_exist(request: Request) -> Iterator[str]:
-    """Each group names a script that lies in a bucket SageMaker may read."""
-    for group in request.groups:
-        name, config = group["InstanceGroupName"], group.get("LifeCycleConfig", {})
-        source, script = config.get("SourceS3Uri", ""), config.get("OnCreate", "")
-        if not (source and script):
-            yield f"LifeCycleConfig of {name} needs SourceS3Uri and OnCreate: the stand-in plays lifecycle scripts only"
-        elif not source.startswith(SOURCE_PREFIX):
-            yield f"SourceS3Uri {source} of {name} must begin with {SOURCE_PREFIX}"
-        elif request.read(f"{source.rstrip('/')}/{script}") is None:
-            yield f"Lifecycle scripts did not run successfully on {name}: there is no {source.rstrip('/')}/{script}"
-
-
-def slurm_has_one_controller(request: Request) -> Iterator[str]:
-    """provisioning_parameters.json names groups of this cluster, one instance as controller."""
-    yield from request.parameter_problems()
-    for uri, content in request.provisioning_parameters:
-        controller = content.get("controller_group")
-        if controller not in request.counts:
-            yield f"controller_group {controller} of {uri} is not an instance group: {_names(request)}"
-        elif request.counts[controller] != 1:
-            yield f"controller_group {controller} of {uri} must have InstanceCount 1, not {request.counts[controller]}"
-        workers = [worker.get("instance_group_name") for worker in content.get("worker_groups") or []]
-        if not workers:
-            yield f"worker_groups of {uri} is empty"
-        others = {
-            "worker_groups": workers,
-            "login_group": [content["login_group"]] if content.get("login_group") else [],
-        }
-        for key, names in others.items():
-            unknown = [str(name) for name in names if name not in request.counts]
-            if unknown:
-                yield f"{key} of {uri} names {', '.join(unknown)}, not an instance group: {_names(request)}"
 
 
 def efa_traffic_passes(request: Request) -> Iterator[str]:
@@ -197,8 +107,13 @@ RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
     group_names_are_unique,
     network_exists,
     roles_can_be_assumed,
-    lifecycle_scripts_exist,
-    slurm_has_one_controller,
+    keys_are_for_continuous_provisioning,
+    slurm_rules.scripts_exist,
+    slurm_rules.modes_are_not_mixed,
+    slurm_rules.scripts_name_one_controller,
+    slurm_rules.api_names_one_controller,
+    slurm_rules.api_strategy_fits,
+    slurm_rules.api_mounts_once,
     efa_traffic_passes,
 )
 
@@ -232,7 +147,3 @@ def _trusts_sagemaker(policy: dict[str, Any]) -> bool:
 
 def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
-
-
-def _names(request: Request) -> str:
-    return f"the cluster has {', '.join(request.counts)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,19 @@ class Clusters:
         cluster.controller_groups = cluster_rules.controller_groups(model, self._account)
         self._change(cluster, "Updating")
 
+    def update_software(self, cluster: Cluster, groups: Collection[str]) -> None:
+        """Bring the newest image to the nodes of these groups; instances stay, their root volumes do not."""
+        for node in cluster.nodes:
+            if node.group in groups:
+                self.reboot(node)
+        self._change(cluster, "SystemUpdating")
+
+    def remove(self, cluster: Cluster, node: Node) -> None:
+        """Take a node out of its group, which is one smaller then."""
+        cluster.group(node.group)["InstanceCount"] -= 1
+        cluster.nodes.remove(node)
+        self._change(cluster, "Updating")
+
     def delete(self, cluster: Cluster) -> None:
         """Begin the end of a cluster."""
         self._change(cluster, "Deleting")
@@ -182,9 +195,17 @@ class Clusters:
 
 
 def _unchangeable(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """An instance group keeps its type for life; another type is another group."""
-    types = {group["InstanceGroupName"]: group.get("InstanceType") for group in old["InstanceGroups"]}
+    """An instance group keeps its type and its part in Slurm for life; another is another group."""
+    before = {group["InstanceGroupName"]: _fixed(group) for group in old["InstanceGroups"]}
     for group in new.get("InstanceGroups") or []:
-        name, given = group["InstanceGroupName"], group.get("InstanceType")
-        if name in types and types[name] != given:
-            yield f"InstanceType of {name} cannot change from {types[name]} to {given}: add a group of another name"
+        name, after = group["InstanceGroupName"], _fixed(group)
+        for key, was in before.get(name, after).items():
+            if was != after[key]:
+                yield f"{key} of {name} cannot change from {was} to {after[key]}: add a group of another name"
+
+
+def _fixed(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "InstanceType": group.get("InstanceType"),
+        "SlurmConfig.NodeType": group.get("SlurmConfig", {}).get("NodeType"),
+    }

@@ -1,4 +1,4 @@
-"""Amazon FSx for Lustre, as far as a deployment needs it.
+"""Amazon FSx for Lustre and for OpenZFS, as far as a deployment needs it.
 
 https://docs.aws.amazon.com/fsx/latest/APIReference/Welcome.html
 """
@@ -11,20 +11,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from podwright.rehearsal.aws import lustre_limits
-from podwright.rehearsal.aws.account import ACCOUNT_ID, Account, SecurityGroup, Subnet, random_id
+from podwright.rehearsal.aws import lustre_limits, openzfs_limits
+from podwright.rehearsal.aws.account import Account, SecurityGroup, Subnet, random_id
+from podwright.rehearsal.aws.data_repositories import Association, DataRepositories
 from podwright.rehearsal.aws.errors import AwsError
+from podwright.rehearsal.aws.identity import ACCOUNT_ID
 
 MOUNT_NAME_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # AWS's mount names, for example "vkqadbmv"
-DEFAULT_VERSIONS = {"PERSISTENT_2": "2.15"}  # the others begin at 2.10
+CONFIGURATIONS = {"LUSTRE": "LustreConfiguration", "OPENZFS": "OpenZFSConfiguration"}
 LUSTRE_DEFAULTS = {
     "DeploymentType": "SCRATCH_1",
     "DataCompressionType": "NONE",
     "WeeklyMaintenanceStartTime": "7:03:00",
     "CopyTagsToBackups": False,
     "LogConfiguration": {"Level": "DISABLED"},
+    "EfaEnabled": False,
 }
 PERSISTENT_DEFAULTS = {"AutomaticBackupRetentionDays": 0}
+OPENZFS_DEFAULTS = {
+    "AutomaticBackupRetentionDays": 0,
+    "CopyTagsToBackups": False,
+    "CopyTagsToVolumes": False,
+    "WeeklyMaintenanceStartTime": "7:03:00",
+}
+ROOT_VOLUME_DEFAULTS = {
+    "CopyTagsToSnapshots": False,
+    "DataCompressionType": "NONE",
+    "ReadOnly": False,
+    "RecordSizeKiB": 128,
+    "VolumePath": "/fsx",
+    "NfsExports": [{"ClientConfigurations": [{"Clients": "*", "Options": ["rw", "crossmnt"]}]}],
+    "UserAndGroupQuotas": [],
+}
+OPENZFS_IOPS_PER_GIB = 3
 
 
 @dataclass
@@ -34,6 +53,7 @@ class FileSystem:
     description: dict[str, Any]
     available_at: float
     gone_at: float | None = None
+    root_volume: dict[str, Any] = field(default_factory=dict)  # of OpenZFS: what DescribeVolumes answers
     tags: dict[str, str] = field(default_factory=dict)
 
     def lifecycle(self, now: float) -> str:
@@ -59,11 +79,21 @@ class FileSystems:
         self._instant_deletion = instant_deletion
         self._by_id: dict[str, FileSystem] = {}
         self._id_by_token: dict[str, str] = {}
+        self._backups: dict[str, dict[str, Any]] = {}
+        self._repositories = DataRepositories(account=account, transition_s=transition_s)
         self.operations = {
             "CreateFileSystem": self.create,
             "DescribeFileSystems": self.describe,
             "UpdateFileSystem": self.update,
             "DeleteFileSystem": self.delete,
+            "DescribeVolumes": self.describe_volumes,
+            "UpdateVolume": self.update_volume,
+            "DescribeBackups": self.describe_backups,
+            "DeleteBackup": self.delete_backup,
+            "CreateDataRepositoryAssociation": self.link,
+            "DescribeDataRepositoryAssociations": self._repositories.describe,
+            "UpdateDataRepositoryAssociation": self._repositories.update,
+            "DeleteDataRepositoryAssociation": self._repositories.delete,
             "TagResource": self.tag,
             "UntagResource": self.untag,
             "ListTagsForResource": self.list_tags,
@@ -74,17 +104,13 @@ class FileSystems:
         token = request.get("ClientRequestToken", secrets.token_hex())
         if token in self._id_by_token:
             return {"FileSystem": self._view(self._find(self._id_by_token[token]))}
-        if request.get("FileSystemType") != "LUSTRE":
-            raise AwsError("BadRequest", f"The stand-in plays LUSTRE only, not {request.get('FileSystemType')}")
-        lustre_limits.check(request)
-        subnet = self._subnet(request.get("SubnetIds") or [])
-        lustre_limits.check_network(self._security_groups(request.get("SecurityGroupIds"), subnet))
+        kind = request.get("FileSystemType")
+        if kind not in CONFIGURATIONS:
+            raise AwsError("BadRequest", f"The stand-in plays {' and '.join(CONFIGURATIONS)}, not {kind}")
         file_system_id = random_id("fs")
-        file_system = FileSystem(
-            self._description(file_system_id, request, subnet),
-            available_at=time.time() + self._transition_s,
-            tags={tag["Key"]: tag["Value"] for tag in request.get("Tags") or []},
-        )
+        make = self._lustre if kind == "LUSTRE" else self._openzfs
+        file_system = make(file_system_id, request)
+        file_system.tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or []}
         self._by_id[file_system_id] = file_system
         self._id_by_token[token] = file_system_id
         return {"FileSystem": self._view(file_system)}
@@ -96,7 +122,7 @@ class FileSystems:
         return {"FileSystems": [self._view(self._find(file_system_id)) for file_system_id in named]}
 
     def update(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """UpdateFileSystem: grow the capacity, change Lustre's settings."""
+        """UpdateFileSystem: grow the capacity, change the settings of its kind."""
         file_system = self._find(request["FileSystemId"])
         old = file_system.description
         capacity_gib = request.get("StorageCapacity", old["StorageCapacity"])
@@ -105,9 +131,10 @@ class FileSystems:
                 "BadRequest",
                 f"Storage capacity can only grow: {capacity_gib} GiB is below {old['StorageCapacity']} GiB",
             )
-        configuration = {**old["LustreConfiguration"], **(request.get("LustreConfiguration") or {})}
-        new = {**old, "StorageCapacity": capacity_gib, "LustreConfiguration": configuration}
-        lustre_limits.check(new)
+        key = CONFIGURATIONS[old["FileSystemType"]]
+        configuration = {**old[key], **(request.get(key) or {})}
+        new = {**old, "StorageCapacity": capacity_gib, key: configuration}
+        (lustre_limits if key == "LustreConfiguration" else openzfs_limits).check(new)
         new["AdministrativeActions"] = [
             {"AdministrativeActionType": "FILE_SYSTEM_UPDATE", "RequestTime": time.time(), "Status": "COMPLETED"}
         ]
@@ -115,14 +142,48 @@ class FileSystems:
         return {"FileSystem": self._view(file_system)}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DeleteFileSystem: DELETING now, FileSystemNotFound after the transition."""
-        file_system = self._find(request["FileSystemId"])
+        """DeleteFileSystem: DELETING now, FileSystemNotFound after the transition; a last backup stays."""
+        file_system_id = request["FileSystemId"]
+        file_system = self._find(file_system_id)
+        self._back_up(file_system, request)
+        self._repositories.forget(file_system_id)
         if self._instant_deletion:
-            del self._by_id[request["FileSystemId"]]
-            raise _not_found(request["FileSystemId"])
+            del self._by_id[file_system_id]
+            raise _not_found(file_system_id)
         if file_system.gone_at is None:
             file_system.gone_at = time.time() + self._transition_s
-        return {"FileSystemId": request["FileSystemId"], "Lifecycle": "DELETING", "LustreResponse": {}}
+        return {"FileSystemId": file_system_id, "Lifecycle": "DELETING", "LustreResponse": {}}
+
+    def describe_volumes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeVolumes: the root volumes of OpenZFS."""
+        self._forget_deleted()
+        volumes = {item.root_volume["VolumeId"]: item.root_volume for item in self._by_id.values() if item.root_volume}
+        named = request.get("VolumeIds") or list(volumes)
+        for volume_id in named:
+            if volume_id not in volumes:
+                raise AwsError("VolumeNotFound", f"Volume '{volume_id}' does not exist.")
+        return {"Volumes": [volumes[volume_id] for volume_id in named]}
+
+    def update_volume(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """UpdateVolume: the root volume's settings."""
+        (volume,) = self.describe_volumes({"VolumeIds": [request["VolumeId"]]})["Volumes"]
+        volume["OpenZFSConfiguration"] |= request.get("OpenZFSConfiguration") or {}
+        return {"Volume": volume}
+
+    def describe_backups(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeBackups: those named, or all."""
+        named = request.get("BackupIds") or list(self._backups)
+        return {"Backups": [self._backups[backup_id] for backup_id in named]}
+
+    def delete_backup(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DeleteBackup."""
+        if self._backups.pop(request["BackupId"], None) is None:
+            raise AwsError("BackupNotFound", f"Backup '{request['BackupId']}' does not exist.")
+        return {"BackupId": request["BackupId"], "Lifecycle": "DELETED"}
+
+    def link(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """CreateDataRepositoryAssociation."""
+        return self._repositories.create(request, self._find(request["FileSystemId"]).description)
 
     def tag(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """TagResource."""
@@ -146,8 +207,9 @@ class FileSystems:
             raise _not_found(file_system_id)
         return self._by_id[file_system_id]
 
-    def _find_arn(self, arn: str) -> FileSystem:
-        return self._find(arn.rpartition("/")[2])
+    def _find_arn(self, arn: str) -> FileSystem | Association:
+        name = arn.rpartition("/")[2]
+        return self._repositories.find(name) if name.startswith("dra-") else self._find(name)
 
     def _forget_deleted(self) -> None:
         now = time.time()
@@ -157,15 +219,34 @@ class FileSystems:
             if file_system.gone_at is None or now < file_system.gone_at
         }
 
-    def _subnet(self, subnet_ids: list[str]) -> Subnet:
-        if len(subnet_ids) != 1:
-            raise AwsError("BadRequest", f"A Lustre file system needs exactly one subnet, not {len(subnet_ids)}")
-        subnet = self._account.subnet(subnet_ids[0])
-        if subnet is None:
-            raise AwsError(
-                "InvalidNetworkSettings", f"Subnet {subnet_ids[0]} does not exist", InvalidSubnetId=subnet_ids[0]
-            )
-        return subnet
+    def _back_up(self, file_system: FileSystem, request: Mapping[str, Any]) -> None:
+        """Make the last backup: of Lustre if it is asked for, of OpenZFS unless it is not wanted."""
+        kind = file_system.description["FileSystemType"]
+        asked = request.get(CONFIGURATIONS[kind]) or {}
+        if asked.get("SkipFinalBackup", kind == "LUSTRE"):
+            return
+        if self._repositories.of(file_system.description["FileSystemId"]):
+            raise AwsError("BadRequest", "Backups are not supported on file systems that are linked to S3")
+        backup_id = random_id("backup")
+        self._backups[backup_id] = {
+            "BackupId": backup_id,
+            "Lifecycle": "AVAILABLE",
+            "Type": "USER_INITIATED",
+            "CreationTime": time.time(),
+            "ResourceARN": self._account.arn("fsx", f"backup/{backup_id}"),
+            "FileSystem": file_system.description,
+        }
+
+    def _subnets(self, subnet_ids: list[str]) -> list[Subnet]:
+        found = []
+        for subnet_id in subnet_ids:
+            subnet = self._account.subnet(subnet_id)
+            if subnet is None:
+                raise AwsError(
+                    "InvalidNetworkSettings", f"Subnet {subnet_id} does not exist", InvalidSubnetId=subnet_id
+                )
+            found.append(subnet)
+        return found
 
     def _security_groups(self, group_ids: list[str] | None, subnet: Subnet) -> list[SecurityGroup]:
         if not group_ids:
@@ -182,28 +263,73 @@ class FileSystems:
             groups.append(group)
         return groups
 
-    def _description(self, file_system_id: str, request: Mapping[str, Any], subnet: Subnet) -> dict[str, Any]:
+    def _lustre(self, file_system_id: str, request: Mapping[str, Any]) -> FileSystem:
+        lustre_limits.check(request)
+        subnets = self._subnets(request.get("SubnetIds") or [])
+        if len(subnets) != 1:
+            raise AwsError("BadRequest", f"A Lustre file system needs exactly one subnet, not {len(subnets)}")
+        lustre_limits.check_network(self._security_groups(request.get("SecurityGroupIds"), subnets[0]))
         asked = request.get("LustreConfiguration") or {}
         deployment = asked.get("DeploymentType", LUSTRE_DEFAULTS["DeploymentType"])
         defaults = LUSTRE_DEFAULTS | (PERSISTENT_DEFAULTS if deployment.startswith("PERSISTENT") else {})
         mount_name = (
             "fsx" if deployment == "SCRATCH_1" else "".join(secrets.choice(MOUNT_NAME_ALPHABET) for _ in range(8))
         )
+        configuration = {**defaults, **asked, "MountName": mount_name}
+        metadata = asked.get("MetadataConfiguration")
+        if metadata and metadata["Mode"] == "AUTOMATIC":
+            iops = lustre_limits.metadata_iops(request["StorageCapacity"])
+            configuration["MetadataConfiguration"] = {**metadata, "Iops": iops}
+        newest = "2.15" if metadata else "2.12"
+        version = request.get("FileSystemTypeVersion", newest if deployment == "PERSISTENT_2" else "2.10")
+        description = self._description(file_system_id, request, subnets)
+        description |= {"FileSystemTypeVersion": version, "LustreConfiguration": configuration}
+        return FileSystem(description, available_at=time.time() + self._transition_s)
+
+    def _openzfs(self, file_system_id: str, request: Mapping[str, Any]) -> FileSystem:
+        openzfs_limits.check(request)
+        subnets = self._subnets(request.get("SubnetIds") or [])
+        openzfs_limits.check_subnets(request, subnets)
+        self._security_groups(request.get("SecurityGroupIds"), subnets[0])
+        asked = dict(request["OpenZFSConfiguration"])
+        volume = {**ROOT_VOLUME_DEFAULTS, **(asked.pop("RootVolumeConfiguration", None) or {})}
+        volume_id = random_id("fsvol")
+        iops = {"Mode": "AUTOMATIC", "Iops": OPENZFS_IOPS_PER_GIB * request["StorageCapacity"]}
+        configuration = {
+            **OPENZFS_DEFAULTS,
+            "DiskIopsConfiguration": iops,
+            **asked,
+            "RootVolumeId": volume_id,
+            "EndpointIpAddress": next(iter(subnets[0].usable_addresses())),
+        }
+        root_volume = {
+            "VolumeId": volume_id,
+            "FileSystemId": file_system_id,
+            "VolumeType": "OPENZFS",
+            "Name": "fsx",
+            "Lifecycle": "AVAILABLE",
+            "ResourceARN": self._account.arn("fsx", f"volume/{file_system_id}/{volume_id}"),
+            "OpenZFSConfiguration": volume,
+        }
+        description = self._description(file_system_id, request, subnets)
+        description["OpenZFSConfiguration"] = configuration
+        return FileSystem(description, available_at=time.time() + self._transition_s, root_volume=root_volume)
+
+    def _description(self, file_system_id: str, request: Mapping[str, Any], subnets: list[Subnet]) -> dict[str, Any]:
+        """What every kind has."""
         return {
             "OwnerId": ACCOUNT_ID,
             "CreationTime": time.time(),
             "FileSystemId": file_system_id,
-            "FileSystemType": "LUSTRE",
-            "FileSystemTypeVersion": request.get("FileSystemTypeVersion", DEFAULT_VERSIONS.get(deployment, "2.10")),
-            "StorageCapacity": request["StorageCapacity"],
+            "FileSystemType": request["FileSystemType"],
+            "StorageCapacity": request.get("StorageCapacity", 0),
             "StorageType": request.get("StorageType", "SSD"),
-            "VpcId": subnet.vpc_id,
-            "SubnetIds": [subnet.subnet_id],
+            "VpcId": subnets[0].vpc_id,
+            "SubnetIds": [subnet.subnet_id for subnet in subnets],
             "NetworkInterfaceIds": [],
             "DNSName": f"{file_system_id}.fsx.{self._account.region}.amazonaws.com",
             "KmsKeyId": request.get("KmsKeyId", self._account.arn("kms", "alias/aws/fsx")),
             "ResourceARN": self._account.arn("fsx", f"file-system/{file_system_id}"),
-            "LustreConfiguration": {**defaults, **asked, "MountName": mount_name},
         }
 
     def _view(self, file_system: FileSystem) -> dict[str, Any]:

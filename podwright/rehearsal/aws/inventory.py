@@ -9,6 +9,8 @@ from typing import Any
 
 import jmespath
 
+from podwright.rehearsal.aws.identity import ACCOUNT_ID
+
 
 @dataclass(frozen=True)
 class Query:
@@ -28,6 +30,14 @@ OBJECTS = "[Versions, DeleteMarkers][][].[Key, VersionId]"
 QUERIES = (
     Query("AWS::SageMaker::Cluster", "sagemaker", "list_clusters", "ClusterSummaries[].ClusterName"),
     Query("AWS::FSx::FileSystem", "fsx", "describe_file_systems", "FileSystems[].FileSystemId"),
+    Query("AWS::FSx::Backup", "fsx", "describe_backups", "Backups[].BackupId"),
+    Query(
+        "AWS::FSx::DataRepositoryAssociation",
+        "fsx",
+        "describe_data_repository_associations",
+        "Associations[].AssociationId",
+    ),
+    Query("AWS::KMS::Alias", "kms", "list_aliases", "Aliases[?!starts_with(AliasName, 'alias/aws/')].AliasName"),
     VPCS,
     Query("AWS::EC2::NatGateway", "ec2", "describe_nat_gateways", "NatGateways[?State!='deleted'].NatGatewayId"),
     Query("AWS::EC2::EIP", "ec2", "describe_addresses", "Addresses[].AllocationId"),
@@ -48,6 +58,16 @@ QUERIES = (
     Query("AWS::IAM::Role", "iam", "list_roles", "Roles[?!starts_with(Path, '/aws-service-role/')].RoleName"),
     Query("AWS::IAM::ManagedPolicy", "iam", "list_policies", "Policies[].Arn", {"Scope": "Local"}),
     Query("AWS::IAM::InstanceProfile", "iam", "list_instance_profiles", "InstanceProfiles[].InstanceProfileName"),
+    Query("AWS::RDS::DBInstance", "rds", "describe_db_instances", "DBInstances[].DBInstanceIdentifier"),
+    Query("AWS::RDS::DBSubnetGroup", "rds", "describe_db_subnet_groups", "DBSubnetGroups[].DBSubnetGroupName"),
+    Query("AWS::SecretsManager::Secret", "secretsmanager", "list_secrets", "SecretList[].Name"),
+    Query("AWS::APS::Workspace", "amp", "list_workspaces", "workspaces[].workspaceId"),
+    Query("AWS::SNS::Topic", "sns", "list_topics", "Topics[].TopicArn"),
+    Query("AWS::Events::Rule", "events", "list_rules", "Rules[].Name"),
+    Query("AWS::Scheduler::Schedule", "scheduler", "list_schedules", "Schedules[].Name"),
+    Query("AWS::Budgets::Budget", "budgets", "describe_budgets", "Budgets[].BudgetName", {"AccountId": ACCOUNT_ID}),
+    Query("AWS::CloudWatch::Dashboard", "cloudwatch", "list_dashboards", "DashboardEntries[].DashboardName"),
+    Query("AWS::SSM::Document", "ssm", "list_documents", "DocumentIdentifiers[?Owner!='Amazon'].Name"),
     Query("AWS::Logs::LogGroup", "logs", "describe_log_groups", "logGroups[].logGroupName"),
     BUCKETS,
 )
@@ -57,7 +77,16 @@ def remaining(client: Callable[[str], Any]) -> list[str]:
     """Type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a boto3 client of a service's name."""
     client = cache(client)  # making one takes longer than the call
     found = [f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)]
-    return [*found, *_subnets(client("ec2")), *_objects(client("s3"))]
+    return [*found, *_subnets(client("ec2")), *_objects(client("s3")), *_keys(client("kms"))]
+
+
+def _keys(kms: Any) -> Iterator[str]:
+    """Keys of the account's own; one that waits for its deletion is on its way, as far as anybody can send it."""
+    for page in kms.get_paginator("list_keys").paginate():
+        for key in page["Keys"]:
+            metadata = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]
+            if metadata["KeyManager"] == "CUSTOMER" and metadata["KeyState"] != "PendingDeletion":
+                yield f"AWS::KMS::Key {key['KeyId']}"
 
 
 def _subnets(ec2: Any) -> Iterator[str]:

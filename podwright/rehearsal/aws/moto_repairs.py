@@ -6,15 +6,29 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from moto.amp.models import Workspace
+from moto.amp.responses import PrometheusServiceResponse
+from moto.budgets.responses import BudgetsResponse
 from moto.ec2.exceptions import InvalidPermissionNotFoundError, InvalidSecurityGroupRuleIdNotFoundError
+from moto.ec2.models.flow_logs import FlowLogsBackend
 from moto.ec2.models.nat_gateways import NatGatewayBackend
 from moto.ec2.models.security_groups import SecurityGroupBackend, SecurityGroupRule
 from moto.iam.access_control import IAMPolicy, PermissionResult
+from moto.iam.exceptions import NotFoundException
+from moto.iam.models import iam_backends
+from moto.logs.models import logs_backends
 from moto.s3.models import FakeBucket
 
 # The loopback stands for TLS: statements about requests without it never apply.
 WITHOUT_TLS = {"Bool": {"aws:SecureTransport": "false"}}
+CREATE_BUDGET = BudgetsResponse.create_budget
+TAGS_BY_BUDGET: dict[str, list[dict[str, str]]] = {}
+CREATE_WORKSPACE = PrometheusServiceResponse.create_workspace
+WORKSPACE_TO_DICT = Workspace.to_dict
+KEYS_BY_WORKSPACE: dict[str, str] = {}
 DELETE_NAT_GATEWAY = NatGatewayBackend.delete_nat_gateway  # moto's own
+CREATE_FLOW_LOGS = FlowLogsBackend.create_flow_logs  # moto's own
+FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
 
 
 def install() -> None:
@@ -22,6 +36,12 @@ def install() -> None:
     FakeBucket.get_permission = _permission
     SecurityGroupRule.description = property(_description)
     NatGatewayBackend.delete_nat_gateway = _delete_nat_gateway
+    FlowLogsBackend.create_flow_logs = _create_flow_logs
+    BudgetsResponse.describe_subscribers_for_notification = _describe_subscribers
+    BudgetsResponse.create_budget = _create_budget
+    BudgetsResponse.list_tags_for_resource = _tags_of_budget
+    PrometheusServiceResponse.create_workspace = _create_workspace
+    Workspace.to_dict = _workspace
     for revoke in ("revoke_security_group_ingress", "revoke_security_group_egress"):
         setattr(SecurityGroupBackend, revoke, _naming_unknown_rules(getattr(SecurityGroupBackend, revoke)))
 
@@ -49,6 +69,34 @@ def _delete_nat_gateway(backend: Any, nat_gateway_id: str) -> Any:
     return gateway
 
 
+def _create_flow_logs(backend: Any, *args: Any, **kwargs: Any) -> Any:
+    """Say whether flow logs will arrive in their log group; moto looks for the group's name alone, not for its ARN."""
+    created, refused = CREATE_FLOW_LOGS(backend, *args, **kwargs)
+    for flow_log in created:
+        if flow_log.log_destination_type == "cloud-watch-logs" and flow_log.log_destination:
+            arrives = _can_write(backend, flow_log.deliver_logs_permission_arn, flow_log.log_destination)
+            flow_log.deliver_logs_status = "SUCCESS" if arrives else "FAILED"
+            flow_log.deliver_logs_error_message = None if arrives else "Access error"
+    return created, refused
+
+
+def _can_write(backend: Any, role_arn: str, group_arn: str) -> bool:
+    """Whether the group is there, and the role one that the service may assume and that may write there."""
+    group_arn = group_arn.removesuffix(":*")
+    if group_arn.split(":", 6)[6] not in logs_backends[backend.account_id][backend.region_name].groups:
+        return False
+    try:
+        role = iam_backends[backend.account_id][backend.partition].get_role_by_arn(role_arn)
+    except NotFoundException:
+        return False
+    stream = f"{group_arn}:log-stream:eni"
+    may_write = any(
+        IAMPolicy(policy).is_action_permitted("logs:PutLogEvents", stream) is PermissionResult.PERMITTED
+        for policy in role.policies.values()
+    )
+    return may_write and FLOW_LOGS_SERVICE in role.assume_role_policy_document
+
+
 def _naming_unknown_rules(revoke: Callable[..., None]) -> Callable[..., None]:
     """AWS names a rule id that is gone: an SDK that tries again after a lost answer takes that as done."""
 
@@ -61,3 +109,40 @@ def _naming_unknown_rules(revoke: Callable[..., None]) -> Callable[..., None]:
             raise
 
     return revoke_or_name
+
+
+def _describe_subscribers(response: Any) -> str:
+    """Who hears of a budget's notification, which moto keeps and does not tell."""
+    parameters = {name: response._get_param(name) for name in ("AccountId", "BudgetName", "Notification")}  # noqa: SLF001
+    budget = response.backend.budgets[parameters["AccountId"]][parameters["BudgetName"]]
+    wanted = parameters["Notification"]
+    found = next(item for item in budget.notifications if item.details == wanted)
+    return json.dumps({"Subscribers": found.subscribers})
+
+
+def _create_budget(response: Any) -> str:
+    """Keep the tags, which moto drops."""
+    answer: str = CREATE_BUDGET(response)
+    name = response._get_param("Budget")["BudgetName"]  # noqa: SLF001
+    TAGS_BY_BUDGET[name] = response._get_param("ResourceTags", [])  # noqa: SLF001
+    return answer
+
+
+def _tags_of_budget(response: Any) -> str:
+    """``arn:aws:budgets::ACCOUNT:budget/NAME``."""
+    name = response._get_param("ResourceARN").partition("/")[2]  # noqa: SLF001
+    return json.dumps({"ResourceTags": TAGS_BY_BUDGET.get(name, [])})
+
+
+def _create_workspace(response: Any) -> str:
+    """Keep the key, which moto drops."""
+    answer: str = CREATE_WORKSPACE(response)
+    if key_arn := json.loads(response.body).get("kmsKeyArn"):
+        KEYS_BY_WORKSPACE[json.loads(answer)["workspaceId"]] = key_arn
+    return answer
+
+
+def _workspace(workspace: Any) -> dict[str, Any]:
+    """What is known of a workspace, and its key."""
+    key_arn = KEYS_BY_WORKSPACE.get(workspace.workspace_id)
+    return {**WORKSPACE_TO_DICT(workspace), **({"kmsKeyArn": key_arn} if key_arn else {})}

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from podwright.rehearsal.aws.clusters import Cluster, Clusters, Node
-from podwright.rehearsal.aws.errors import AwsError
+from podwright.rehearsal.aws.errors import AwsError, HandlerError
 
 PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
+_CODES = {"InstanceIdNotFound": "NodeIdNotFound"}  # BatchDeleteClusterNodes has a word of its own
 
 
 class SageMaker:
@@ -29,11 +30,14 @@ class SageMaker:
         self.operations = {
             "DescribeCluster": self.describe_cluster,
             "ListClusters": self.list_clusters,
+            "UpdateCluster": self.update_cluster,
+            "UpdateClusterSoftware": self.update_cluster_software,
             "DeleteCluster": self.delete_cluster,
             "ListClusterNodes": self.list_cluster_nodes,
             "DescribeClusterNode": self.describe_cluster_node,
             "BatchReplaceClusterNodes": self.batch_replace_cluster_nodes,
             "BatchRebootClusterNodes": self.batch_reboot_cluster_nodes,
+            "BatchDeleteClusterNodes": self.batch_delete_cluster_nodes,
         }
 
     def describe_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,11 +67,37 @@ class SageMaker:
         ]
         return _page("ClusterSummaries", summaries, request)
 
+    def update_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """UpdateCluster: groups that are named change or are added, those to delete go, the others stay."""
+        cluster = self._find_settled(request)
+        given = {group["InstanceGroupName"]: group for group in request.get("InstanceGroups") or []}
+        gone = set(request.get("InstanceGroupsToDelete") or [])
+        groups = {group["InstanceGroupName"]: group for group in cluster.model["InstanceGroups"]} | given
+        changed = ("NodeRecovery", "NodeProvisioningMode", "Orchestrator", "TieredStorageConfig", "ClusterRole")
+        model = {
+            **cluster.model,
+            **{key: request[key] for key in changed if key in request},
+            "InstanceGroups": [group for name, group in groups.items() if name not in gone],
+        }
+        try:
+            self._clusters.update(cluster, model)
+        except HandlerError as error:
+            raise AwsError("ValidationException", error.message) from None
+        return {"ClusterArn": cluster.arn}
+
+    def update_cluster_software(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """UpdateClusterSoftware: of the groups that are named, or of all."""
+        cluster = self._find_settled(request)
+        known = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
+        wanted = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or []} or known
+        if unknown := wanted - known:
+            raise AwsError("ValidationException", f"{cluster.name} has no instance group {', '.join(sorted(unknown))}")
+        self._clusters.update_software(cluster, wanted)
+        return {"ClusterArn": cluster.arn}
+
     def delete_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DeleteCluster."""
-        cluster = self._find(request)
-        if not cluster.is_settled:
-            raise AwsError("ConflictException", f"{cluster.arn} is {cluster.status}: wait until it is InService")
+        cluster = self._find_settled(request)
         self._clusters.delete(cluster)
         return {"ClusterArn": cluster.arn}
 
@@ -110,6 +140,32 @@ class SageMaker:
     def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """BatchRebootClusterNodes."""
         return _batch(self._find(request), request, self._clusters.reboot)
+
+    def batch_delete_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """BatchDeleteClusterNodes: never controllers."""
+        cluster = self._find_settled(request)
+
+        def delete(node: Node) -> None:
+            if node.group in cluster.controller_groups:
+                raise AwsError("InvalidNodeStatus", f"{node.instance_id} is a Slurm controller: it cannot be deleted")
+            self._clusters.remove(cluster, node)
+
+        answer = _batch(cluster, request, delete)
+        failed = [
+            {
+                "NodeId": item["NodeId"],
+                "Code": _CODES.get(item["ErrorCode"], item["ErrorCode"]),
+                "Message": item["Message"],
+            }
+            for item in answer["Failed"]
+        ]
+        return {**answer, "Failed": failed}
+
+    def _find_settled(self, request: Mapping[str, Any]) -> Cluster:
+        cluster = self._find(request)
+        if not cluster.is_settled:
+            raise AwsError("ConflictException", f"{cluster.arn} is {cluster.status}: wait until it is InService")
+        return cluster
 
     def _find(self, request: Mapping[str, Any]) -> Cluster:
         cluster = self._clusters.find(request.get("ClusterName", ""))

@@ -14,21 +14,24 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-from werkzeug.serving import make_server
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from waitress.channel import ClientDisconnected
+from waitress.server import create_server
 from werkzeug.wrappers import Request, Response
 
-from podwright.rehearsal.aws import cluster_schema, moto_repairs
+from podwright.rehearsal.aws import cluster_schema, interruption, moto_repairs
 from podwright.rehearsal.aws.account import Account
 from podwright.rehearsal.aws.cloud_control import CloudControl
 from podwright.rehearsal.aws.clusters import Clusters
 from podwright.rehearsal.aws.errors import AwsError
 from podwright.rehearsal.aws.file_systems import FileSystems
+from podwright.rehearsal.aws.quotas import Quotas
+from podwright.rehearsal.aws.repeats import Repeats
 from podwright.rehearsal.aws.sagemaker import SageMaker
 
 if TYPE_CHECKING:
@@ -36,7 +39,9 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 OWNER_POLL_S = 0.5
+THREADS = 32  # more than Terraform and the rehearsal ever ask at once
 FORM = "application/x-www-form-urlencoded"
+REFUSED = "AccessDenied"  # no SDK tries again after it
 
 Operations = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]
 _log = logging.getLogger("podwright.rehearsal.aws")
@@ -45,18 +50,12 @@ _log = logging.getLogger("podwright.rehearsal.aws")
 def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool, owner_pid: int | None) -> None:
     """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
     application = Application(region=region, transition_s=transition_s, instant_deletion=instant_deletion)
-    server = make_server(HOST, port, application, threaded=True, request_handler=RequestHandler)
+    server = create_server(Repeats(application), host=HOST, port=port, threads=THREADS, expose_tracebacks=True)
     if owner_pid is not None:
         threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
-    print(f"http://{HOST}:{server.server_port}", flush=True)
+    print(f"http://{HOST}:{server.effective_port}", flush=True)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # who reads the URL need not read on: moto prints too
-    server.serve_forever()
-
-
-class RequestHandler(MotoRequestHandler):  # type: ignore[misc]  # moto ships no types
-    """Keeps connections open and answers ``Expect: 100-continue``, for which SDKs would wait a second."""
-
-    protocol_version = "HTTP/1.1"
+    server.run()
 
 
 class Application:
@@ -76,20 +75,36 @@ class Application:
         file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
         self._region = region
         self._lock = threading.Lock()
+        self._interruption = interruption.Interruption()
         self._moto = DomainDispatcherApplication(create_backend_app)
         # By the service part of X-Amz-Target.
         self._services: dict[str, Operations] = {
             "CloudApiService": cloud_control.operations,
             "AWSSimbaAPIService_v20180301": file_systems.operations,
             "SageMaker": SageMaker(clusters=clusters, region=region).operations,
+            "ServiceQuotasV20190624": Quotas(account=account).operations,
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request; its body is read before the lock is taken."""
+        environ["RAW_URI"] = environ["REQUEST_URI"]  # moto's name for the path as it was sent
         call = Call.of(environ)
         with self._lock:
-            answer = self._answer(call) or self._moto
-            return answer(environ, call.logging(start_response))
+            if environ["PATH_INFO"] == interruption.PATH:
+                return self._interrupt(call)(environ, start_response)
+            fate = self._interruption.strike(call.name) if call.changes_something else None
+            answer = _refusal(call) if fate == "refused" else self._answer(call) or self._moto
+            answered = answer(environ, call.logging(start_response))
+            if fate == "answer lost":
+                _log.info("%s: the answer is lost", call.name)
+                raise ClientDisconnected  # what waitress takes for the end of the connection
+            return answered
+
+    def _interrupt(self, call: Call) -> Response:
+        """PUT an interruption, which counts from here; GET says what it has counted."""
+        if call.method == "PUT":
+            self._interruption = interruption.Interruption(**json.loads(call.body))
+        return _json(200, asdict(self._interruption))
 
     def _answer(self, call: Call) -> Response | None:
         """Our answer, or nothing if the request is moto's."""
@@ -130,6 +145,7 @@ class Call:
     region: str
     target: str
     operation: str
+    method: str
     path: str
     body: bytes
     form: Mapping[str, str]
@@ -149,16 +165,27 @@ class Call:
             region=region,
             target=target,
             operation=operation or form.get("Action", ""),
-            path=f"{request.method} {request.full_path.rstrip('?')}",
+            method=request.method,
+            path=request.full_path.rstrip("?"),
             body=body,
             form=form,
         )
+
+    @property
+    def name(self) -> str:
+        """For people: the service and what is asked of it."""
+        return f"{self.service} {self.operation or f'{self.method} {self.path}'}"
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether the call may change the account."""
+        return interruption.changes_something(operation=self.operation, method=self.method)
 
     def logging(self, start_response: StartResponse) -> StartResponse:
         """Wrap the server's callable: it writes one line for the request when its status is known."""
 
         def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Callable[[bytes], object]:
-            _log.info("%s %s: %s", self.service, self.operation or self.path, status)
+            _log.info("%s: %s", self.name, status)
             return start_response(status, headers, *rest)
 
         return start
@@ -179,6 +206,19 @@ def _json_answer(operations: Operations, call: Call) -> Response:
 def _json(status: int, answer: Mapping[str, Any]) -> Response:
     headers = {"x-amzn-RequestId": _request_id()}
     return Response(json.dumps(answer), status, headers, content_type="application/x-amz-json-1.1")
+
+
+def _refusal(call: Call) -> Response:
+    """No, in the words of the call's protocol."""
+    error = AwsError(REFUSED, f"The stand-in was told to refuse this call, {call.name}")
+    if call.target or not (call.form or call.service == "s3"):
+        return _json(403, error.body())
+    text = f"<Error><Code>{error.code}</Code><Message>{escape(error.message)}</Message></Error>"
+    if call.service == "ec2":
+        text = f"<Response><Errors>{text}</Errors><RequestID>{_request_id()}</RequestID></Response>"
+    elif call.service != "s3":
+        text = f"<ErrorResponse>{text}<RequestId>{_request_id()}</RequestId></ErrorResponse>"
+    return _xml(403, text)
 
 
 def _query_error(code: str, message: str) -> Response:

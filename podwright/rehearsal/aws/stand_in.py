@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import closing
 from functools import cached_property
+from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import boto3
 import botocore.session
 from botocore.config import Config
 
 from podwright.rehearsal.aws import inventory
+from podwright.rehearsal.aws.interruption import PATH, Kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own is Python 3.11's
@@ -141,8 +147,9 @@ class AwsStandIn:
             **per_service,
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false",
-            "AWS_USE_FIPS_ENDPOINT": "false",
-            "AWS_USE_DUALSTACK_ENDPOINT": "false",
+            # Empty, not false: Terraform's S3 backend takes any word for yes.
+            "AWS_USE_FIPS_ENDPOINT": "",
+            "AWS_USE_DUALSTACK_ENDPOINT": "",
             "AWS_ACCESS_KEY_ID": ACCESS_KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_SESSION_TOKEN": "",
@@ -163,6 +170,27 @@ class AwsStandIn:
     def inventory(self) -> list[str]:
         """Type and id of what the account holds beyond a fresh one, asked of the services: ``AWS::EC2::VPC vpc-…``."""
         return inventory.remaining(self.client)
+
+    def interrupt(self, *, at: int = 1, kind: Kind = "refused", call: str = "") -> None:
+        """Spoil the call of number ``at`` among those that change something, counted from 1 and from now.
+
+        Args:
+            at: its number.
+            kind: refused, or done while its answer is lost.
+            call: counts only calls with this in their names, for example ``ec2 CreateVpc``.
+        """
+        self._interruption("PUT", {"at": at, "kind": kind, "call": call})
+
+    def changing_calls(self) -> list[str]:
+        """The calls that changed something, or would have, since the last ``interrupt``; else since the start."""
+        return list(self._interruption("GET")["seen"])
+
+    def _interruption(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        parts = urlsplit(self.endpoint_url)
+        connection = HTTPConnection(parts.hostname or "", parts.port)
+        with closing(connection):
+            connection.request(method, PATH, json.dumps(body) if body else None)
+            return dict(json.load(connection.getresponse()))
 
     @cached_property
     def _session(self) -> Any:

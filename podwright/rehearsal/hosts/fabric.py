@@ -93,6 +93,7 @@ class Fabric:
         self._subnet = ipaddress.ip_network(subnet_cidr)
         self.gateway = str(self._subnet[1])
         self._shared = shared.resolve()
+        self._homes = directory.resolve() / "homes"  # what `mount -t nfs` shows
         self._relay_port = relay_port
         self._binds = [(str(source.resolve()), target) for source, target in binds]
         self._anchor: subprocess.Popen[bytes] | None = None
@@ -112,6 +113,7 @@ class Fabric:
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         self._shared.mkdir(parents=True, exist_ok=True)
+        self._homes.mkdir(exist_ok=True)
         for name in ("anchor", "relay", *(host.hostname for host in hosts)):
             self._log_path(name).unlink(missing_ok=True)  # an earlier cluster's
         try:
@@ -230,6 +232,7 @@ class Fabric:
             "gateway": self.gateway,
             "accelerators": host.accelerators,
             "shared": str(self._shared),
+            "homes": str(self._homes),
             "binds": self._binds,
             "files": {path: file.to_json() for path, file in host.files.items()},
         }

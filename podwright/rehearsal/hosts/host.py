@@ -42,6 +42,7 @@ def main() -> None:
     for source, target in description["binds"]:
         bind_read_only(source, root / target.lstrip("/"))
     mount("--bind", description["shared"], root / "opt/rehearsal/lustre")
+    mount("--bind", description["homes"], root / "opt/rehearsal/openzfs")
     socket.sethostname(description["hostname"])
     set_up_network(description["interface"], description["gateway"])
     enter(root)
@@ -69,7 +70,7 @@ def build_root(disk: Path, root: Path) -> None:
         if (root / name).exists():
             bind_read_only(root / name, root / name)
     (root / "run/rehearsal/processes").mkdir(parents=True)
-    (root / "run/rehearsal/lustre").touch()
+    (root / "run/rehearsal/mounts").touch()
     (root / "run/lock").mkdir(mode=0o1777)
 
 

@@ -113,7 +113,7 @@ slurm_layout() { # HyperPod's: everything below /opt/slurm, units in /etc/system
 
 shims() { # what a namespace cannot do for real
   local name
-  install -d $image/shims $image/lustre
+  install -d $image/shims $image/lustre $image/openzfs
   install -d -m 1777 $image/log
   install -m 755 $sources/shims/* $image/shims/
   { echo "#!/usr/bin/python3 -I"; cat $sources/systemctl.py; } > $image/shims/systemctl
@@ -121,7 +121,7 @@ shims() { # what a namespace cannot do for real
   install -m 644 $sources/init.py $image/init.py
   mv /usr/bin/findmnt $image/findmnt
   for name in systemctl findmnt nvidia-smi; do ln -sfn $image/shims/$name /usr/bin/$name; done
-  ln -sfn $image/shims/mount.lustre /usr/sbin/mount.lustre
+  for name in mount.lustre mount.nfs; do ln -sfn $image/shims/$name /usr/sbin/$name; done
   for name in modprobe lctl lnetctl; do ln -sfn $image/shims/recorder /usr/sbin/$name; done
 }
 

@@ -1,0 +1,3 @@
+"""The stand-in's only account."""
+
+ACCOUNT_ID = "123456789012"

@@ -1,0 +1,41 @@
+"""One changing call that goes wrong: refused before anything is done, or done while its answer is lost.
+
+The second is what a caller sees of a network that breaks: it cannot know which half of the call took place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+Kind = Literal["refused", "answer lost"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+PATH = "/_interruption"  # of the stand-in's own; no bucket: their names have no underscore
+
+# How the operations begin that change nothing, over all services.
+READING = ("Describe", "Get", "List", "Head", "Lookup", "Search", "AssumeRole", "Validate")
+READING_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+def changes_something(*, operation: str, method: str) -> bool:
+    """Whether a call may change the account; ``operation`` is empty where method and path say what is asked for."""
+    return not operation.startswith(READING) if operation else method not in READING_METHODS
+
+
+@dataclass
+class Interruption:
+    """Spoils the call of number ``at`` (from 1) among the changing ones whose name has ``call`` in it.
+
+    ``seen`` are the names of all changing calls so far, such as ``ec2 CreateVpc``.
+    """
+
+    at: int | None = None
+    kind: Kind = "refused"
+    call: str = ""
+    seen: list[str] = field(default_factory=list)
+
+    def strike(self, name: str) -> Kind | None:
+        """Count a changing call; what is to happen to it."""
+        self.seen.append(name)
+        is_due = self.call in name and sum(self.call in seen for seen in self.seen) == self.at
+        return self.kind if is_due else None

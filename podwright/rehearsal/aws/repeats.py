@@ -1,0 +1,61 @@
+"""A request that an SDK sends again gets the answer it was given before, not a second execution.
+
+About one answer in some thousands is lost between Terraform's AWS provider and any server on this machine's loopback.
+The SDK repeats the request under the same invocation id; executed twice, the second one finds its work done and fails.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+# https://docs.aws.amazon.com/sdkref/latest/guide/feature-retry-behavior.html
+INVOCATION = "HTTP_AMZ_SDK_INVOCATION_ID"  # the same for all attempts
+KEPT = 512  # answers; an SDK repeats within seconds
+READING = ("GET", "HEAD")
+
+
+class Answer(NamedTuple):
+    """What was answered."""
+
+    status: str
+    headers: list[tuple[str, str]]
+    body: bytes
+
+
+class Repeats:
+    """WSGI middleware that remembers the answers to changes, except those which ask for another attempt."""
+
+    def __init__(self, application: WSGIApplication) -> None:
+        self._application = application
+        self._answers: OrderedDict[str, Answer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer, or answer again."""
+        invocation = environ.get(INVOCATION)
+        if invocation is None or environ["REQUEST_METHOD"] in READING:
+            return self._application(environ, start_response)
+        with self._lock:  # the first attempt may still be at work
+            answer = self._answers.get(invocation) or self._execute(environ, invocation)
+        start_response(answer.status, answer.headers)
+        return [answer.body]
+
+    def _execute(self, environ: WSGIEnvironment, invocation: str) -> Answer:
+        begun: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start(status: str, headers: list[tuple[str, str]], *_: Any) -> Any:
+            begun.append((status, headers))
+
+        body = b"".join(self._application(environ, start))
+        answer = Answer(*begun[-1], body)
+        if int(answer.status.split()[0]) < 500:  # noqa: PLR2004 - after a fault of the server's, SDKs try again
+            self._answers[invocation] = answer
+            if len(self._answers) > KEPT:
+                self._answers.popitem(last=False)
+        return answer
