@@ -23,6 +23,7 @@ from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.lustre import Lustre
 from podwright_bootstrap.steps.node_record import Record
+from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.runs import Runs
 from podwright_bootstrap.steps.slurm import Slurm
@@ -34,6 +35,7 @@ STEPS: tuple[Step, ...] = (
     Parameters(),
     Accelerators(),  # before the minutes of the rest
     Lustre(),
+    OpenZfs(),  # before anything is written to a home
     Runs(),
     Ssh(),
     Environment(),

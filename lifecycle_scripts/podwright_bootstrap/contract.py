@@ -79,11 +79,29 @@ class TrainingPayload:
 
 
 @dataclass(frozen=True)
+class MultiHead:
+    """What several controllers share: AWS's ``slurm_configurations``.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-multihead-slurm-setup.html
+    """
+
+    slurm_database_secret_arn: str
+    slurm_database_endpoint: str
+    slurm_shared_directory: str
+    slurm_database_user: Optional[str] = None
+    slurm_sns_arn: Optional[str] = None
+
+    def to_dict(self) -> Dict[str, str]:
+        """The keys that hold something."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class ProvisioningParameters:
     """The content of ``provisioning_parameters.json``.
 
-    Fields up to ``fsx_mountname`` are AWS's; the rest travels below ``OWN_KEY``. String values may be Terraform
-    references while the constructs write them.
+    Fields up to ``fsx_openzfs_dns_name`` and ``multi_head`` are AWS's; the rest travels below ``OWN_KEY``. String
+    values may be Terraform references while the constructs write them.
     """
 
     cluster_name: str
@@ -92,10 +110,13 @@ class ProvisioningParameters:
     login_group: Optional[str] = None
     fsx_dns_name: Optional[str] = None
     fsx_mountname: Optional[str] = None
+    fsx_openzfs_dns_name: Optional[str] = None
     lustre_mount_path: str = "/fsx"
+    openzfs_mount_path: str = "/home"
     region: str = ""
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
+    multi_head: Optional[MultiHead] = None
 
     def facts_of(self, group: str) -> InstanceFacts:
         """What nodes of an instance group have; nothing is promised of a group without facts."""
@@ -111,11 +132,14 @@ class ProvisioningParameters:
             "worker_groups": [asdict(group) for group in self.worker_groups],
             "fsx_dns_name": self.fsx_dns_name,
             "fsx_mountname": self.fsx_mountname,
+            "fsx_openzfs_dns_name": self.fsx_openzfs_dns_name,
+            "slurm_configurations": self.multi_head.to_dict() if self.multi_head else None,
         }
         own = {
             "cluster_name": self.cluster_name,
             "region": self.region,
             "lustre_mount_path": self.lustre_mount_path,
+            "openzfs_mount_path": self.openzfs_mount_path,
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
         }
@@ -142,6 +166,7 @@ class ProvisioningParameters:
                 "it was not written by this version of podwright's constructs; deploy the cluster stack again"
             )
         training = own.get("training")
+        multi_head = content.get("slurm_configurations")
         return cls(
             cluster_name=own["cluster_name"],
             controller_group=content["controller_group"],
@@ -149,12 +174,15 @@ class ProvisioningParameters:
             login_group=content.get("login_group"),
             fsx_dns_name=content.get("fsx_dns_name"),
             fsx_mountname=content.get("fsx_mountname"),
+            fsx_openzfs_dns_name=content.get("fsx_openzfs_dns_name"),
             lustre_mount_path=own.get("lustre_mount_path", "/fsx"),
+            openzfs_mount_path=own.get("openzfs_mount_path", "/home"),
             region=own.get("region", ""),
             instance_facts={
                 name: _build(InstanceFacts, facts) for name, facts in own.get("instance_facts", {}).items()
             },
             training=_build(TrainingPayload, training) if training else None,
+            multi_head=_build(MultiHead, multi_head) if multi_head else None,
         )
 
 

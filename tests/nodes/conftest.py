@@ -41,7 +41,7 @@ class Cloud:
     contract: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for path in (self.shared, self.bucket, self.index):
+        for path in (self.shared, self.homes, self.bucket, self.index):
             path.mkdir(parents=True)
         wheel = make_wheel(self.bucket, "podwright_training", requires="tinydep>=1")
         requirements = self.bucket / "requirements.lock"
@@ -80,6 +80,11 @@ class Cloud:
     def shared(self) -> Path:
         """What stands for FSx."""
         return self.folder / "fsx"
+
+    @property
+    def homes(self) -> Path:
+        """What stands for FSx for OpenZFS."""
+        return self.folder / "homes"
 
     @property
     def bucket(self) -> Path:
@@ -211,7 +216,8 @@ class Host:
 
     def start(self, commands: str) -> subprocess.Popen[str]:
         """Switch the host on and run bash commands there, as root in the scripts' folder."""
-        shutil.copy2(self.shims / "mount.lustre", self.disk / "usr/sbin/mount.lustre")
+        for helper in ("mount.lustre", "mount.nfs"):
+            shutil.copy2(self.shims / helper, self.disk / "usr/sbin" / helper)
         shutil.copy2(self.shims / "scontrol", self.disk / "opt/slurm/bin/scontrol")
         environment = {
             "PATH": "/opt/shims:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
@@ -219,6 +225,7 @@ class Host:
             "LC_ALL": "C.UTF-8",
             "PODWRIGHT_PATIENCE": str(self.patience),
             "SHARED_FOLDER": str(self.cloud.shared),
+            "HOMES_FOLDER": str(self.cloud.homes),
             "BUCKET_FOLDER": str(self.cloud.bucket),
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_NO_INDEX": "1",

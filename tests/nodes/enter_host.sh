@@ -24,5 +24,5 @@ for folder in opt home mnt var/log; do
   mkdir -p "$disk/$folder"
   mount --bind "$disk/$folder" "/$folder"
 done
-rm -f /opt/lustre.* # no mount outlives the host
+rm -f /opt/lustre.* /opt/nfs.* # no mount outlives the host
 exec "$@"

@@ -74,6 +74,12 @@ def check_shared(expected, cloud):
     """What it left on the shared file system."""
     for path, text in expected.get("shared", {}).items():
         assert (cloud.shared / path).read_text() == text
+    for path, text in expected.get("homes", {}).items():
+        assert (cloud.homes / path).read_text() == text
+    if "home_owner" in expected:
+        home = cloud.homes / "ubuntu"
+        assert {path.stat().st_uid for path in (home, *home.rglob("*"))} == {expected["home_owner"]}
+        assert [path.name for path in cloud.homes.iterdir()] == ["ubuntu"]
     for path, pattern in expected.get("matches", {}).items():
         assert re.search(pattern, (cloud.shared / path).read_text())
     if "environment" in expected:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from podwright_bootstrap.contract import (
     ContractError,
     InstanceFacts,
+    MultiHead,
     NodeRecord,
     ProvisioningParameters,
     TrainingPayload,
@@ -34,9 +35,12 @@ def parameters(draw):
         login_group=draw(optional_names),
         fsx_dns_name=fsx[0],
         fsx_mountname=fsx[1],
+        fsx_openzfs_dns_name=draw(optional_names),
+        openzfs_mount_path=draw(names),
         region=draw(names),
         instance_facts=draw(st.dictionaries(names, st.builds(InstanceFacts, efa_interfaces=st.integers(0, 32)))),
         training=draw(st.none() | st.builds(TrainingPayload, names, names, names, names)),
+        multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
     )
 
 
@@ -54,7 +58,13 @@ def test_aws_keys_and_ours_are_apart():
         "workload_manager": "slurm",
         "controller_group": "controller",
         "worker_groups": [{"instance_group_name": "workers", "partition_name": "gpu"}],
-        "podwright": {"cluster_name": "demo", "region": "", "lustre_mount_path": "/fsx", "instance_facts": {}},
+        "podwright": {
+            "cluster_name": "demo",
+            "region": "",
+            "lustre_mount_path": "/fsx",
+            "openzfs_mount_path": "/home",
+            "instance_facts": {},
+        },
     }
 
 

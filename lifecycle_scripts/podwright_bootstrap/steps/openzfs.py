@@ -1,0 +1,103 @@
+"""Where people's homes are: FSx for OpenZFS.
+
+https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/attach-linux-client.html
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract, mounts, shell
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.steps import Step
+
+# nconnect: several connections, for more throughput than one has. A server that is silent is waited for (hard, NFS's
+# default): a program in its home must not be told that a write failed because a server was replaced.
+OPTIONS = "nfsvers=4.1,noatime,nconnect=16,rsize=1048576,wsize=1048576,timeo=600"
+ROOT_VOLUME = "/fsx"
+
+
+class OpenZfs(Step):
+    """The file system for homes is mounted, now and after every reboot, with the job user's home on it."""
+
+    name = "openzfs"
+    whose = "clusters with FSx for OpenZFS"
+    hint = (
+        "is the file system AVAILABLE and in this node's VPC, and does its security group admit TCP 2049 from the "
+        "nodes?"
+    )
+    time_limit_s = 600
+    attempts = 6
+
+    def applies(self, node: Node) -> bool:
+        """Where the contract names a file system."""
+        return node.parameters.fsx_openzfs_dns_name is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Bring the job user's home over, mount, remember it in fstab."""
+        root, source = _root(node), _source(node)
+        mount = mounts.mounted_at(root)
+        if not mount:
+            yield from _bring_home(source, root)
+            _mount(source, root)
+            yield f"mounted {source} on {root}"
+        elif not (mount.kind.startswith("nfs") and mount.source == source):
+            mounts.refuse_other(mount, wanted=source, path=root)
+        if mounts.enter_in_fstab(f"{source} {root} nfs {OPTIONS},_netdev 0 0", root):
+            yield f"entered {root} in {mounts.FSTAB}"
+
+    def verify(self, node: Node) -> None:
+        """A file of this node's own can be written and read, and the job user has a home."""
+        mounts.prove_writable(_root(node), _root(node), hostname=node.hostname)
+        home = Path(shell.find_user(contract.JOB_USER).pw_dir)
+        if not home.is_dir():
+            raise BootstrapError(f"{contract.JOB_USER} has no home at {home}")
+
+
+def _bring_home(source: str, root: Path) -> Iterator[str]:
+    """Copy the image's home of the job user to the file system, unless another node has: the mount would hide it."""
+    home = Path(shell.find_user(contract.JOB_USER).pw_dir)
+    if root not in home.parents or not home.is_dir():
+        return
+    with tempfile.TemporaryDirectory(prefix="homes-") as folder:
+        there = Path(folder)
+        _mount(source, there)
+        try:
+            if _copy_once(home, there / home.relative_to(root)):
+                yield f"copied {home} to {source}"
+        finally:
+            shell.run("umount", there, timeout_s=60)
+
+
+def _copy_once(home: Path, target: Path) -> bool:
+    """Whoever renames first has copied; the others take theirs away."""
+    if target.is_dir():
+        return False
+    candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}-{os.getpid()}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shell.run("cp", "--archive", home, candidate, timeout_s=300)
+    try:
+        candidate.rename(target)
+    except OSError as error:  # it is there, and not empty
+        shell.run("rm", "-r", candidate, timeout_s=60)
+        if not target.is_dir():
+            raise CommandError(f"cannot make {target}: {error}") from error
+        return False
+    return True
+
+
+def _mount(source: str, path: Path) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    shell.run("mount", "-t", "nfs", "-o", OPTIONS, source, path, timeout_s=120)
+
+
+def _root(node: Node) -> Path:
+    return Path(node.parameters.openzfs_mount_path)
+
+
+def _source(node: Node) -> str:
+    return f"{node.parameters.fsx_openzfs_dns_name}:{ROOT_VOLUME}"
