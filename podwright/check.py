@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from inspect import getdoc
 from pathlib import Path
@@ -10,9 +11,10 @@ from pydantic import ValidationError
 
 from podwright import document, rules, shape
 from podwright.document import Document
-from podwright.findings import Finding
+from podwright.findings import Finding, has_errors
 from podwright.partial import partial
 from podwright.settings import Settings
+from podwright_training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,16 @@ class Report:
     findings: tuple[Finding, ...]
 
 
-def check(file: Path) -> Report:
-    """Judge a settings file.
+def check(file: Path, run: TrainConfig | None = None) -> Report:
+    """Judge a settings file, and whether a run fits the cluster that it describes.
 
     Raises:
         UnreadableFileError: there is no such file, or it is not text.
     """
-    return judge(Document.read(file))
+    return judge(Document.read(file), run)
 
 
-def judge(source: Document) -> Report:
+def judge(source: Document, run: TrainConfig | None = None) -> Report:
     """Judge a parsed file; findings are in the order of the file."""
     findings = list(source.findings)
     settings = None
@@ -42,13 +44,27 @@ def judge(source: Document) -> Report:
         data = {} if source.data is None else source.data
         try:
             settings = Settings.model_validate(data)
-            findings += rules.broken(settings)
+            findings += rules.broken(settings, run)
         except ValidationError as error:
             findings += shape.findings(error)
             if isinstance(data, dict):
-                findings += rules.broken(partial(Settings, data))
+                findings += rules.broken(partial(Settings, data), run)
+    return Report(source, settings, _in_order(findings, source))
+
+
+def check_live(report: Report) -> Report:
+    """The report with what the account itself would refuse; a file with errors is not held against an account."""
+    if report.settings is None or has_errors(report.findings):
+        return report
+    from podwright.account import Account  # noqa: PLC0415 — boto3 takes longer to load than a check takes
+
+    found = rules.refused(report.settings, Account(region=report.settings.region))
+    return replace(report, findings=_in_order([*report.findings, *found], report.document))
+
+
+def _in_order(findings: Iterable[Finding], source: Document) -> tuple[Finding, ...]:
     placed = [_placed(finding, source) for finding in findings]
-    return Report(source, settings, tuple(sorted(placed, key=lambda finding: (finding.line or 0, finding.column or 0))))
+    return tuple(sorted(placed, key=lambda finding: (finding.line or 0, finding.column or 0)))
 
 
 def _placed(finding: Finding, source: Document) -> Finding:
@@ -63,5 +79,5 @@ def _placed(finding: Finding, source: Document) -> Finding:
 
 def codes() -> dict[str, str]:
     """Every code a finding can have, and what it means."""
-    of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.RULES}
-    return {**document.CODES, **shape.CODES, **of_rules}
+    of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.ALL_RULES}
+    return {**document.CODES, **shape.CODES, **rules.CODES, **of_rules}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
+from textwrap import indent
 from typing import TypeAlias
 
-from podwright import findings, settings
-from podwright.check import check, codes
+from podwright import findings, outputs, settings
+from podwright.check import check, check_live, codes
 from podwright.explain import keys
 from podwright.planning import command as planning
+from podwright.rehearsal.terraform import TerraformError
+from podwright_training.errors import ConfigError as RunConfigError
+from podwright_training.options import load_file
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — argparse has no public name for it
@@ -29,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         status: int = options.command(options)
         sys.stdout.flush()
-    except findings.UnreadableFileError as error:
+    except (findings.UnreadableFileError, RunConfigError) as error:
         print(f"podwright: {error}", file=sys.stderr)
         return UNREADABLE
     except findings.ConfigError as error:
@@ -48,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="podwright", description="One YAML file in, a cluster and a trained model out."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_check, _add_explain, _add_plan, _add_rehearse):
+    for add in (_add_check, _add_explain, _add_plan, _add_outputs, _add_rehearse):
         add(commands)
     return parser
 
@@ -60,12 +65,16 @@ def _add_check(commands: Subparsers) -> None:
     parser = commands.add_parser("check", help="say everything that is wrong with a settings file")
     _add_file(parser)
     parser.add_argument("--json", action="store_true", help="findings for machines")
+    parser.add_argument("--run", type=Path, metavar="run.yaml", help="say whether this run fits the cluster, too")
+    parser.add_argument("--live", action="store_true", help="ask your AWS account, too: quotas, zones, what you bring")
     parser.add_argument("--strict", action="store_true", help="a warning is a failure too")
     parser.set_defaults(command=_check)
 
 
 def _check(options: argparse.Namespace) -> int:
-    report = check(options.file)
+    report = check(options.file, load_file(options.run) if options.run else None)
+    if options.live:
+        report = check_live(report)
     failing = {findings.Level.ERROR, findings.Level.WARNING} if options.strict else {findings.Level.ERROR}
     status = FAILED if any(finding.level in failing for finding in report.findings) else OK
     if options.json:
@@ -80,15 +89,22 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _add_explain(commands: Subparsers) -> None:
-    parser = commands.add_parser("explain", help="what each key of a settings file, or a finding's code, means")
-    parser.add_argument("key", nargs="?", metavar="KEY", help="such as network, lustre.capacity_gib or zone-in-region")
+    parser = commands.add_parser("explain", help="what a key or a finding's code means, or what a file's cluster is")
+    parser.add_argument(
+        "key", nargs="?", metavar="KEY|FILE", help="such as lustre.capacity_gib, vpc-dns or cluster.yaml"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="NAME.svg", help="draw a file's cluster as .svg, .html or .md"
+    )
     parser.set_defaults(command=_explain)
 
 
 def _explain(options: argparse.Namespace) -> int:
+    if options.output or (options.key and _is_file(options.key)):
+        return _draw(Path(options.key or settings.config_path()), options.output)
     meanings = codes()
     if options.key in meanings:
-        print(f"{options.key}\n    {meanings[options.key]}")
+        print(f"{options.key}\n{indent(meanings[options.key], '    ')}")
         return OK
     everything = list(keys())
     wanted = [key for key in everything if options.key is None or _is_at(key.name, options.key)]
@@ -100,6 +116,22 @@ def _explain(options: argparse.Namespace) -> int:
     hint = f"did you mean {' or '.join(similar)}?" if similar else "`podwright explain` lists all keys"
     print(f"podwright: no key or code {options.key!r}: {hint}", file=sys.stderr)
     return UNREADABLE
+
+
+def _is_file(word: str) -> bool:
+    """No key has such an end; ``network`` may be a folder, too, and is a key."""
+    return Path(word).suffix in {".yaml", ".yml"} or Path(word).is_file()
+
+
+def _draw(file: Path, output: Path | None) -> int:
+    from podwright.picture import command  # noqa: PLC0415 — the planner's prices, and cdktf when it draws
+
+    try:
+        print(command.draw(file, output))
+    except command.DrawingError as error:
+        print(f"podwright: {error}", file=sys.stderr)
+        return FAILED
+    return OK
 
 
 def _is_at(name: str, wanted: str) -> bool:
@@ -116,6 +148,26 @@ def _add_plan(commands: Subparsers) -> None:
     parser = commands.add_parser("plan", help="memory, speed, days and dollars before the first node starts")
     planning.add_arguments(parser)
     parser.set_defaults(command=planning.run)
+
+
+# ---- outputs -----------------------------------------------------------------------------------
+
+
+def _add_outputs(commands: Subparsers) -> None:
+    parser = commands.add_parser("outputs", help="ids, names and next commands of what is deployed from this folder")
+    _add_file(parser)
+    parser.add_argument("--json", action="store_true", help="outputs for machines")
+    parser.set_defaults(command=_outputs)
+
+
+def _outputs(options: argparse.Namespace) -> int:
+    try:
+        found = outputs.outputs(settings.load(options.file).name, folder=Path.cwd())
+    except (outputs.OutputsError, TerraformError) as error:
+        print(f"podwright: {error}", file=sys.stderr)
+        return FAILED
+    print(json.dumps(found, indent=2, sort_keys=True) if options.json else outputs.in_lines(found))
+    return OK
 
 
 # ---- rehearse ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from podwright.settings import Section, Settings, sections, source_of
 
-_WORDS = {str: "text", int: "whole number"}
+_WORDS = {str: "text", int: "whole number", bool: "true | false"}
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,6 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if isinstance(field.default, Section):
         return "default: as below"
-    return f"default: {'none' if field.default in (None, {}) else field.default}"
+    if isinstance(field.default, bool):
+        return f"default: {str(field.default).lower()}"
+    return f"default: {'none' if field.default in (None, {}, ()) else field.default}"

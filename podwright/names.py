@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 
 from podwright.settings import Settings
 from podwright_constructs import facts
@@ -26,10 +27,54 @@ def bucket_prefix(name: str) -> str:
     return f"{facts.BUCKET_NAME_PREFIX}{_shorten(name.lower(), room)}-"
 
 
-def role_name(name: str) -> str:
-    """The created role's name; roles are global in an account, so two clusters of one name cannot share it."""
-    suffix = "-nodes"
+def role_name(name: str, region: str) -> str:
+    """The created role's name; roles are global in an account, so it says which region's cluster it belongs to."""
+    suffix = f"-{region}-nodes"
     return _shorten(name, facts.MAX_ROLE_NAME_LENGTH - len(suffix)) + suffix
+
+
+def key_alias(name: str) -> str:
+    """The created key's alias, without KMS's own beginning ``alias/``."""
+    return f"podwright/{name}"
+
+
+def keeper_name(name: str, region: str) -> str:
+    """The role that keeps the log group's retention, and the beginning of its schedules' names."""
+    suffix = f"-{region}-logs"
+    return _shorten(name, facts.MAX_KEEPER_NAME_LENGTH - len(suffix)) + suffix
+
+
+def database_name(name: str) -> str:
+    """The accounting database's name."""
+    prefix, spelt = "slurm-", re.sub("-+", "-", name.lower())
+    if spelt != name:  # RDS knows no upper case and no two hyphens in a row
+        spelt = f"{spelt}-{_digest(name)}"
+    return prefix + _shorten(spelt, facts.MAX_DATABASE_NAME_LENGTH - len(prefix))
+
+
+def operations_name(name: str) -> str:
+    """Topic, rules, budget, dashboard, session document and workspace: each service has names of its own."""
+    return f"podwright-{name}"
+
+
+def scripts_prefix(name: str) -> str:
+    """Where in the bucket a cluster's lifecycle scripts are; nodes read it."""
+    return f"{name}/lifecycle"
+
+
+def payload_prefix(name: str) -> str:
+    """Where in the bucket a cluster's training program is; nodes read it."""
+    return f"{name}/training"
+
+
+def writable_prefixes(name: str) -> tuple[str, ...]:
+    """Where in the bucket a cluster's nodes may write."""
+    return f"{name}/runs", f"{name}/logs"
+
+
+def session_target(cluster_id: str) -> str:
+    """What ``aws ssm start-session --target`` takes; group and instance id are the node's."""
+    return f"sagemaker-cluster:{cluster_id}_GROUP-INSTANCE_ID"
 
 
 def tags(settings: Settings) -> dict[str, str]:
@@ -41,5 +86,9 @@ def _shorten(name: str, max_length: int) -> str:
     """The name, or its beginning and a hash of the whole, so that two long names stay two."""
     if len(name) <= max_length:
         return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:6]
+    digest = _digest(name)
     return f"{name[: max_length - len(digest) - 1].rstrip('-')}-{digest}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:6]

@@ -8,7 +8,8 @@ from typing import Any, TypeVar, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from podwright.settings import UNKNOWN, Section, sections, source_of
+from podwright.section import UNKNOWN, Section
+from podwright.settings import sections, source_of
 
 S = TypeVar("S", bound=Section)
 

@@ -72,6 +72,7 @@ def _finding(mistake: Mapping[str, Any]) -> Finding:
 
 # By the beginning of pydantic's error type: what is wanted, and how to write it.
 _TYPES = {
+    "bool": ("true or false", "write true or false"),
     "int": ("a whole number", "write digits only, such as 1200"),
     "string": ("one value", "write it behind the colon, in quotes if it holds `: ` or ` #`"),
     "dict": ("a mapping", "write `key: value` lines below it, indented"),

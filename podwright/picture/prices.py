@@ -1,0 +1,52 @@
+"""What parts cost by the hour, as far as AWS prints it: list prices in us-east-1, recalled in November 2026.
+
+HyperPod's own price is not public: nodes are counted at EC2's on-demand price, and every sum is labelled so.
+Check https://aws.amazon.com/fsx/lustre/pricing, /ebs/pricing, /vpc/pricing, /privatelink/pricing and /kms/pricing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from podwright.planning.cluster import usd_per_hour
+from podwright.planning.cost import LUSTRE_USD_PER_GIB_MONTH, MONTH_H, NAT_USD_PER_HOUR
+
+LABEL = "EC2 on-demand based"
+EBS_USD_PER_GIB_MONTH = 0.08
+ENDPOINT_USD_PER_HOUR = 0.01  # in one zone
+ADDRESS_USD_PER_HOUR = 0.005  # a public IPv4 address
+KEY_USD_PER_MONTH = 1.0
+# PERSISTENT_2 on SSD by throughput in MB/s for each TiB; the smallest is the planner's.
+LUSTRE_USD_PER_GIB_MONTH_BY_THROUGHPUT = {125: LUSTRE_USD_PER_GIB_MONTH, 250: 0.21, 500: 0.34, 1000: 0.60}
+SCRATCH_USD_PER_GIB_MONTH = 0.14
+
+
+def nodes(instance_type: str, count: int, volume_gib: int) -> float | None:
+    """Nodes with their additional volumes; None where EC2 prints no price of the type."""
+    price = usd_per_hour(instance_type)
+    return None if price is None else count * (price + volume_gib * EBS_USD_PER_GIB_MONTH / MONTH_H)
+
+
+def of(kind: str, arguments: Mapping[str, Any]) -> float | None:
+    """A Terraform resource: 0 where use is paid, not existence; None where its price is not known here."""
+    if kind == "aws_fsx_lustre_file_system":
+        return _lustre(arguments)
+    if kind == "aws_vpc_endpoint" and arguments.get("vpc_endpoint_type") == "Interface":
+        return ENDPOINT_USD_PER_HOUR * len(arguments["subnet_ids"])
+    fixed = {
+        "aws_nat_gateway": NAT_USD_PER_HOUR + ADDRESS_USD_PER_HOUR,
+        "aws_kms_key": KEY_USD_PER_MONTH / MONTH_H,
+        **dict.fromkeys(("aws_fsx_openzfs_file_system", "aws_db_instance")),
+    }
+    return fixed.get(kind, 0.0)
+
+
+def _lustre(arguments: Mapping[str, Any]) -> float | None:
+    kind, capacity_gib = arguments["deployment_type"], arguments.get("storage_capacity")
+    per_gib = LUSTRE_USD_PER_GIB_MONTH_BY_THROUGHPUT.get(arguments.get("per_unit_storage_throughput", 0))
+    if kind == "SCRATCH_2":
+        per_gib = SCRATCH_USD_PER_GIB_MONTH
+    if per_gib is None or capacity_gib is None or kind == "PERSISTENT_1":
+        return None
+    return float(capacity_gib * per_gib / MONTH_H)
