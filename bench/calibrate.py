@@ -14,11 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podwright.planning.accelerator import UnknownAcceleratorError
-from podwright.planning.batch import Case, RowError, understand
 from podwright.planning.calibration import Calibration, calibration
-from podwright.planning.layout import LayoutError
-from podwright.planning.model import UnknownModelError
+from podwright.planning.row import NOT_UNDERSTOOD, Case, understand
 from podwright.planning.throughput import speed
 
 # name: (prior, lowest, highest, how far the prior lets it go, in natural logarithms)
@@ -52,7 +49,6 @@ FREE: Mapping[str, tuple[float, float, float, float]] = {
     "experts.megatron-core.26-06": (1.5, 0.7, 8, 0.5),
     "experts.megatron-core.26-06.hybrid": (2.0, 0.7, 8, 0.5),
     "grouped_products": (0.8, 0.4, 1.0, 0.2),
-    "unfused_experts": (8, 1, 40, 0.5),
     "scan": (0.05, 0.005, 0.4, 1.0),
     "launch_us.moe": (2500, 300, 8000, 0.7),
     "launch_us.moe.megatron-core.26-06": (1000, 100, 8000, 0.7),
@@ -83,7 +79,7 @@ def read(table: Path) -> list[Measured]:
                 continue
             try:
                 measured.append(Measured(row["group"], understand(row), float(row["tok_s_gpu"])))
-            except (RowError, LayoutError, UnknownModelError, UnknownAcceleratorError):
+            except NOT_UNDERSTOOD:
                 continue
     return measured
 

@@ -17,22 +17,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import calibrate
+import consistency
 
-from podwright.planning.batch import predict, understand
+from podwright.planning.batch import predict
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.cluster import Cluster
-from podwright.planning.flops import convention
 from podwright.planning.layout import Layout
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
 from podwright.planning.report import candidates_table
-from podwright.planning.search import best, layouts, minimum_nodes
+from podwright.planning.row import NOT_UNDERSTOOD, Case, understand
+from podwright.planning.search import best, layouts
 from podwright.planning.software import Software
 from podwright.planning.throughput import speed
 
 TABLE = Path(__file__).parent / "data" / "published_throughput.csv"
-# Constants of memory that a group's own figures decided; without that group the defaults stand.
-OWN_MEMORY_CONSTANTS = {
+# Constants that a group's own figures decided; without that group the defaults stand.
+OWN_CONSTANTS = {
+    "megatron-bridge": ("unfused_experts.megatron-core.26-06",),
     "litgpt-finetune": (
         "fragmentation.allocator.litgpt-finetune",
         "norm_bytes.litgpt-finetune",
@@ -41,6 +43,7 @@ OWN_MEMORY_CONSTANTS = {
     ),
     "mbridge-recompute": ("kept.megatron-core",),
 }
+SPARE = 0.06  # share of memory that a recommendation leaves free
 GOALS = (
     ("memory, median error", "memory", 0.5, 0.08),
     ("memory, 90th percentile", "memory", 0.9, 0.20),
@@ -70,6 +73,7 @@ def main() -> None:
     _print_fits(predictions)
     _print_range(predictions)
     _print_conventions(rows)
+    _print_contradictions(rows)
     _print_refused(predictions)
     _print_seed_run()
     _print_trainium()
@@ -93,9 +97,7 @@ def _with_constants(
     for group in dict.fromkeys(row["group"] for row in rows):
         print(f"fitting without {group} …", flush=True)
         known = {
-            name: value
-            for name, value in calibration().values.items()
-            if name not in OWN_MEMORY_CONSTANTS.get(group, ())
+            name: value for name, value in calibration().values.items() if name not in OWN_CONSTANTS.get(group, ())
         }
         others = [row for row in measured if row.group != group]
         if len(others) == len(measured):
@@ -156,26 +158,43 @@ def _print_range(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str
 
 def _print_conventions(rows: Iterable[Mapping[str, str]]) -> None:
     """Recompute each printed FLOP/s from the printed tokens/s by the convention the table names."""
-    ratios = defaultdict(list)
+    found = defaultdict(list)
+    for row, case in _understood(rows):
+        recounted = consistency.recount(row, case)
+        if recounted:
+            found[recounted.convention, row["group"]].append(recounted)
+    print("\nFLOP/s recomputed from tokens/s: rows, within 1 %, with the printed rate's rounding, worst")
+    for (name, group), items in found.items():
+        worst = max((item.error for item in items), key=abs)
+        print(
+            f"  {name[:70]:70s}  {group:17s} {len(items):4d} {_close(items):4d} {_explained(items):4d} "
+            f"{100 * worst:+5.1f} %"
+        )
+    every = [item for items in found.values() for item in items]
+    print(f"  together {_close(every)} of {len(every)} within 1 %, {_explained(every)} with rounding")
+
+
+def _close(items: Iterable[consistency.Recount]) -> int:
+    return sum(abs(item.error) <= consistency.CLOSE for item in items)
+
+
+def _explained(items: Iterable[consistency.Recount]) -> int:
+    return sum(item.explained for item in items)
+
+
+def _print_contradictions(rows: Iterable[Mapping[str, str]]) -> None:
+    print("\nrows that contradict themselves (they count in every figure above)")
+    for row, case in _understood(rows):
+        for sentence in consistency.contradictions(row, case):
+            print(f"  row {row['row']:>3s} {row['model']} on {row['gpus']} {row['accel']}: {sentence}")
+
+
+def _understood(rows: Iterable[Mapping[str, str]]) -> Iterable[tuple[Mapping[str, str], Case]]:
     for row in rows:
-        printed = row["model_tflops_gpu"] or row["hw_tflops_gpu"]
-        if not (
-            printed and row["tok_s_gpu"] and row["tflops_convention"] and row["tflops_convention"] != "as the paper"
-        ):
-            continue
         try:
-            case = understand(row)
-        except ValueError:
+            yield row, understand(row)
+        except NOT_UNDERSTOOD:
             continue
-        used = convention(row["tflops_convention"], row)
-        ratio = float(row["tok_s_gpu"]) * used.per_token(case.model, case.layout.sequence) / 1e12 / float(printed)
-        ratios[used.name, row["model"] if used.key.startswith("6(N") else row["group"]].append(ratio - 1)
-    print("\nFLOP/s recomputed from tokens/s, by convention and model: rows, within 1 %, worst")
-    for (name, model), errors in ratios.items():
-        close = sum(abs(error) <= 0.01 for error in errors)  # noqa: PLR2004
-        print(f"  {name[:44]:44s}  {model:22s} {len(errors):4d}  {close:4d}  {100 * max(errors, key=abs):+5.1f} %")
-    total = [error for errors in ratios.values() for error in errors]
-    print(f"  together {sum(abs(error) <= 0.01 for error in total)} of {len(total)} within 1 %")  # noqa: PLR2004
 
 
 def _print_refused(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
@@ -204,6 +223,13 @@ def _print_seed_run() -> None:
             f"{100 * (took.tokens_per_s_per_gpu / measured - 1):+.0f} %, "
             f"{needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB: {words}"
         )
+    for words, flops in (
+        ("causal, nothing recomputed", model.training_flops_per_token(8192)),
+        ("all but the head recomputed", model.training_flops_per_token(8192) * 4 / 3 - 2 * model.embedding),
+    ):
+        reached = measured * flops / 1e12
+        share = 100 * reached / cluster.accelerator.peak_bf16_tflops
+        print(f"  the measured rate is {reached:.0f} TFLOP/s = {share:.0f} % of an A10G's peak: {words}")
     print(
         f"  its text hopes for 2.5 more days; at the measured rate the other {left:,} steps take "
         f"{left * hours / steps / 24:.1f} days"
@@ -217,21 +243,26 @@ def _print_trainium() -> None:
     layout = Layout(
         gpus=32, tensor=32, micro_batch=1, micro_batches=16, sequence=8192, sharding="optimizer", recompute="selective"
     )
-    took = speed(model, layout, core, Software.named("neuron"))
-    needed = memory(model, layout, core, Software.named("neuron"))
-    reached = took.tokens_per_s_per_gpu * 32 * model.training_flops_per_token(8192, causal=False) / 1e12
-    print("\nthe Trainium seed: Llama 3 8B, TP 32 on one ml.trn1.32xlarge, sequence 8192")
+    took = speed(model, layout, core, Software.named("neuron.nki"))
+    needed = memory(model, layout, core, Software.named("neuron.nki"))
+    rate = took.tokens_per_s_per_gpu * 32
+    print("\nthe Trainium seed: Llama 3 8B, TP 32 on one ml.trn1.32xlarge, sequence 8192, printed 634 TFLOP/s")
     print(
-        f"  printed 634 TFLOP/s; predicted {reached:.0f} ({100 * (reached / 634 - 1):+.0f} %), "
-        f"{took.tokens_per_s_per_gpu * 32:,.0f} tokens/s, "
+        f"  predicted {rate:,.0f} tokens/s ({took.low * 32:,.0f} to {took.high * 32:,.0f}), "
         f"{needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB per core, bound by {took.bound_by}"
     )
+    for words, causal in (("the causal half of attention", True), ("the whole square", False)):
+        flops = model.training_flops_per_token(8192, causal=causal)
+        print(
+            f"  counting {words}: {rate * flops / 1e12:.0f} TFLOP/s ({100 * (rate * flops / 634e12 - 1):+.0f} %); "
+            f"AWS's own run on 32 machines, 767.2 tokens/s a chip, is {767.2 * 16 * flops / 1e12:.0f} a machine"
+        )
 
 
 def _print_minimum_platforms() -> None:
     """What the reference's README says runs without OOM.
 
-    It trains every Llama 3 with GPT-NeoX's 50,432 words and an untied head.
+    It trains every Llama 3 with GPT-NeoX's 50,432 words and an untied head, on 1, 2, 4 … machines.
     """
     printed = (
         ("llama3_1_8b", "ml.g6e.12xlarge", 8192, 1),
@@ -244,31 +275,41 @@ def _print_minimum_platforms() -> None:
         ("llama3_1_70b", "ml.p5.48xlarge", 8192, 4),
     )
     print(
-        "\nminimum platform, nodes: printed, from first principles with the reference's vocabulary, with the "
-        "model's own"
+        f"\nminimum platform: the fewest of 1, 2, 4 … machines that leave {100 * SPARE:.0f} % of a GPU free, "
+        "which is our own median error; GB per GPU"
     )
-    software = Software.named("podwright")
+    reproduced = 0
     for name, instance_type, sequence, nodes in printed:
         published = Model.of(name)
         theirs = published if published.vocab == 32_000 else replace(published, vocab=50_432, tied=False)  # noqa: PLR2004
-        per_node = Cluster(instance_type=instance_type, nodes=1).gpus
-        counts = []
-        for model in (theirs, published):
-            found = minimum_nodes(model, instance_type, software, sequence=sequence)
-            counts.append(
-                f"{found.layout.gpus // per_node} ({found.memory.peak_gb:.0f} of {found.memory.capacity_gb:.0f} GB)"
-                if found
-                else "none"
-            )
-        print(f"  {name:14s} {instance_type:18s} {nodes:3d}   {counts[0]:20s} {counts[1]}")
-    print(
-        "  Where we need fewer, the reference tried only powers of two or kept room for activations on the GPU; "
-        "where a model's own vocabulary"
-    )
-    print(
-        "  of 128,256 needs more, the reference has hidden it: its logits and head are 2.5 times smaller than the "
-        "published model's."
-    )
+        found, tried = _fewest(theirs, instance_type, sequence)
+        reproduced += found == nodes
+        print(f"  {name:13s} {instance_type:17s} printed {nodes}, found {found}: {tried}")
+        if theirs is not published:
+            own, tried = _fewest(published, instance_type, sequence)
+            added = (published.parameters - theirs.parameters) / 1e9
+            words = f"its own {published.vocab:,} words ({added:+.2f}B parameters, logits 2.5 times as large)"
+            print(f"  {'':13s} with {words}: {own}: {tried}")
+    print(f"  {reproduced} of {len(printed)} reproduced")
+
+
+def _fewest(model: Model, instance_type: str, sequence: int) -> tuple[int, str]:
+    """The machines, and what each number of them needs: states / machines, and what sharding does not make smaller."""
+    tried = []
+    for nodes in (1, 2, 4, 8, 16, 32, 64):
+        cluster = Cluster(instance_type=instance_type, nodes=nodes)
+        layout = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True)
+        needed = memory(model, layout, cluster.accelerator, Software.named("podwright"))
+        states = needed.parameters + needed.gradients + needed.master_weights + needed.optimizer
+        free = needed.headroom_gb / needed.capacity_gb
+        verdict = "fits" if free >= SPARE else f"only {100 * free:.0f} % free" if free >= 0 else "too large"
+        tried.append(
+            f"{nodes} x: {states:.0f} of states + {needed.peak_gb - states:.0f} = {needed.peak_gb:.0f} "
+            f"of {needed.capacity_gb:.0f}, {verdict}"
+        )
+        if free >= SPARE:
+            return nodes, "; ".join(tried)
+    return 0, "; ".join(tried)
 
 
 def _print_search() -> None:

@@ -1,0 +1,133 @@
+"""What a checkpoint costs the training: step times with saves in the background, with saves in between, and without.
+
+``python bench/checkpoint.py`` trains a Llama of some million parameters in this process, on a GPU if there is one, in
+rounds of a few steps; of each round's kinds, all three take their turn, so that what else the machine does is shared.
+The time lost to a save is what a round took longer than one without, in steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from podwright_training.batch import Batch
+from podwright_training.checkpoint import TrainerState
+from podwright_training.config import TrainConfig
+from podwright_training.device import device_of, process_group
+from podwright_training.optim import Optimizers
+from podwright_training.parallel import ParallelModel
+from podwright_training.ranks import Ranks
+from podwright_training.saver import Saved, Saver
+
+KINDS = ("none", "background", "in between")
+
+
+def main() -> None:
+    """Print the medians as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=8, help="per round; the save falls after the first")
+    parser.add_argument("--hidden_width", type=int, default=256)
+    parser.add_argument("--num_layers", type=int, default=4)
+    parser.add_argument("--context", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=2)
+    args = parser.parse_args()
+    options = TrainConfig(
+        hidden_width=args.hidden_width,
+        intermediate_size=3 * args.hidden_width,
+        num_layers=args.num_layers,
+        num_heads=args.hidden_width // 32,
+        vocab_size=2048,
+        max_context_width=args.context,
+        train_batch_size=args.batch,
+        bf16=torch.cuda.is_available(),
+        keep_checkpoints=1,
+    )
+    ranks = Ranks.from_environment()
+    device = device_of(ranks, "auto")
+    with process_group(ranks, device), tempfile.TemporaryDirectory(prefix="bench-checkpoint.") as scratch:
+        result = Bench(options, ranks, device, Path(scratch)).run(rounds=args.rounds, steps=args.steps)
+    if ranks.rank == 0:
+        print(json.dumps(result, indent=1))
+
+
+class Bench:
+    """A model, its optimizer, and a saver of each kind."""
+
+    def __init__(self, options: TrainConfig, ranks: Ranks, device: torch.device, scratch: Path) -> None:
+        self._options = replace(options, run_dir=os.fspath(scratch))
+        self._scratch = scratch
+        self._device = device
+        self._model = ParallelModel(self._options, ranks, device)
+        self._optimizers = Optimizers(self._model.named_parameters(), self._options)
+        shape = (options.train_batch_size, options.max_context_width)
+        tokens = torch.randint(0, options.vocab_size, shape, generator=torch.Generator().manual_seed(ranks.rank))
+        self._batch = Batch(tokens, tokens)
+        self._tokens = tokens.numel() * ranks.world_size
+        self._step = 0
+        self._saved: list[Saved] = []
+        self._savers = {
+            kind: Saver(replace(self._options, async_checkpoints=kind == "background"), tell=self._saved.append)
+            for kind in KINDS
+        }
+
+    def run(self, *, rounds: int, steps: int) -> dict[str, float]:
+        """Seconds of a step, and what a save costs in steps, medians over the rounds."""
+        for kind in KINDS:  # warm: memory for the staged copy, files, compilers
+            self._round(kind, steps=2)
+        self._saved.clear()
+        seconds = {kind: [] for kind in KINDS}  # type: dict[str, list[float]]
+        for _ in range(rounds):
+            for kind in KINDS:
+                seconds[kind].append(self._round(kind, steps=steps))
+        step_s = statistics.median(seconds["none"]) / steps
+        lost = {
+            kind: statistics.median(
+                (took - without) / step_s for took, without in zip(seconds[kind], seconds["none"], strict=True)
+            )
+            for kind in KINDS[1:]
+        }
+        background = self._saved[0::2]
+        for saver in self._savers.values():
+            saver.__exit__(None, None, None)
+        return {
+            "state_mb": sum(file.stat().st_size for file in self._options.checkpoints.rglob("*.distcp")) / 1e6,
+            "step_s": step_s,
+            "pause_in_steps": statistics.median(saved.paused_s for saved in background) / step_s,
+            "save_in_steps": statistics.median(saved.seconds for saved in background) / step_s,
+            **{f"lost_in_steps_{kind.replace(' ', '_')}": value for kind, value in lost.items()},
+        }
+
+    def _round(self, kind: str, *, steps: int) -> float:
+        """Seconds of some steps with one save among them; the wait for a save in the background is not theirs."""
+        begin = perf_counter()
+        for number in range(steps):
+            self._model.forward_backward([self._batch], tokens=self._tokens)
+            self._model.clip_grad_norm(1.0)
+            self._optimizers.step(lr=1e-4)
+            self._step += 1
+            if number == 0 and kind != "none":
+                self._save(self._savers[kind])
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        took = perf_counter() - begin
+        self._savers[kind].finish()
+        return took
+
+    def _save(self, saver: Saver) -> None:
+        state = TrainerState(
+            step=self._step, sequences=0, data={}, model=asdict(self._options.model), world_size=self._tokens
+        )
+        saver.save(state, weights=dict(self._model.named_parameters()), optimizers=self._optimizers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Synthesis of the production example: podwright as it is, beside the same resources on the prebuilt bindings.
+
+    python bench/synth.py [--rounds 3]
+
+The two take turns. podwright's side is the whole of it: settings, rules, constructs, scripts, both stacks; the other
+side is a program that only makes the same resources, as `cdktf` users write it. Memory is the peak of Python and of
+the Node processes below it. The prebuilt package (some 250 MB) is installed once, into .cache/prebuilt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+EXAMPLE = CHECKOUT / "examples" / "production" / "cluster.yaml"
+PREBUILT = CHECKOUT / ".cache" / "prebuilt"
+PACKAGES = ("cdktf==0.21.0", "cdktf-cdktf-provider-aws==21.22.1")
+WARNINGS = {f"JSII_SILENCE_WARNING_{word}_NODE_VERSION": "18,20,22" for word in ("DEPRECATED", "END_OF_LIFE")}
+
+
+class Run(NamedTuple):
+    """One synthesis: seconds, peak MiB of all its processes, and how many resources it wrote."""
+
+    wall_s: float
+    peak_mib: float
+    resources: int
+
+
+def main() -> None:
+    """Print both sides and their ratios."""
+    parser = argparse.ArgumentParser(description="Compare synthesis on thin and on prebuilt bindings.")
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds = parser.parse_args().rounds
+    if not PREBUILT.exists():
+        _install()
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = Path(folder, "ours"), Path(folder, "prebuilt")
+        _podwright(ours)  # once each for nothing: the training wheel is built and kept, modules are compiled
+        _prebuilt(theirs, ours)
+        runs = [(_podwright(ours), _prebuilt(theirs, ours)) for _ in range(rounds)]
+    sides = {"podwright": [run[0] for run in runs], "prebuilt bindings": [run[1] for run in runs]}
+    print(f"{'median of ' + str(rounds):22} {'wall s':>8} {'peak MiB':>9} {'resources':>10}")
+    medians = {name: Run(*map(statistics.median, zip(*side, strict=True))) for name, side in sides.items()}
+    for name, run in medians.items():
+        print(f"{name:22} {run.wall_s:8.2f} {run.peak_mib:9.0f} {run.resources:10.0f}")
+    thin, heavy = medians.values()
+    print(f"{'ratio':22} {heavy.wall_s / thin.wall_s:8.1f} {heavy.peak_mib / thin.peak_mib:9.1f}")
+
+
+def _install() -> None:
+    uv = [sys.executable, "-m", "uv"]
+    subprocess.run([*uv, "venv", "-q", "--python", sys.executable, str(PREBUILT)], check=True)
+    subprocess.run([*uv, "pip", "install", "-q", "--python", str(PREBUILT / "bin" / "python"), *PACKAGES], check=True)
+
+
+def _podwright(folder: Path) -> Run:
+    """main.py, as ``cdktf synth`` runs it."""
+    return _measured([sys.executable, str(CHECKOUT / "main.py")], folder, {"PODWRIGHT_CONFIG": str(EXAMPLE)})
+
+
+def _prebuilt(folder: Path, ours: Path) -> Run:
+    python = str(PREBUILT / "bin" / "python")
+    return _measured([python, "-c", f"import runpy; runpy.run_path({__file__!r})['rebuild']()"], folder, _stacks(ours))
+
+
+def _stacks(folder: Path) -> dict[str, str]:
+    return {"STACKS": os.pathsep.join(map(str, sorted(folder.glob("cdktf.out/stacks/*/cdk.tf.json"))))}
+
+
+def _measured(command: list[str], folder: Path, variables: Mapping[str, str]) -> Run:
+    """Run a program in a folder; its processes' peaks are read while they live."""
+    folder.mkdir(exist_ok=True)
+    start, peaks = time.monotonic(), dict[int, int]()
+    with subprocess.Popen(command, cwd=folder, env={**os.environ, **WARNINGS, **variables}) as process:
+        while process.poll() is None:
+            for pid in _family(process.pid):
+                peaks[pid] = max(peaks.get(pid, 0), _peak_kib(pid))
+            time.sleep(0.02)
+        wall_s = time.monotonic() - start
+    if process.returncode:
+        raise SystemExit(f"{command[0]} failed with {process.returncode}")
+    written = [json.loads(Path(file).read_text("utf-8")) for file in _stacks(folder)["STACKS"].split(os.pathsep)]
+    blocks = [len(by_name) for stack in written for by_name in stack["resource"].values()]
+    return Run(wall_s, sum(peaks.values()) / 1024, sum(blocks))
+
+
+def _family(pid: int) -> Iterator[int]:
+    """The process and all below it that live now."""
+    yield pid
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    except OSError:  # it has ended
+        return
+    for child in children:
+        yield from _family(int(child))
+
+
+def _peak_kib(pid: int) -> int:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
+
+
+# ---- the other side: run by the Python of .cache/prebuilt --------------------------------------
+
+
+def rebuild() -> None:
+    """Make the resources of some stacks with the prebuilt classes."""
+    from cdktf import App, TerraformStack
+    from cdktf_cdktf_provider_aws.provider import AwsProvider
+
+    app = App()
+    for file in os.environ["STACKS"].split(os.pathsep):
+        source = json.loads(Path(file).read_text("utf-8"))
+        stack = TerraformStack(app, Path(file).parent.name)
+        AwsProvider(stack, "aws", region=source["provider"]["aws"][0]["region"])
+        for kind, prefix in (("resource", ""), ("data", "data_")):
+            for type_, by_name in source.get(kind, {}).items():
+                if type_ != "terraform_remote_state":
+                    for name, block in by_name.items():
+                        _make(stack, prefix + type_, name, block)
+    app.synth()
+
+
+def _make(stack: Any, type_: str, name: str, block: Mapping[str, Any]) -> None:
+    """``aws_vpc`` is class Vpc of module vpc, ``data_aws_region`` is DataAwsRegion of data_aws_region."""
+    import importlib
+
+    module_name = type_.removeprefix("aws_")
+    module = importlib.import_module(f"cdktf_cdktf_provider_aws.{module_name}")
+    class_name = _camel(module_name)
+    values = {key: value for key, value in block.items() if key not in {"//", "depends_on", "lifecycle", "provider"}}
+    arguments = {key: _argument(module, class_name, key, value) for key, value in values.items()}
+    _named(module, class_name)(stack, name, **arguments)
+
+
+def _argument(module: Any, owner: str, key: str, value: Any) -> Any:
+    """A nested block as its class, which has the name of its owner and its own."""
+    class_name = owner + _camel(key)
+    known = getattr(module, class_name, None)
+    if known is None:
+        return value
+    if isinstance(value, list):
+        return [_argument(module, owner, key, item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return known(**{inner: _argument(module, class_name, inner, item) for inner, item in value.items()})
+
+
+def _named(module: Any, class_name: str) -> Any:
+    """A class whose name another one has ends with A."""
+    return getattr(module, class_name, None) or getattr(module, f"{class_name}A")
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+if __name__ == "__main__":
+    main()
