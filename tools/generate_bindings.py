@@ -27,26 +27,48 @@ PACKAGE = Path(__file__).resolve().parents[1] / "constructs" / "podwright_constr
 DOCUMENTATION = f"https://github.com/hashicorp/terraform-provider-aws/blob/v{PROVIDER_VERSION}/website/docs"
 
 RESOURCES = (
+    "aws_budgets_budget",
     "aws_cloudcontrolapi_resource",
+    "aws_cloudwatch_dashboard",
+    "aws_cloudwatch_event_rule",
+    "aws_cloudwatch_event_target",
+    "aws_cloudwatch_log_group",
+    "aws_db_instance",
+    "aws_db_subnet_group",
+    "aws_default_security_group",
     "aws_eip",
+    "aws_flow_log",
+    "aws_fsx_data_repository_association",
     "aws_fsx_lustre_file_system",
+    "aws_fsx_openzfs_file_system",
     "aws_iam_role",
     "aws_iam_role_policy",
     "aws_internet_gateway",
+    "aws_kms_alias",
+    "aws_kms_key",
     "aws_nat_gateway",
+    "aws_prometheus_workspace",
     "aws_route",
     "aws_route_table",
     "aws_route_table_association",
     "aws_s3_bucket",
+    "aws_s3_bucket_lifecycle_configuration",
+    "aws_s3_bucket_logging",
     "aws_s3_bucket_policy",
     "aws_s3_bucket_public_access_block",
     "aws_s3_bucket_server_side_encryption_configuration",
     "aws_s3_bucket_versioning",
     "aws_s3_object",
+    "aws_scheduler_schedule",
     "aws_security_group",
+    "aws_sns_topic",
+    "aws_sns_topic_policy",
+    "aws_sns_topic_subscription",
+    "aws_ssm_document",
     "aws_subnet",
     "aws_vpc",
     "aws_vpc_endpoint",
+    "aws_vpc_ipv4_cidr_block_association",
     "aws_vpc_security_group_egress_rule",
     "aws_vpc_security_group_ingress_rule",
 )
@@ -55,8 +77,8 @@ DATA_SOURCES = ("aws_caller_identity", "aws_iam_policy_document", "aws_partition
 LEFT_OUT = {
     "id": "Terraform's, not an argument",
     "tags_all": "computed from tags and the provider's default tags",
-    "alias": "one provider per stack",
     "endpoints": "AWS_ENDPOINT_URL, AWS's own variable, sets them",
+    "and": "a word of Python's; what a bucket's lifecycle filter combines can be rules of their own",
 }
 # What version 6 deprecates and 5.100 does not know to be deprecated.
 DEPRECATED_LATER = {("aws_region", "name")}
@@ -179,8 +201,11 @@ def _typed_dicts(owner: str, schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _constructor(block: Block) -> Iterator[str]:
-    arguments = sorted(_arguments(block.class_name, block.schema, block.type), key=lambda item: not item[2])
     with_meta = block.base != "Provider"
+    given = [*_arguments(block.class_name, block.schema, block.type)]
+    if block.base == "Provider":
+        given.append(("alias", "str", False))  # Terraform's own, so no schema has it
+    arguments = sorted(given, key=lambda item: not item[2])
     yield "    def __init__(self, scope: Construct, id_: str"
     yield from (["        , *"] if arguments else [])
     for name, annotation, required in arguments:
@@ -224,9 +249,11 @@ def _references(block: Block) -> Iterator[str]:
 
 
 def _is_kept(type_: str, name: str, schema: Mapping[str, Any]) -> bool:
+    if name in LEFT_OUT and not schema.get("required"):  # a nested block may ask for an id
+        return False
     if keyword.iskeyword(name):
         raise SystemExit(f"{name} of {type_} is a word of Python's")
-    return name not in LEFT_OUT and not schema.get("deprecated") and (type_, name) not in DEPRECATED_LATER
+    return not schema.get("deprecated") and (type_, name) not in DEPRECATED_LATER
 
 
 def _annotation(type_: Any) -> str:

@@ -71,6 +71,11 @@ install_node() {
   ln -sf ../../.venv/bin/npm .cache/bin/npm
 }
 
+install_checkov() { # in an environment of its own: it pins a hundred packages, boto3 among them
+  .venv/bin/uv venv -q --clear --python .venv/bin/python .cache/checkov
+  .venv/bin/uv pip install -q --python .cache/checkov/bin/python --require-hashes -r tools/checkov.lock
+}
+
 install_cdktf() { PATH="$PWD/.cache/bin:$PATH" npm ci --no-audit --no-fund --loglevel=error; }
 
 # Each job's own interpreter decides whether the environment must be made anew.
@@ -86,6 +91,7 @@ once python-packages requirements.lock training/requirements.lock pyproject.toml
 once node tools/node.lock -- install_node
 [[ -x node_modules/.bin/cdktf ]] || rm -f "$cache/stamps/cdktf-cli"
 once cdktf-cli package.json package-lock.json -- install_cdktf
+once checkov tools/checkov.lock -- install_checkov
 .venv/bin/python tools/terraform.py .cache/bin
 
 if [[ ${1:-} == rehearsal ]]; then

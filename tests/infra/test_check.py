@@ -1,6 +1,6 @@
 """``podwright check`` and ``podwright explain``, run as a user runs them.
 
-What is said about wrong/NAME.yaml is in wrong/NAME.txt; ``podwright check NAME.yaml > NAME.txt`` in that folder writes
+What is said about cases/NAME.yaml is in cases/NAME.txt; ``podwright check NAME.yaml > NAME.txt`` in that folder writes
 it anew.
 """
 
@@ -16,19 +16,24 @@ from pathlib import Path
 
 import pytest
 
+from podwright import cli
 from podwright.check import codes
 from podwright.explain import keys
 
 ROOT = Path(__file__).parents[2]
-WRONG = Path(__file__).parent / "wrong"
+WRONG = Path(__file__).parent / "cases"
 COMMAND = [sys.executable, "-m", "podwright"]
 ENVIRONMENT = {
     **os.environ,
-    "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *(ROOT / part for part in ("constructs", "lifecycle_scripts"))])),
+    "PYTHONPATH": os.pathsep.join(
+        map(str, [ROOT, *(ROOT / part for part in ("constructs", "lifecycle_scripts", "training"))])
+    ),
     "PYTHONIOENCODING": "utf-8",
 }
 GOOD = [ROOT / "cluster.yaml", *sorted((ROOT / "examples").glob("*/cluster.yaml"))]
 
+CASES = sorted(WRONG.glob("*.yaml"))
+Say = Callable[..., tuple[int, str]]
 Podwright = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -49,28 +54,46 @@ def podwright(tmp_path: Path) -> Podwright:
     return run
 
 
-@pytest.mark.parametrize("case", sorted(WRONG.glob("*.yaml")), ids=lambda case: case.stem)
-def test_says_everything_that_is_wrong(podwright: Podwright, case: Path):
-    """Each wrong file gives its findings, with place and hint, exit status 1 and no traceback."""
-    answer = podwright("check", case.name, cwd=WRONG)
-    assert answer.stdout == case.with_suffix(".txt").read_text(encoding="utf-8")
-    assert answer.stderr == ""
-    assert answer.returncode == 1
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """What the command line prints in the folder of wrong files, within this process: there are many of them."""
+    monkeypatch.chdir(WRONG)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = cli.main(["check", *arguments])
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return status, printed.out
+
+    return run
 
 
-@pytest.mark.parametrize("case", sorted(WRONG.glob("*.yaml")), ids=lambda case: case.stem)
-def test_json_has_the_same_findings(podwright: Podwright, case: Path):
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_says_everything_that_is_wrong(say: Say, case: Path):
+    """Each wrong file gives its findings, with place and hint, and exit status 1."""
+    assert say(case.name) == (1, case.with_suffix(".txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_json_has_the_same_findings(say: Say, case: Path):
     """``--json`` gives for each finding the place, message and hint that the text shows."""
-    answer = podwright("check", case.name, "--json", cwd=WRONG)
+    status, answer = say(case.name, "--json")
     text = case.with_suffix(".txt").read_text(encoding="utf-8")
-    found = json.loads(answer.stdout)["findings"]
+    found = json.loads(answer)["findings"]
     assert len(found) == text.count(f"{case.name}:") - 1  # and one line that counts them
     for finding in found:
         head = "{line}:{column}: {level}: {message} [{code}]\n".format(**finding)
         assert f"{case.name}:{head}" in text
         assert f"  hint: {finding['hint']}\n" in text
         assert finding.keys() == {"level", "code", "path", "line", "column", "message", "hint"}
-    assert answer.returncode == 1
+    assert status == 1
+
+
+def test_a_wrong_file_in_a_process_of_its_own(podwright: Podwright):
+    """Run as a user runs it, a wrong file says the same, without a traceback."""
+    answer = podwright("check", "several_at_once.yaml", cwd=WRONG)
+    assert answer.stdout == (WRONG / "several_at_once.txt").read_text(encoding="utf-8")
+    assert (answer.stderr, answer.returncode) == ("", 1)
 
 
 @pytest.mark.parametrize("file", GOOD, ids=lambda file: file.parent.name)
@@ -84,7 +107,22 @@ def test_examples_are_clean(podwright: Podwright, file: Path):
 def test_there_are_examples_and_wrong_files():
     """The tests above have something to look at."""
     assert [file.parent.name for file in GOOD[1:]] == ["bring_your_own", "minimal", "production"]
-    assert len(list(WRONG.glob("*.yaml"))) >= 20
+    assert len(CASES) >= 60
+    assert {case.stem for case in CASES} == {text.stem for text in WRONG.glob("*.txt")}
+
+
+def test_a_run_is_judged_too(podwright: Podwright, tmp_path: Path):
+    """With --run a run that does not fit is an error at the instance type; a wrong option of it is said."""
+    run = tmp_path / "run.yaml"
+    run.write_text("preset: llama3_1_8b\n")
+    done = podwright("check", ROOT / "cluster.yaml", "--run", run)
+    assert done.returncode == 1
+    assert "error: this run needs" in done.stdout
+    assert "[run-fits]" in done.stdout
+    run.write_text("presett: tiny\n")
+    done = podwright("check", ROOT / "cluster.yaml", "--run", run)
+    assert done.returncode == 2
+    assert "did you mean preset?" in done.stderr
 
 
 def test_warnings_fail_when_strict(podwright: Podwright, tmp_path: Path):
@@ -130,8 +168,9 @@ def test_explains_every_key(podwright: Podwright):
     for key in keys():
         assert str(key) in answer.stdout
         assert key.description, key.name
-    assert "lustre.capacity_gib  (source: create)\n    whole number; default: 1200\n" in answer.stdout
-    assert "125, 250, 500 or 1000" in answer.stdout
+    assert "lustre.version  (source: create)\n    2.15 | 2.12 | 2.10; default: 2.15\n" in answer.stdout
+    assert "lustre.efa  (source: create)\n    true | false; default: false\n" in answer.stdout
+    assert "PERSISTENT_1 HDD 40, 12" in answer.stdout
     assert answer.returncode == 0
 
 

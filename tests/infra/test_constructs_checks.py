@@ -16,16 +16,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright_constructs import checks, facts
+from podwright_constructs.accounting import AccountingMariaDb, ExistingAccountingDatabase
 from podwright_constructs.bucket import ExistingBucket, TrainingBucket
+from podwright_constructs.budget import ClusterBudget
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError, cluster_instance_types
 from podwright_constructs.cluster import HyperPodCluster
-from podwright_constructs.instance_group import InstanceGroup, in_order
+from podwright_constructs.endpoints import InterfaceEndpoints
+from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
+from podwright_constructs.key import EncryptionKey, ExistingKey
 from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle
+from podwright_constructs.log_group import ClusterLogGroup
 from podwright_constructs.lustre import ExistingLustre, LustreFileSystem
-from podwright_constructs.network import ExistingNetwork, TrainingNetwork
+from podwright_constructs.network import ExistingNetwork, PrivateNetwork, TrainingNetwork
+from podwright_constructs.notices import ClusterNotices
+from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfsFileSystem
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.problems import InvalidArgumentsError
+from podwright_constructs.prometheus import ExistingPrometheus, PrometheusWorkspace
 from podwright_constructs.role import ExecutionRole, ExistingRole
+from podwright_constructs.session import SessionDocument
+from podwright_constructs.slurm import ApiSlurm, InitScript
 
 NETWORK = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1"], security_group_id="sg-1")
 BUCKET = ExistingBucket(name="sagemaker-mine")
@@ -33,6 +43,10 @@ ROLE = ExistingRole(arn="arn:aws:iam::111122223333:role/nodes")
 SCRIPTS = ExistingLifecycleScripts(source_s3_uri="s3://sagemaker-mine/scripts")
 LUSTRE = ExistingLustre(dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", mount_name="abcdefgh")
 CONTROLLER = InstanceGroup(name="controller", role="controller", instance_type="ml.m5.xlarge", count=1)
+SUNDAYS = ScheduledUpdate(schedule="cron(0 3 ? * SUN *)")
+ACCOUNTING = ExistingAccountingDatabase(
+    endpoint="db.us-west-2.rds.amazonaws.com", secret_arn="arn:aws:secretsmanager:us-west-2:210987654321:secret:a"
+)
 WORKERS = InstanceGroup(name="workers", role="compute", instance_type="ml.p5.48xlarge", count=4)
 
 
@@ -55,6 +69,15 @@ def sagemaker() -> Any:
         ("ClusterInstanceGroupSpecifications", {"max": facts.MAX_INSTANCE_GROUPS}),
         ("Subnets", {"max": facts.MAX_SUBNETS}),
         ("TagList", {"max": facts.MAX_CLUSTER_TAGS}),
+        ("TagKey", {"max": facts.MAX_TAG_KEY_LENGTH}),
+        ("TagValue", {"max": facts.MAX_TAG_VALUE_LENGTH}),
+        ("SecurityGroupIds", {"max": facts.MAX_SECURITY_GROUPS}),
+        ("TrainingPlanArn", {"pattern": facts.TRAINING_PLAN_ARN_PATTERN.pattern}),
+        ("ImageId", {"pattern": facts.IMAGE_ID_PATTERN.pattern}),
+        ("WaitTimeIntervalInSeconds", {"max": facts.MAX_UPDATE_WAIT_S}),
+        ("AutoRollbackAlarms", {"max": facts.MAX_ROLLBACK_ALARMS}),
+        ("ClusterInstanceMemoryAllocationPercentage", {"max": facts.MAX_TIERED_STORAGE_PERCENT}),
+        ("ClusterAccountingDatabaseSecretArn", {"pattern": facts.SECRET_ARN_PATTERN.pattern}),
     ],
 )
 def test_limits_are_those_of_the_api(sagemaker: Any, shape: str, limits: dict[str, object]) -> None:
@@ -137,6 +160,42 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
         ([CONTROLLER, WORKERS, WORKERS], "instance_groups"),
         ([replace(CONTROLLER, count=0), WORKERS], "instance_groups[0].count"),
         ([replace(CONTROLLER, count=2), WORKERS], "instance_groups[0].count"),
+        ([CONTROLLER, replace(WORKERS, min_count=5)], "instance_groups[1].min_count"),
+        ([CONTROLLER, replace(WORKERS, partition="dev")], "instance_groups[1].partition"),
+        ([CONTROLLER, replace(WORKERS, name="Default")], "instance_groups[1].partition"),
+        ([CONTROLLER, replace(WORKERS, capacity="cheap")], "instance_groups[1].capacity"),
+        ([CONTROLLER, replace(WORKERS, auto_patch="never")], "instance_groups[1].auto_patch"),
+        ([CONTROLLER, replace(WORKERS, key_arn="mine")], "instance_groups[1].key_arn"),
+        ([CONTROLLER, replace(WORKERS, training_plan_arn="mine")], "instance_groups[1].training_plan_arn"),
+        ([CONTROLLER, replace(WORKERS, image_id="ami-mine")], "instance_groups[1].image_id"),
+        ([CONTROLLER, replace(WORKERS, subnet_ids=["mine"])], "instance_groups[1].subnet_ids[0]"),
+        ([CONTROLLER, replace(WORKERS, security_group_ids=["sg-1"])], "instance_groups[1].security_group_ids"),
+        (
+            [CONTROLLER, replace(WORKERS, subnet_ids=[f"subnet-{number}" for number in range(17)])],
+            "instance_groups[1].subnet_ids",
+        ),
+        ([replace(CONTROLLER, network_interface="efa"), WORKERS], "instance_groups[0].network_interface"),
+        (
+            [replace(CONTROLLER, deep_health_checks=["instance-stress"]), WORKERS],
+            "instance_groups[0].deep_health_checks",
+        ),
+        ([CONTROLLER, replace(WORKERS, deep_health_checks=["all"])], "instance_groups[1].deep_health_checks[0]"),
+        (
+            [CONTROLLER, replace(WORKERS, scheduled_update=ScheduledUpdate(schedule="daily"))],
+            "instance_groups[1].scheduled_update.schedule",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, max_percent=0))],
+            "instance_groups[1].scheduled_update.max_percent",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, wait_s=3601))],
+            "instance_groups[1].scheduled_update.wait_s",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, scheduled_update=SUNDAYS, auto_patch="when-idle")],
+            "instance_groups[1].auto_patch",
+        ),
         ([replace(CONTROLLER, partition="gpu"), WORKERS], "instance_groups[0].partition"),
         ([CONTROLLER, replace(WORKERS, partition="g pu")], "instance_groups[1].partition"),
         ([CONTROLLER, replace(WORKERS, name="-w")], "instance_groups[1].name"),
@@ -186,6 +245,50 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
         ),
         {"capacity_gib", "throughput_mbps_per_tib", "mount_path"},
     ),
+    "PrivateNetwork": (
+        lambda stack: PrivateNetwork(
+            stack, "x", name="x", vpc_id="v", availability_zone_id="us-west-2a", private_subnet_cidr="10.0.0.0/8"
+        ),
+        {"vpc_id", "availability_zone_id", "private_subnet_cidr", "nat_gateway_id"},
+    ),
+    "InterfaceEndpoints": (
+        lambda stack: InterfaceEndpoints(
+            stack,
+            "x",
+            name="x",
+            vpc_id="vpc-1",
+            subnet_ids=["subnet-1"],
+            members_security_group_id="sg-1",
+            services=["standard", "s4", "ssmm"],
+        ),
+        {"services[1]", "services[2]"},
+    ),
+    "ExistingKey": (lambda _: ExistingKey(arn="alias/mine"), {"arn"}),
+    "EncryptionKey": (lambda stack: EncryptionKey(stack, "x", alias="aws/mine"), {"alias"}),
+    "ExistingOpenZfs": (lambda _: ExistingOpenZfs(dns_name="d", mount_path="home"), {"dns_name", "mount_path"}),
+    "OpenZfsFileSystem": (
+        lambda stack: OpenZfsFileSystem(
+            stack,
+            "x",
+            network=NETWORK,
+            deployment_type="MULTI_AZ_1",
+            capacity_gib=1,
+            throughput_mbps=1,
+            compression="GZIP",
+            automatic_backup_retention_days=100,
+            on_destroy="keep",
+            mount_path="home",
+        ),
+        {
+            "deployment_type",
+            "capacity_gib",
+            "throughput_mbps",
+            "compression",
+            "automatic_backup_retention_days",
+            "on_destroy",
+            "mount_path",
+        },
+    ),
     "ExistingBucket": (lambda _: ExistingBucket(name="mine"), {"name"}),
     "TrainingBucket": (
         lambda stack: TrainingBucket(stack, "x", bucket_prefix="mine-", on_destroy="keep"),
@@ -206,6 +309,51 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
         ),
         {"scripts", "instance_groups"},
     ),
+    "InitScript": (
+        lambda _: InitScript(source_s3_uri="s3://mine/scripts", on_init_complete=""),
+        {"source_s3_uri", "on_init_complete"},
+    ),
+    "ExistingAccountingDatabase": (
+        lambda _: ExistingAccountingDatabase(endpoint="db:3306", secret_arn="mine", port=0),
+        {"endpoint", "secret_arn", "port"},
+    ),
+    "AccountingMariaDb": (
+        lambda stack: AccountingMariaDb(
+            stack,
+            "x",
+            name="Slurm--db",
+            network=NETWORK,
+            subnet_cidrs={"us-west-2a": "10.0.0.0/8"},
+            instance_class="large",
+            storage_gib=5,
+            key_arn="mine",
+            on_destroy="keep",
+        ),
+        {"name", "subnet_cidrs", "subnet_cidrs.us-west-2a", "instance_class", "storage_gib", "key_arn", "on_destroy"},
+    ),
+    "ExistingPrometheus": (
+        lambda _: ExistingPrometheus(arn="ws-1", remote_write_url="https://mine"),
+        {"arn", "remote_write_url"},
+    ),
+    "PrometheusWorkspace": (lambda stack: PrometheusWorkspace(stack, "x", name="x", key_arn="mine"), {"key_arn"}),
+    "ClusterLogGroup": (
+        lambda stack: ClusterLogGroup(
+            stack, "x", name="a b", cluster_name="x", cluster_id="y", retention_days=31, key_arn="mine"
+        ),
+        {"name", "retention_days", "key_arn"},
+    ),
+    "ClusterNotices": (
+        lambda stack: ClusterNotices(stack, "x", name="a b", cluster_name="x", email="me", key_arn="mine"),
+        {"name", "email", "key_arn"},
+    ),
+    "ClusterBudget": (
+        lambda stack: ClusterBudget(stack, "x", name="a:b", monthly_usd=0, email="me", tag_key="a", tag_value="b"),
+        {"name", "monthly_usd", "email"},
+    ),
+    "SessionDocument": (
+        lambda stack: SessionDocument(stack, "x", name="a b", idle_minutes=0),
+        {"name", "idle_minutes"},
+    ),
     "TrainingPayload": (
         lambda stack: TrainingPayload(stack, "x", bucket=BUCKET, wheel=NOWHERE, requirements=NOWHERE),
         {"wheel", "requirements"},
@@ -224,6 +372,34 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
         ),
         {"cluster_name", "node_recovery", "tags", "instance_groups[0].count", "instance_groups"},
     ),
+    "HyperPodCluster by the API": (
+        lambda stack: HyperPodCluster(
+            stack,
+            "x",
+            cluster_name="x",
+            instance_groups=[replace(CONTROLLER, count=2), WORKERS],
+            network=NETWORK,
+            role=ROLE,
+            slurm=ApiSlurm(strategy="managed", accounting=ACCOUNTING),
+            lifecycle=None,
+            node_provisioning="sometimes",
+            tiered_storage_percent=101,
+        ),
+        {"instance_groups[0].count", "instance_groups", "strategy", "node_provisioning", "tiered_storage_percent"},
+    ),
+    "HyperPodCluster by both": (
+        lambda stack: HyperPodCluster(
+            stack,
+            "x",
+            cluster_name="x",
+            instance_groups=[CONTROLLER, WORKERS],
+            network=NETWORK,
+            role=ROLE,
+            slurm=ApiSlurm(),
+            lifecycle=SCRIPTS,
+        ),
+        {"slurm"},
+    ),
 }
 
 
@@ -234,7 +410,7 @@ def test_one_error_lists_everything(construct: str, stack: TerraformStack) -> No
     with pytest.raises(InvalidArgumentsError) as caught:
         make(stack)
     assert {problem.argument for problem in caught.value.problems} == arguments
-    assert str(caught.value).startswith(f"{construct} cannot be made:")
+    assert str(caught.value).startswith(f"{construct.split(maxsplit=1)[0]} cannot be made:")
     assert all(str(problem) in str(caught.value) and problem.allowed for problem in caught.value.problems)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Mapping
+from dataclasses import replace
 from ipaddress import IPv4Network
 from typing import Any
 
@@ -16,15 +19,40 @@ from podwright import names, regions, rules
 from podwright.check import codes
 from podwright.findings import Level, dotted
 from podwright.partial import partial
+from podwright.rules import judging, whole_file
 from podwright.settings import Settings, UnknownValueError
 from podwright_constructs import checks, facts
 from podwright_constructs.catalog import cluster_instance_types
+from podwright_training.config import PRESETS
+from podwright_training.options import load_file
 
 CONTROLLER = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
 WORKERS = {"name": "workers", "role": "compute", "instance_type": "ml.g5.xlarge", "count": 2, "partition": "gpu"}
 NETWORK = {"source": "create", "availability_zone_id": "usw2-az1"}
 BROUGHT_NETWORK = {"source": "existing", "vpc_id": "vpc-1", "subnet_ids": ["subnet-1"], "security_group_id": "sg-1"}
+NEW_SUBNET = {
+    "source": "existing_vpc",
+    "vpc_id": "vpc-1",
+    "availability_zone_id": "usw2-az1",
+    "private_subnet_cidr": "10.0.16.0/20",
+    "nat_gateway_id": "nat-1",
+}
+SECOND_ZONE = {"extra_private_subnets": [{"availability_zone_id": "usw2-az2", "cidr": "10.0.32.0/20"}]}
 BROUGHT_LUSTRE = {"source": "existing", "dns_name": "fs-0a1b2c3d.fsx.us-west-2.amazonaws.com", "mount_name": "fsx"}
+
+KEY = "arn:aws:kms:us-west-2:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+BROUGHT_ROLE = {"source": "existing", "arn": "arn:aws:iam::210987654321:role/nodes"}
+BROUGHT_ACCOUNTING = {
+    "source": "existing",
+    "endpoint": "slurm.abc.us-west-2.rds.amazonaws.com",
+    "secret_arn": "arn:aws:secretsmanager:us-west-2:210987654321:secret:slurm",
+}
+BROUGHT_PROMETHEUS = {
+    "source": "existing",
+    "arn": "arn:aws:aps:us-west-2:210987654321:workspace/ws-1",
+    "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
+}
+API = {"source": "api", "strategy": "managed"}
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -46,6 +74,27 @@ def groups(*instance_groups: Mapping[str, Any]) -> dict[str, Any]:
     return {"cluster": {"instance_groups": list(instance_groups)}}
 
 
+def api(slurm: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """The sections that change when HyperPod sets Slurm up itself."""
+    cluster = {"instance_groups": [CONTROLLER, WORKERS], "slurm": slurm, **changes}
+    return {"cluster": cluster, "training": {"source": "none"}}
+
+
+def api_continuous() -> dict[str, Any]:
+    """The same with continuous provisioning, which has no strategy."""
+    return api({"source": "api"}, node_provisioning="continuous")
+
+
+def accounting(subnet_cidrs: Mapping[str, str]) -> dict[str, Any]:
+    """A created accounting database with these subnets."""
+    return {**api_continuous(), "accounting": {"source": "create", "subnet_cidrs": subnet_cidrs}}
+
+
+def brought_accounting(**changes: Any) -> dict[str, Any]:
+    """An accounting database that exists, changed."""
+    return {**api_continuous(), "accounting": BROUGHT_ACCOUNTING | changes}
+
+
 def broken(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Code and path of every finding."""
     return [(item.code, dotted(item.path)) for item in rules.broken(Settings.model_validate(data))]
@@ -63,6 +112,44 @@ BROKEN = [
     ("created-network", {"network": {**NETWORK, "cidr": "10.0.0.1/16"}}, "network.cidr"),
     ("created-network", {"network": {**NETWORK, "public_subnet_cidr": "10.1.0.0/24"}}, "network.public_subnet_cidr"),
     ("created-network", {"network": {**NETWORK, "public_subnet_cidr": "10.0.16.0/24"}}, "network.private_subnet_cidr"),
+    ("created-network", {"network": {**NETWORK, "secondary_cidrs": ["10.0.128.0/20"]}}, "network.secondary_cidrs[0]"),
+    ("created-network", {"network": {**NETWORK, "secondary_cidrs": ["172.16.0.0/16"]}}, "network.secondary_cidrs[0]"),
+    ("created-network", {"network": {**NETWORK, "secondary_cidrs": ["198.19.1.0/24"]}}, "network.secondary_cidrs[0]"),
+    (
+        "created-network",
+        {"network": {**NETWORK, "extra_private_subnets": [{"availability_zone_id": "b", "cidr": "10.0.32.0/20"}]}},
+        "network.extra_private_subnets[0].availability_zone_id",
+    ),
+    (
+        "created-network",
+        {
+            "network": {
+                **NETWORK,
+                "extra_private_subnets": [{"availability_zone_id": "usw2-az2", "cidr": "10.0.24.0/24"}],
+            }
+        },
+        "network.extra_private_subnets[0].cidr",
+    ),
+    ("created-network", {"network": {**NETWORK, "internet": "none"}}, "network.endpoints"),
+    ("created-network", {"network": {**NETWORK, "endpoints": ["standard", "smm"]}}, "network.endpoints[1]"),
+    ("created-subnet", {"network": {**NEW_SUBNET, "nat_gateway_id": None}}, "network.nat_gateway_id"),
+    ("created-subnet", {"network": {**NEW_SUBNET, "route_table_id": "rtb-1"}}, "network.nat_gateway_id"),
+    (
+        "created-subnet",
+        {"network": {**NEW_SUBNET, "private_subnet_cidr": "10.0.16.0/29"}},
+        "network.private_subnet_cidr",
+    ),
+    (
+        "zone-in-region",
+        {
+            "network": {
+                **NETWORK,
+                "extra_private_subnets": [{"availability_zone_id": "use1-az2", "cidr": "10.0.32.0/20"}],
+            }
+        },
+        "network.extra_private_subnets[0].availability_zone_id",
+    ),
+    ("zone-in-region", {"network": {**NEW_SUBNET, "availability_zone_id": "use1-az2"}}, "network.availability_zone_id"),
     ("existing-network", {"network": {**BROUGHT_NETWORK, "vpc_id": ""}}, "network.vpc_id"),
     ("existing-network", {"network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-1", "2"]}}, "network.subnet_ids[1]"),
     ("existing-network", {"network": {**BROUGHT_NETWORK, "subnet_ids": []}}, "network.subnet_ids"),
@@ -70,14 +157,118 @@ BROKEN = [
     ("created-lustre", {"lustre": {"source": "create", "mount_path": "fsx"}}, "lustre.mount_path"),
     ("existing-lustre", {"lustre": {**BROUGHT_LUSTRE, "mount_name": "too long a name"}}, "lustre.mount_name"),
     (
-        "existing-lustre-in-region",
+        "existing-file-system-in-region",
         {"lustre": {**BROUGHT_LUSTRE, "dns_name": "fs-0a1b2c3d.fsx.us-east-1.amazonaws.com"}},
         "lustre.dns_name",
     ),
+    *(
+        ("created-lustre", {"lustre": {"source": "create", **changes}}, f"lustre.{argument}")
+        for argument, changes in (
+            ("storage_type", {"storage_type": "HDD"}),
+            ("throughput_mbps_per_tib", {"throughput_mbps_per_tib": 200}),
+            ("throughput_mbps_per_tib", {"deployment_type": "SCRATCH_2", "throughput_mbps_per_tib": 250}),
+            ("throughput_mbps", {"throughput_mbps": 4000}),
+            ("throughput_mbps", {"storage_type": "INTELLIGENT_TIERING", "throughput_mbps": 5000}),
+            ("capacity_gib", {"storage_type": "INTELLIGENT_TIERING", "capacity_gib": 1200}),
+            ("capacity_gib", {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "capacity_gib": 2400}),
+            ("capacity_gib", {"efa": True, "capacity_gib": 2400}),
+            ("read_cache", {"read_cache": True}),
+            ("version", {"version": "2.10"}),
+            ("version", {"version": "2.12", "metadata_iops": 6000}),
+            (
+                "version",
+                {
+                    "deployment_type": "SCRATCH_2",
+                    "version": "2.10",
+                    "data_repositories": [{"path": "/data", "s3_uri": "s3://data"}],
+                },
+            ),
+            ("metadata_iops", {"metadata_iops": 5000}),
+            ("metadata_iops", {"deployment_type": "SCRATCH_2", "metadata_iops": 6000}),
+            ("efa", {"deployment_type": "PERSISTENT_1", "efa": True}),
+            ("automatic_backup_retention_days", {"automatic_backup_retention_days": 91}),
+            ("automatic_backup_retention_days", {"deployment_type": "SCRATCH_2", "automatic_backup_retention_days": 7}),
+            ("on_destroy", {"on_destroy": "backup", "data_repositories": [{"path": "/data", "s3_uri": "s3://data"}]}),
+            ("data_repositories[0].path", {"data_repositories": [{"path": "data", "s3_uri": "s3://data"}]}),
+            ("data_repositories[0].s3_uri", {"data_repositories": [{"path": "/data", "s3_uri": "data"}]}),
+            (
+                "data_repositories[1].path",
+                {
+                    "data_repositories": [
+                        {"path": "/data", "s3_uri": "s3://data"},
+                        {"path": "/data/more", "s3_uri": "s3://more"},
+                    ]
+                },
+            ),
+            (
+                "data_repositories",
+                {"data_repositories": [{"path": f"/{n}", "s3_uri": "s3://data"} for n in range(9)]},
+            ),
+        )
+    ),
+    *(
+        ("created-openzfs", {"openzfs": {"source": "create", **changes}}, f"openzfs.{argument}")
+        for argument, changes in (
+            ("capacity_gib", {"capacity_gib": 63}),
+            ("capacity_gib", {"capacity_gib": 524289}),
+            ("throughput_mbps", {"throughput_mbps": 64}),
+            ("throughput_mbps", {"deployment_type": "SINGLE_AZ_1", "throughput_mbps": 160}),
+            ("automatic_backup_retention_days", {"automatic_backup_retention_days": -1}),
+            ("mount_path", {"mount_path": "home"}),
+        )
+    ),
+    ("existing-openzfs", {"openzfs": {"source": "existing", "dns_name": "homes"}}, "openzfs.dns_name"),
+    ("openzfs-zones", {"openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1"}}, "openzfs.deployment_type"),
+    (
+        "openzfs-zones",
+        {
+            "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1"},
+            "network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-1", "subnet-2"]},
+        },
+        "openzfs.deployment_type",
+    ),
+    ("mount-paths", {"openzfs": {"source": "create", "mount_path": "/fsx/home"}}, "openzfs.mount_path"),
+    (
+        "unused-settings",
+        {
+            "network": {
+                **NETWORK,
+                "internet": "none",
+                "endpoints": ["standard"],
+                "public_subnet_cidr": "10.0.0.0/24",
+            }
+        },
+        "network.public_subnet_cidr",
+    ),
+    ("unused-settings", {"network": {**BROUGHT_NETWORK, "route_table_ids": ["rtb-1"]}}, "network.route_table_ids"),
+    (
+        "scratch-key",
+        {"key": {"source": "create"}, "lustre": {"source": "create", "deployment_type": "SCRATCH_2"}},
+        "lustre.deployment_type",
+    ),
+    ("existing-key", {"key": {"source": "existing", "arn": KEY.replace("key/", "alias/")}}, "key.arn"),
+    (
+        "existing-key-in-region",
+        {"key": {"source": "existing", "arn": KEY.replace("us-west-2", "us-east-1")}},
+        "key.arn",
+    ),
+    (
+        "existing-key-in-region",
+        {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": KEY.replace("us-west-2", "us-east-1")}},
+        "bucket.key_arn",
+    ),
+    (
+        "created-bucket",
+        {"bucket": {"source": "create", "noncurrent_version_expiration_days": 0}},
+        "bucket.noncurrent_version_expiration_days",
+    ),
+    ("created-bucket", {"bucket": {"source": "create", "access_log_bucket": "Logs"}}, "bucket.access_log_bucket"),
+    ("created-bucket", {"bucket": {"source": "create", "access_log_prefix": "x"}}, "bucket.access_log_prefix"),
+    ("existing-bucket", {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": "k"}}, "bucket.key_arn"),
     ("existing-bucket", {"bucket": {"source": "existing", "name": "scripts"}}, "bucket.name"),
     ("existing-role", {"role": {"source": "existing", "arn": "arn:aws:iam::1:user/me"}}, "role.arn"),
     ("instance-group", groups({**CONTROLLER, "count": 0}, WORKERS), "cluster.instance_groups[0].count"),
-    ("instance-group", groups({**CONTROLLER, "count": 2}, WORKERS), "cluster.instance_groups[0].count"),
+    ("multi-head", groups({**CONTROLLER, "count": 2}, WORKERS), "cluster.instance_groups[0].count"),
     (
         "instance-group",
         groups(CONTROLLER, {**WORKERS, "instance_type": "x"}),
@@ -85,10 +276,87 @@ BROKEN = [
     ),
     ("instance-group", groups(CONTROLLER, {**WORKERS, "volume_gib": 0}), "cluster.instance_groups[1].volume_gib"),
     ("instance-group", groups({**CONTROLLER, "partition": "a"}, WORKERS), "cluster.instance_groups[0].partition"),
+    (
+        "instance-group",
+        groups(CONTROLLER, {**WORKERS, "scheduled_update": {"schedule": "daily"}}),
+        "cluster.instance_groups[1].scheduled_update.schedule",
+    ),
+    (
+        "instance-group",
+        groups(CONTROLLER, {**WORKERS, "subnet_ids": ["subnet-1", "vpc-1"]}),
+        "cluster.instance_groups[1].subnet_ids[1]",
+    ),
     ("compute-partition", groups(CONTROLLER, {**WORKERS, "partition": None}), "cluster.instance_groups[1]"),
     ("group-composition", groups(WORKERS), "cluster.instance_groups"),
     ("group-composition", groups(CONTROLLER), "cluster.instance_groups"),
     ("group-composition", groups(CONTROLLER, WORKERS, WORKERS), "cluster.instance_groups[2].name"),
+    ("spot-head", groups({**CONTROLLER, "capacity": "spot"}, WORKERS), "cluster.instance_groups[0].capacity"),
+    ("api-slurm", api({"source": "api"}), "cluster.slurm.strategy"),
+    ("api-slurm", api(API, node_provisioning="continuous"), "cluster.slurm.strategy"),
+    ("api-slurm", {**api(API), "accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
+    ("api-slurm", {**api(API), "training": {"source": "bundled"}}, "training.source"),
+    (
+        "api-slurm",
+        api({**API, "init_script": {"source_s3_uri": "s3://mine/x", "on_init_complete": "a.sh"}}),
+        "cluster.slurm.init_script.source_s3_uri",
+    ),
+    (
+        "provisioning",
+        {"cluster": {"instance_groups": [CONTROLLER, WORKERS], "tiered_storage_percent": 101}},
+        "cluster.tiered_storage_percent",
+    ),
+    ("provisioning", groups(CONTROLLER, {**WORKERS, "key_arn": KEY}), "cluster.instance_groups[1].key_arn"),
+    (
+        "created-role",
+        {"role": {"source": "create", "permissions_boundary_arn": "limits"}},
+        "role.permissions_boundary_arn",
+    ),
+    ("created-accounting", accounting({"usw2-az1": "10.0.1.0/28"}), "accounting.subnet_cidrs"),
+    (
+        "created-accounting",
+        accounting({"usw2-az1": "10.0.1.0/28", "usw2-az2": "10.0.1.16/29"}),
+        "accounting.subnet_cidrs.usw2-az2",
+    ),
+    (
+        "accounting-in-network",
+        accounting({"usw2-az1": "10.1.1.0/28", "usw2-az2": "10.0.1.16/28"}),
+        "accounting.subnet_cidrs.usw2-az1",
+    ),
+    (
+        "accounting-in-network",
+        accounting({"usw2-az1": "10.0.1.0/28", "usw2-az2": "10.0.16.0/28"}),
+        "accounting.subnet_cidrs.usw2-az2",
+    ),
+    ("existing-accounting", brought_accounting(endpoint="db:3306"), "accounting.endpoint"),
+    ("existing-accounting", brought_accounting(secret_arn="mine"), "accounting.secret_arn"),
+    ("unused-accounting", {"accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
+    ("existing-prometheus", {"prometheus": {**BROUGHT_PROMETHEUS, "arn": "ws-1"}}, "prometheus.arn"),
+    ("rights-of-existing-role", {"role": BROUGHT_ROLE, "prometheus": {"source": "create"}}, "role.arn"),
+    ("rights-of-existing-role", {"role": BROUGHT_ROLE, **brought_accounting()}, "role.arn"),
+    ("log-retention", {"logs": {"retention_days": 31}}, "logs.retention_days"),
+    ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
+    ("budget-limits", {"budget": {"monthly_usd": 0, "email": "me@llm.test"}}, "budget.monthly_usd"),
+    ("session-length", {"session": {"idle_minutes": 90}}, "session.idle_minutes"),
+    ("s3-state", {"state": {"source": "s3", "bucket": "My_States"}}, "state.bucket"),
+    (
+        "placeholders",
+        {
+            "cluster": {
+                "instance_groups": [
+                    CONTROLLER,
+                    {
+                        **WORKERS,
+                        "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)", "rollback_alarms": ["<alarm>"]},
+                    },
+                ]
+            }
+        },
+        "cluster.instance_groups[1].scheduled_update.rollback_alarms[0]",
+    ),
+    ("placeholders", {"notices": {"email": "you@example.com"}}, "notices.email"),
+    ("placeholders", {"role": {"source": "existing", "arn": "arn:aws:iam::111122223333:role/nodes"}}, "role.arn"),
+    ("tag-limits", {"tags": {"team": "a&b"}}, "tags.team"),
+    ("tag-limits", {"tags": {"team": "a" * 257}}, "tags.team"),
     (
         "addresses",
         {"network": {**NETWORK, "private_subnet_cidr": "10.0.16.0/28"}, **groups(CONTROLLER, {**WORKERS, "count": 11})},
@@ -104,14 +372,20 @@ def test_broken_rule_is_found(code: str, changes: Mapping[str, Any], path: str):
 
 
 def test_every_rule_is_in_the_list():
-    """No rule of the module is forgotten in RULES."""
+    """No rule of the package is forgotten in RULES, RUN_RULES or those of the account."""
     written = [
         function
-        for name, function in inspect.getmembers(rules, inspect.isfunction)
-        if not name.startswith("_") and inspect.signature(function).return_annotation == "Iterator[Finding]"
+        for found in pkgutil.iter_modules(rules.__path__, "podwright.rules.")
+        if found.name != judging.__name__
+        for module in [importlib.import_module(found.name)]
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
+        and not name.startswith("_")
+        and inspect.signature(function).return_annotation == "Iterator[Finding]"
     ]
-    assert set(written) == set(rules.RULES)
-    assert len(rules.RULES) == len(set(rules.RULES))
+    listed = (*rules.RULES, *rules.RUN_RULES, *rules.live.RULES)
+    assert set(written) == set(listed)
+    assert len(listed) == len(set(listed))
 
 
 def test_every_rule_has_a_case_and_a_meaning():
@@ -121,10 +395,38 @@ def test_every_rule_has_a_case_and_a_meaning():
     assert all(codes()[code] for code in every)
 
 
+@pytest.mark.parametrize(
+    ("options", "path", "hint"),
+    [
+        ({"train_batch_size": 8}, "instance_type", "use --train_batch_size=7"),
+        ({"activation_checkpointing": False}, "instance_type", "use --activation_checkpointing=1 --train_batch_size=1"),
+        ({"data_streams": 63}, "count", "set --data_streams=64"),
+        ({"expert_parallel": 2}, "count", "change these options of the run, or the count"),
+    ],
+)
+def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str, hint: str):
+    """Too much memory is told at the instance type, what cannot be dealt out or laid out at the count."""
+    run = replace(load_file(PRESETS / "seed_1b.yaml"), train_batch_size=1)
+    settings = Settings.model_validate(content())
+    assert rules.broken(settings, run) == []
+    (found,) = rules.broken(settings, replace(run, **options))
+    assert (found.code, dotted(found.path)) == ("run-fits", f"cluster.instance_groups[1].{path}")
+    assert found.hint == hint
+
+
 def test_good_settings_break_no_rule():
     """The settings that the cases start from are fine, and so are brought resources."""
     assert broken(content()) == []
     assert broken(content(network=BROUGHT_NETWORK, lustre=BROUGHT_LUSTRE)) == []
+    everything = {
+        "network": {**NETWORK, **SECOND_ZONE, "internet": "none", "endpoints": ["standard", "kms"]},
+        "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1", "throughput_mbps": 320},
+        "key": {"source": "existing", "arn": KEY},
+        "lustre": {"source": "create", "storage_type": "INTELLIGENT_TIERING", "read_cache": True},
+    }
+    assert broken(content(**everything)) == []
+    assert broken(content(network=NEW_SUBNET)) == []
+    assert broken(content(accounting=BROUGHT_ACCOUNTING, prometheus=BROUGHT_PROMETHEUS, **api_continuous())) == []
 
 
 def test_levels():
@@ -187,7 +489,7 @@ def test_unknown_regions_are_not_judged(region: str):
 def test_usable_addresses(prefix_length: int, address: int):
     """A subnet has its addresses less the network's, the broadcast's and AWS's three."""
     network = IPv4Network((address, prefix_length), strict=False)
-    assert rules.usable_addresses(str(network)) == len(range(int(network[4]), int(network[-1])))
+    assert whole_file.usable_addresses(str(network)) == len(range(int(network[4]), int(network[-1])))
 
 
 @given(st.integers(21, 28), st.integers(-5, 5))
@@ -226,20 +528,30 @@ NAMES = st.from_regex(facts.CLUSTER_NAME_PATTERN, fullmatch=True).filter(
 def test_physical_names_are_allowed(name: str):
     """Whatever the cluster's name is, AWS accepts the bucket's and the role's."""
     assert checks.training_bucket(bucket_prefix=names.bucket_prefix(name), on_destroy="retain") == []
-    assert checks.execution_role(name=names.role_name(name)) == []
+    assert checks.execution_role(name=names.role_name(name, "ap-southeast-2")) == []
+    assert facts.DATABASE_NAME_PATTERN.fullmatch(names.database_name(name))
+    keeper = names.keeper_name(name, "ap-southeast-2")
+    assert checks.cluster_log_group(name=keeper, retention_days=30) == []
+    operations = names.operations_name(name)
+    assert checks.cluster_notices(name=f"{operations}-state", email="me@llm.test") == []
+    assert checks.cluster_budget(name=f"{operations}-ap-southeast-2", monthly_usd=1, email="me@llm.test") == []
+    assert checks.session_document(name=operations, idle_minutes=20) == []
 
 
 @given(NAMES, NAMES)
 def test_names_differ_where_clusters_do(one: str, other: str):
-    """Two clusters share no stack and no role."""
-    for make in (names.foundation_stack, names.cluster_stack, names.role_name):
+    """Two clusters share no stack, no database, no role, and no role with a namesake in another region."""
+    for make in (names.foundation_stack, names.cluster_stack, names.database_name, names.scripts_prefix):
         assert (make(one) == make(other)) == (one == other)
+    for make_in in (names.role_name, names.keeper_name):
+        assert (make_in(one, "us-west-2") == make_in(other, "us-west-2")) == (one == other)
+        assert make_in(one, "us-west-2") != make_in(one, "us-east-1")
 
 
 def test_long_names_differ():
     """Two long names that begin alike stay two in buckets and roles."""
     one, other = "a" * 62 + "b", "a" * 62 + "c"
-    assert names.role_name(one) != names.role_name(other)
+    assert names.role_name(one, "us-west-2") != names.role_name(other, "us-west-2")
     assert names.bucket_prefix(one) != names.bucket_prefix(other)
 
 

@@ -1,0 +1,83 @@
+"""Write ``docs/constructs.md``: every construct with its arguments, from the code itself.
+
+python tools/document_constructs.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import inspect
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+from types import ModuleType
+
+for warning in ("DEPRECATED", "END_OF_LIFE"):  # before cdktf starts Node
+    os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
+
+from constructs import Construct  # noqa: E402
+
+import podwright_constructs  # noqa: E402
+
+PAGE = Path(__file__).parents[1] / "docs" / "constructs.md"
+APART = {"aws", "bindings", "checks"}  # Terraform's own words, and what constructs ask before they are made
+HEADER = """# Constructs
+
+Written by `tools/document_constructs.py` from the code. A construct is `Name(scope, id, *, arguments)`; what is
+called *existing*, or has no scope, takes its arguments alone. Examples: [`examples/library/`](../examples/library).
+"""
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    parser = argparse.ArgumentParser(description="Document podwright_constructs.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page differs")
+    page = "\n".join([HEADER, *_page()])
+    if parser.parse_args().check:
+        return 0 if PAGE.read_text(encoding="utf-8") == page else 1
+    PAGE.write_text(page, encoding="utf-8")
+    return 0
+
+
+def _page() -> Iterator[str]:
+    for module in _modules():
+        classes = [item for _, item in inspect.getmembers(module, inspect.isclass) if _is_documented(item, module)]
+        if classes:
+            yield f"## {module.__name__.partition('.')[2]}\n\n{inspect.getdoc(module)}\n"
+        for documented in sorted(classes, key=lambda item: inspect.getsourcelines(item)[1]):
+            yield from _section(documented)
+
+
+def _modules() -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(podwright_constructs.__path__):
+        if found.name not in APART:
+            yield importlib.import_module(f"podwright_constructs.{found.name}")
+
+
+def _is_documented(item: type, module: ModuleType) -> bool:
+    """Constructs, and the plain classes that stand for what exists or are arguments of constructs."""
+    own = item.__module__ == module.__name__ and not item.__name__.startswith("_")
+    return own and (issubclass(item, Construct) or is_dataclass(item))
+
+
+def _section(documented: type) -> Iterator[str]:
+    yield f"### {documented.__name__}\n\n{inspect.getdoc(documented)}\n"
+    rows = [
+        f"| `{name}` | `{str(parameter.annotation).replace('|', chr(92) + '|')}` | {_default(parameter)} |"
+        for name, parameter in inspect.signature(documented.__init__).parameters.items()
+        if name not in {"self", "scope", "id_"}
+    ]
+    if rows:
+        yield "\n".join(["| argument | type | default |", "|---|---|---|", *rows, ""])
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    return "required" if parameter.default is parameter.empty else f"`{parameter.default!r}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
