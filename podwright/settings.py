@@ -15,6 +15,7 @@ from pydantic import Field
 
 from podwright.findings import ConfigError, has_errors
 from podwright.section import UNKNOWN, Section, UnknownValueError
+from podwright.settings_nodes import Nodes
 from podwright.settings_operations import (
     Budget,
     CreatedAccounting,
@@ -432,6 +433,7 @@ class Settings(Section):
     state: Annotated[LocalState | S3State, Field(discriminator="source")] = Field(
         LocalState(source="local"), description="Where Terraform remembers what it made."
     )
+    nodes: Nodes = Field(Nodes(), description="What every node has besides.")
     training: Training = Field(Training(source="bundled"), description="What jobs run.")
 
 

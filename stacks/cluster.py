@@ -20,6 +20,7 @@ from podwright_constructs.lustre import file_system_id
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.slurm import ApiSlurm, InitScript
 from stacks.foundation import FoundationStack
+from stacks.nodes import node_settings
 from stacks.provider import aws_provider
 from stacks.state import remember
 from stacks.wheel import build_wheel
@@ -84,6 +85,7 @@ def _scripts(
         lustre=foundation.lustre,
         openzfs=foundation.openzfs,
         training=_payload(stack, settings, foundation),
+        nodes=node_settings(settings.nodes),
     )
 
 

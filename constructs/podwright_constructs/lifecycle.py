@@ -18,6 +18,7 @@ from podwright_bootstrap.contract import (
     ProvisioningParameters,
     WorkerGroup,
 )
+from podwright_bootstrap.node_settings import NodeSettings
 from podwright_constructs import checks
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.s3_object import S3Object
@@ -68,7 +69,8 @@ class LifecycleBundle(Construct):
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
     The hash is of the scripts alone: another group or wheel changes the parameters in place, and no running node.
-    ``multi_head`` is what several controllers share. One bucket may serve several clusters: each has its prefix.
+    ``multi_head`` is what several controllers share, ``nodes`` what nodes have besides.
+    One bucket may serve several clusters: each has its prefix.
 
     Raises:
         InvalidArgumentsError: scripts are missing or unusable, or a group is wrong; all problems are in it.
@@ -87,6 +89,7 @@ class LifecycleBundle(Construct):
         openzfs: OpenZfs | None = None,
         training: TrainingPayload | None = None,
         multi_head: MultiHead | None = None,
+        nodes: NodeSettings | None = None,
         prefix: str = PREFIX,
     ) -> None:
         problems = checks.cluster_instance_groups(instance_groups, multi_head=multi_head is not None)
@@ -102,6 +105,7 @@ class LifecycleBundle(Construct):
             openzfs=openzfs,
             training=training,
             multi_head=multi_head,
+            nodes=nodes,
             region=region,
         )
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
@@ -159,6 +163,7 @@ def _parameters(
     openzfs: OpenZfs | None,
     training: TrainingPayload | None,
     multi_head: MultiHead | None,
+    nodes: NodeSettings | None,
     region: str,
 ) -> ProvisioningParameters:
     groups = in_order(instance_groups)
@@ -181,6 +186,7 @@ def _parameters(
         instance_facts={group.name: _facts(InstanceType.of(group.instance_type)) for group in groups},
         training=training.contract if training else None,
         multi_head=multi_head,
+        nodes=nodes or NodeSettings(),
     )
 
 

@@ -6,9 +6,11 @@ One class writes and reads ``provisioning_parameters.json``, one ``node.json``; 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
+
+from podwright_bootstrap.node_settings import NodeSettings, build
 
 # Written by the service before any script runs.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
@@ -117,6 +119,7 @@ class ProvisioningParameters:
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
     multi_head: Optional[MultiHead] = None
+    nodes: NodeSettings = field(default_factory=NodeSettings)
 
     def facts_of(self, group: str) -> InstanceFacts:
         """What nodes of an instance group have; nothing is promised of a group without facts."""
@@ -142,6 +145,7 @@ class ProvisioningParameters:
             "openzfs_mount_path": self.openzfs_mount_path,
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
+            "nodes": self.nodes.to_dict() or None,
         }
         content: Dict[str, Any] = {key: value for key, value in aws.items() if value is not None}
         content[OWN_KEY] = {key: value for key, value in own.items() if value is not None}
@@ -183,6 +187,7 @@ class ProvisioningParameters:
             },
             training=_build(TrainingPayload, training) if training else None,
             multi_head=_build(MultiHead, multi_head) if multi_head else None,
+            nodes=_build(NodeSettings, own.get("nodes", {})),
         )
 
 
@@ -235,6 +240,6 @@ def _object(text: str, name: str) -> Dict[str, Any]:
 def _build(cls: Any, content: Mapping[str, Any]) -> Any:
     """Make a dataclass of a mapping: unknown keys are a newer writer's and left alone, missing ones are named."""
     try:
-        return cls(**{item.name: content[item.name] for item in fields(cls) if item.name in content})
+        return build(cls, content)
     except TypeError as error:
         raise ContractError(f"{cls.__name__}: {error} (given: {', '.join(sorted(content))})") from error
