@@ -126,6 +126,11 @@ def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float, ever
         pause(every_s)
 
 
+def spread(over_s: float) -> None:
+    """Sleep for any part of ``over_s``: of hosts that started together, each goes on at another moment."""
+    time.sleep(random.uniform(0, over_s) * min(PATIENCE, 1))  # noqa: S311 (jitter is no secret)
+
+
 def pause(seconds: float) -> None:
     """Sleep for about ``seconds``: many hosts that started together shall not ask together."""
     time.sleep(seconds * random.uniform(0.5, 1.5) * min(PATIENCE, 1))  # noqa: S311 (jitter is no secret)

@@ -39,8 +39,10 @@ class Environment(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Build it, unless it is complete or another host builds it."""
         target, payload = _wanted(node)
-        marker = target / COMPLETE
-        with locked(target.with_name(f".{target.name}.lock"), limit_s=BUILD_LIMIT_S, unless=marker.exists) as mine:
+        marker, lock = target / COMPLETE, target.with_name(f".{target.name}.lock")
+        if marker.exists():
+            return
+        with locked(lock, limit_s=BUILD_LIMIT_S, every_s=node.poll_s, unless=marker.exists) as mine:
             if mine and not marker.exists():
                 build(target, payload, copy=partial(_copy, region=node.parameters.region))
                 yield f"built {target}"
