@@ -73,9 +73,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dry-run", action="store_true", help="say which steps would run here, change nothing")
     names = [step.name for step in STEPS]
     parser.add_argument("--only", metavar="STEP", choices=names, help="run this step alone")
-    parser.add_argument(
-        "--skip", metavar="STEP", choices=names, action="append", default=[], help="leave this step out; may be repeated"
-    )
+    skip = "leave this step out; may be repeated"
+    parser.add_argument("--skip", metavar="STEP", choices=names, action="append", default=[], help=skip)
     parser.add_argument("--status", action="store_true", help="show how the last boot went")
     return parser.parse_args(arguments)
 

@@ -17,9 +17,7 @@ def _never() -> bool:
 
 
 @contextmanager
-def locked(
-    path: Path, *, limit_s: float, every_s: float = 2, unless: Callable[[], bool] = _never
-) -> Iterator[bool]:
+def locked(path: Path, *, limit_s: float, every_s: float = 2, unless: Callable[[], bool] = _never) -> Iterator[bool]:
     """Hold ``path``'s lock for the block: gives True, or False without the lock as soon as ``unless()`` holds.
 
     A host that waits asks for it about each ``every_s``: all waiting hosts ask the same server.

@@ -11,7 +11,7 @@ from typing import Any, Iterable
 
 from podwright_bootstrap import contract, shell
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFacts, ProvisioningParameters
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.shell import BootstrapError, CommandError
 
 IDENTITY_LIMIT_S = 300
 # How many hosts a second may ask a service that all of them share: a fifteenth of the smallest metadata server's 1,500
@@ -91,7 +91,10 @@ def identify(parameters: ProvisioningParameters) -> Node:
 
     def found() -> bool:
         known[:] = read_instances(path)
-        own.update(own_addresses())
+        try:
+            own.update(own_addresses())
+        except CommandError as error:
+            shell.say(f"this host's addresses: {error}")
         return any(instance.address in own for instance in known)
 
     try:

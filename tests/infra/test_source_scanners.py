@@ -55,7 +55,7 @@ def test_bandit_finds_only_what_is_accepted():
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=[str(path.relative_to(REPOSITORY)) for path in SCRIPTS])
 def test_shell_scripts_parse_and_are_formatted(script: Path):
-    """bash reads each script without running it, and shfmt would not change a line."""
+    """A shell reads each script without running it, and shfmt would not change a line."""
     assert subprocess.run(["bash", "-n", script], capture_output=True, check=False).stderr == b""
     shfmt = Path(sys.executable).with_name("shfmt")
     difference = subprocess.run([shfmt, "-d", script], capture_output=True, text=True, check=False).stdout

@@ -29,7 +29,10 @@ class Environment(Step):
     name = "environment"
     # Never the controller: it is small, and it must not wait for nodes that in turn wait for its slurmctld.
     whose = "compute nodes of clusters that train"
-    hint = "can the node reach the bucket (aws s3 ls) and the package index (pip download)? The log has their output"
+    hint = (
+        "can the node reach the bucket (aws s3 ls) and the package index (pip download), and has the shared file system "
+        "space left (lfs df -h)? The log has their output"
+    )
     time_limit_s = 2 * BUILD_LIMIT_S  # waiting for a builder that dies, then building
 
     def applies(self, node: Node) -> bool:

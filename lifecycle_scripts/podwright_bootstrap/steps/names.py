@@ -17,7 +17,7 @@ class Names(Step):
 
     name = "names"
     whose = "clusters with a file system"
-    hint = "does the VPC have enableDnsSupport and enableDnsHostnames, and is the file system in it? getent hosts NAME asks"
+    hint = "does the VPC have enableDnsSupport and enableDnsHostnames, and is the file system in it?"
     time_limit_s = 2 * RESOLVE_LIMIT_S
 
     def applies(self, node: Node) -> bool:

@@ -33,6 +33,7 @@ class Slurm(Step):
     name = "slurm"
     hint = "systemctl status slurmctld slurmd, /var/log/slurm/ and journalctl -u slurmd say more"
     time_limit_s = 1800
+    attempts = 3  # a daemon that did not start may start when munge does
 
     def apply(self, node: Node) -> Iterator[str]:
         """Start one daemon, keep the other one off."""
@@ -126,9 +127,7 @@ def _drain(node: Node) -> Iterator[str]:
 def _hear_from(node: Node) -> None:
     """Wait until slurmctld knows the node; all nodes ask the same slurmctld."""
     what, limit_s = f"slurmctld to hear from {node.hostname}", _daemon_limit_s(node)
-    shell.wait_until(
-        lambda: _responds(node.hostname), what=what, limit_s=limit_s, every_s=node.poll_s, hint=Slurm.hint
-    )
+    shell.wait_until(lambda: _responds(node.hostname), what=what, limit_s=limit_s, every_s=node.poll_s, hint=Slurm.hint)
 
 
 def _daemon_limit_s(node: Node) -> float:

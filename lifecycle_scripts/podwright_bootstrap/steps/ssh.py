@@ -8,7 +8,7 @@ https://man.openbsd.org/ssh_config#TOKENS
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from pathlib import Path
 from typing import Iterator
 
@@ -32,6 +32,7 @@ class Ssh(Step):
     whose = "clusters with a shared file system"
     hint = "is the shared file system writable by root, and is OpenSSH's client on the image?"
     time_limit_s = 300
+    attempts = 3
 
     def applies(self, node: Node) -> bool:
         """Keys go from node to node through the shared file system."""
@@ -66,18 +67,22 @@ def _make_key_once(private: Path, node: Node) -> bool:
     """Whoever links the file first has made the key; all others use it."""
     if private.exists():
         return False
-    with tempfile.TemporaryDirectory(dir=private.parent, prefix=".new-") as folder:  # 0700
-        candidate = Path(folder) / KEY_NAME
+    folder = private.with_name(f".new-{node.hostname}")
+    shutil.rmtree(folder, ignore_errors=True)  # of a boot that was killed
+    folder.mkdir(mode=0o700)
+    try:
+        candidate = folder / KEY_NAME
         comment = f"{contract.JOB_USER}@{node.parameters.cluster_name}"
         shell.run(
             "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", candidate, timeout_s=60, quiet=True
         )
         with candidate.open("rb") as file:
             os.fsync(file.fileno())
-        try:
-            os.link(candidate, private)
-        except FileExistsError:
-            return False
+        os.link(candidate, private)
+    except FileExistsError:
+        return False
+    finally:
+        shutil.rmtree(folder)
     return True
 
 
