@@ -14,8 +14,8 @@ from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFac
 from podwright_bootstrap.shell import BootstrapError, CommandError
 
 IDENTITY_LIMIT_S = 300
-# How many hosts a second may ask a service that all of them share: a fifteenth of the smallest metadata server's 1,500
-# operations, at a few operations each. bench/scale.py shows what that does to 5,000 hosts.
+# How many hosts a second may ask a service that all of them share. A boot is some 70 operations on the shared file
+# system; bench/scale.py: with the smallest metadata server, no operation of 5,000 hosts waits as long as four seconds.
 HOSTS_PER_S = 100
 POLL_S = 2.0
 
