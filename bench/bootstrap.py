@@ -130,7 +130,7 @@ def main() -> None:
             "downloads by every node; ours: none"
         )
     print(
-        f"One node of a cluster also builds what jobs run in ({middle['ours, builder']:.0f} s here, a small package); the"
+        f"One node of a cluster also builds what jobs run in: {middle['ours, builder']:.0f} s here, a small package. The"
     )
     print("reference leaves that to its users. Neither number says anything of a cloud's own times.")
 
