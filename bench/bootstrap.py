@@ -129,9 +129,8 @@ def main() -> None:
             f"{'':12} not timed: {sum(s.ansible for s in steps)} Ansible processes, {sum(s.downloads for s in steps)} "
             "downloads by every node; ours: none"
         )
-    print(
-        f"One node of a cluster also builds what jobs run in: {middle['ours, builder']:.0f} s here, a small package. The"
-    )
+    built_s = middle["ours, builder"]
+    print(f"One node of a cluster also builds what jobs run in: {built_s:.0f} s here, a small package. The")
     print("reference leaves that to its users. Neither number says anything of a cloud's own times.")
 
 
