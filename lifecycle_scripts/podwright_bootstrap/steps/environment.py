@@ -7,11 +7,10 @@ import shutil
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 from podwright_bootstrap import shell
 from podwright_bootstrap.contract import COMPUTE, TrainingPayload
-from podwright_bootstrap.download import Copy, fetch, from_bucket
 from podwright_bootstrap.lock import locked
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.requirements import Requirements, sha256_of
@@ -20,6 +19,7 @@ from podwright_bootstrap.steps import Step
 
 BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
 COMPLETE = ".complete"  # written last: an environment without it is a torso
+Copy = Callable[[str, Path], None]  # an object of the bucket, by its URI, to a file
 PIP_OPTIONS = ("--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off")
 
 
@@ -47,7 +47,7 @@ class Environment(Step):
             return
         with locked(lock, limit_s=BUILD_LIMIT_S, every_s=node.poll_s, unless=marker.exists) as mine:
             if mine and not marker.exists():
-                build(target, payload, copy=partial(from_bucket, region=node.parameters.region))
+                build(target, payload, copy=partial(_copy, region=node.parameters.region))
                 yield f"built {target}"
 
     def verify(self, node: Node) -> None:
@@ -67,8 +67,8 @@ def build(target: Path, payload: TrainingPayload, *, copy: Copy) -> None:
         shutil.rmtree(target)
     downloads = target / "downloads"
     downloads.mkdir(parents=True)
-    wheel = fetch(payload.wheel_s3_uri, payload.wheel_sha256, downloads, copy)
-    lock = fetch(payload.requirements_s3_uri, payload.requirements_sha256, downloads, copy)
+    wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, downloads, copy)
+    lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, downloads, copy)
     shell.run(sys.executable, "-m", "venv", target, timeout_s=600)
     wheels = _download(wheel, Requirements.parse(lock.read_text()), downloads, python=_python(target))
     # Exactly the files that were checked, nothing looked up again.
@@ -93,6 +93,23 @@ def _wanted(node: Node) -> tuple[Path, TrainingPayload]:
 
 def _python(target: Path) -> Path:
     return target / "bin" / "python"
+
+
+def _fetch(uri: str, sha256: str, folder: Path, copy: Copy) -> Path:
+    """Copy an object of the bucket to ``folder`` and prove that it is the one the cluster was deployed with."""
+    path = folder / uri.rsplit("/", 1)[-1]
+    copy(uri, path)
+    if sha256_of(path) != sha256:
+        raise BootstrapError(
+            f"{uri} has sha256 {sha256_of(path)}, the contract says {sha256}",
+            hint="somebody changed the bucket after the deployment: deploy the cluster stack again",
+        )
+    return path
+
+
+def _copy(uri: str, path: Path, *, region: str) -> None:
+    command = ["aws", "s3", "cp", "--only-show-errors", *(["--region", region] if region else []), uri, str(path)]
+    shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
 
 
 def _download(wheel: Path, requirements: Requirements, downloads: Path, *, python: Path) -> list[Path]:
