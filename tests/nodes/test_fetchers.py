@@ -1,4 +1,4 @@
-"""Nothing reaches a node unchecked: whatever could fetch is listed here, with what proves the content before it is used."""
+"""Nothing reaches a node unchecked: whatever could fetch is listed, with what proves the content before it is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROGRAMS = {
     "enroot",
 }
 LIBRARIES = {"urllib.request", "http.client", "ftplib", "requests", "xmlrpc.client"}
-# By module: what it may use, and what proves that the content is what was meant. Faults of each are cases of the matrix.
+# By module: what it may use, and what proves that the content is what was meant. Faults of each are in the matrix.
 CHECKED = {
     "environment": {
         "s3": "the contract's sha256 of wheel and lock",
