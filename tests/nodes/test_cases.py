@@ -70,7 +70,7 @@ def cut_power(host, place, commands):
     else:
         host.write(f"opt/shims/{place}", "#!/bin/bash\ntouch /opt/reached; exec sleep 300\n", mode=0o755)
     process = host.start_boot(commands)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not (host.disk / "opt/reached").exists():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < end, f"the boot never came to {place}"
