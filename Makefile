@@ -2,6 +2,9 @@
 BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/bin:$(PATH)
 
+# By their first lines; the template of a batch script is judged when it is rendered.
+SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.py' ':!*.sbatch')
+
 .PHONY: rehearse test setup setup-rehearsal lint types quick lock clean
 
 rehearse: setup-rehearsal ## the main job: deploy, bootstrap, train, lose a host, resume, export, destroy
@@ -23,7 +26,8 @@ lint:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
-	$(BIN)/shellcheck $$(git ls-files '*.sh')
+	$(BIN)/shellcheck $(SHELL_SCRIPTS)
+	$(BIN)/shfmt -d $(SHELL_SCRIPTS)
 
 types:
 	$(BIN)/mypy

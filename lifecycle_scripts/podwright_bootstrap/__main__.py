@@ -22,6 +22,7 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.lustre import Lustre
+from podwright_bootstrap.steps.names import Names
 from podwright_bootstrap.steps.node_record import Record
 from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.parameters import Parameters, source
@@ -33,6 +34,7 @@ from podwright_bootstrap.steps.ssh import Ssh
 # last, so that a node that takes jobs has everything else.
 STEPS: tuple[Step, ...] = (
     Parameters(),
+    Names(),  # before anything is looked up
     Accelerators(),  # before the minutes of the rest
     Lustre(),
     OpenZfs(),  # before anything is written to a home
@@ -42,6 +44,9 @@ STEPS: tuple[Step, ...] = (
     Record(),
     Slurm(),
 )
+
+
+RETRY_PAUSE_S = 10.0  # between two attempts at a step
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,14 +64,17 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     cluster = node.parameters.cluster_name
     shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
-    chosen = [step for step in STEPS if options.only in {None, step.name}]
+    chosen = [step for step in STEPS if options.only in {None, step.name} and step.name not in options.skip]
     return _plan(chosen, node) if options.dry_run else _boot(chosen, node)
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="on_create.sh", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="say which steps would run here, change nothing")
-    parser.add_argument("--only", metavar="STEP", choices=[step.name for step in STEPS], help="run this step alone")
+    names = [step.name for step in STEPS]
+    parser.add_argument("--only", metavar="STEP", choices=names, help="run this step alone")
+    skip = "leave this step out; may be repeated"
+    parser.add_argument("--skip", metavar="STEP", choices=names, action="append", default=[], help=skip)
     parser.add_argument("--status", action="store_true", help="show how the last boot went")
     return parser.parse_args(arguments)
 
@@ -125,7 +133,8 @@ def _run(step: Step, node: Node) -> Result:
 
     try:
         with shell.time_limit(step.time_limit_s * PATIENCE):
-            shell.retry(attempt, attempts=step.attempts, pause_s=10, errors=(CommandError, OSError))
+            pause_s = max(RETRY_PAUSE_S, node.poll_s)
+            shell.retry(attempt, attempts=step.attempts, pause_s=pause_s, errors=(CommandError, OSError))
     except (BootstrapError, ContractError, OSError) as error:
         seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint

@@ -17,9 +17,10 @@ def _never() -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, limit_s: float, unless: Callable[[], bool] = _never) -> Iterator[bool]:
+def locked(path: Path, *, limit_s: float, every_s: float = 2, unless: Callable[[], bool] = _never) -> Iterator[bool]:
     """Hold ``path``'s lock for the block: gives True, or False without the lock as soon as ``unless()`` holds.
 
+    A host that waits asks for it about each ``every_s``: all waiting hosts ask the same server.
     Lustre's ``flock`` option makes flock(2) hold among hosts; its server frees the locks of a client that died.
 
     Raises:
@@ -38,7 +39,7 @@ def locked(path: Path, *, limit_s: float, unless: Callable[[], bool] = _never) -
             return mine
 
         holder = os.pread(descriptor, 256, 0).decode(errors="replace") or "another host"
-        shell.wait_until(settled, what=f"{path}, held by {holder}", limit_s=limit_s)
+        shell.wait_until(settled, what=f"{path}, held by {holder}", limit_s=limit_s, every_s=every_s)
         if mine:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, socket.gethostname().encode(), 0)

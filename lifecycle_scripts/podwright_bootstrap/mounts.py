@@ -61,7 +61,7 @@ def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
     with tempfile.NamedTemporaryFile() as local:
         local.write(os.urandom(4096))
         local.flush()
-        remote = folder / f".written-by-{hostname}-{os.getpid()}"
+        remote = folder / f".written-by-{hostname}"
         shell.run("cp", local.name, remote, timeout_s=60, quiet=True)
         shell.run("cmp", local.name, remote, timeout_s=60, quiet=True)
         shell.run("rm", remote, timeout_s=60, quiet=True)

@@ -11,9 +11,13 @@ from typing import Any, Iterable
 
 from podwright_bootstrap import contract, shell
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFacts, ProvisioningParameters
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.shell import BootstrapError, CommandError
 
 IDENTITY_LIMIT_S = 300
+# How many hosts a second may ask a service that all of them share. A boot is some 70 operations on the shared file
+# system; bench/scale.py: with the smallest metadata server, no operation of 5,000 hosts waits as long as four seconds.
+HOSTS_PER_S = 100
+POLL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,17 @@ class Node:
     role: str  # CONTROLLER | LOGIN | COMPUTE
     cluster_arn: str
     controllers: tuple[str, ...]  # addresses
+    hosts: int = 1  # of the cluster, this one among them
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds over which all hosts spread what each does once: 1 for 100 hosts, 50 for 5,000."""
+        return self.hosts / HOSTS_PER_S
+
+    @property
+    def poll_s(self) -> float:
+        """Seconds between two questions of this host to a shared service, so that N hosts ask no more than 100 do."""
+        return max(POLL_S, self.turn_s)
 
     @property
     def partition(self) -> str | None:
@@ -76,7 +91,10 @@ def identify(parameters: ProvisioningParameters) -> Node:
 
     def found() -> bool:
         known[:] = read_instances(path)
-        own.update(own_addresses())
+        try:
+            own.update(own_addresses())
+        except CommandError as error:
+            shell.say(f"this host's addresses: {error}")
         return any(instance.address in own for instance in known)
 
     try:
@@ -102,6 +120,7 @@ def identify(parameters: ProvisioningParameters) -> Node:
         role=role_of(me.group, parameters),
         cluster_arn=str(_read_json(path).get("ClusterConfig", {}).get("ClusterArn", "")),
         controllers=tuple(i.address for i in known if i.group == parameters.controller_group),
+        hosts=len(known),
     )
 
 

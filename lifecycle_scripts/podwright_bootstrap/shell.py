@@ -10,6 +10,7 @@ import pwd
 import random
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import textwrap
@@ -126,6 +127,11 @@ def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float, ever
         pause(every_s)
 
 
+def spread(over_s: float) -> None:
+    """Sleep for any part of ``over_s``: of hosts that started together, each goes on at another moment."""
+    time.sleep(random.uniform(0, over_s) * min(PATIENCE, 1))  # noqa: S311 (jitter is no secret)
+
+
 def pause(seconds: float) -> None:
     """Sleep for about ``seconds``: many hosts that started together shall not ask together."""
     time.sleep(seconds * random.uniform(0.5, 1.5) * min(PATIENCE, 1))  # noqa: S311 (jitter is no secret)
@@ -166,7 +172,10 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
         if (status.st_mode & 0o7777, status.st_uid) == (mode, uid):
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # One name per host, so that what a killed boot leaves is gone after the next. O_EXCL follows no link of a user's.
+    temporary = path.with_name(f".{path.name}.{socket.gethostname()}")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -174,9 +183,9 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
             os.fsync(descriptor)
             os.fchmod(descriptor, mode)
             os.fchown(descriptor, uid, gid)
-        Path(temporary).replace(path)
+        temporary.replace(path)
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return True
 
 

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,11 +22,18 @@ from typing import Any
 
 import pytest
 
+from podwright_bootstrap.__main__ import STEPS
+
 HERE = Path(__file__).resolve().parent
 LIFECYCLE_SCRIPTS = HERE.parents[1] / "lifecycle_scripts"
 CONTROLLER_ADDRESS = "10.1.0.10"
 COMPUTE_ADDRESSES = ("10.1.0.5", "10.1.0.57", "10.1.0.6")
 BOOT_TIMEOUT_S = 180
+# What can happen to a step: the columns of the matrix that test_cases.py prints.
+FAULTS = (
+    *("absent", "late", "slow", "hangs", "fails once", "fails always", "wrong content", "taken"),
+    *("disk full", "read-only", "killed"),
+)
 # All of the host's processes end with unshare: to kill it is to switch the host off.
 UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 # slurmctld's port, answered on the host itself: enter_host.sh leads the controller's address there.
@@ -249,9 +257,9 @@ class Host:
         """Run commands on the host and wait for their end."""
         return finish(self.start(commands))
 
-    def start_boot(self) -> subprocess.Popen[str]:
+    def start_boot(self, commands: str = "./on_create.sh") -> subprocess.Popen[str]:
         """Begin to boot in a cluster whose controller listens; `finish` waits for the end."""
-        return self.start(f"{LISTENING}\n./on_create.sh")
+        return self.start(f"{LISTENING}\n{commands}")
 
     def boot(self, commands: str = "./on_create.sh", *, controller_listens: bool = True) -> Boot:
         """Run commands, a boot by default, on the host of a cluster whose controller listens."""
@@ -303,6 +311,34 @@ def make_wheel(folder: Path, name: str, *, version: str = "1.0", requires: str =
 
 def _record_hash(text: str) -> str:
     return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the matrix fault x step of the cases that ran: what each fault does to a boot at each step."""
+    cells: dict[tuple[str, str], list[str]] = {}
+    for result in ("passed", "failed"):
+        for report in terminalreporter.getreports(result):
+            for name, cell in report.user_properties:
+                if name == "cell" and report.when == "call":
+                    step, fault, outcome = cell
+                    cells.setdefault((step, fault), []).append(outcome if result == "passed" else "WRONG")
+    if cells:
+        terminalreporter.section("fault x step")
+        terminalreporter.write_line(matrix(cells))
+
+
+def matrix(cells: dict[tuple[str, str], list[str]]) -> str:
+    """A row per step, a column per fault; the number is that of cases, where there are several of one outcome."""
+    steps = [*("identity", *(step.name for step in STEPS), "report")]
+    rows = [["", *FAULTS]]
+    for step in steps:
+        outcomes = [Counter(cells.get((step, fault), ())) for fault in FAULTS]
+        rows.append([step, *(" + ".join(f"{n if n > 1 else ''} {o}".strip() for o, n in c.items()) for c in outcomes)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    cases = sum(map(len, cells.values()))
+    legend = "boots: at once, after waiting, or after the power was cut in the middle; one line: stops and says why"
+    return "\n".join([*lines, f"{len(cells)} cells, {cases} cases. {legend}. No part of a file is left by any."])
 
 
 @pytest.fixture(name="finish")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,38 @@ import yaml
 pytestmark = pytest.mark.hosts
 
 CASES = sorted((Path(__file__).resolve().parent / "cases").iterdir())
-TEMPORARY = re.compile(r"\.(\w+\.(json|conf|env)|fstab)\.\w+")  # as shell.write_file names them
-MOUNTED = "mkdir /mnt/fsx && mount -t lustre fs@tcp:/abcdefgh /mnt/fsx && mkdir /mnt/fsx/podwright;"
+TEMPORARY = re.compile(r"\.(\w+\.(json|conf|env)|fstab)\.[\w-]+")  # as shell.write_file names them
+MOUNTED = "mkdir -p /mnt/fsx && mount -t lustre fs@tcp:/abcdefgh /mnt/fsx && mkdir -p /mnt/fsx/podwright;"
+# Where a boot imports it, the boot stops for ever in a function, and says that it is there.
+STOP = """
+import sys
+if "podwright_bootstrap" in sys.orig_argv:
+    import pathlib, {module}, time
+    {place} = lambda *_, **__: (pathlib.Path("/opt/reached").touch(), time.sleep(300))
+"""
 
 
 @pytest.mark.parametrize("folder", CASES, ids=[folder.name for folder in CASES])
-def test_boot_ends_as_the_case_says(folder, make_host, cloud):
+def test_boot_ends_as_the_case_says(folder, make_host, cloud, record_property):
     """A boot fails exactly if the case says so, in one line that matches, and leaves what the case says."""
     case = yaml.safe_load((folder / "case.yaml").read_text())
+    if "fault" in case:
+        outcome = "one line" if "failure" in case["expect"] else "boots"
+        record_property("cell", (case["step"], case["fault"], outcome))  # of the matrix: see conftest.py
     merge(cloud.contract, case.get("contract", {}))
     if "lock" in case:
         cloud.replace_lock(case["lock"])
     host = make_host(**{"patience": 0.02, **{key: case[key] for key in ("role", "address", "patience") if key in case}})
     for name, script in case.get("shims", {}).items():
-        (host.shims / name).write_text(f"#!/bin/bash\n{script}\n")
+        host.write(f"opt/shims/{name}", f"#!/bin/bash\n{script}\n", mode=0o755)
 
     on_create = "./on_create.sh" + (f" --only {case['only']}" if "only" in case else "")
-    prepare = f"{MOUNTED if case.get('mounted') else ''}\n{case.get('prepare', '')}\ncd /opt/scripts"
-    commands = "\n".join(["set -e", prepare, *[on_create] * case.get("boots", 1)])
+    mounted = f"set -e; {MOUNTED if case.get('mounted') else ''}\n"
+    prepare = f"{case.get('prepare', '')}\ncd /opt/scripts\n"
+    if "killed_in" in case:
+        cut_power(host, case["killed_in"], f"{mounted}{prepare}PYTHONPATH=/opt/killer {on_create}")
+        prepare = ""
+    commands = mounted + prepare + "\n".join([on_create] * case.get("boots", 1))
     boot = host.boot(commands, controller_listens=case.get("controller") != "silent")
 
     expected = case["expect"]
@@ -44,6 +59,26 @@ def test_boot_ends_as_the_case_says(folder, make_host, cloud):
     check_boot(expected, boot)
     check_host(expected, host)
     check_shared(expected, cloud)
+
+
+def cut_power(host, place, commands):
+    """Switch the host off while its boot is at `place`: in a program, or in a function of Python's library."""
+    shim = host.shims / place
+    before = shim.read_text() if shim.exists() else None
+    if place.startswith(("os.", "shutil.")):
+        host.write("opt/killer/sitecustomize.py", STOP.format(module=place.split(".")[0], place=place))
+    else:
+        host.write(f"opt/shims/{place}", "#!/bin/bash\ntouch /opt/reached; exec sleep 300\n", mode=0o755)
+    process = host.start_boot(commands)
+    end = time.monotonic() + 180
+    while not (host.disk / "opt/reached").exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < end, f"the boot never came to {place}"
+        time.sleep(0.02)
+    host.switch_off(process)
+    shim.unlink(missing_ok=True)
+    if before is not None:
+        host.write(f"opt/shims/{place}", before, mode=0o755)
 
 
 def check_boot(expected, boot):
@@ -62,6 +97,8 @@ def check_host(expected, host):
         assert host.read(path) == text
     for path, count in expected.get("lines", {}).items():
         assert len(host.read(path).splitlines()) == count
+    for path, names in expected.get("names", {}).items():
+        assert sorted(item.name for item in (host.disk / path).iterdir()) == names
     for path in expected.get("absent", []):
         assert not (host.disk / path).exists()
     if "record" in expected:
@@ -74,6 +111,8 @@ def check_shared(expected, cloud):
     """What it left on the shared file system."""
     for path, text in expected.get("shared", {}).items():
         assert (cloud.shared / path).read_text() == text
+    for path, names in expected.get("shared_names", {}).items():
+        assert sorted(item.name for item in (cloud.shared / path).iterdir()) == names
     for path, text in expected.get("homes", {}).items():
         assert (cloud.homes / path).read_text() == text
     if "home_owner" in expected:

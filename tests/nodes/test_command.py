@@ -66,6 +66,14 @@ def test_an_unknown_step_is_refused(make_host):
     assert "lustre" in boot.output
 
 
+def test_steps_can_be_left_out(make_host):
+    """--skip leaves out the steps it names, as often as it is given; all others run."""
+    boot = make_host(role="controller").boot("./on_create.sh --skip ssh --skip accelerators")
+    assert boot.exit_code == 0, boot.output
+    assert {"lustre", "slurm"} <= set(boot.results)
+    assert not {"ssh", "accelerators"} & set(boot.results)
+
+
 def test_each_step_writes_one_json_line(make_host):
     """Machines read the log too: host, role, outcome, changes and time of each step."""
     boot = make_host(role="controller").boot()

@@ -26,11 +26,11 @@ def test_hosts_that_boot_together_make_one_environment_and_one_key_pair(make_hos
     outcomes = sorted(boot.results["environment"]["outcome"] for boot in boots)
     assert outcomes == ["changed", "unchanged", "unchanged"]
     assert len({host.read("home/ubuntu/.ssh/id_ed25519") for host in hosts}) == 1
-    known = (cloud.shared / "podwright/ssh/known_hosts").read_text().splitlines()
-    assert sorted(line.split()[0] for line in known) == sorted(f"{host.name},{host.address}" for host in hosts)
-    assert len({line.split()[2] for line in known}) == 3
-    left = sorted(path.name for path in (cloud.shared / "podwright/ssh").iterdir())
-    assert left == [".known_hosts.lock", "id_ed25519", "known_hosts"]
+    known = {path.name: path.read_text().split() for path in (cloud.shared / "podwright/ssh/hosts").iterdir()}
+    assert sorted(known) == sorted(name for host in hosts for name in (host.name, host.address))
+    assert all(line[0] == name for name, line in known.items())
+    assert len({line[2] for line in known.values()}) == 3
+    assert sorted(path.name for path in (cloud.shared / "podwright/ssh").iterdir()) == ["hosts", "id_ed25519"]
 
 
 def test_a_dead_builder_is_succeeded(make_host, cloud, finish):
@@ -55,13 +55,13 @@ def test_a_replaced_host_boots_alone_and_is_known_by_its_new_key(make_host, clou
     first = make_host(patience=1)
     assert finish(first.start_boot()).exit_code == 0
     built = (cloud.environment / ".complete").stat().st_mtime_ns
-    old = (cloud.shared / "podwright/ssh/known_hosts").read_text()
+    key = cloud.shared / "podwright/ssh/hosts" / first.name
+    old = key.read_text()
     first.replace()
     boot = finish(first.start_boot())
     assert boot.exit_code == 0, boot.output
-    new = (cloud.shared / "podwright/ssh/known_hosts").read_text()
-    assert len(new.splitlines()) == len(old.splitlines()) == 1
-    assert new != old
+    assert len(key.read_text().splitlines()) == 1
+    assert key.read_text() != old
     assert (cloud.environment / ".complete").stat().st_mtime_ns == built
 
 

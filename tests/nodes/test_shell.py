@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
+import threading
 import time
 from pathlib import Path
 
@@ -129,6 +131,39 @@ def test_a_lock_is_not_needed_for_what_is_done(tmp_path):
         fcntl.flock(holder, fcntl.LOCK_EX)
         with locked(path, limit_s=100, unless=lambda: True) as mine:
             assert not mine
+
+
+def test_of_many_hosts_one_has_the_lock(tmp_path):
+    """Of two hundred that ask at the same time one does the work, all others go on when it is done."""
+    done, worked, went_on = tmp_path / "done", [], []
+
+    def host():
+        with locked(tmp_path / "lock", limit_s=60, every_s=0.2, unless=done.exists) as mine:
+            if mine and not done.exists():
+                worked.append(1)
+                time.sleep(0.5)
+                done.touch()
+        went_on.append(done.exists())
+
+    threads = [threading.Thread(target=host) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert worked == [1]
+    assert went_on == [True] * 200
+
+
+def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path):
+    """A temporary file of a boot that was killed is replaced, and a link in its place is not followed."""
+    path, victim = tmp_path / "file", tmp_path / "victim"
+    victim.write_text("untouched")
+    left = path.with_name(f".file.{socket.gethostname()}")
+    for leave in (lambda: left.write_text("part"), lambda: left.symlink_to(victim)):
+        leave()
+        shell.write_file(path, f"text {leave}")
+        assert sorted(child.name for child in tmp_path.iterdir()) == ["file", "victim"]
+    assert victim.read_text() == "untouched"
 
 
 def _wait_for_end(pid):

@@ -29,7 +29,10 @@ class Environment(Step):
     name = "environment"
     # Never the controller: it is small, and it must not wait for nodes that in turn wait for its slurmctld.
     whose = "compute nodes of clusters that train"
-    hint = "can the node reach the bucket (aws s3 ls) and the package index (pip download)? The log has their output"
+    hint = (
+        "can the node reach the bucket (aws s3 ls) and the package index (pip download), and has the shared file "
+        "system space left (lfs df -h)? The log has their output"
+    )
     time_limit_s = 2 * BUILD_LIMIT_S  # waiting for a builder that dies, then building
 
     def applies(self, node: Node) -> bool:
@@ -39,8 +42,10 @@ class Environment(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Build it, unless it is complete or another host builds it."""
         target, payload = _wanted(node)
-        marker = target / COMPLETE
-        with locked(target.with_name(f".{target.name}.lock"), limit_s=BUILD_LIMIT_S, unless=marker.exists) as mine:
+        marker, lock = target / COMPLETE, target.with_name(f".{target.name}.lock")
+        if marker.exists():
+            return
+        with locked(lock, limit_s=BUILD_LIMIT_S, every_s=node.poll_s, unless=marker.exists) as mine:
             if mine and not marker.exists():
                 build(target, payload, copy=partial(_copy, region=node.parameters.region))
                 yield f"built {target}"

@@ -38,6 +38,7 @@ class Lustre(Step):
         root, source = Path(node.parameters.lustre_mount_path), _source(node)
         mount = mounts.mounted_at(root)
         if not mount:
+            shell.spread(node.turn_s)  # mounts of 400 hosts at once are known to fail: awsome-distributed-ai #782
             _mount(source, root)
             yield f"mounted {source} on {root}"
         # The kernel shows the server by its address.

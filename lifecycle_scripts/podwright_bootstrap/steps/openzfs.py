@@ -77,8 +77,9 @@ def _copy_once(home: Path, target: Path) -> bool:
     """Whoever renames first has copied; the others take theirs away."""
     if target.is_dir():
         return False
-    candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}-{os.getpid()}")
+    candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}")
     target.parent.mkdir(parents=True, exist_ok=True)
+    shell.run("rm", "-rf", candidate, timeout_s=60)  # of a boot that was killed
     shell.run("cp", "--archive", home, candidate, timeout_s=300)
     try:
         candidate.rename(target)

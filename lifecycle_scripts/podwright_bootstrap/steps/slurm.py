@@ -33,6 +33,7 @@ class Slurm(Step):
     name = "slurm"
     hint = "systemctl status slurmctld slurmd, /var/log/slurm/ and journalctl -u slurmd say more"
     time_limit_s = 1800
+    attempts = 3  # a daemon that did not start may start when munge does
 
     def apply(self, node: Node) -> Iterator[str]:
         """Start one daemon, keep the other one off."""
@@ -41,10 +42,10 @@ class Slurm(Step):
     def verify(self, node: Node) -> None:
         """The daemon is active, the controller answers and knows this node."""
         shell.run("systemctl", "is-active", _daemon(node), timeout_s=30)
-        shell.wait_until(_controller_is_up, what="slurmctld to answer scontrol ping", limit_s=DAEMON_LIMIT_S)
+        what = "slurmctld to answer scontrol ping"
+        shell.wait_until(_controller_is_up, what=what, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
         if node.role != CONTROLLER:
-            what = f"slurmctld to hear from {node.hostname}"
-            shell.wait_until(lambda: _responds(node.hostname), what=what, limit_s=DAEMON_LIMIT_S, hint=self.hint)
+            _hear_from(node)
 
 
 def _controller() -> Iterator[str]:
@@ -66,13 +67,14 @@ def _client(node: Node) -> Iterator[str]:
         lambda: any(_listens(address) for address in node.controllers),
         what=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
         limit_s=CONTROLLER_LIMIT_S,
+        every_s=node.poll_s,
         hint="look at the controller's provisioning log; does the security group admit all traffic within itself?",
     )
     configured = list(_configure(node))
     yield from configured
     yield from _keep_on("slurmd", restart=bool(configured))
     if node.role == LOGIN:
-        yield from _drain(node.hostname)
+        yield from _drain(node)
 
 
 def _configure(node: Node) -> Iterator[str]:
@@ -111,14 +113,26 @@ def _keep_off(unit: str) -> Iterator[str]:
     yield f"masked {unit}"
 
 
-def _drain(hostname: str) -> Iterator[str]:
+def _drain(node: Node) -> Iterator[str]:
     """HyperPod puts every node into partition dev; a login node must not get jobs."""
-    shell.wait_until(lambda: _responds(hostname), what=f"slurmctld to hear from {hostname}", limit_s=DAEMON_LIMIT_S)
+    _hear_from(node)
+    hostname = node.hostname
     if "DRAIN" not in _state(hostname):
         shell.run(
             SCONTROL, "update", f"NodeName={hostname}", "State=DRAIN", "Reason=podwright: login node", timeout_s=30
         )
         yield f"drained {hostname}: login nodes take no jobs"
+
+
+def _hear_from(node: Node) -> None:
+    """Wait until slurmctld knows the node; all nodes ask the same slurmctld."""
+    what, limit_s = f"slurmctld to hear from {node.hostname}", _daemon_limit_s(node)
+    shell.wait_until(lambda: _responds(node.hostname), what=what, limit_s=limit_s, every_s=node.poll_s, hint=Slurm.hint)
+
+
+def _daemon_limit_s(node: Node) -> float:
+    """All nodes of a new cluster register at the same time."""
+    return DAEMON_LIMIT_S + 2 * node.turn_s
 
 
 def _daemon(node: Node) -> str:

@@ -1,14 +1,18 @@
-"""SSH between the nodes for the job user: one key pair for the cluster, every host's key known to all."""
+"""SSH between the nodes for the job user: one key pair for the cluster, every host's key known to all.
+
+A host publishes its key in files of its own, and ssh opens the file of the host it goes to (UserKnownHostsFile takes
+tokens since OpenSSH 8.4): what a host reads and writes does not grow with the cluster, and no lock is needed.
+https://man.openbsd.org/ssh_config#TOKENS
+"""
 
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract, shell
-from podwright_bootstrap.lock import locked
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
@@ -18,6 +22,7 @@ CLIENT = Path("/etc/ssh/ssh_config")
 OUR_PART = Path("/etc/ssh/ssh_config.d/podwright.conf")
 INCLUDE = f"Include {OUR_PART.parent}/*.conf"  # Debian's and Ubuntu's own line
 KEY_NAME = "id_ed25519"
+USERS_OWN = "~/.ssh/known_hosts ~/.ssh/known_hosts2"  # ssh's default; new keys go into the first
 
 
 class Ssh(Step):
@@ -27,6 +32,7 @@ class Ssh(Step):
     whose = "clusters with a shared file system"
     hint = "is the shared file system writable by root, and is OpenSSH's client on the image?"
     time_limit_s = 300
+    attempts = 3
 
     def applies(self, node: Node) -> bool:
         """Keys go from node to node through the shared file system."""
@@ -35,7 +41,7 @@ class Ssh(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Make the cluster's key pair if nobody has, install it, publish this host's key."""
         keys = node.shared(contract.KEYS_DIRECTORY)
-        private, known_hosts = keys / KEY_NAME, keys / "known_hosts"
+        private = keys / KEY_NAME
         keys.mkdir(exist_ok=True)
         if _make_key_once(private, node):
             yield f"made the cluster's key pair {private}"
@@ -43,39 +49,40 @@ class Ssh(Step):
         if not HOST_KEY.exists():
             shell.run("ssh-keygen", "-A", timeout_s=60)
             yield "made this host's keys"
-        if _publish(node, known_hosts):
-            yield f"published this host's key in {known_hosts}"
-        yield from _look_into(known_hosts)
+        yield from _publish(node)
+        yield from _look_into(_known(node))
 
     def verify(self, node: Node) -> None:
         """The private key opens, this host is known by name and address, and ssh looks there."""
-        known_hosts = node.shared(contract.KEYS_DIRECTORY) / "known_hosts"
+        known = _known(node)
         _public(_home() / KEY_NAME)
         for name in (node.hostname, node.address):
-            shell.run("ssh-keygen", "-F", name, "-f", known_hosts, timeout_s=30, quiet=True)
+            shell.run("ssh-keygen", "-F", name, "-f", known / name, timeout_s=30, quiet=True)
         settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output
-        if str(known_hosts) not in settings:
-            raise BootstrapError(
-                f"ssh does not look into {known_hosts}", hint=f"what in {CLIENT} is before its Include?"
-            )
+        if f"{known}/" not in settings:
+            raise BootstrapError(f"ssh does not look into {known}", hint=f"what in {CLIENT} is before its Include?")
 
 
 def _make_key_once(private: Path, node: Node) -> bool:
     """Whoever links the file first has made the key; all others use it."""
     if private.exists():
         return False
-    with tempfile.TemporaryDirectory(dir=private.parent, prefix=".new-") as folder:  # 0700
-        candidate = Path(folder) / KEY_NAME
+    folder = private.with_name(f".new-{node.hostname}")
+    shutil.rmtree(folder, ignore_errors=True)  # of a boot that was killed
+    folder.mkdir(mode=0o700)
+    try:
+        candidate = folder / KEY_NAME
         comment = f"{contract.JOB_USER}@{node.parameters.cluster_name}"
         shell.run(
             "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", candidate, timeout_s=60, quiet=True
         )
         with candidate.open("rb") as file:
             os.fsync(file.fileno())
-        try:
-            os.link(candidate, private)
-        except FileExistsError:
-            return False
+        os.link(candidate, private)
+    except FileExistsError:
+        return False
+    finally:
+        shutil.rmtree(folder)
     return True
 
 
@@ -100,26 +107,27 @@ def _install(private: Path) -> Iterator[str]:
             yield f"wrote {path}"
 
 
-def _publish(node: Node, known_hosts: Path) -> bool:
+def _publish(node: Node) -> Iterator[str]:
     """Replace what all nodes know about this host: a replaced node of the same name has a new key."""
     kind, key = HOST_KEY.read_text().split()[:2]
-    line = f"{node.hostname},{node.address} {kind} {key}"
-    if line in _lines(known_hosts):
-        return False
-    with locked(known_hosts.with_name(".known_hosts.lock"), limit_s=120):
-        mine = {node.hostname, node.address}
-        others = [other for other in _lines(known_hosts) if not mine & set(other.split()[0].split(","))]
-        return shell.write_file(known_hosts, "\n".join([*others, line]) + "\n")
+    for name in (node.hostname, node.address):
+        if shell.write_file(_known(node) / name, f"{name} {kind} {key}\n"):
+            yield f"published this host's key as that of {name}"
 
 
-def _look_into(known_hosts: Path) -> Iterator[str]:
+def _look_into(known: Path) -> Iterator[str]:
     """Tell the host's ssh client, for every user, where the cluster's host keys are."""
-    if shell.write_file(OUR_PART, f"GlobalKnownHostsFile /etc/ssh/ssh_known_hosts {known_hosts}\n"):
+    if shell.write_file(OUR_PART, f"UserKnownHostsFile {USERS_OWN} {known}/%k\n"):
         yield f"wrote {OUR_PART}"
     if INCLUDE not in _lines(CLIENT):
         text = CLIENT.read_text() if CLIENT.exists() else ""
         shell.write_file(CLIENT, f"{INCLUDE}\n{text}")  # at the top: a Host block would swallow it
         yield f"included {OUR_PART.parent} in {CLIENT}"
+
+
+def _known(node: Node) -> Path:
+    """One file per name of a host."""
+    return node.shared(contract.KEYS_DIRECTORY) / "hosts"
 
 
 def _lines(path: Path) -> list[str]:

@@ -35,7 +35,7 @@ in_layer() { # LAYER COMMAND: runs this script's COMMAND with / such that every 
   for name in resolv.conf hosts; do
     if [[ -e /etc/$name ]]; then cp -L "/etc/$name" "$root/etc/"; fi
   done
-  printf '#!/bin/sh\nexit 101\n' > "$root/usr/sbin/policy-rc.d" # packages start nothing
+  printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # packages start nothing
   chmod 755 "$root/usr/sbin/policy-rc.d"
   chroot "$root" /bin/bash "$sources/image.sh" "$2"
   umount --recursive "$root"
@@ -45,7 +45,7 @@ in_layer() { # LAYER COMMAND: runs this script's COMMAND with / such that every 
 
 plugin() {
   apt update
-  command -v gcc > /dev/null || apt install gcc libc6-dev
+  command -v gcc >/dev/null || apt install gcc libc6-dev
   cd /tmp
   apt download libslurm-dev
   dpkg -x libslurm-dev_*.deb headers
@@ -66,7 +66,10 @@ packages() {
 apt() { # quiet while all goes well; the log has an update's warnings, which are the cause of a later failure
   local options=(-qq -y -o APT::Sandbox::User=root -o APT::Install-Recommends=false)
   for part in doc man info locale; do options+=(-o "Dpkg::Options::=--path-exclude=/usr/share/$part/*"); done
-  apt-get "${options[@]}" "$@" >> /tmp/apt.log 2>&1 || { tail -n 40 /tmp/apt.log >&2; exit 1; }
+  apt-get "${options[@]}" "$@" >>/tmp/apt.log 2>&1 || {
+    tail -n 40 /tmp/apt.log >&2
+    exit 1
+  }
 }
 
 aws_command() {
@@ -82,10 +85,10 @@ job_user() { # the same ids on every host: munge credentials carry them
   local user=ubuntu other
   other=$({ getent passwd 1000 || true; } | cut -d: -f1) # a bare machine has no such user
   if [[ -n $other && $other != "$user" ]]; then userdel "$other"; fi
-  id "$user" > /dev/null 2>&1 || useradd --uid 1000 --user-group --shell /bin/bash --home-dir /home/$user $user
+  id "$user" >/dev/null 2>&1 || useradd --uid 1000 --user-group --shell /bin/bash --home-dir /home/$user $user
   install -d -o $user -g $user -m 750 /home/$user
   install -d -m 750 /etc/sudoers.d
-  echo "$user ALL=(ALL) NOPASSWD:ALL" > /etc/sudoers.d/90-cloud-init-users # as on Ubuntu's cloud images
+  echo "$user ALL=(ALL) NOPASSWD:ALL" >/etc/sudoers.d/90-cloud-init-users # as on Ubuntu's cloud images
   chmod 440 /etc/sudoers.d/90-cloud-init-users
 }
 
@@ -98,10 +101,10 @@ slurm_layout() { # HyperPod's: everything below /opt/slurm, units in /etc/system
   for program in slurmd slurmctld; do
     ln -sfn /usr/sbin/$program /opt/slurm/sbin/$program # called slurmd-wlm, slurmd drops every GRES
     sed -e '/^ConditionPathExists/d' -e "s#^ExecStart=/usr/sbin#ExecStart=/opt/slurm/sbin#" \
-      /lib/systemd/system/$program.service > /etc/systemd/system/$program.service
+      /lib/systemd/system/$program.service >/etc/systemd/system/$program.service
   done
   install -m 644 /tmp/auto_resume.so /opt/slurm/lib/auto_resume.so
-  echo "required /opt/slurm/lib/auto_resume.so" > /opt/slurm/etc/plugstack.conf
+  echo "required /opt/slurm/lib/auto_resume.so" >/opt/slurm/etc/plugstack.conf
   rm -rf /etc/slurm
   ln -sfn /opt/slurm/etc /etc/slurm # Debian's compiled-in path
   install -d -o slurm -g slurm -m 755 /var/spool/slurmctld /var/log/slurm
@@ -116,7 +119,10 @@ shims() { # what a namespace cannot do for real
   install -d $image/shims $image/lustre $image/openzfs
   install -d -m 1777 $image/log
   install -m 755 $sources/shims/* $image/shims/
-  { echo "#!/usr/bin/python3 -I"; cat $sources/systemctl.py; } > $image/shims/systemctl
+  {
+    echo "#!/usr/bin/python3 -I"
+    cat $sources/systemctl.py
+  } >$image/shims/systemctl
   chmod 755 $image/shims/systemctl
   install -m 644 $sources/init.py $image/init.py
   mv /usr/bin/findmnt $image/findmnt
@@ -130,15 +136,15 @@ node_files() { # an AMI's, in place of this machine's own
   install -d -o munge -g munge -m 711 /var/lib/munge
   rm -f /etc/munge/munge.key /etc/ssh/ssh_host_* /usr/sbin/policy-rc.d
   mkdir -p /etc/ssh
-  printf '%s\n' 'UsePAM yes' 'PasswordAuthentication no' 'Subsystem sftp internal-sftp' > /etc/ssh/sshd_config
+  printf '%s\n' 'UsePAM yes' 'PasswordAuthentication no' 'Subsystem sftp internal-sftp' >/etc/ssh/sshd_config
   # Ubuntu's sudo reads /etc/environment, Debian's does not
-  grep -q pam_env /etc/pam.d/sudo || echo 'session required pam_env.so' >> /etc/pam.d/sudo
+  grep -q pam_env /etc/pam.d/sudo || echo 'session required pam_env.so' >>/etc/pam.d/sudo
   sed -i 's/^\(session.*\)required\(.*pam_loginuid\)/\1optional\2/' /etc/pam.d/sshd
   cp /usr/share/base-files/profile /etc/profile
   # shellcheck disable=SC2016 # $PATH is for the shell that reads the profile
-  echo 'export PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH' > /etc/profile.d/slurm.sh
-  printf '[global]\nno-index = true\nfind-links = %s/wheels\ndisable-pip-version-check = true\n' $image > /etc/pip.conf
-  : > /etc/fstab # `mount -a` must not mount this machine's disks
+  echo 'export PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH' >/etc/profile.d/slurm.sh
+  printf '[global]\nno-index = true\nfind-links = %s/wheels\ndisable-pip-version-check = true\n' $image >/etc/pip.conf
+  : >/etc/fstab # `mount -a` must not mount this machine's disks
   rm -f /var/log/dpkg.log /var/log/apt/* /var/log/alternatives.log
 }
 
