@@ -29,8 +29,9 @@ def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int
     candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}-{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     shell.run("cp", "--archive", "--no-target-directory", source, candidate, timeout_s=300, quiet=True)
-    for path in (*candidate.rglob("*"), candidate) if owner is not None else ():
-        os.chown(path, owner, owner, follow_symlinks=False)
+    if owner is not None:
+        for path in (*candidate.rglob("*"), candidate):
+            os.chown(path, owner, owner, follow_symlinks=False)
     if mode is not None:
         candidate.chmod(mode)
     try:

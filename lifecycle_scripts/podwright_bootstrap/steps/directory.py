@@ -6,7 +6,6 @@ verifies by their repository's signature.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Iterator, Optional
 
@@ -17,7 +16,7 @@ from podwright_bootstrap.shell import BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 
 PACKAGES = ("sssd-ldap", "libnss-sss", "libpam-sss")
-PROGRAM, PLUGIN = "sssd", Path("/usr/lib/x86_64-linux-gnu/sssd/libsss_ldap.so")
+LIBRARIES, INSTALLED = Path("/usr/lib"), ("*/sssd/libsss_ldap.so", "*/libnss_sss.so.2", "*/security/pam_sss.so")
 CONFIGURATION = Path("/etc/sssd/sssd.conf")
 CERTIFICATE = Path("/etc/sssd/podwright-authority.pem")
 IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -52,6 +51,7 @@ class Directory(Step):
         changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node.homes), mode=0o600)
         if changed:
             yield f"wrote {CONFIGURATION}"
+        node.homes.mkdir(parents=True, exist_ok=True)  # where first logins make homes
         yield from _ask_sssd_for_names()
         yield from _ask_sssd_at_login()
         yield from units.keep_on("sssd", restart=changed)
@@ -77,7 +77,7 @@ def _settings(node: Node) -> Settings:
 
 def _install() -> Iterator[str]:
     """From the image's own signed repositories, where the image lacks it."""
-    if shutil.which(PROGRAM):
+    if all(any(LIBRARIES.glob(file)) for file in INSTALLED):
         return
     apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
     try:

@@ -11,7 +11,6 @@ from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
-
 OF_EVERYBODY = 0o1777  # as /tmp: each removes only what is theirs
 
 

@@ -90,7 +90,7 @@ def _program() -> str:
     if not program:
         raise BootstrapError(
             f"this image has no {PROGRAM}",
-            hint="make an image with AWS's package of it, whose signature you check (image_id), or leave s3_mounts out: "
+            hint="make an image with AWS's signed package of it (image_id), or leave s3_mounts out: "
             "https://docs.aws.amazon.com/AmazonS3/latest/userguide/mountpoint-installation.html",
         )
     return program
@@ -124,6 +124,5 @@ def _tell_of_removed(node: Node) -> None:
     wanted = {_unit_name(Path(mount.path)) for mount in node.parameters.nodes.s3_mounts}
     for unit in sorted(units.FOLDER.glob(f"{UNIT_PREFIX}*.service")):
         if unit.name not in wanted:
-            shell.say(
-                f"{unit.name} is no longer in cluster.yaml and stays: systemctl disable --now '{unit.name}' ends it"
-            )
+            end = f"systemctl disable --now '{unit.name}'"
+            shell.say(f"{unit.name} is no longer in cluster.yaml and stays; {end} ends it")

@@ -128,6 +128,4 @@ def _tell_of_removed(users: tuple[User, ...]) -> None:
     names = {user.name for user in users}
     for entry in pwd.getpwall():
         if entry.pw_gecos == MARK and entry.pw_name not in names:
-            shell.say(
-                f"{entry.pw_name} is no longer in cluster.yaml and stays here; userdel {entry.pw_name} removes it"
-            )
+            shell.say(f"user {entry.pw_name} is no longer in cluster.yaml and stays; userdel {entry.pw_name} ends that")
