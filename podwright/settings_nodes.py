@@ -73,8 +73,8 @@ class S3Mount(Section):
 class Nodes(Section):
     """What lifecycle scripts set up besides."""
 
-    groups: tuple[Group, ...] = Field((), description="Groups that users may be in.")
-    users: tuple[User, ...] = Field((), description="People with a login, a home and SSH between the nodes.")
-    directory: Directory | None = Field(None, description="LDAP, where people are known already.")
-    s3_mounts: tuple[S3Mount, ...] = Field((), description="Buckets as folders.")
-    motd: bool = Field(False, description="true greets who logs in with the next commands and where logs are.")
+    groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
+    users: tuple[User, ...] = Field(default=(), description="People with a login, a home and SSH between the nodes.")
+    directory: Directory | None = Field(default=None, description="LDAP, where people are known already.")
+    s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="Buckets as folders.")
+    motd: bool = Field(default=False, description="true greets who logs in with the next commands and where logs are.")
