@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Optional, Tuple
 from urllib.parse import urlsplit
 
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.shell import BootstrapError, CommandError
 
 PORTS = {"ldap": 389, "ldaps": 636}
 START_TLS = b"1.3.6.1.4.1.1466.20037"
@@ -25,7 +25,7 @@ _BIND, _EXTENDED = 0x60, 0x77
 _SIMPLE_PASSWORD, _REQUEST_NAME = 0x80, 0x80
 
 
-def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, str]], timeout_s: float = 20) -> None:
+def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, str]], timeout_s: float) -> None:
     """Connect, upgrade to TLS, bind; the server's certificate must be signed by the authority and name the host.
 
     Args:
@@ -35,7 +35,8 @@ def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, st
         timeout_s: of each wait.
 
     Raises:
-        BootstrapError: what the server, or the network in between, does not do.
+        BootstrapError: the certificate or the name is not accepted.
+        CommandError: the server, or the network in between, does not answer: trying again may help.
     """
     parts = urlsplit(uri)
     host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
@@ -53,7 +54,7 @@ def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, st
             hint="nodes.directory.certificate must be the authority that signed it, and uri the name that it is for",
         ) from error
     except OSError as error:  # silence, refusal, an unknown name, a file without a certificate
-        raise BootstrapError(f"{uri} cannot be asked: {error}") from error
+        raise CommandError(f"{uri} cannot be asked: {error}") from error
 
 
 def _credentials(name: str, password: str) -> bytes:

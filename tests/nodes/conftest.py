@@ -148,6 +148,7 @@ class Host:
     role: str = "compute"
     address: str = COMPUTE_ADDRESSES[0]
     patience: float = 0.2
+    covered: str = "etc usr/sbin"  # folders whose own files it may change
 
     def __post_init__(self) -> None:
         if self.role == "controller":
@@ -223,6 +224,7 @@ class Host:
             "PATH": "/opt/shims:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": "/root",
             "LC_ALL": "C.UTF-8",
+            "COVERED": self.covered,
             "PODWRIGHT_PATIENCE": str(self.patience),
             "SHARED_FOLDER": str(self.cloud.shared),
             "HOMES_FOLDER": str(self.cloud.homes),

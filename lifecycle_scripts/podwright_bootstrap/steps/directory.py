@@ -18,12 +18,13 @@ from podwright_bootstrap.steps import Step
 PACKAGES = ("sssd-ldap", "libnss-sss", "libpam-sss")
 LIBRARIES, INSTALLED = Path("/usr/lib"), ("*/sssd/libsss_ldap.so", "*/libnss_sss.so.2", "*/security/pam_sss.so")
 CONFIGURATION = Path("/etc/sssd/sssd.conf")
-CERTIFICATE = Path("/etc/sssd/podwright-authority.pem")
+CERTIFICATE = Path("/etc/ssl/podwright-directory.pem")
 IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 NSSWITCH = Path("/etc/nsswitch.conf")
 PAM_PROFILES = {"sss": "pam_sss.so", "mkhomedir": "pam_mkhomedir.so"}  # pam-auth-update's names, and the modules
 PAM = (Path("/etc/pam.d/common-auth"), Path("/etc/pam.d/common-session"))
-FIRST_ANSWER_LIMIT_S = 120
+ANSWER_LIMIT_S = 20  # of the server, to us
+FIRST_ANSWER_LIMIT_S = 120  # of SSSD
 
 
 class Directory(Step):
@@ -40,14 +41,14 @@ class Directory(Step):
         return node.parameters.nodes.directory is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Ask the server ourselves first: SSSD does not say whom it could not ask why."""
+        """Ask the server ourselves first: SSSD would only not know anybody."""
         wanted = _settings(node)
-        yield from _install()
         if _is_text(wanted.certificate) and shell.write_file(CERTIFICATE, f"{(wanted.certificate or '').strip()}\n"):
             yield f"wrote {CERTIFICATE}"
         password = _password(wanted)
         bind = (wanted.bind_dn, password) if wanted.bind_dn and password else None
-        ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind)
+        ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind, timeout_s=ANSWER_LIMIT_S * shell.PATIENCE)
+        yield from _install()
         changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node.homes), mode=0o600)
         if changed:
             yield f"wrote {CONFIGURATION}"

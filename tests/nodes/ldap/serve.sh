@@ -1,0 +1,24 @@
+#!/bin/bash
+# Puts an LDAP server with TLS on the host, as directory.test, from the packages in PACKAGES (see test_directory.py).
+set -euo pipefail
+mount -t tmpfs tmpfs /run
+mount --bind "$PACKAGES/lists" /var/lib/apt/lists
+mount --bind "$PACKAGES/archives" /var/cache/apt/archives
+printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d # packages start nothing
+chmod 755 /usr/sbin/policy-rc.d
+export DEBIAN_FRONTEND=noninteractive
+apt-get -qq -y -o APT::Sandbox::User=root --no-install-recommends install slapd
+
+authority() { # NAME
+  openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=$1" -keyout "$1.key" -out "$1.pem"
+}
+cd /opt/ldap
+authority authority
+authority another
+openssl req -newkey rsa:2048 -nodes -subj /CN=directory.test -keyout server.key -out server.csr
+openssl x509 -req -in server.csr -CA authority.pem -CAkey authority.key -days 2 -out server.pem \
+  -extfile <(echo subjectAltName=DNS:directory.test)
+echo '127.0.0.1 directory.test another.test' >>/etc/hosts
+mkdir database
+slapadd -f slapd.conf -l people.ldif
+slapd -f slapd.conf -h 'ldap://directory.test ldaps://directory.test'
