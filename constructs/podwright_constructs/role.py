@@ -210,18 +210,18 @@ class ExecutionRole(Construct):
         """
         for number, access in enumerate(wanted):
             arn = f"arn:{self._partition}:s3:::{access.bucket}"
-            below: list[DataIamPolicyDocumentStatementCondition] = [
-                {"test": "StringLike", "variable": "s3:prefix", "values": [f"{access.prefix}*"]}
-            ]
             actions = ["s3:GetObject"]
             if not access.read_only:
                 actions += ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject"]
-            yield {
+            may_list: DataIamPolicyDocumentStatement = {
                 "sid": f"ListMount{number}",
                 "actions": ["s3:ListBucket"],
                 "resources": [arn],
-                "condition": below if access.prefix else [],
             }
+            if access.prefix:
+                below = {"test": "StringLike", "variable": "s3:prefix", "values": [f"{access.prefix}*"]}
+                may_list["condition"] = [below]
+            yield may_list
             yield {"sid": f"UseMount{number}", "actions": actions, "resources": [f"{arn}/{access.prefix}*"]}
 
     def _keys(

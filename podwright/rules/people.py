@@ -15,7 +15,7 @@ from podwright.rules.judging import error, warning
 from podwright.section import UnknownValueError
 from podwright.settings import NoOpenZfs, Settings
 from podwright.settings_nodes import MAX_ID, MIN_ID, Directory
-from podwright_bootstrap.contract import HOMES_DIRECTORY, JOB_USER
+from podwright_bootstrap.contract import HOMES_DIRECTORY, JOB_USER, RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_constructs import facts
 
 USERS: KeyPath = ("nodes", "users")
@@ -39,6 +39,7 @@ KEY_TYPES = frozenset(  # sshd(8), AUTHORIZED_KEYS FILE FORMAT
     ]
 )
 PEM = re.compile(r"\s*(-----BEGIN CERTIFICATE-----\s[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----\s*)+")
+HOME = re.compile(r"(/(?!\.\.?(/|$))[\w.-]+)+")
 PORTS = range(1, 65536)
 
 
@@ -92,24 +93,21 @@ def ssh_keys_of_people(settings: Settings) -> Iterator[Finding]:
 def homes_of_people(settings: Settings) -> Iterator[Finding]:
     """A home is where not all nodes see it, where podwright keeps things, or somebody else's."""
     lustre = PurePosixPath(settings.lustre.mount_path)
-    roots = (
-        [lustre] if isinstance(settings.openzfs, NoOpenZfs) else [PurePosixPath(settings.openzfs.mount_path), lustre]
-    )
-    base = lustre / HOMES_DIRECTORY if isinstance(settings.openzfs, NoOpenZfs) else roots[0]
-    kept = {lustre / "podwright", lustre / "runs", lustre / HOMES_DIRECTORY, *roots}
-    seen: set[str] = set()
+    openzfs = None if isinstance(settings.openzfs, NoOpenZfs) else PurePosixPath(settings.openzfs.mount_path)
+    usual = openzfs or lustre / HOMES_DIRECTORY
+    owners: dict[PurePosixPath, str] = {}
     for index, user in enumerate(settings.nodes.users):
-        home = user.home or str(base / user.name)
-        path, place = (*USERS, index, "home"), PurePosixPath(home)
-        below = [root for root in roots if place.is_relative_to(root)]
-        if not below or ".." in place.parts or not re.fullmatch(r"[\w./-]+", home):
-            where = " or ".join(map(str, roots))
-            yield error(path, f"home cannot be {home!r}", f"allowed: a path below {where}, which all nodes have")
-        elif place in kept or place.is_relative_to(lustre / "podwright") or place.is_relative_to(lustre / "runs"):
-            yield error(path, f"home: {home} is not a person's", f"use a folder of its own, as {below[0] / user.name}")
-        elif home in seen:
+        path, home = (*USERS, index, "home"), PurePosixPath(user.home or usual / user.name)
+        ours = [lustre / SHARED_DIRECTORY, lustre / RUNS_DIRECTORY]
+        below = [root for root in (openzfs, lustre) if root and root in home.parents]
+        if user.home and not (below and HOME.fullmatch(user.home)):
+            where = f"{openzfs} or {lustre}" if openzfs else lustre
+            yield error(path, f"home cannot be {user.home!r}", f"allowed: a path below {where}, which all nodes have")
+        elif home == usual or any(home.is_relative_to(folder) for folder in ours):
+            yield error(path, f"home: {home} is not a person's", f"use a folder of its own, as {usual / user.name}")
+        elif owners.get(home, user.name) != user.name:
             yield error(path, f"home: {home} is another user's", "use a folder of its own")
-        seen.add(home)
+        owners[home] = user.name
 
 
 def directory(settings: Settings) -> Iterator[Finding]:
@@ -177,8 +175,14 @@ def _why_no_key(key: str) -> str:
         data = base64.b64decode(words[1], validate=True)
     except ValueError:
         return "the key's second word is damaged"
-    length = int.from_bytes(data[:4], "big")
-    return "" if data[4 : 4 + length] == words[0].encode() and len(data) > 4 + length else "the key is cut off"
+    fields = []
+    while data:  # RFC 4253: each field after its length
+        length = int.from_bytes(data[:4], "big")
+        fields.append(data[4 : 4 + length])
+        if len(data) < 4 + length:
+            return "the key is cut off"
+        data = data[4 + length :]
+    return "" if len(fields) > 1 and fields[0] == words[0].encode() else "the key is of another type than it says"
 
 
 def _each(settings: Settings, *keys: str) -> Iterator[tuple[KeyPath, Any]]:
