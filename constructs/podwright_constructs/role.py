@@ -219,8 +219,8 @@ class ExecutionRole(Construct):
                 "resources": [arn],
             }
             if access.prefix:
-                below = {"test": "StringLike", "variable": "s3:prefix", "values": [f"{access.prefix}*"]}
-                may_list["condition"] = [below]
+                values = [f"{access.prefix}*"]
+                may_list["condition"] = [{"test": "StringLike", "variable": "s3:prefix", "values": values}]
             yield may_list
             yield {"sid": f"UseMount{number}", "actions": actions, "resources": [f"{arn}/{access.prefix}*"]}
 

@@ -325,3 +325,24 @@ def make_host(cloud: Cloud, tmp_path: Path) -> Callable[..., Host]:
     if os.geteuid() != 0:
         pytest.fail("hosts in namespaces need root: run as root, or leave them out with -m 'not hosts'")
     return lambda **options: Host(cloud, tmp_path, **options)
+
+
+@pytest.fixture
+def fetch_packages(tmp_path: Path) -> Callable[..., Path]:
+    """Gets what apt needs to install packages on a host without a network: see install.sh."""
+
+    def fetch(*names: str) -> Path:
+        folder = tmp_path / "packages"
+        for name in ("lists/partial", "archives/partial"):
+            (folder / name).mkdir(parents=True)
+        options = [
+            *("-o", f"Dir::State::lists={folder}/lists"),
+            *("-o", f"Dir::Cache::archives={folder}/archives"),
+            *("-o", "APT::Sandbox::User=root"),
+        ]
+        apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *options]
+        for command in (["update"], ["install", "--download-only", *names]):
+            subprocess.run([*apt, *command], check=True, timeout=300)
+        return folder
+
+    return fetch

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,26 +24,14 @@ DIRECTORY = {
 
 
 @pytest.fixture
-def packages(tmp_path: Path) -> Path:
-    """What apt needs to install on a host without a network: the signed lists, and the packages they name."""
-    folder = tmp_path / "packages"
-    for name in ("lists/partial", "archives/partial"):
-        (folder / name).mkdir(parents=True)
-    state = f"Dir::State::lists={folder}/lists", f"Dir::Cache::archives={folder}/archives", "APT::Sandbox::User=root"
-    apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *(word for option in state for word in ("-o", option))]
-    for command in (["update"], ["install", "--download-only", *PACKAGES]):
-        subprocess.run([*apt, *command], check=True, env={**os.environ, "LC_ALL": "C.UTF-8"}, timeout=300)
-    return folder
-
-
-@pytest.fixture
-def ask(make_host, cloud, packages: Path):
+def ask(make_host, cloud, fetch_packages):
     """Run commands on a host beside the LDAP server; ``boot CHANGES`` sets the step up, with changed settings."""
     cloud.contract["podwright"]["nodes"] = {"directory": DIRECTORY}
     host = make_host(patience=0.5, covered="etc usr var")
     shutil.copytree(LDAP, host.disk / "opt/ldap")
     (host.shims / "systemctl").rename(host.shims / "systemctl.remembering")
     shutil.copy2(LDAP / "systemctl", host.shims / "systemctl")
+    shutil.copy2(LDAP.parent / "install.sh", host.disk / "opt/install.sh")
     host.write("opt/secret", "hush-hush\n")
     host.write(
         "opt/change.py",
@@ -56,7 +42,8 @@ def ask(make_host, cloud, packages: Path):
         "open(path, 'w').write(json.dumps(content))\n",
     )
     prepare = f"""
-        export PACKAGES={packages}
+        mount -t tmpfs tmpfs /run
+        export PACKAGES={fetch_packages(*PACKAGES)}
         /opt/ldap/serve.sh >/opt/ldap/log 2>&1 || {{ tail -n 20 /opt/ldap/log; exit 1; }}
         ./on_create.sh --only lustre >/dev/null
         boot() {{ python3 /opt/change.py "$1"; ./on_create.sh --only directory; }}

@@ -23,6 +23,7 @@ IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 NSSWITCH = Path("/etc/nsswitch.conf")
 PAM_PROFILES = {"sss": "pam_sss.so", "mkhomedir": "pam_mkhomedir.so"}  # pam-auth-update's names, and the modules
 PAM = (Path("/etc/pam.d/common-auth"), Path("/etc/pam.d/common-session"))
+SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket")
 ANSWER_LIMIT_S = 20  # of the server, to us
 FIRST_ANSWER_LIMIT_S = 120  # of SSSD
 
@@ -55,6 +56,7 @@ class Directory(Step):
         node.homes.mkdir(parents=True, exist_ok=True)  # where first logins make homes
         yield from _ask_sssd_for_names()
         yield from _ask_sssd_at_login()
+        yield from _no_second_door()
         yield from units.keep_on("sssd", restart=changed)
 
     def verify(self, node: Node) -> None:
@@ -144,6 +146,14 @@ def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> st
     }
     lines = [f"{name} = {value}" for name, value in options.items() if value]
     return "\n".join(["[sssd]", "services = nss, pam", "domains = ldap", "", "[domain/ldap]", *lines]) + "\n"
+
+
+def _no_second_door() -> Iterator[str]:
+    """Debian's package lets systemd start SSSD's parts, too: their sockets fail where sssd.conf lists the services."""
+    for socket in SOCKETS:
+        if units.answer("is-enabled", socket) == "enabled":
+            shell.run("systemctl", "disable", "--now", socket, timeout_s=60)
+            yield f"disabled {socket}"
 
 
 def _ask_sssd_for_names() -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from functools import partial
 from pathlib import Path
 from typing import Iterator
@@ -54,9 +55,10 @@ class Homes(Step):
         for user in node.parameters.nodes.users:
             home = home_of(user, node)
             status = home.stat()
-            if status.st_uid != user.uid or status.st_mode & OTHERS_MAY_WRITE:
+            mode = stat.S_IMODE(status.st_mode)
+            if status.st_uid != user.uid or mode & OTHERS_MAY_WRITE:
                 raise BootstrapError(
-                    f"{home} is uid {status.st_uid}'s with mode {status.st_mode & 0o777:o}, not {user.name}'s alone",
+                    f"{home} is uid {status.st_uid}'s with mode {mode:o}, not {user.name}'s alone",
                     hint=f"chown {user.uid}:{user.uid} {home}; chmod go-w {home}",
                 )
 

@@ -46,31 +46,30 @@ class Motd(Step):
 def greeting(node: Node) -> str:
     """The whole text."""
     rows = [*(_compute(node) if node.role == COMPUTE else _front(node)), *_logs(node)]
-    width = max(len(command) for command, _ in rows)
+    width = max(len(meaning) for meaning, _ in rows)
     title = f"{node.parameters.cluster_name}: {node.hostname}, {node.role} node of group {node.instance_group}"
-    lines = [f"  {command:<{width}}  {meaning}" for command, meaning in rows]
+    lines = [f"  {meaning:<{width}}  {command}" for meaning, command in rows]
     return "\n".join(["", f"{title}, {node.instance_type}", "", *lines, ""]) + "\n"
 
 
 def _front(node: Node) -> Iterator[tuple[str, str]]:
     """Where people work: from the queue to a first run."""
-    yield "sinfo", "which nodes are there"
-    yield "squeue", "which jobs run and wait"
+    yield "nodes", "sinfo"
+    yield "jobs", "squeue"
     if node.environment:
-        yield f"{node.environment}/bin/podwright-train launch --preset PRESET --nodes 2", "train"
-        yield f"ls {node.shared(contract.RUNS_DIRECTORY)}", "runs: configuration, metrics, checkpoints, logs"
+        yield "train", f"{node.environment}/bin/podwright-train launch --preset PRESET --nodes 2"
+        yield "runs and their logs", f"ls {node.shared(contract.RUNS_DIRECTORY)}"
 
 
 def _compute(node: Node) -> Iterator[tuple[str, str]]:
     """Where people look after a job."""
-    yield f"squeue --nodelist {node.hostname}", "what runs here"
-    yield f"scontrol show node {node.hostname}", "what Slurm thinks of this node"
-    if node.facts.accelerator == "gpu":
-        yield "nvidia-smi", f"{node.facts.accelerators_per_node} {node.facts.accelerator_name}"
-    elif node.facts.accelerator == "neuron":
-        yield "neuron-ls", f"{node.facts.accelerators_per_node} {node.facts.accelerator_name}"
+    yield "jobs here", f"squeue --nodelist {node.hostname}"
+    yield "this node in Slurm", f"scontrol show node {node.hostname}"
+    command = {"gpu": "nvidia-smi", "neuron": "neuron-ls"}.get(node.facts.accelerator)
+    if command:
+        yield f"{node.facts.accelerators_per_node} {node.facts.accelerator_name}", command
 
 
 def _logs(node: Node) -> Iterator[tuple[str, str]]:
-    yield str(contract.PROVISIONING_LOG), "how this node was set up"
-    yield f"journalctl -u {DAEMONS.get(node.role, 'slurmd')}", "Slurm's daemon"
+    yield "how it was set up", f"less {contract.PROVISIONING_LOG}"
+    yield "Slurm's daemon", f"journalctl -u {DAEMONS.get(node.role, 'slurmd')}"
