@@ -66,6 +66,7 @@ RULES: tuple[Rule, ...] = (
     people.ssh_keys_of_people,
     people.homes_of_people,
     people.directory,
+    people.directory_without_internet,
     nodes.nodes_without_scripts,
     nodes.s3_mounts,
     nodes.s3_mount_paths,

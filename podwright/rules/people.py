@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from podwright.findings import Finding, KeyPath, dotted
 from podwright.rules.judging import error, warning
 from podwright.section import UnknownValueError
-from podwright.settings import NoOpenZfs, Settings
+from podwright.settings import CreatedNetwork, NoOpenZfs, Settings
 from podwright.settings_nodes import MAX_ID, MIN_ID, Directory
 from podwright_bootstrap.contract import HOMES_DIRECTORY, JOB_USER, RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_constructs import facts
@@ -134,6 +134,16 @@ def directory(settings: Settings) -> Iterator[Finding]:
             "allowed: -----BEGIN CERTIFICATE----- … (write `certificate: |`), or a path on the nodes like /fsx/ca.pem"
         )
         yield error((*DIRECTORY, "certificate"), "certificate is neither PEM text nor a path", hint)
+
+
+def directory_without_internet(settings: Settings) -> Iterator[Finding]:
+    """Nodes without internet cannot read the directory's password: the network has no endpoint for it."""
+    wanted, network = settings.nodes.directory, settings.network
+    if wanted is None or wanted.bind_secret_arn is None or not isinstance(network, CreatedNetwork):
+        return
+    if network.internet == "none" and "secretsmanager" not in network.endpoints:
+        given = "bind_secret_arn: nodes without internet do not reach Secrets Manager"
+        yield error((*DIRECTORY, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
 
 
 def _bind_problems(wanted: Directory) -> Iterator[Finding]:

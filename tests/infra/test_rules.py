@@ -406,6 +406,14 @@ BROKEN = [
     ),
     ("directory", ldap(bind_dn="cn=reader", bind_secret_arn="ldap"), "nodes.directory.bind_secret_arn"),
     ("directory", ldap(probe_user=None), "nodes.directory"),
+    (
+        "directory-without-internet",
+        {
+            "network": {**NETWORK, "internet": "none", "endpoints": ["standard"]},
+            **ldap(bind_dn="cn=reader", bind_secret_arn="arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
+        },
+        "nodes.directory.bind_secret_arn",
+    ),
     ("nodes-without-scripts", {**api(API), **users({})}, "nodes.users"),
     *(
         ("s3-mounts", s3(**{key: value}), f"nodes.s3_mounts[0].{key}")

@@ -106,11 +106,14 @@ def _make_key(folder: Path, *, comment: str) -> None:
 
 def _authorized(user: User, folder: Path) -> str:
     """The user's own lines as they are, and ours between two marks: a key that is no longer listed goes."""
-    lines = _text(folder / "authorized_keys").splitlines()
-    if BEGIN in lines and END in lines:
-        del lines[lines.index(BEGIN) : lines.index(END) + 1]
+    own, ours = [], False
+    for line in _text(folder / "authorized_keys").splitlines():
+        ours = line == BEGIN or (ours and line != END)
+        if not ours and line != END:
+            own.append(line)
     public = _text(folder / f"{KEY_NAME}.pub").strip()
-    return "\n".join([*lines, BEGIN, *([public] if public else []), *user.ssh_keys, END]) + "\n"
+    keys = [key.strip() for key in (public, *user.ssh_keys) if key]
+    return "\n".join([*own, BEGIN, *keys, END]) + "\n"
 
 
 def _text(path: Path) -> str:
