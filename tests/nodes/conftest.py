@@ -247,17 +247,19 @@ class Host:
             text=True,
         )
 
-    def run(self, commands: str) -> Boot:
+    def run(self, commands: str, *, timeout_s: float = BOOT_TIMEOUT_S) -> Boot:
         """Run commands on the host and wait for their end."""
-        return finish(self.start(commands))
+        return finish(self.start(commands), timeout_s=timeout_s)
 
     def start_boot(self) -> subprocess.Popen[str]:
         """Begin to boot in a cluster whose controller listens; `finish` waits for the end."""
         return self.start(f"{LISTENING}\n./on_create.sh")
 
-    def boot(self, commands: str = "./on_create.sh", *, controller_listens: bool = True) -> Boot:
+    def boot(
+        self, commands: str = "./on_create.sh", *, controller_listens: bool = True, timeout_s: float = BOOT_TIMEOUT_S
+    ) -> Boot:
         """Run commands, a boot by default, on the host of a cluster whose controller listens."""
-        return self.run(f"{LISTENING if controller_listens else ''}\n{commands}")
+        return self.run(f"{LISTENING if controller_listens else ''}\n{commands}", timeout_s=timeout_s)
 
     def switch_off(self, process: subprocess.Popen[str]) -> None:
         """End the host at once, with all that runs on it."""
@@ -270,10 +272,10 @@ class Host:
         self.__post_init__()
 
 
-def finish(process: subprocess.Popen[str]) -> Boot:
+def finish(process: subprocess.Popen[str], *, timeout_s: float = BOOT_TIMEOUT_S) -> Boot:
     """Wait for the end of a host's commands; a boot that hangs fails the test."""
     try:
-        output, _ = process.communicate(timeout=BOOT_TIMEOUT_S)
+        output, _ = process.communicate(timeout=timeout_s)
     finally:
         if process.poll() is None:
             process.kill()

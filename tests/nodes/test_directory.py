@@ -11,6 +11,7 @@ import pytest
 pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 
 LDAP = Path(__file__).resolve().parent / "ldap"
+INSTALL_TIMEOUT_S = 550
 PACKAGES = ("slapd", "sssd-ldap", "libnss-sss", "libpam-sss")
 DIRECTORY = {
     "uri": "ldaps://directory.test",
@@ -48,7 +49,7 @@ def ask(make_host, cloud, fetch_packages):
         ./on_create.sh --only lustre >/dev/null
         boot() {{ python3 /opt/change.py "$1"; ./on_create.sh --only directory; }}
     """
-    return lambda commands: host.run(prepare + commands)
+    return lambda commands: host.run(prepare + commands, timeout_s=INSTALL_TIMEOUT_S)
 
 
 def test_people_of_an_ldap_server_are_known(ask):

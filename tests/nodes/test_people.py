@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+INSTALL_TIMEOUT_S = 550
+
 pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 
 # In a namespace the kernel does not let PAM note who logged in.
@@ -28,7 +30,8 @@ def test_people_log_in_between_nodes_and_from_outside(make_host, cloud, fetch_pa
     cloud.contract["podwright"]["nodes"] = {"users": people, "motd": True}
     host = make_host(role="login", address="10.1.0.6", covered="etc usr var")
     shutil.copy2(Path(__file__).with_name("install.sh"), host.disk / "opt/install.sh")
-    boot = host.boot(f"""
+    boot = host.boot(
+        f"""
         mount -t tmpfs tmpfs /run
         PACKAGES={fetch_packages("openssh-server")} /opt/install.sh openssh-server >/opt/log 2>&1 || cat /opt/log
         ./on_create.sh || exit
@@ -39,7 +42,9 @@ def test_people_log_in_between_nodes_and_from_outside(make_host, cloud, fetch_pa
         su - ada -c "$ssh bob@{host.name} echo stolen"
         $ssh -i {laptop} ada@{host.name} 'echo outside: $(pwd)'
         su - ada -c "echo exit | $ssh -tt {host.name}"
-    """)
+    """,
+        timeout_s=INSTALL_TIMEOUT_S,
+    )
     assert "\nbetween: uid=2001(ada) gid=2001(ada) groups=2001(ada)\n" in boot.output
     assert "\nstolen" not in boot.output
     assert f"bob@{host.name}: Permission denied (publickey)" in boot.output
