@@ -2,8 +2,79 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from pydantic import Field
+
 from podwright.section import Section
+
+MIN_ID, MAX_ID = 1001, 60000  # for people: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
+
+
+class Group(Section):
+    """A group with the same id on every node of every cluster that lists it."""
+
+    name: str = Field(description="Its name.")
+    gid: int = Field(description=f"Its id, {MIN_ID} to {MAX_ID}; users' own groups have their user's id.")
+
+
+class User(Section):
+    """Somebody who works on the cluster, with the same id on every node; never with sudo."""
+
+    name: str = Field(description="Login name: lower-case letters, digits, - and _, at most 32, a letter first.")
+    uid: int = Field(
+        description=f"User id, {MIN_ID} to {MAX_ID}, for good: files belong to ids, not to names. The same in all "
+        "clusters that share files. The user's own group has it too."
+    )
+    groups: tuple[str, ...] = Field((), description="Further groups, of nodes.groups; others lose the user.")
+    ssh_keys: tuple[str, ...] = Field(
+        (), description="Public keys that let the user in, as in an id_….pub; one that is taken out lets nobody in."
+    )
+    home: str | None = Field(
+        None,
+        description="Home directory, below a file system that all nodes have; none is its name on OpenZFS, else "
+        "in home/ on Lustre.",
+    )
+
+
+class Directory(Section):
+    """An LDAP server of yours that knows people, asked by SSSD over TLS alone."""
+
+    uri: str = Field(description="ldaps://HOST[:PORT], or ldap://HOST[:PORT], which is upgraded by StartTLS.")
+    search_base: str = Field(description="Where people and groups are, such as dc=corp,dc=net.")
+    ldap_schema: Literal["rfc2307", "rfc2307bis", "ad"] = Field(
+        "rfc2307", description="How groups name members: by uid, by DN, or Active Directory's way."
+    )
+    bind_dn: str | None = Field(None, description="As whom nodes ask; none is anonymous.")
+    bind_secret_arn: str | None = Field(
+        None,
+        description="Secret in Secrets Manager that is bind_dn's password, as text; encrypted with AWS's key or this "
+        "file's.",
+    )
+    certificate: str | None = Field(
+        None,
+        description="Of the authority that signed the server's: PEM text, or its path on every node; none is the "
+        "image's own authorities.",
+    )
+    allowed_groups: tuple[str, ...] = Field((), description="Groups whose members may log in; none is everybody.")
+    probe_user: str | None = Field(None, description="Somebody whom every node must find before it takes jobs.")
+
+
+class S3Mount(Section):
+    """A bucket as a folder on every node, by Mountpoint for Amazon S3, for all users."""
+
+    bucket: str = Field(description="Its name; a created role gets the rights.")
+    prefix: str = Field("", description="Only what lies below this, such as datasets/; none is the whole bucket.")
+    path: str = Field(description="Where nodes mount it.")
+    read_only: bool = Field(True, description="false lets everybody on the nodes write, overwrite and delete.")
+    key_arn: str | None = Field(None, description="KMS key the bucket is encrypted with, if it is a key of yours.")
 
 
 class Nodes(Section):
     """What lifecycle scripts set up besides."""
+
+    groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
+    users: tuple[User, ...] = Field(default=(), description="People with a login, a home and SSH between the nodes.")
+    directory: Directory | None = Field(default=None, description="LDAP, where people are known already.")
+    s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="Buckets as folders.")
+    motd: bool = Field(default=False, description="true greets who logs in with the next commands and where logs are.")

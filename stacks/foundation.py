@@ -31,6 +31,7 @@ from podwright_constructs.network import ExistingNetwork, Network, PrivateNetwor
 from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfs, OpenZfsFileSystem
 from podwright_constructs.prometheus import ExistingPrometheus, Prometheus, PrometheusWorkspace
 from podwright_constructs.role import ExecutionRole, ExistingRole, Role
+from podwright_constructs.s3_access import S3Access
 from podwright_constructs.subnet_configuration import SubnetConfiguration
 from stacks.operations import operations
 from stacks.provider import aws_provider
@@ -174,6 +175,9 @@ def _prometheus(stack: FoundationStack, settings: Settings, key_arn: str | None)
 def _role(stack: FoundationStack, settings: Settings) -> Role:
     wanted = settings.role
     groups = settings.cluster.instance_groups
+    directory = settings.nodes.directory
+    secret_arns = [stack.accounting.secret_arn] if stack.accounting else []
+    secret_arns += [directory.bind_secret_arn] if directory and directory.bind_secret_arn else []
     if isinstance(wanted, CreatedRole):
         return ExecutionRole(
             stack,
@@ -183,8 +187,9 @@ def _role(stack: FoundationStack, settings: Settings) -> Role:
             network=stack.network,
             read_prefixes=[names.scripts_prefix(settings.name), names.payload_prefix(settings.name)],
             write_prefixes=names.writable_prefixes(settings.name),
-            secret_arns=[stack.accounting.secret_arn] if stack.accounting else [],
-            secret_key_arn=stack.key_arn if stack.accounting else None,
+            secret_arns=secret_arns,
+            secret_key_arn=stack.key_arn if secret_arns else None,
+            s3_access=[S3Access(**arguments(mount, "path")) for mount in settings.nodes.s3_mounts],
             volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
             override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
             override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],

@@ -23,6 +23,7 @@ from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.bucket import Bucket
 from podwright_constructs.network import Network
 from podwright_constructs.problems import refuse
+from podwright_constructs.s3_access import S3Access
 
 LOG_GROUPS = "/aws/sagemaker/Clusters"  # also the namespace of the metrics
 
@@ -71,6 +72,7 @@ class ExecutionRole(Construct):
         write_prefixes: for runs and logs.
         secret_arns: what controllers read: the accounting database's password.
         secret_key_arn: KMS key of these secrets.
+        s3_access: buckets besides, which nodes mount.
         volume_key_arns: KMS keys of the nodes' volumes.
         override_subnet_ids: of groups that are not in the network's own subnets.
         override_security_group_ids: of groups that are not in the network's own security group.
@@ -93,6 +95,7 @@ class ExecutionRole(Construct):
         write_prefixes: Sequence[str] = ("runs", "logs"),
         secret_arns: Sequence[str] = (),
         secret_key_arn: str | None = None,
+        s3_access: Sequence[S3Access] = (),
         volume_key_arns: Sequence[str] = (),
         override_subnet_ids: Sequence[str] = (),
         override_security_group_ids: Sequence[str] = (),
@@ -101,8 +104,10 @@ class ExecutionRole(Construct):
     ) -> None:
         problems = checks.execution_role(
             name=name,
+            bucket_name=bucket.name,
             read_prefixes=read_prefixes,
             write_prefixes=write_prefixes,
+            s3_access=s3_access,
             permissions_boundary_arn=permissions_boundary_arn,
         )
         refuse(self, problems)
@@ -120,7 +125,8 @@ class ExecutionRole(Construct):
                 subnet_ids=[*network.subnet_ids, *override_subnet_ids],
                 security_group_ids=[network.security_group_id, *override_security_group_ids],
             ),
-            *self._keys(bucket, secret_key_arn, volume_key_arns),
+            *self._mounts(s3_access),
+            *self._keys(bucket, secret_key_arn, volume_key_arns, sorted({a.key_arn for a in s3_access if a.key_arn})),
             *self._reads(secret_arns),
             *self._remote_write(prometheus_workspace_arn),
         ]
@@ -197,8 +203,33 @@ class ExecutionRole(Construct):
             },
         ]
 
+    def _mounts(self, wanted: Sequence[S3Access]) -> Iterator[DataIamPolicyDocumentStatement]:
+        """What Mountpoint asks of each bucket.
+
+        https://github.com/awslabs/mountpoint-s3/blob/main/doc/CONFIGURATION.md#iam-permissions
+        """
+        for number, access in enumerate(wanted):
+            arn = f"arn:{self._partition}:s3:::{access.bucket}"
+            actions = ["s3:GetObject"]
+            if not access.read_only:
+                actions += ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject"]
+            may_list: DataIamPolicyDocumentStatement = {
+                "sid": f"ListMount{number}",
+                "actions": ["s3:ListBucket"],
+                "resources": [arn],
+            }
+            if access.prefix:
+                values = [f"{access.prefix}*"]
+                may_list["condition"] = [{"test": "StringLike", "variable": "s3:prefix", "values": values}]
+            yield may_list
+            yield {"sid": f"UseMount{number}", "actions": actions, "resources": [f"{arn}/{access.prefix}*"]}
+
     def _keys(
-        self, bucket: Bucket, secret_key_arn: str | None, volume_key_arns: Sequence[str]
+        self,
+        bucket: Bucket,
+        secret_key_arn: str | None,
+        volume_key_arns: Sequence[str],
+        mount_key_arns: Sequence[str],
     ) -> Iterator[DataIamPolicyDocumentStatement]:
         """Each key through the one service whose data it encrypts: objects, secrets, and through a grant the volumes.
 
@@ -207,6 +238,9 @@ class ExecutionRole(Construct):
         if bucket.key_arn:
             actions = ["kms:Decrypt", "kms:GenerateDataKey"]
             yield self._use_key("UseKeyOfBucket", actions, [bucket.key_arn], "s3")
+        if mount_key_arns:
+            actions = ["kms:Decrypt", "kms:GenerateDataKey"]
+            yield self._use_key("UseKeysOfMounts", actions, mount_key_arns, "s3")
         if secret_key_arn:
             yield self._use_key("UseKeyOfSecrets", ["kms:Decrypt"], [secret_key_arn], "secretsmanager")
         if volume_key_arns:

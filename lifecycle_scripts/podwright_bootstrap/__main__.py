@@ -20,15 +20,20 @@ from podwright_bootstrap.report import Result
 from podwright_bootstrap.shell import PATIENCE, BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
+from podwright_bootstrap.steps.directory import Directory
 from podwright_bootstrap.steps.environment import Environment
+from podwright_bootstrap.steps.homes import Homes
 from podwright_bootstrap.steps.lustre import Lustre
 from podwright_bootstrap.steps.names import Names
+from podwright_bootstrap.steps.motd import Motd
 from podwright_bootstrap.steps.node_record import Record
 from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.runs import Runs
+from podwright_bootstrap.steps.s3_mounts import S3Mounts
 from podwright_bootstrap.steps.slurm import Slurm
 from podwright_bootstrap.steps.ssh import Ssh
+from podwright_bootstrap.steps.users import Users
 
 # Nobody waits in a circle: compute nodes wait for the controller, the controller waits for no other host. Slurm comes
 # last, so that a node that takes jobs has everything else.
@@ -38,10 +43,15 @@ STEPS: tuple[Step, ...] = (
     Accelerators(),  # before the minutes of the rest
     Lustre(),
     OpenZfs(),  # before anything is written to a home
+    Users(),
+    Homes(),
+    Directory(),
+    S3Mounts(),
     Runs(),
     Ssh(),
     Environment(),
     Record(),
+    Motd(),
     Slurm(),
 )
 

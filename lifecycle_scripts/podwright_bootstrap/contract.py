@@ -29,6 +29,7 @@ SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
 ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content hash
 KEYS_DIRECTORY = "podwright/ssh"
 RUNS_DIRECTORY = "runs"  # one folder per training run
+HOMES_DIRECTORY = "home"  # people's, where there is no OpenZFS for them
 
 SLURM_ROOT = Path("/opt/slurm")
 JOB_USER = "ubuntu"  # of HyperPod's image; owns the runs

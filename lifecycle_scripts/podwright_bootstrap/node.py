@@ -71,6 +71,13 @@ class Node:
         return self.mount_path / folder
 
     @property
+    def homes(self) -> Path:
+        """Below what the homes of people are: a file system that all nodes have, if there is one."""
+        if self.parameters.fsx_openzfs_dns_name is not None:
+            return Path(self.parameters.openzfs_mount_path)
+        return self.shared(contract.HOMES_DIRECTORY) if self.has_shared else Path("/home")
+
+    @property
     def environment(self) -> Path | None:
         """The virtual environment that jobs run in, if the cluster trains."""
         if not self.has_shared or not self.parameters.training:

@@ -6,14 +6,63 @@ Written by the constructs below ``podwright.nodes`` of ``provisioning_parameters
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Dict, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Group:
+    """A group that has the same id on all nodes."""
+
+    name: str
+    gid: int
+
+
+@dataclass(frozen=True)
+class User:
+    """A person; ``uid`` is also the id of the user's own group."""
+
+    name: str
+    uid: int
+    groups: Tuple[str, ...] = ()
+    ssh_keys: Tuple[str, ...] = ()  # public ones, which let the user in from outside
+    home: Optional[str] = None  # none is the usual place
+
+
+@dataclass(frozen=True)
+class Directory:
+    """An LDAP server that knows people, asked by SSSD."""
+
+    uri: str  # ldaps://…, or ldap://… with StartTLS
+    search_base: str
+    ldap_schema: str = "rfc2307"  # as in sssd-ldap(5)
+    bind_dn: Optional[str] = None
+    bind_secret_arn: Optional[str] = None
+    certificate: Optional[str] = None  # of the authority: PEM text, or its path on the nodes
+    allowed_groups: Tuple[str, ...] = ()  # none is everybody
+    probe_user: Optional[str] = None
+
+
+@dataclass(frozen=True)
+class S3Mount:
+    """A bucket, or what lies below a prefix of it, as a folder."""
+
+    bucket: str
+    path: str
+    prefix: str = ""
+    read_only: bool = True
+
+
+@dataclass(frozen=True)
 class NodeSettings:
     """The features of a cluster's nodes."""
+
+    groups: Tuple[Group, ...] = ()
+    users: Tuple[User, ...] = ()
+    directory: Optional[Directory] = None
+    s3_mounts: Tuple[S3Mount, ...] = ()
+    motd: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on."""

@@ -189,6 +189,21 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
     return True
 
 
+@contextmanager
+def acting_as(user: pwd.struct_passwd) -> Iterator[None]:
+    """Touch files in the block as this user does, who then owns them and whose links lead nowhere else."""
+    groups, uid, gid = os.getgroups(), os.geteuid(), os.getegid()
+    os.setgroups([])
+    os.setegid(user.pw_gid)
+    os.seteuid(user.pw_uid)
+    try:
+        yield
+    finally:
+        os.seteuid(uid)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
 def find_user(name: str) -> pwd.struct_passwd:
     """The user's entry in passwd; ``BootstrapError`` if there is none."""
     try:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.findings import Finding, Level
 from podwright.rules import account as live
-from podwright.rules import groups, operations, resources, whole_file
+from podwright.rules import groups, nodes, operations, people, resources, whole_file
 from podwright.rules.judging import Rule, judged
 from podwright.rules.run import run_fits
 from podwright.rules.unanswered import UnansweredError
@@ -60,6 +60,16 @@ RULES: tuple[Rule, ...] = (
     operations.budget_limits,
     operations.session_length,
     operations.s3_state,
+    people.names_of_people,
+    people.ids_of_people,
+    people.groups_of_people,
+    people.ssh_keys_of_people,
+    people.homes_of_people,
+    people.directory,
+    people.directory_without_internet,
+    nodes.nodes_without_scripts,
+    nodes.s3_mounts,
+    nodes.s3_mount_paths,
     whole_file.provisioning,
     whole_file.placeholders,
     whole_file.addresses,

@@ -26,6 +26,7 @@ from podwright_constructs.network import ExistingNetwork, PrivateNetwork, Traini
 from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfsFileSystem
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.role import ExecutionRole, ExistingRole
+from podwright_constructs.s3_access import S3Access
 from podwright_constructs.slurm import ApiSlurm
 from podwright_constructs.subnet_configuration import SubnetConfiguration
 
@@ -438,6 +439,42 @@ def test_a_role_that_could_write_what_nodes_run_is_refused(stack: TerraformStack
             read_prefixes=["a/lifecycle"],
             write_prefixes=[write],
         )
+
+
+def test_role_uses_mounted_buckets_as_they_are_mounted(synthesize) -> None:
+    """What is read-only is read below its prefix alone; what is not may also be written and emptied."""
+    key = "arn:aws:kms:us-west-2:210987654321:key/1"
+    wanted = [
+        S3Access(bucket="corpora", prefix="c4/", key_arn=key),
+        S3Access(bucket="results", read_only=False),
+    ]
+    stack = synthesize(
+        lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK, s3_access=wanted)
+    )
+    by_sid = {statement["sid"]: statement for statement in role_permissions(stack)["statement"]}
+    (below,) = by_sid["ListMount0"]["condition"]
+    assert (below["variable"], below["values"]) == ("s3:prefix", ["c4/*"])
+    assert by_sid["UseMount0"]["actions"] == ["s3:GetObject"]
+    assert [resource.partition(":s3:::")[2] for resource in by_sid["UseMount0"]["resources"]] == ["corpora/c4/*"]
+    assert "condition" not in by_sid["ListMount1"]
+    assert by_sid["UseMount1"]["actions"] == [
+        "s3:GetObject",
+        "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+        "s3:PutObject",
+    ]
+    assert [resource.partition(":s3:::")[2] for resource in by_sid["UseMount1"]["resources"]] == ["results/*"]
+    assert by_sid["UseKeysOfMounts"]["resources"] == [key]
+
+
+@pytest.mark.parametrize("prefix", ["", "lifecycle/", "lifecycle/abc/"])
+def test_a_mount_that_could_write_what_nodes_run_is_refused(stack: TerraformStack, prefix: str) -> None:
+    """A folder that can be written must not show what nodes run; a read-only one may."""
+    mine = S3Access(bucket=BUCKET.name, prefix=prefix, read_only=False)
+    made: dict[str, Any] = {"name": "nodes", "bucket": BUCKET, "network": NETWORK}
+    with pytest.raises(ValueError, match=r"s3_access\[0\]\.prefix"):
+        ExecutionRole(stack, "role", **made, s3_access=[mine])
+    assert ExecutionRole(stack, "role", **made, s3_access=[replace(mine, read_only=True)]).arn
 
 
 def test_role_may_make_interfaces_wherever_a_group_is(synthesize) -> None:

@@ -53,6 +53,10 @@ BROUGHT_PROMETHEUS = {
     "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
 }
 API = {"source": "api", "strategy": "managed"}
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
+ADA = {"name": "ada", "uid": 2001}
+LDAP = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "probe_user": "ada"}
+CORPORA = {"bucket": "corpora", "prefix": "c4/", "path": "/mnt/c4"}
 
 
 def content(**changes: Any) -> dict[str, Any]:
@@ -88,6 +92,21 @@ def api_continuous() -> dict[str, Any]:
 def accounting(subnet_cidrs: Mapping[str, str]) -> dict[str, Any]:
     """A created accounting database with these subnets."""
     return {**api_continuous(), "accounting": {"source": "create", "subnet_cidrs": subnet_cidrs}}
+
+
+def users(*people: Mapping[str, Any], **features: Any) -> dict[str, Any]:
+    """The section that changes when people do, who are ada unless they say otherwise."""
+    return {"nodes": {"users": [{**ADA, **person} for person in people], **features}}
+
+
+def ldap(**changes: Any) -> dict[str, Any]:
+    """An LDAP server, changed."""
+    return {"nodes": {"directory": LDAP | changes}}
+
+
+def s3(**changes: Any) -> dict[str, Any]:
+    """A bucket as a folder, changed."""
+    return {"nodes": {"s3_mounts": [CORPORA | changes]}}
 
 
 def brought_accounting(**changes: Any) -> dict[str, Any]:
@@ -333,6 +352,100 @@ BROKEN = [
     ("existing-prometheus", {"prometheus": {**BROUGHT_PROMETHEUS, "arn": "ws-1"}}, "prometheus.arn"),
     ("rights-of-existing-role", {"role": BROUGHT_ROLE, "prometheus": {"source": "create"}}, "role.arn"),
     ("rights-of-existing-role", {"role": BROUGHT_ROLE, **brought_accounting()}, "role.arn"),
+    ("rights-of-existing-role", {"role": BROUGHT_ROLE, **s3()}, "role.arn"),
+    *(
+        ("names-of-people", users({"name": name}), "nodes.users[0].name")
+        for name in ("Ada", "1a", "a" * 33, "ubuntu", "a b")
+    ),
+    ("names-of-people", users({}, groups=[{"name": "ada", "gid": 3001}]), "nodes.groups[0].name"),
+    *(("ids-of-people", users({"uid": uid}), "nodes.users[0].uid") for uid in (0, 1000, 60001)),
+    ("ids-of-people", users({}, {"name": "bob"}), "nodes.users[1].uid"),
+    ("ids-of-people", users({}, groups=[{"name": "research", "gid": 2001}]), "nodes.groups[0].gid"),
+    ("groups-of-people", users({"groups": ["docker"]}), "nodes.users[0].groups[0]"),
+    *(
+        ("ssh-keys-of-people", users({"ssh_keys": [PUBLIC_KEY, key]}), "nodes.users[0].ssh_keys[1]")
+        for key in (
+            "",
+            "ssh-dss AAAA",
+            "ssh-ed25519",
+            "ssh-ed25519 AAAA",
+            PUBLIC_KEY[:40],
+            PUBLIC_KEY.replace("ssh-ed25519 ", "ssh-rsa "),
+            f"{PUBLIC_KEY}\n{PUBLIC_KEY}",
+            "-----BEGIN OPENSSH PRIVATE KEY-----",
+        )
+    ),
+    *(
+        ("homes-of-people", users({"home": home}), "nodes.users[0].home")
+        for home in (
+            "/data/ada",
+            "/fsx",
+            "/fsx/home",
+            "/fsx/runs/ada",
+            "/fsx/podwright",
+            "/fsx/../etc",
+            "/fsx/a:b",
+            "ada",
+        )
+    ),
+    ("homes-of-people", users({}, {"name": "bob", "uid": 2002, "home": "/fsx/home/ada"}), "nodes.users[1].home"),
+    *(
+        ("directory", ldap(**{key: value}), f"nodes.directory.{key}{'[0]' if isinstance(value, list) else ''}")
+        for key, value in (
+            ("uri", "http://ldap.corp.net"),
+            ("uri", "ldaps://"),
+            ("uri", "ldaps://ldap.corp.net:99999"),
+            ("uri", "ldaps://ldap.corp.net/dc=corp"),
+            ("search_base", "corp.net"),
+            ("bind_dn", "cn=reader,dc=corp,dc=net"),
+            ("bind_secret_arn", "arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
+            ("allowed_groups", ["research, guests"]),
+            ("probe_user", "-x"),
+            ("certificate", "ca.pem"),
+        )
+    ),
+    ("directory", ldap(bind_dn="cn=reader", bind_secret_arn="ldap"), "nodes.directory.bind_secret_arn"),
+    ("directory", ldap(probe_user=None), "nodes.directory"),
+    (
+        "directory-without-internet",
+        {
+            "network": {**NETWORK, "internet": "none", "endpoints": ["standard"]},
+            **ldap(bind_dn="cn=reader", bind_secret_arn="arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
+        },
+        "nodes.directory.bind_secret_arn",
+    ),
+    ("nodes-without-scripts", {**api(API), **users({})}, "nodes.users"),
+    *(
+        ("s3-mounts", s3(**{key: value}), f"nodes.s3_mounts[0].{key}")
+        for key, value in (
+            ("bucket", "Corpora"),
+            ("prefix", "c4"),
+            ("prefix", "c4/*/"),
+            ("path", "c4"),
+            ("path", "/mnt/../etc"),
+            ("key_arn", "alias/corpora"),
+        )
+    ),
+    (
+        "s3-mounts",
+        s3(bucket="sagemaker-demo-us-west-2", prefix="demo/lifecycle/", read_only=False),
+        "nodes.s3_mounts[0].prefix",
+    ),
+    (
+        "s3-mounts",
+        {
+            "bucket": {"source": "existing", "name": "sagemaker-x"},
+            **s3(bucket="sagemaker-x", prefix="", read_only=False),
+        },
+        "nodes.s3_mounts[0].prefix",
+    ),
+    ("s3-mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
+    ("s3-mount-paths", s3(path="/usr"), "nodes.s3_mounts[0].path"),
+    (
+        "s3-mount-paths",
+        {"nodes": {"s3_mounts": [CORPORA, {"bucket": "more", "path": "/mnt/c4/more"}]}},
+        "nodes.s3_mounts[1].path",
+    ),
     ("log-retention", {"logs": {"retention_days": 31}}, "logs.retention_days"),
     ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
     ("budget-limits", {"budget": {"monthly_usd": 0, "email": "me@llm.test"}}, "budget.monthly_usd"),
@@ -418,6 +531,16 @@ def test_good_settings_break_no_rule():
     """The settings that the cases start from are fine, and so are brought resources."""
     assert broken(content()) == []
     assert broken(content(network=BROUGHT_NETWORK, lustre=BROUGHT_LUSTRE)) == []
+    pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    mine = {"bucket": "sagemaker-demo-us-west-2", "prefix": "demo/runs/", "path": "/mnt/runs", "read_only": False}
+    nodes = {
+        "groups": [{"name": "research", "gid": 3001}],
+        "users": [{**ADA, "groups": ["research"], "ssh_keys": [PUBLIC_KEY], "home": "/fsx/people/ada"}],
+        "directory": LDAP | {"certificate": pem},
+        "s3_mounts": [CORPORA, mine],
+        "motd": True,
+    }
+    assert broken(content(nodes=nodes)) == []
     everything = {
         "network": {**NETWORK, **SECOND_ZONE, "internet": "none", "endpoints": ["standard", "kms"]},
         "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1", "throughput_mbps": 320},

@@ -156,6 +156,7 @@ class Host:
     role: str = "compute"
     address: str = COMPUTE_ADDRESSES[0]
     patience: float = 0.2
+    covered: str = "etc usr/sbin"  # folders whose own files it may change
 
     def __post_init__(self) -> None:
         if self.role == "controller":
@@ -231,6 +232,7 @@ class Host:
             "PATH": "/opt/shims:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": "/root",
             "LC_ALL": "C.UTF-8",
+            "COVERED": self.covered,
             "PODWRIGHT_PATIENCE": str(self.patience),
             "SHARED_FOLDER": str(self.cloud.shared),
             "HOMES_FOLDER": str(self.cloud.homes),
@@ -253,17 +255,19 @@ class Host:
             text=True,
         )
 
-    def run(self, commands: str) -> Boot:
+    def run(self, commands: str, *, timeout_s: float = BOOT_TIMEOUT_S) -> Boot:
         """Run commands on the host and wait for their end."""
-        return finish(self.start(commands))
+        return finish(self.start(commands), timeout_s=timeout_s)
 
     def start_boot(self, commands: str = "./on_create.sh") -> subprocess.Popen[str]:
         """Begin to boot in a cluster whose controller listens; `finish` waits for the end."""
         return self.start(f"{LISTENING}\n{commands}")
 
-    def boot(self, commands: str = "./on_create.sh", *, controller_listens: bool = True) -> Boot:
+    def boot(
+        self, commands: str = "./on_create.sh", *, controller_listens: bool = True, timeout_s: float = BOOT_TIMEOUT_S
+    ) -> Boot:
         """Run commands, a boot by default, on the host of a cluster whose controller listens."""
-        return self.run(f"{LISTENING if controller_listens else ''}\n{commands}")
+        return self.run(f"{LISTENING if controller_listens else ''}\n{commands}", timeout_s=timeout_s)
 
     def switch_off(self, process: subprocess.Popen[str]) -> None:
         """End the host at once, with all that runs on it."""
@@ -276,10 +280,10 @@ class Host:
         self.__post_init__()
 
 
-def finish(process: subprocess.Popen[str]) -> Boot:
+def finish(process: subprocess.Popen[str], *, timeout_s: float = BOOT_TIMEOUT_S) -> Boot:
     """Wait for the end of a host's commands; a boot that hangs fails the test."""
     try:
-        output, _ = process.communicate(timeout=BOOT_TIMEOUT_S)
+        output, _ = process.communicate(timeout=timeout_s)
     finally:
         if process.poll() is None:
             process.kill()
@@ -359,3 +363,24 @@ def make_host(cloud: Cloud, tmp_path: Path) -> Callable[..., Host]:
     if os.geteuid() != 0:
         pytest.fail("hosts in namespaces need root: run as root, or leave them out with -m 'not hosts'")
     return lambda **options: Host(cloud, tmp_path, **options)
+
+
+@pytest.fixture
+def fetch_packages(tmp_path: Path) -> Callable[..., Path]:
+    """Gets what apt needs to install packages on a host without a network: see install.sh."""
+
+    def fetch(*names: str) -> Path:
+        folder = tmp_path / "packages"
+        for name in ("lists/partial", "archives/partial"):
+            (folder / name).mkdir(parents=True)
+        options = [
+            *("-o", f"Dir::State::lists={folder}/lists"),
+            *("-o", f"Dir::Cache::archives={folder}/archives"),
+            *("-o", "APT::Sandbox::User=root"),
+        ]
+        apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *options]
+        for command in (["update"], ["install", "--download-only", *names]):
+            subprocess.run([*apt, *command], check=True, timeout=300)
+        return folder
+
+    return fetch

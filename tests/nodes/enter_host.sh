@@ -1,6 +1,7 @@
 #!/bin/bash
 # Runs a command on a host of its own: `unshare --mount --uts --net enter_host.sh DISK NAME ADDRESS CONTROLLER COMMAND…`
-# The machine's folders are covered by what lies below DISK; nothing outside it and the shared folder can be changed.
+# The machine's folders (COVERED) are covered by what lies below DISK; nothing outside it and the shared folder can be
+# changed.
 set -euo pipefail
 disk=$1 name=$2 address=$3 controller=$4
 shift 4
@@ -18,11 +19,12 @@ covered() { # new files go to the disk, the machine's own stay visible
   mkdir -p "$disk/$1" "$disk/.work/$1"
   mount -t overlay overlay -o "lowerdir=/$1,upperdir=$disk/$1,workdir=$disk/.work/$1" "/$1"
 }
-covered etc
-covered usr/sbin
+for folder in $COVERED; do
+  covered "$folder"
+done
 for folder in opt home mnt var/log; do
   mkdir -p "$disk/$folder"
   mount --bind "$disk/$folder" "/$folder"
 done
-rm -f /opt/lustre.* /opt/nfs.* # no mount outlives the host
+rm -f /opt/lustre.* /opt/nfs.* /opt/s3.* # no mount outlives the host
 exec "$@"

@@ -85,6 +85,10 @@ def check_boot(expected, boot):
     """What the boot said."""
     if "summary" in expected:
         assert boot.summaries[-1].startswith(expected["summary"])
+    for text in expected.get("says", []):
+        assert text in boot.output
+    for text in expected.get("silent", []):
+        assert text not in boot.output
     if "skipped" in expected:
         assert [step for step, result in boot.results.items() if result["outcome"] == "skipped"] == expected["skipped"]
 
@@ -95,6 +99,10 @@ def check_host(expected, host):
         assert sum(call.startswith(start) for call in host.calls) == count, host.calls
     for path, text in expected.get("files", {}).items():
         assert host.read(path) == text
+    for path, parts in expected.get("contains", {}).items():
+        assert [part for part in parts if part not in host.read(path)] == []
+    for user, shown in expected.get("accounts", {}).items():
+        assert host.run(f"id {user}").output.strip() == shown
     for path, count in expected.get("lines", {}).items():
         assert len(host.read(path).splitlines()) == count
     for path, names in expected.get("names", {}).items():
@@ -119,6 +127,9 @@ def check_shared(expected, cloud):
         home = cloud.homes / "ubuntu"
         assert {path.stat().st_uid for path in (home, *home.rglob("*"))} == {expected["home_owner"]}
         assert [path.name for path in cloud.homes.iterdir()] == ["ubuntu"]
+    for path, (uid, mode) in expected.get("owned", {}).items():
+        status = (cloud.shared / path).stat()
+        assert (status.st_uid, status.st_gid, f"{status.st_mode & 0o777:o}") == (uid, uid, mode)
     for path, pattern in expected.get("matches", {}).items():
         assert re.search(pattern, (cloud.shared / path).read_text())
     if "environment" in expected:
@@ -131,6 +142,6 @@ def merge(target: dict[str, Any], changes: dict[str, Any]) -> None:
         if value is None:
             del target[key]
         elif isinstance(value, dict):
-            merge(target[key], value)
+            merge(target.setdefault(key, {}), value)
         else:
             target[key] = value

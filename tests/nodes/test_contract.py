@@ -18,6 +18,7 @@ from podwright_bootstrap.contract import (
     TrainingPayload,
     WorkerGroup,
 )
+from podwright_bootstrap.node_settings import NodeSettings
 
 names = st.text(min_size=1, max_size=20)
 optional_names = st.none() | names
@@ -41,6 +42,7 @@ def parameters(draw):
         instance_facts=draw(st.dictionaries(names, st.builds(InstanceFacts, efa_interfaces=st.integers(0, 32)))),
         training=draw(st.none() | st.builds(TrainingPayload, names, names, names, names)),
         multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
+        nodes=draw(st.from_type(NodeSettings)),
     )
 
 

@@ -72,3 +72,17 @@ def test_an_older_lock_is_no_obstacle(make_host, cloud):
     lock.parent.mkdir(parents=True)
     lock.write_text("ip-10-9-9-9")
     assert host.boot().exit_code == 0
+
+
+def test_hosts_that_boot_together_make_one_home(make_host, cloud, finish):
+    """Of three hosts one makes a user's home and key pair; the others find them, and nothing half-made stays."""
+    cloud.contract["podwright"]["nodes"] = {"users": [{"name": "ada", "uid": 2001}, {"name": "bob", "uid": 2002}]}
+    hosts = [make_host(address=address, patience=1) for address in ADDRESSES]
+    boots = [finish(process) for process in [host.start_boot() for host in hosts]]
+    assert [boot.exit_code for boot in boots] == [0, 0, 0], "\n".join(boot.output for boot in boots)
+    changes = sorted(change for boot in boots for change in boot.results["homes"]["changes"])
+    assert [change for change in changes if "ada" in change and change.startswith("made")] == [
+        "made /mnt/fsx/home/ada",
+        "made ada's key pair",
+    ]
+    assert sorted(path.name for path in (cloud.shared / "home").iterdir()) == [".podwright.lock", "ada", "bob"]

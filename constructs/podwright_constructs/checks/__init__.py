@@ -34,7 +34,7 @@ from podwright_constructs.checks.operations import (
     prometheus_workspace,
     session_document,
 )
-from podwright_constructs.checks.role import execution_role, existing_role
+from podwright_constructs.checks.role import execution_role, existing_role, s3_access_problems
 
 __all__ = [
     "NODE_RECOVERIES",
@@ -69,6 +69,7 @@ __all__ = [
     "openzfs_subnets",
     "private_network",
     "prometheus_workspace",
+    "s3_access_problems",
     "session_document",
     "training_bucket",
     "training_network",

@@ -5,14 +5,14 @@ https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/attach-linux-client.html
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract, mounts, shell
+from podwright_bootstrap.homes import copy_once
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 # nconnect: several connections, for more throughput than one has. A server that is silent is waited for (hard, NFS's
@@ -67,28 +67,10 @@ def _bring_home(source: str, root: Path) -> Iterator[str]:
         there = Path(folder)
         _mount(source, there)
         try:
-            if _copy_once(home, there / home.relative_to(root)):
+            if copy_once(home, there / home.relative_to(root)):
                 yield f"copied {home} to {source}"
         finally:
             shell.run("umount", there, timeout_s=60)
-
-
-def _copy_once(home: Path, target: Path) -> bool:
-    """Whoever renames first has copied; the others take theirs away."""
-    if target.is_dir():
-        return False
-    candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shell.run("rm", "-rf", candidate, timeout_s=60)  # of a boot that was killed
-    shell.run("cp", "--archive", home, candidate, timeout_s=300)
-    try:
-        candidate.rename(target)
-    except OSError as error:  # it is there, and not empty
-        shell.run("rm", "-r", candidate, timeout_s=60)
-        if not target.is_dir():
-            raise CommandError(f"cannot make {target}: {error}") from error
-        return False
-    return True
 
 
 def _mount(source: str, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from typing import Iterator
 
 from podwright_bootstrap import contract, shell
@@ -10,9 +11,11 @@ from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
+OF_EVERYBODY = 0o1777  # as /tmp: each removes only what is theirs
+
 
 class Runs(Step):
-    """The job user has a folder for runs on the shared file system."""
+    """The job user has a folder for runs on the shared file system; other people may use it too, where there are."""
 
     name = "runs"
     whose = "clusters with a shared file system"
@@ -32,6 +35,10 @@ class Runs(Step):
         if folder.stat().st_uid != user.pw_uid:
             os.chown(folder, user.pw_uid, user.pw_gid)
             yield f"gave {folder} to {contract.JOB_USER}"
+        people = node.parameters.nodes.users or node.parameters.nodes.directory
+        if people and stat.S_IMODE(folder.stat().st_mode) != OF_EVERYBODY:
+            folder.chmod(OF_EVERYBODY)
+            yield f"opened {folder} to everybody"
 
     def verify(self, node: Node) -> None:
         """It is the job user's."""

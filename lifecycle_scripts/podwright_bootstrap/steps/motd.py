@@ -1,0 +1,75 @@
+"""What a person sees at login: where this is, what to do next, where to look when it fails.
+
+Shown by pam_motd(8), which reads every file of the folder.
+"""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract, shell
+from podwright_bootstrap.contract import COMPUTE, CONTROLLER
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+MOTD = Path("/etc/motd.d/podwright")
+MODE = 0o644
+DAEMONS = {CONTROLLER: "slurmctld"}
+
+
+class Motd(Step):
+    """Who logs in reads which node this is, the next commands and where the logs are."""
+
+    name = "motd"
+    whose = "clusters that want it"
+    hint = f"look at {MOTD.parent} and the space left on its disk (df -h)"
+    time_limit_s = 60
+
+    def applies(self, node: Node) -> bool:
+        """Where the settings ask for it."""
+        return node.parameters.nodes.motd
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Write it, in a file that is ours alone."""
+        if shell.write_file(MOTD, greeting(node), mode=MODE):
+            yield f"wrote {MOTD}"
+
+    def verify(self, node: Node) -> None:
+        """Everybody may read it."""
+        if stat.S_IMODE(MOTD.stat().st_mode) != MODE or MOTD.read_text() != greeting(node):
+            raise BootstrapError(f"{MOTD} does not greet from this node")
+
+
+def greeting(node: Node) -> str:
+    """The whole text."""
+    rows = [*(_compute(node) if node.role == COMPUTE else _front(node)), *_logs(node)]
+    width = max(len(meaning) for meaning, _ in rows)
+    title = f"{node.parameters.cluster_name}: {node.hostname}, {node.role} node of group {node.instance_group}"
+    lines = [f"  {meaning:<{width}}  {command}" for meaning, command in rows]
+    return "\n".join(["", f"{title}, {node.instance_type}", "", *lines, ""]) + "\n"
+
+
+def _front(node: Node) -> Iterator[tuple[str, str]]:
+    """Where people work: from the queue to a first run."""
+    yield "nodes", "sinfo"
+    yield "jobs", "squeue"
+    if node.environment:
+        yield "train", f"{node.environment}/bin/podwright-train launch --preset PRESET --nodes 2"
+        yield "runs and their logs", f"ls {node.shared(contract.RUNS_DIRECTORY)}"
+
+
+def _compute(node: Node) -> Iterator[tuple[str, str]]:
+    """Where people look after a job."""
+    yield "jobs here", f"squeue --nodelist {node.hostname}"
+    yield "this node in Slurm", f"scontrol show node {node.hostname}"
+    command = {"gpu": "nvidia-smi", "neuron": "neuron-ls"}.get(node.facts.accelerator)
+    if command:
+        yield f"{node.facts.accelerators_per_node} {node.facts.accelerator_name}", command
+
+
+def _logs(node: Node) -> Iterator[tuple[str, str]]:
+    yield "how it was set up", f"less {contract.PROVISIONING_LOG}"
+    yield "Slurm's daemon", f"journalctl -u {DAEMONS.get(node.role, 'slurmd')}"

@@ -1,0 +1,128 @@
+"""Buckets as folders, by Mountpoint for Amazon S3.
+
+https://docs.aws.amazon.com/AmazonS3/latest/userguide/mountpoint-usage.html and
+https://github.com/awslabs/mountpoint-s3/blob/main/doc/CONFIGURATION.md
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import mounts, shell, units
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.node_settings import S3Mount
+from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.steps import Step
+
+PROGRAM = "mount-s3"
+SOURCE = "mountpoint-s3"  # as findmnt shows what it mounted
+UNIT_PREFIX = "podwright-s3-"
+UNIT = """\
+[Unit]
+Description={uri} at {path}
+Wants=network-online.target
+After=network-online.target
+Before=slurmd.service
+
+[Service]
+Type=forking
+ExecStart={program} {options} {bucket} {path}
+ExecStop=/bin/umount {path}
+Restart=on-failure
+RestartSec=5
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+class S3Mounts(Step):
+    """Each bucket in cluster.yaml is a folder, now and after every reboot, and can be read or written as it says."""
+
+    name = "s3_mounts"
+    whose = "clusters with buckets as folders"
+    hint = (
+        "may the nodes' role use the bucket (a created role may after the foundation is deployed again), and its KMS "
+        "key if it has one? journalctl -u 'podwright-s3-*' says more"
+    )
+    time_limit_s = 600
+    attempts = 3
+
+    def applies(self, node: Node) -> bool:
+        """Where the settings list any."""
+        return bool(node.parameters.nodes.s3_mounts)
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """A unit per folder, which mounts it."""
+        program = _program()
+        for mount in node.parameters.nodes.s3_mounts:
+            path, uri = Path(mount.path), f"s3://{mount.bucket}/{mount.prefix}"
+            found = mounts.mounted_at(path)
+            if found and found.source != SOURCE:
+                mounts.refuse_other(found, wanted=uri, path=path)
+            if not path.is_dir():
+                path.mkdir(parents=True)
+                yield f"made {path}"
+            unit = _unit_name(path)
+            changed = shell.write_file(units.FOLDER / unit, _unit(mount, program))
+            if changed:
+                yield f"wrote {unit}"
+            yield from units.keep_on(unit, restart=changed or found is None)
+        _tell_of_removed(node)
+
+    def verify(self, node: Node) -> None:
+        """Each is mounted, and answers; a file of this node's own can be written where it should be."""
+        for mount in node.parameters.nodes.s3_mounts:
+            path = Path(mount.path)
+            found = mounts.mounted_at(path)
+            if not found or found.source != SOURCE:
+                raise CommandError(f"s3://{mount.bucket}/{mount.prefix} is not mounted on {path}", hint=self.hint)
+            if mount.read_only:
+                shell.run("ls", path, timeout_s=60, quiet=True)
+            else:
+                mounts.prove_writable(path, path, hostname=node.hostname)
+
+
+def _program() -> str:
+    program = shutil.which(PROGRAM)
+    if not program:
+        raise BootstrapError(
+            f"this image has no {PROGRAM}",
+            hint="make an image with AWS's signed package of it (image_id), or leave s3_mounts out: "
+            "https://docs.aws.amazon.com/AmazonS3/latest/userguide/mountpoint-installation.html",
+        )
+    return program
+
+
+def _unit_name(path: Path) -> str:
+    """As systemd-escape does: no two paths have one name."""
+    return UNIT_PREFIX + str(path).strip("/").replace("-", "\\x2d").replace("/", "-") + ".service"
+
+
+def _unit(mount: S3Mount, program: str) -> str:
+    """S3 knows no owners: who may use a folder is what the node's role may, so modes are everybody's."""
+    options = ["--allow-other"]
+    if mount.prefix:
+        options += ["--prefix", mount.prefix]
+    if mount.read_only:
+        options += ["--read-only"]
+    else:
+        options += ["--allow-delete", "--allow-overwrite", "--dir-mode", "0777", "--file-mode", "0666"]
+    return UNIT.format(
+        uri=f"s3://{mount.bucket}/{mount.prefix}",
+        path=mount.path,
+        program=program,
+        options=" ".join(options),
+        bucket=mount.bucket,
+    )
+
+
+def _tell_of_removed(node: Node) -> None:
+    """A job may be reading: whether it goes is for a person to say."""
+    wanted = {_unit_name(Path(mount.path)) for mount in node.parameters.nodes.s3_mounts}
+    for unit in sorted(units.FOLDER.glob(f"{UNIT_PREFIX}*.service")):
+        if unit.name not in wanted:
+            end = f"systemctl disable --now '{unit.name}'"
+            shell.say(f"{unit.name} is no longer in cluster.yaml and stays; {end} ends it")

@@ -1,0 +1,131 @@
+"""People and groups with the same ids on every node.
+
+Slurm and both file systems go by ids: https://slurm.schedmd.com/quickstart_admin.html#infrastructure
+"""
+
+from __future__ import annotations
+
+import grp
+import pwd
+from pathlib import Path
+from typing import Dict, Iterator, List
+
+from podwright_bootstrap import shell
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.node_settings import Group, NodeSettings, User
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+SHELL = "/bin/bash"
+MARK = "podwright"  # the comment of users that come from cluster.yaml
+NO_PASSWORD = "*"  # noqa: S105 -- none fits; unlike "!", the account is not locked for keys
+
+
+class Users(Step):
+    """Everybody in cluster.yaml has the login, ids and groups given there; nobody is deleted, nobody gets sudo."""
+
+    name = "users"
+    whose = "clusters with users or groups"
+    hint = "look at /etc/passwd and /etc/group of this node"
+    time_limit_s = 600
+
+    def applies(self, node: Node) -> bool:
+        """Where the settings list anybody."""
+        return bool(node.parameters.nodes.users or node.parameters.nodes.groups)
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Refuse ids and names that are taken, all at once, before anything is changed; then add what is missing."""
+        wanted = node.parameters.nodes
+        groups = _groups(wanted)
+        _refuse([*_taken_groups(groups), *_taken_users(wanted.users)])
+        for group in groups:
+            yield from _add_group(group)
+        for user in wanted.users:
+            yield from _add_user(user, home_of(user, node))
+        for name, members in _members(wanted).items():
+            yield from _set_members(name, members)
+        _tell_of_removed(wanted.users)
+
+    def verify(self, node: Node) -> None:
+        """The host itself says so."""
+        for user in node.parameters.nodes.users:
+            shown = shell.run("id", user.name, timeout_s=60, quiet=True).output
+            missing = [group for group in user.groups if f"({group})" not in shown]
+            if f"uid={user.uid}({user.name}) gid={user.uid}({user.name})" not in shown or missing:
+                raise BootstrapError(f"id {user.name} says {shown.strip()}, not uid {user.uid} and {user.groups}")
+
+
+def home_of(user: User, node: Node) -> Path:
+    """Where the user's home is."""
+    return Path(user.home) if user.home else node.homes / user.name
+
+
+def _groups(wanted: NodeSettings) -> List[Group]:
+    """Those of cluster.yaml, and each user's own."""
+    return [*wanted.groups, *(Group(user.name, user.uid) for user in wanted.users)]
+
+
+def _taken_groups(groups: List[Group]) -> Iterator[str]:
+    names, ids = {g.gr_name: g.gr_gid for g in grp.getgrall()}, {g.gr_gid: g.gr_name for g in grp.getgrall()}
+    for group in groups:
+        if names.get(group.name, group.gid) != group.gid:
+            yield f"group {group.name} has gid {names[group.name]} on this host, {group.gid} in cluster.yaml"
+        elif ids.get(group.gid, group.name) != group.name:
+            yield f"gid {group.gid} is {ids[group.gid]}'s on this host, {group.name}'s in cluster.yaml"
+
+
+def _taken_users(users: tuple[User, ...]) -> Iterator[str]:
+    names, ids = {p.pw_name: p.pw_uid for p in pwd.getpwall()}, {p.pw_uid: p.pw_name for p in pwd.getpwall()}
+    for user in users:
+        if names.get(user.name, user.uid) != user.uid:
+            yield f"user {user.name} has uid {names[user.name]} on this host, {user.uid} in cluster.yaml"
+        elif ids.get(user.uid, user.name) != user.name:
+            yield f"uid {user.uid} is {ids[user.uid]}'s on this host, {user.name}'s in cluster.yaml"
+
+
+def _refuse(taken: List[str]) -> None:
+    if taken:
+        raise BootstrapError(
+            "; ".join(taken),
+            hint="give in cluster.yaml the ids that files already belong to, or other names and ids, and deploy; if "
+            "the host's user is nobody's, userdel it here",
+        )
+
+
+def _add_group(group: Group) -> Iterator[str]:
+    if group.name not in {entry.gr_name for entry in grp.getgrall()}:
+        shell.run("groupadd", "--gid", str(group.gid), group.name, timeout_s=60)
+        yield f"added group {group.name} ({group.gid})"
+
+
+def _add_user(user: User, home: Path) -> Iterator[str]:
+    try:
+        known = pwd.getpwnam(user.name)
+    except KeyError:
+        ids = ("--uid", str(user.uid), "--gid", str(user.uid), "--no-log-init")  # a large uid makes a large lastlog
+        place = ("--home-dir", home, "--no-create-home", "--shell", SHELL)
+        shell.run("useradd", *ids, *place, "--comment", MARK, "--password", NO_PASSWORD, user.name, timeout_s=60)
+        yield f"added {user.name} ({user.uid})"
+        return
+    if (known.pw_gid, known.pw_dir) != (user.uid, str(home)):
+        shell.run("usermod", "--gid", str(user.uid), "--home", home, user.name, timeout_s=60)
+        yield f"moved {user.name} to {home}"
+
+
+def _members(wanted: NodeSettings) -> Dict[str, List[str]]:
+    return {group.name: [user.name for user in wanted.users if group.name in user.groups] for group in wanted.groups}
+
+
+def _set_members(group: str, members: List[str]) -> Iterator[str]:
+    """Exactly these: who is taken out of a group in cluster.yaml is out of it."""
+    if set(grp.getgrnam(group).gr_mem) != set(members):
+        shell.run("gpasswd", "--members", ",".join(members), group, timeout_s=60)
+        yield f"group {group} is {', '.join(members) or 'nobody'}"
+
+
+def _tell_of_removed(users: tuple[User, ...]) -> None:
+    """A login is the user's way to the user's files: whether it goes is for a person to say."""
+    names = {user.name for user in users}
+    for entry in pwd.getpwall():
+        if entry.pw_gecos == MARK and entry.pw_name not in names:
+            shell.say(f"user {entry.pw_name} is no longer in cluster.yaml and stays; userdel {entry.pw_name} ends that")

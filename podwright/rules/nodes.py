@@ -1,0 +1,65 @@
+"""Rules about what nodes have beyond Slurm and file systems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from podwright import names
+from podwright.findings import Finding, KeyPath
+from podwright.rules.judging import error, findings_of
+from podwright.settings import ApiSlurm, CreatedBucket, NoOpenZfs, Settings
+from podwright.settings_nodes import Nodes
+from podwright_constructs import checks, facts
+
+S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
+
+
+def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
+    """Something is asked of nodes that podwright's scripts would set up, where HyperPod sets nodes up itself."""
+    if not isinstance(settings.cluster.slurm, ApiSlurm):
+        return
+    for name, field in Nodes.model_fields.items():
+        if getattr(settings.nodes, name) != field.default:
+            hint = "delete it, or let the scripts set Slurm up: `slurm: {source: lifecycle}`"
+            yield error(("nodes", name), f"{name} has no effect with `slurm: {{source: api}}`", hint)
+
+
+def s3_mounts(settings: Settings) -> Iterator[Finding]:
+    """A bucket cannot be mounted so, or the nodes could write there what all of them run as root."""
+    own_prefixes = [names.scripts_prefix(settings.name), names.payload_prefix(settings.name)]
+    for index, mount in enumerate(settings.nodes.s3_mounts):
+        own = _own_bucket(settings, mount.bucket)
+        yield from findings_of(
+            (*S3_MOUNTS, index), checks.s3_access_problems(mount, own_bucket=own, own_prefixes=own_prefixes)
+        )
+        if not facts.MOUNT_PATH_PATTERN.fullmatch(mount.path) or ".." in mount.path:
+            yield error(
+                (*S3_MOUNTS, index, "path"),
+                f"path cannot be {mount.path!r}",
+                "allowed: an absolute path like /mnt/data",
+            )
+
+
+def s3_mount_paths(settings: Settings) -> Iterator[Finding]:
+    """Two file systems are mounted on one path, or one within the other, where the order would decide."""
+    taken = {"Lustre": PurePosixPath(settings.lustre.mount_path)}
+    if not isinstance(settings.openzfs, NoOpenZfs):
+        taken["OpenZFS"] = PurePosixPath(settings.openzfs.mount_path)
+    taken |= {name: PurePosixPath(f"/{name}") for name in ("bin", "etc", "lib", "opt", "root", "sbin", "usr", "var")}
+    for index, mount in enumerate(settings.nodes.s3_mounts):
+        path = PurePosixPath(mount.path)
+        over = next(
+            (name for name, other in taken.items() if path.is_relative_to(other) or other.is_relative_to(path)), ""
+        )
+        if over:
+            given = f"path: {path} overlaps {over}'s {taken[over]}"
+            yield error((*S3_MOUNTS, index, "path"), given, "use a path apart, like /mnt/data")
+        taken[f"s3_mounts[{index}]"] = path
+
+
+def _own_bucket(settings: Settings, bucket: str) -> str:
+    """The cluster's own bucket; a created one ends in digits that Terraform adds."""
+    if isinstance(settings.bucket, CreatedBucket):
+        return bucket if bucket.startswith(names.bucket_prefix(settings.name)) else ""
+    return settings.bucket.name
