@@ -56,6 +56,12 @@ class Node:
         return self.mount_path / folder
 
     @property
+    def scratch(self) -> Path | None:
+        """The folder on the node's own NVMe disks, if the cluster wants one and the type has disks."""
+        wanted = self.parameters.nodes.scratch
+        return Path(wanted.mount_path) if wanted and self.facts.nvme_disks else None
+
+    @property
     def environment(self) -> Path | None:
         """The virtual environment that jobs run in, if the cluster trains."""
         if not self.has_shared or not self.parameters.training:

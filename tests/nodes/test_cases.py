@@ -13,6 +13,7 @@ import yaml
 pytestmark = pytest.mark.hosts
 
 CASES = sorted((Path(__file__).resolve().parent / "cases").iterdir())
+OPTIONS = ("role", "address", "patience", "instance_type")  # of the host
 TEMPORARY = re.compile(r"\.(\w+\.(json|conf|env)|fstab)\.\w+")  # as shell.write_file names them
 MOUNTED = "mkdir /mnt/fsx && mount -t lustre fs@tcp:/abcdefgh /mnt/fsx && mkdir /mnt/fsx/podwright;"
 
@@ -24,13 +25,13 @@ def test_boot_ends_as_the_case_says(folder, make_host, cloud):
     merge(cloud.contract, case.get("contract", {}))
     if "lock" in case:
         cloud.replace_lock(case["lock"])
-    host = make_host(**{"patience": 0.02, **{key: case[key] for key in ("role", "address", "patience") if key in case}})
+    host = make_host(**{"patience": 0.02, **{key: case[key] for key in OPTIONS if key in case}})
     for name, script in case.get("shims", {}).items():
         (host.shims / name).write_text(f"#!/bin/bash\n{script}\n")
 
     on_create = "./on_create.sh" + (f" --only {case['only']}" if "only" in case else "")
     prepare = f"{MOUNTED if case.get('mounted') else ''}\n{case.get('prepare', '')}\ncd /opt/scripts"
-    commands = "\n".join(["set -e", prepare, *[on_create] * case.get("boots", 1)])
+    commands = "\n".join(["set -e", prepare, *[on_create] * case.get("boots", 1), case.get("then", "")])
     boot = host.boot(commands, controller_listens=case.get("controller") != "silent")
 
     expected = case["expect"]
@@ -48,6 +49,8 @@ def test_boot_ends_as_the_case_says(folder, make_host, cloud):
 
 def check_boot(expected, boot):
     """What the boot said."""
+    assert re.search(expected.get("said", ""), boot.output), boot.output
+    assert "silent" not in expected or expected["silent"] not in boot.output
     if "summary" in expected:
         assert boot.summaries[-1].startswith(expected["summary"])
     if "skipped" in expected:
@@ -92,6 +95,6 @@ def merge(target: dict[str, Any], changes: dict[str, Any]) -> None:
         if value is None:
             del target[key]
         elif isinstance(value, dict):
-            merge(target[key], value)
+            merge(target.setdefault(key, {}), value)
         else:
             target[key] = value
