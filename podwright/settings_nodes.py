@@ -40,7 +40,7 @@ class Health(Section):
     clock: Reaction = _reaction("warn", "The clock is synchronised.")
     limits: Reaction = _reaction("warn", "Jobs may lock memory and open many files.")
     huge_pages: Reaction = _reaction("warn", "Huge pages are reserved where there is EFA.")
-    shared_memory: Reaction = _reaction("warn", "/dev/shm has a quarter of the memory or more.")
+    shared_memory: Reaction = _reaction("warn", "Shared memory has a quarter of the memory or more.")
 
 
 class Limits(Section):
@@ -60,7 +60,8 @@ class Prolog(Section):
     """What Slurm runs on a compute node before and after each job."""
 
     check: bool = Field(
-        default=True, description="Whether accelerators are asked first; a node that fails is drained, the job requeued."
+        default=True,
+        description="Whether accelerators are asked first; a node that fails is drained, the job requeued.",
     )
     clean: bool = Field(default=True, description="Whether processes and shared memory that a job leaves are cleared.")
     job_folder: bool = Field(
@@ -79,9 +80,13 @@ class Neuron(Section):
 class Nodes(Section):
     """What lifecycle scripts set up besides."""
 
-    lustre_client: LustreClient | None = Field(None, description="How nodes use Lustre; `{}` for the defaults.")
-    health: Health | None = Field(None, description="Checks of a node before it takes jobs; `{}` for the defaults.")
-    limits: Limits | None = Field(None, description="Limits for large clusters; `{}` for the defaults.")
-    scratch: Scratch | None = Field(None, description="The node's own NVMe disks; `{}` for the defaults.")
-    prolog: Prolog | None = Field(None, description="Before and after a job; `{}` for the defaults.")
-    neuron: Neuron | None = Field(None, description="Neuron's tools on Trainium and Inferentia; `{}` for the image's.")
+    lustre_client: LustreClient | None = Field(default=None, description="How nodes use Lustre; `{}` for the defaults.")
+    health: Health | None = Field(
+        default=None, description="Checks of a node before it takes jobs; `{}` for the defaults."
+    )
+    limits: Limits | None = Field(default=None, description="Limits for large clusters; `{}` for the defaults.")
+    scratch: Scratch | None = Field(default=None, description="The node's own NVMe disks; `{}` for the defaults.")
+    prolog: Prolog | None = Field(default=None, description="Before and after a job; `{}` for the defaults.")
+    neuron: Neuron | None = Field(
+        default=None, description="Neuron's tools on Trainium and Inferentia; `{}` for the image's."
+    )

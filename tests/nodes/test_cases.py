@@ -27,7 +27,7 @@ def test_boot_ends_as_the_case_says(folder, make_host, cloud):
         cloud.replace_lock(case["lock"])
     host = make_host(**{"patience": 0.02, **{key: case[key] for key in OPTIONS if key in case}})
     for name, script in case.get("shims", {}).items():
-        (host.shims / name).write_text(f"#!/bin/bash\n{script}\n")
+        host.write(f"opt/shims/{name}", f"#!/bin/bash\n{script}\n", 0o755)
 
     on_create = "./on_create.sh" + (f" --only {case['only']}" if "only" in case else "")
     prepare = f"{MOUNTED if case.get('mounted') else ''}\n{case.get('prepare', '')}\ncd /opt/scripts"

@@ -15,7 +15,7 @@ from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 
-LABEL = "podwright-scratch"  # of the file system: a later boot finds it by this
+LABEL = "podwright-nvme"  # of the file system, at most 16 letters: a later boot finds it by this
 VOLUME_GROUP, VOLUME = "podwright", "scratch"
 IMAGES_OWN = Path("/opt/dlami/nvme")  # AWS's deep learning images stripe the disks there themselves
 # Without its disk the node boots all the same: nofail.
