@@ -99,7 +99,7 @@ def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: SlurmStandIn) -> N
     job = submit(cluster, script, "--nodelist", FIRST)
     assert cluster.wait_for_job(job, timeout_s=60)["JobState"] == "COMPLETED"
     assert said(cluster, job).splitlines() == ["ubuntu 700"]
-    look = f"ls -d /scratch/{job} /dev/shm/left; pgrep --full left-behind"
+    look = f"ls -d /scratch/{job} /dev/shm/left; pgrep --full [l]eft-behind"
 
     def is_clean() -> bool:
         return not cluster.run(look, host=FIRST, user="root", check=False).stdout
