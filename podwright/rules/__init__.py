@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.findings import Finding, Level
 from podwright.rules import account as live
-from podwright.rules import groups, operations, resources, whole_file
+from podwright.rules import groups, machines, operations, resources, whole_file
 from podwright.rules.judging import Rule, judged
 from podwright.rules.run import run_fits
 from podwright.rules.unanswered import UnansweredError
@@ -60,6 +60,11 @@ RULES: tuple[Rule, ...] = (
     operations.budget_limits,
     operations.session_length,
     operations.s3_state,
+    machines.scratch_path,
+    machines.scratch_disks,
+    machines.node_limits,
+    machines.lustre_efa_connections,
+    machines.neuron_nodes,
     whole_file.provisioning,
     whole_file.placeholders,
     whole_file.addresses,

@@ -97,14 +97,10 @@ def _configure() -> Iterator[str]:
     if changed:
         yield f"wrote {OUR_PART}"
     if INCLUDE not in text.splitlines():
-        shell.write_file(
-            SLURM_CONF,
-            f"{text.rstrip()}\n{INCLUDE}\n",
-            mode=SLURM_CONF.stat().st_mode & 0o7777,
-            owner=SLURM_CONF.owner(),
-        )
-        changed = True
-        yield f"included {OUR_PART.name} in {SLURM_CONF}"
+        path = SLURM_CONF.resolve()  # several controllers share it through a link
+        mode, owner = path.stat().st_mode & 0o7777, path.owner()
+        changed = shell.write_file(path, f"{text.rstrip()}\n{INCLUDE}\n", mode=mode, owner=owner)
+        yield f"included {OUR_PART.name} in {path}"
     running = shell.run("systemctl", "is-active", "slurmctld", timeout_s=30, check=False, quiet=True)
     if changed and running.exit_code == 0:
         shell.run(SCONTROL, "reconfigure", timeout_s=60)

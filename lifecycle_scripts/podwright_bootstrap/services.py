@@ -1,4 +1,4 @@
-"""Units of systemd that are ours: written, loaded, run now and at every boot."""
+"""Services of systemd that are ours, and settings of ours for others: written, loaded, run now and at every boot."""
 
 from __future__ import annotations
 
