@@ -8,7 +8,7 @@ from pydantic import Field
 
 from podwright.section import Section
 
-Reaction = Literal["fail", "warn", "off"]
+Reaction = Literal["fail", "warn", "skip"]
 
 
 def _reaction(default: Reaction, description: str) -> Reaction:
@@ -31,7 +31,7 @@ class LustreClient(Section):
 
 
 class Health(Section):
-    """What is asked of a compute node before it takes jobs; a finding fails the boot, is a line in the log, or off."""
+    """What is asked of a compute node before it takes jobs; a finding fails the boot, is a line in the log, or nobody asks."""
 
     efa: Reaction = _reaction("fail", "As many EFA interfaces as the type has.")
     gpu_memory: Reaction = _reaction("fail", "No uncorrected memory error, no row that waits for its replacement.")
@@ -46,8 +46,8 @@ class Health(Section):
 class Limits(Section):
     """What the kernel grants users, daemons and the network of a large cluster; memory locks are without limit."""
 
-    open_files: int = Field(1048576, description="How many files a process may open, 65536 or more.")
-    neighbours: int = Field(32768, description="How many hosts of the subnet the kernel remembers, 1024 or more.")
+    open_files: int = Field(1048576, description="How many files a process may open, 65536 to 1048576.")
+    neighbours: int = Field(32768, description="How many hosts of the subnet the kernel remembers, 1024 to 1048576.")
 
 
 class Scratch(Section):

@@ -21,7 +21,7 @@ class LustreClient:
 
 @dataclass(frozen=True)
 class Health:
-    """What a finding of each check of ``podwright_bootstrap.checks`` does: "fail" | "warn" | "off"."""
+    """What a finding of each check of ``podwright_bootstrap.checks`` does: "fail" | "warn" | "skip"."""
 
     efa: str = "fail"
     gpu_memory: str = "fail"

@@ -12,8 +12,10 @@ from podwright.settings import NoOpenZfs, Settings
 from podwright_bootstrap import lnet
 from podwright_constructs import facts
 
-LEAST_OPEN_FILES = 65536  # slurmd's own unit asks for more; fewer stop data loaders
-LEAST_NEIGHBOURS = 1024  # Linux's default
+# Below, data loaders stop; above fs.nr_open, which Linux sets to 1048576, nobody could log in.
+# https://docs.kernel.org/admin-guide/sysctl/fs.html
+OPEN_FILES = (65536, 1048576)
+NEIGHBOURS = (1024, 1048576)  # from Linux's default
 DEBIAN_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
@@ -41,14 +43,14 @@ def scratch_disks(settings: Settings) -> Iterator[Finding]:
 
 
 def node_limits(settings: Settings) -> Iterator[Finding]:
-    """A limit is lower than what nodes have without it."""
+    """A limit is lower than what nodes have without it, or higher than what Linux grants."""
     limits = settings.nodes.limits
     if limits is None:
         return
-    for word, least in (("open_files", LEAST_OPEN_FILES), ("neighbours", LEAST_NEIGHBOURS)):
-        if getattr(limits, word) < least:
+    for word, (least, most) in (("open_files", OPEN_FILES), ("neighbours", NEIGHBOURS)):
+        if not least <= getattr(limits, word) <= most:
             given = f"{word} cannot be {getattr(limits, word)}"
-            yield error(("nodes", "limits", word), given, f"use {least} or more, or leave it out")
+            yield error(("nodes", "limits", word), given, f"use {least} to {most}, or leave it out")
 
 
 def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:

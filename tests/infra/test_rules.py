@@ -110,6 +110,7 @@ BROKEN = [
         "nodes.scratch",
     ),
     ("node-limits", {"nodes": {"limits": {"open_files": 1024}}}, "nodes.limits.open_files"),
+    ("node-limits", {"nodes": {"limits": {"open_files": 2000000}}}, "nodes.limits.open_files"),
     ("node-limits", {"nodes": {"limits": {"neighbours": 512}}}, "nodes.limits.neighbours"),
     (
         "lustre-efa-connections",

@@ -10,7 +10,7 @@ from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
-FAIL, WARN, OFF = "fail", "warn", "off"
+FAIL, WARN, SKIP = "fail", "warn", "skip"
 
 
 class Health(Step):
@@ -20,7 +20,7 @@ class Health(Step):
     whose = "compute nodes of clusters with nodes.health"
     hint = (
         "replace the node: aws sagemaker batch-replace-cluster-nodes; a check that is wrong for your nodes can be "
-        "`warn` or `off` in cluster.yaml, nodes.health"
+        "`warn` or `skip` in cluster.yaml, nodes.health"
     )
     time_limit_s = 600
 
@@ -37,7 +37,7 @@ class Health(Step):
         found: Dict[str, List[str]] = {FAIL: [], WARN: []}
         for name, check in checks.CHECKS.items():
             level = getattr(node.parameters.nodes.health, name)
-            if level != OFF:
+            if level != SKIP:
                 found[level] += [f"{name}: {finding}" for finding in checks.findings(check, node.facts)]
         for finding in found[WARN]:
             shell.say(f"WARNING on {node.hostname}: {finding}")

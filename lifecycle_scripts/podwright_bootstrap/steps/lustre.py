@@ -50,8 +50,7 @@ class Lustre(Step):
         if mounts.enter_in_fstab(_fstab_line(node), root):
             yield f"entered {root} in {mounts.FSTAB}"
         if node.role != contract.CONTROLLER:
-            # slurmd takes jobs after a reboot only where they find the file system.
-            yield from services.drop_in("slurmd.service", "podwright-lustre", f"[Unit]\nRequiresMountsFor={root}\n")
+            yield from services.drop_in("slurmd.service", "podwright-lustre", _before_slurmd(root))
         if _is_tuned(node):
             yield from lustre_client.parameters(node.facts, root)
         shared = node.shared(contract.SHARED_DIRECTORY)
@@ -77,6 +76,12 @@ def _mount(source: str, root: Path) -> None:
         shell.run("modprobe", "lustre", timeout_s=60)
     root.mkdir(parents=True, exist_ok=True)
     shell.run("mount", "-t", "lustre", "-o", OPTIONS, source, root, timeout_s=120)
+
+
+def _before_slurmd(root: Path) -> str:
+    """After a reboot slurmd takes jobs when they find the file system: it looks, which mounts, and is started again."""
+    look = f"ls {root} >/dev/null && findmnt --types lustre --mountpoint {root}"
+    return f"[Service]\nExecStartPre=/usr/bin/timeout 80 /bin/sh -c '{look}'\n"
 
 
 def _is_tuned(node: Node) -> bool:
