@@ -31,7 +31,7 @@ class LustreClient(Section):
 
 
 class Health(Section):
-    """What is asked of a compute node before it takes jobs; a finding fails the boot, is a line in the log, or nobody asks."""
+    """What is asked of a compute node before it takes jobs: a finding fails the boot or is a line in the log."""
 
     efa: Reaction = _reaction("fail", "As many EFA interfaces as the type has.")
     gpu_memory: Reaction = _reaction("fail", "No uncorrected memory error, no row that waits for its replacement.")

@@ -24,7 +24,7 @@ def main() -> int:
     record = NodeRecord.from_json(contract.NODE_JSON.read_text())
     found = _findings(parameters.facts_of(record.instance_group), record) if _checks(parameters) else []
     if "--only-check" in sys.argv[1:]:
-        print("\n".join(found))
+        print("; ".join(found))
         return 1 if found else 0
     job = Job.of_environment()
     if found:

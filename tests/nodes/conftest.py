@@ -36,6 +36,7 @@ PLACES = {
     "lnetctl": "usr/sbin",
     "modprobe": "usr/sbin",
     "scontrol": "opt/slurm/bin",
+    "nvidia-smi": "opt/slurm/bin",  # on the path of Slurm's programs, unlike the shims
     "fi_info": "opt/amazon/efa/bin",
     "neuron-ls": "opt/aws/neuron/bin",
 }

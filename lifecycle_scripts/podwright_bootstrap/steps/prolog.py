@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List
 from podwright_bootstrap import contract, shell
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.shell import BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.slurm import SCONTROL, SLURM_CONF, SLURM_CONF_LIMIT_S
 
@@ -49,14 +49,16 @@ class Prolog(Step):
             if INCLUDE not in SLURM_CONF.read_text().splitlines():
                 raise BootstrapError(f"{SLURM_CONF} does not {INCLUDE}")
         elif _wanted_programs(node)["prolog"]:
-            shell.run(PROGRAMS["prolog"], "--only-check", timeout_s=LIMITS_S["prolog"])
+            asked = shell.run(PROGRAMS["prolog"], "--only-check", timeout_s=LIMITS_S["prolog"], check=False)
+            if asked.exit_code:
+                last = (asked.output.splitlines() or ["it printed nothing"])[-1]
+                raise CommandError(f"this node would fail its own prolog: {last}")
 
 
 def _install(node: Node) -> Iterator[str]:
-    for source in sorted(PACKAGE.rglob("*.py")):
-        target = LIBRARY / PACKAGE.name / source.relative_to(PACKAGE)
-        if shell.write_file(target, source.read_bytes()):
-            yield f"wrote {target}"
+    modules = [(source, LIBRARY / PACKAGE.name / source.relative_to(PACKAGE)) for source in PACKAGE.rglob("*.py")]
+    if [target for source, target in modules if shell.write_file(target, source.read_bytes())]:
+        yield f"copied this package to {LIBRARY}"
     for name, wanted in _wanted_programs(node).items():
         program = PROGRAMS[name]
         if wanted and shell.write_file(program, _program(name), mode=0o755):
