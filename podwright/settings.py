@@ -203,6 +203,7 @@ class ExistingLustre(Section):
     source: Literal["existing"] = Field(description="A file system you have.")
     dns_name: str = Field(description="Its DNS name, fs-….fsx.REGION.amazonaws.com.")
     mount_name: str = Field(description="Its mount name, from `aws fsx describe-file-systems`.")
+    efa: bool = Field(default=False, description="Whether it was made with EFA; nodes that can then reach it over EFA.")
     mount_path: str = Field("/fsx", description="Where every node mounts it.")
 
 

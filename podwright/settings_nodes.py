@@ -70,6 +70,75 @@ class S3Mount(Section):
     key_arn: str | None = Field(None, description="KMS key the bucket is encrypted with, if it is a key of yours.")
 
 
+Reaction = Literal["fail", "warn", "skip"]
+
+
+def _reaction(default: Reaction, description: str) -> Reaction:
+    """What a finding does: it fails the boot, it is a line in the log, or nobody asks."""
+    field: Reaction = Field(default, description=description)
+    return field
+
+
+class LustreClient(Section):
+    """How nodes use FSx for Lustre, beyond mounting it."""
+
+    striping: Literal["progressive", "file-system"] = Field(
+        "progressive",
+        description="How new files of runs and data are spread over disks: the larger the more, or as the file system "
+        "does, which made before August 2023 takes 1 or 5 for all.",
+    )
+    tuned: bool = Field(
+        default=True, description="Whether nodes with more than 64 GiB or 64 vCPUs are tuned as AWS recommends."
+    )
+
+
+class Health(Section):
+    """What is asked of a compute node before it takes jobs: a finding fails the boot or is a line in the log."""
+
+    efa: Reaction = _reaction("fail", "As many EFA interfaces as the type has.")
+    gpu_memory: Reaction = _reaction("fail", "No uncorrected memory error, no row that waits for its replacement.")
+    gpu_persistence: Reaction = _reaction("warn", "The driver stays loaded between jobs.")
+    nvlink: Reaction = _reaction("fail", "All links between the GPUs of a node are up.")
+    clock: Reaction = _reaction("warn", "The clock is synchronised.")
+    limits: Reaction = _reaction("warn", "Jobs may lock memory and open many files.")
+    huge_pages: Reaction = _reaction("warn", "Huge pages are reserved where there is EFA.")
+    shared_memory: Reaction = _reaction("warn", "Shared memory has a quarter of the memory or more.")
+
+
+class Limits(Section):
+    """What the kernel grants users, daemons and the network of a large cluster; memory locks are without limit."""
+
+    open_files: int = Field(1048576, description="How many files a process may open, 65536 to 1048576.")
+    neighbours: int = Field(32768, description="How many hosts of the subnet the kernel remembers, 1024 to 1048576.")
+
+
+class Scratch(Section):
+    """The instance's own NVMe disks as one folder for everybody; a replaced node starts with it empty."""
+
+    mount_path: str = Field("/scratch", description="Where the folder is on nodes whose type has such disks.")
+
+
+class Prolog(Section):
+    """What Slurm runs on a compute node before and after each job."""
+
+    check: bool = Field(
+        default=True,
+        description="Whether accelerators are asked first; a node that fails is drained, the job requeued.",
+    )
+    clean: bool = Field(default=True, description="Whether processes and shared memory that a job leaves are cleared.")
+    job_folder: bool = Field(
+        default=True, description="Whether a job has a folder of its number below nodes.scratch while it runs."
+    )
+
+
+class Neuron(Section):
+    """AWS's tools on nodes with Trainium or Inferentia: driver, runtime and tools are required."""
+
+    tools_version: str | None = Field(
+        None, description="Version of aws-neuronx-tools to install, as apt names it; without it, the image's."
+    )
+
+
 class Nodes(Section):
     """What lifecycle scripts set up besides."""
 
@@ -78,3 +147,13 @@ class Nodes(Section):
     directory: Directory | None = Field(default=None, description="LDAP, where people are known already.")
     s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="Buckets as folders.")
     motd: bool = Field(default=False, description="true greets who logs in with the next commands and where logs are.")
+    lustre_client: LustreClient | None = Field(default=None, description="How nodes use Lustre; `{}` for the defaults.")
+    health: Health | None = Field(
+        default=None, description="Checks of a node before it takes jobs; `{}` for the defaults."
+    )
+    limits: Limits | None = Field(default=None, description="Limits for large clusters; `{}` for the defaults.")
+    scratch: Scratch | None = Field(default=None, description="The node's own NVMe disks; `{}` for the defaults.")
+    prolog: Prolog | None = Field(default=None, description="Before and after a job; `{}` for the defaults.")
+    neuron: Neuron | None = Field(
+        default=None, description="Neuron's tools on Trainium and Inferentia; `{}` for the image's."
+    )

@@ -23,7 +23,10 @@ class UnknownInstanceTypeError(ValueError):
 
 @dataclass(frozen=True)
 class InstanceType:
-    """One row of the catalog; counts and sizes are per instance, accelerator memory per accelerator."""
+    """One row of the catalog; counts and sizes are per instance, accelerator memory per accelerator.
+
+    ``nvme_disks`` are instance storage, which is empty on a replaced node.
+    """
 
     name: str
     allowed_in_cluster: bool
@@ -35,6 +38,9 @@ class InstanceType:
     accelerator_name: str
     accelerator_memory_gib: float
     efa_interfaces: int
+    nvlink: bool
+    nvme_disks: int
+    nvme_disk_gb: int
 
     @classmethod
     def of(cls, name: str) -> InstanceType:
@@ -81,4 +87,7 @@ def _instance_type(row: dict[str, str]) -> InstanceType:
         accelerator_name=row["accelerator_name"],
         accelerator_memory_gib=float(row["accelerator_memory_gib"] or 0),
         efa_interfaces=int(row["efa_interfaces"]),
+        nvlink=row["nvlink"] == "yes",
+        nvme_disks=int(row["nvme_disks"]),
+        nvme_disk_gb=int(row["nvme_disk_gb"]),
     )

@@ -137,6 +137,8 @@ OPENZFS_COMPRESSIONS = ("ZSTD", "LZ4", "NONE")
 
 MAX_BACKUP_RETENTION_DAYS = 90
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_LustreFileSystemConfiguration.html
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html
+MAX_LUSTRE_EFA_CONNECTIONS = 1024
 LUSTRE_MOUNT_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,8}")
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
 FSX_DNS_NAME_PATTERN = re.compile(r"(fs|fc)i?-[0-9a-f]{8,}\..{4,253}")

@@ -180,6 +180,7 @@ def _parameters(
         fsx_dns_name=lustre.dns_name,
         fsx_mountname=lustre.mount_name,
         lustre_mount_path=lustre.mount_path,
+        lustre_efa=lustre.efa,
         fsx_openzfs_dns_name=openzfs.dns_name if openzfs else None,
         openzfs_mount_path=openzfs.mount_path if openzfs else "/home",
         region=region,
@@ -196,4 +197,8 @@ def _facts(instance_type: InstanceType) -> InstanceFacts:
         accelerators_per_node=instance_type.accelerator_count,
         accelerator_name=instance_type.accelerator_name,
         efa_interfaces=instance_type.efa_interfaces,
+        vcpus=instance_type.vcpus,
+        memory_gib=instance_type.memory_gib,
+        nvlink=instance_type.nvlink,
+        nvme_disks=instance_type.nvme_disks,
     )

@@ -43,10 +43,14 @@ class Lustre(Protocol):
     def mount_path(self) -> str:
         """Where every node mounts it."""
 
+    @property
+    def efa(self) -> bool:
+        """Whether nodes can reach it over EFA."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingLustre:
-    """A file system you have, reachable from the nodes' security group.
+    """A file system you have, reachable from the nodes' security group; ``efa`` says that it was made with EFA.
 
     Raises:
         InvalidArgumentsError: a name is malformed; all problems are in it.
@@ -55,6 +59,7 @@ class ExistingLustre:
     dns_name: str
     mount_name: str
     mount_path: str = "/fsx"
+    efa: bool = False
 
     def __post_init__(self) -> None:
         problems = checks.existing_lustre(
@@ -161,6 +166,7 @@ class LustreFileSystem(Construct):
         self.dns_name = file_system.dns_name
         self.mount_name = file_system.mount_name
         self.mount_path = mount_path
+        self.efa = efa
 
     def _link(self, file_system: FsxLustreFileSystem, repository: DataRepository) -> None:
         """https://docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html."""

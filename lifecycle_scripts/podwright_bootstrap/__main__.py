@@ -22,17 +22,24 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.directory import Directory
 from podwright_bootstrap.steps.environment import Environment
+from podwright_bootstrap.steps.health import Health
 from podwright_bootstrap.steps.homes import Homes
+from podwright_bootstrap.steps.limits import Limits
 from podwright_bootstrap.steps.lustre import Lustre
-from podwright_bootstrap.steps.names import Names
+from podwright_bootstrap.steps.metadata import Metadata
 from podwright_bootstrap.steps.motd import Motd
+from podwright_bootstrap.steps.names import Names
+from podwright_bootstrap.steps.neuron import Neuron
 from podwright_bootstrap.steps.node_record import Record
 from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.parameters import Parameters, source
+from podwright_bootstrap.steps.prolog import Prolog
 from podwright_bootstrap.steps.runs import Runs
 from podwright_bootstrap.steps.s3_mounts import S3Mounts
+from podwright_bootstrap.steps.scratch import Scratch
 from podwright_bootstrap.steps.slurm import Slurm
 from podwright_bootstrap.steps.ssh import Ssh
+from podwright_bootstrap.steps.striping import Striping
 from podwright_bootstrap.steps.users import Users
 
 # Nobody waits in a circle: compute nodes wait for the controller, the controller waits for no other host. Slurm comes
@@ -40,7 +47,10 @@ from podwright_bootstrap.steps.users import Users
 STEPS: tuple[Step, ...] = (
     Parameters(),
     Names(),  # before anything is looked up
+    Limits(),
+    Neuron(),
     Accelerators(),  # before the minutes of the rest
+    Scratch(),
     Lustre(),
     OpenZfs(),  # before anything is written to a home
     Users(),
@@ -48,10 +58,14 @@ STEPS: tuple[Step, ...] = (
     Directory(),
     S3Mounts(),
     Runs(),
+    Striping(),
+    Health(),  # with the limits and mounts that a job will have
     Ssh(),
+    Metadata(),
     Environment(),
     Record(),
     Motd(),
+    Prolog(),
     Slurm(),
 )
 

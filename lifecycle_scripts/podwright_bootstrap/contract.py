@@ -30,6 +30,7 @@ ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per
 KEYS_DIRECTORY = "podwright/ssh"
 RUNS_DIRECTORY = "runs"  # one folder per training run
 HOMES_DIRECTORY = "home"  # people's, where there is no OpenZFS for them
+DATA_DIRECTORY = "data"  # what runs read
 
 SLURM_ROOT = Path("/opt/slurm")
 JOB_USER = "ubuntu"  # of HyperPod's image; owns the runs
@@ -64,6 +65,10 @@ class InstanceFacts:
     accelerators_per_node: int = 0
     accelerator_name: str = ""  # "A10G", "H100", …
     efa_interfaces: int = 0
+    vcpus: int = 0
+    memory_gib: float = 0
+    nvlink: bool = False  # between the GPUs of one node
+    nvme_disks: int = 0  # of instance storage
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,7 @@ class ProvisioningParameters:
     fsx_mountname: Optional[str] = None
     fsx_openzfs_dns_name: Optional[str] = None
     lustre_mount_path: str = "/fsx"
+    lustre_efa: bool = False  # whether the file system can be reached over EFA
     openzfs_mount_path: str = "/home"
     region: str = ""
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
@@ -143,6 +149,7 @@ class ProvisioningParameters:
             "cluster_name": self.cluster_name,
             "region": self.region,
             "lustre_mount_path": self.lustre_mount_path,
+            "lustre_efa": self.lustre_efa or None,
             "openzfs_mount_path": self.openzfs_mount_path,
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
@@ -181,6 +188,7 @@ class ProvisioningParameters:
             fsx_mountname=content.get("fsx_mountname"),
             fsx_openzfs_dns_name=content.get("fsx_openzfs_dns_name"),
             lustre_mount_path=own.get("lustre_mount_path", "/fsx"),
+            lustre_efa=own.get("lustre_efa", False),
             openzfs_mount_path=own.get("openzfs_mount_path", "/home"),
             region=own.get("region", ""),
             instance_facts={

@@ -25,6 +25,14 @@ class Mount(NamedTuple):
 
 def mounted_at(path: Path) -> Mount | None:
     """The topmost file system mounted exactly at ``path``."""
+    mount = _topmost(path)
+    if mount and mount.kind == "autofs":  # after a reboot systemd mounts when somebody looks
+        shell.run("ls", path, timeout_s=120, check=False, quiet=True)
+        mount = _topmost(path)
+    return mount if mount and mount.kind != "autofs" else None
+
+
+def _topmost(path: Path) -> Mount | None:
     columns = ("--noheadings", "--raw", "--output", "SOURCE,FSTYPE")
     shown = shell.run("findmnt", *columns, "--mountpoint", path, timeout_s=30, check=False, quiet=True)
     return Mount(*shown.output.splitlines()[-1].split()) if shown.exit_code == 0 else None
@@ -51,13 +59,20 @@ def enter_in_fstab(line: str, path: Path) -> bool:
 def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
     """Write a file of this node's own into a folder of what is mounted at ``path``, and read it back.
 
-    By programs that can be ended if the servers are silent.
-
     Raises:
         BootstrapError: nothing is mounted there, or it cannot be written.
     """
     if not mounted_at(path):
         raise BootstrapError(f"nothing is mounted on {path}")
+    prove_readback(folder, hostname=hostname)
+
+
+def prove_readback(folder: Path, *, hostname: str) -> None:
+    """Write a file of this node's own and read it back, by programs that can be ended if servers are silent.
+
+    Raises:
+        CommandError: it cannot be written, or reads as something else.
+    """
     with tempfile.NamedTemporaryFile() as local:
         local.write(os.urandom(4096))
         local.flush()

@@ -77,6 +77,11 @@ class Node:
             return Path(self.parameters.openzfs_mount_path)
         return self.shared(contract.HOMES_DIRECTORY) if self.has_shared else Path("/home")
 
+    def scratch(self) -> Path | None:
+        """The folder on the node's own NVMe disks, if the cluster wants one and the type has disks."""
+        wanted = self.parameters.nodes.scratch
+        return Path(wanted.mount_path) if wanted and self.facts.nvme_disks else None
+
     @property
     def environment(self) -> Path | None:
         """The virtual environment that jobs run in, if the cluster trains."""

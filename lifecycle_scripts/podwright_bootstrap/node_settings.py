@@ -54,6 +54,58 @@ class S3Mount:
     read_only: bool = True
 
 
+class LustreClient:
+    """How nodes use FSx for Lustre, beyond mounting it."""
+
+    striping: str = "progressive"  # of new files: "progressive" | "file-system" for what the file system does
+    tuned: bool = True  # as AWS recommends for large instances
+
+
+@dataclass(frozen=True)
+class Health:
+    """What a finding of each check of ``podwright_bootstrap.checks`` does: "fail" | "warn" | "skip"."""
+
+    efa: str = "fail"
+    gpu_memory: str = "fail"
+    gpu_persistence: str = "warn"
+    nvlink: str = "fail"
+    clock: str = "warn"
+    limits: str = "warn"
+    huge_pages: str = "warn"
+    shared_memory: str = "warn"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the kernel grants users, daemons and the network of a large cluster."""
+
+    open_files: int = 1048576
+    neighbours: int = 32768  # entries of the ARP table
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """The instance's own NVMe disks as a folder for everybody, empty on a replaced node."""
+
+    mount_path: str = "/scratch"
+
+
+@dataclass(frozen=True)
+class Prolog:
+    """What Slurm runs on a node before and after a job."""
+
+    check: bool = True  # the accelerators, before: a node that fails is drained, the job goes elsewhere
+    clean: bool = True  # after: what is left of the job
+    job_folder: bool = True  # below the scratch folder, named like the job
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """AWS's tools for Trainium and Inferentia."""
+
+    tools_version: Optional[str] = None  # of aws-neuronx-tools, as apt names it; none takes what the image has
+
+
 @dataclass(frozen=True)
 class NodeSettings:
     """The features of a cluster's nodes."""
@@ -63,6 +115,12 @@ class NodeSettings:
     directory: Optional[Directory] = None
     s3_mounts: Tuple[S3Mount, ...] = ()
     motd: bool = False
+    lustre_client: Optional[LustreClient] = None
+    health: Optional[Health] = None
+    limits: Optional[Limits] = None
+    scratch: Optional[Scratch] = None
+    prolog: Optional[Prolog] = None
+    neuron: Optional[Neuron] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on."""

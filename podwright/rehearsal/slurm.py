@@ -40,6 +40,7 @@ from podwright_bootstrap.contract import (
     RESOURCE_CONFIG_VARIABLE,
     SLURM_ROOT,
 )
+from podwright_constructs.catalog import InstanceType
 
 __all__ = [
     "WHEELS",
@@ -338,6 +339,7 @@ class SlurmStandIn(Cluster):
             "/etc/environment": File("".join(f'{name}="{value}"\n' for name, value in self.environment.items())),
             "/etc/munge/munge.key": File(self._munge_key, mode=0o400, owner="munge"),
             str(RESOURCE_CONFIG): File(self._resource_config()),
+            "/opt/rehearsal/machine": File(_machine(node.instance_type)),
         }
         if node.role == "controller":  # the others are configless
             files |= {f"{SLURM_ROOT}/etc/{name}": File(text) for name, text in self._slurm_files().items()}
@@ -393,6 +395,12 @@ class SlurmStandIn(Cluster):
             "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
             "accounting.conf": "# filled where accounting is set up\n",
         }
+
+
+def _machine(instance_type: str) -> str:
+    """What the shims say that a host of this type has."""
+    kind = InstanceType.of(instance_type)
+    return f"efa_interfaces={kind.efa_interfaces}\nnvlink={'yes' if kind.nvlink else 'no'}\n"
 
 
 def _check(nodes: Sequence[Node], subnet_cidr: str, relay: tuple[str, int] | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.findings import Finding, Level
 from podwright.rules import account as live
-from podwright.rules import groups, nodes, operations, people, resources, whole_file
+from podwright.rules import groups, machines, nodes, operations, people, resources, whole_file
 from podwright.rules.judging import Rule, judged
 from podwright.rules.run import run_fits
 from podwright.rules.unanswered import UnansweredError
@@ -70,6 +70,11 @@ RULES: tuple[Rule, ...] = (
     nodes.nodes_without_scripts,
     nodes.s3_mounts,
     nodes.s3_mount_paths,
+    machines.scratch_path,
+    machines.scratch_disks,
+    machines.node_limits,
+    machines.lustre_efa_connections,
+    machines.neuron_nodes,
     whole_file.provisioning,
     whole_file.placeholders,
     whole_file.addresses,

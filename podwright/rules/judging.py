@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from podwright.findings import Finding, KeyPath, Level
 from podwright.section import Section, UnknownValueError
 from podwright.settings import InstanceGroup, Settings
+from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 from podwright_constructs.instance_group import InstanceGroup as GroupArguments
 from podwright_constructs.instance_group import ScheduledUpdate
 from podwright_constructs.problems import Problem
@@ -73,6 +74,14 @@ def nodes_by_type(groups: Iterable[InstanceGroup]) -> Counter[str]:
     for group in groups:
         nodes[group.instance_type] += group.count
     return nodes
+
+
+def judged_types(settings: Settings) -> Iterator[tuple[int, InstanceType]]:
+    """How many nodes each compute group has, and their type; without groups whose type another rule refuses."""
+    for group in settings.cluster.instance_groups:
+        if group.role == "compute":
+            with suppress(UnknownInstanceTypeError):
+                yield group.count, InstanceType.of(group.instance_type)
 
 
 def findings_of(section: KeyPath, problems: Iterable[Problem]) -> Iterator[Finding]:

@@ -78,7 +78,7 @@ def existing_lustre(settings: Settings) -> Iterator[Finding]:
     """The names of your file system do not have the form that FSx gives them."""
     lustre = settings.lustre
     if isinstance(lustre, ExistingLustre):
-        yield from findings_of(("lustre",), checks.existing_lustre(**arguments(lustre)))
+        yield from findings_of(("lustre",), checks.existing_lustre(**arguments(lustre, "efa")))
 
 
 def created_openzfs(settings: Settings) -> Iterator[Finding]:

@@ -629,9 +629,9 @@ def test_parameters_are_what_the_bootstrap_reads(synthesize, evaluate, scripts: 
         openzfs_mount_path="/homes",
         region="us-west-2",
         instance_facts={
-            "controller": InstanceFacts(),
-            "login": InstanceFacts(),
-            "workers": InstanceFacts("gpu", 8, "H100", 32),
+            "controller": InstanceFacts(vcpus=4, memory_gib=16),
+            "login": InstanceFacts(vcpus=2, memory_gib=4),
+            "workers": InstanceFacts("gpu", 8, "H100", 32, 192, 2048, nvlink=True, nvme_disks=8),
         },
         training=payloads[0].contract,
     )

@@ -121,6 +121,33 @@ def broken(data: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 # Code, the changed sections, and where the finding is.
 BROKEN = [
+    ("scratch-path", {"nodes": {"scratch": {"mount_path": "scratch"}}}, "nodes.scratch.mount_path"),
+    ("scratch-path", {"nodes": {"scratch": {"mount_path": "/fsx/scratch"}}}, "nodes.scratch.mount_path"),
+    (
+        "scratch-disks",
+        {"nodes": {"scratch": {}}, **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.c5.large"})},
+        "nodes.scratch",
+    ),
+    ("node-limits", {"nodes": {"limits": {"open_files": 1024}}}, "nodes.limits.open_files"),
+    ("node-limits", {"nodes": {"limits": {"open_files": 2000000}}}, "nodes.limits.open_files"),
+    ("node-limits", {"nodes": {"limits": {"neighbours": 512}}}, "nodes.limits.neighbours"),
+    (
+        "lustre-efa-connections",
+        {
+            "lustre": {**BROUGHT_LUSTRE, "efa": True},
+            **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.p5.48xlarge", "count": 129}),
+        },
+        "lustre.efa",
+    ),
+    ("neuron-nodes", {"nodes": {"neuron": {}}}, "nodes.neuron"),
+    (
+        "neuron-nodes",
+        {
+            "nodes": {"neuron": {"tools_version": "latest"}},
+            **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.trn1.32xlarge"}),
+        },
+        "nodes.neuron.tools_version",
+    ),
     ("known-region", {"region": "us-wst-2a"}, "region"),
     ("known-region", {"region": "us-west-7", "network": {**NETWORK, "availability_zone_id": "usw7-az1"}}, "region"),
     ("zone-in-region", {"region": "us-east-1"}, "network.availability_zone_id"),

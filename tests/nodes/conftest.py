@@ -36,6 +36,18 @@ FAULTS = (
 )
 # All of the host's processes end with unshare: to kill it is to switch the host off.
 UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+# Programs that are called by their whole name.
+PLACES = {
+    "mount.lustre": "usr/sbin",
+    "mount.nfs": "usr/sbin",
+    "lctl": "usr/sbin",
+    "lnetctl": "usr/sbin",
+    "modprobe": "usr/sbin",
+    "scontrol": "opt/slurm/bin",
+    "nvidia-smi": "opt/slurm/bin",  # on the path of Slurm's programs, unlike the shims
+    "fi_info": "opt/amazon/efa/bin",
+    "neuron-ls": "opt/aws/neuron/bin",
+}
 # slurmctld's port, answered on the host itself: enter_host.sh leads the controller's address there.
 LISTENING = """python3 -c 'import socket, time; s = socket.create_server(("", 6817)); time.sleep(600)' >/dev/null 2>&1 &
 trap "kill $!" EXIT"""
@@ -75,6 +87,7 @@ class Cloud:
                         "efa_interfaces": 1,
                     }
                 },
+                "nodes": {},
                 "training": {
                     "wheel_s3_uri": f"s3://sagemaker-test/{wheel.name}",
                     "wheel_sha256": sha256(wheel),
@@ -157,6 +170,7 @@ class Host:
     address: str = COMPUTE_ADDRESSES[0]
     patience: float = 0.2
     covered: str = "etc usr/sbin"  # folders whose own files it may change
+    instance_type: str = "ml.g5.12xlarge"  # of the workers
 
     def __post_init__(self) -> None:
         if self.role == "controller":
@@ -219,15 +233,16 @@ class Host:
             "InstanceGroups": [
                 group("controller", "ml.m5.xlarge", [CONTROLLER_ADDRESS]),
                 group("login", "ml.m5.xlarge", login),
-                group("workers", "ml.g5.12xlarge", workers),
+                group("workers", self.instance_type, workers),
             ],
         }
 
     def start(self, commands: str) -> subprocess.Popen[str]:
         """Switch the host on and run bash commands there, as root in the scripts' folder."""
-        for helper in ("mount.lustre", "mount.nfs"):
-            shutil.copy2(self.shims / helper, self.disk / "usr/sbin" / helper)
-        shutil.copy2(self.shims / "scontrol", self.disk / "opt/slurm/bin/scontrol")
+        for program, folder in PLACES.items():
+            (self.disk / folder).mkdir(parents=True, exist_ok=True)
+            if (self.shims / program).exists():  # a case may take it away
+                shutil.copy2(self.shims / program, self.disk / folder / program)
         environment = {
             "PATH": "/opt/shims:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": "/root",
@@ -237,6 +252,7 @@ class Host:
             "SHARED_FOLDER": str(self.cloud.shared),
             "HOMES_FOLDER": str(self.cloud.homes),
             "BUCKET_FOLDER": str(self.cloud.bucket),
+            "AWS_EC2_METADATA_DISABLED": "true",
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_NO_INDEX": "1",
             "PIP_FIND_LINKS": str(self.cloud.index),

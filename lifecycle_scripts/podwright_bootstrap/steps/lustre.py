@@ -1,6 +1,7 @@
 """The shared file system: FSx for Lustre.
 
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/mounting-ec2-instance.html
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/mount-fs-auto-mount-onreboot.html
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, mounts, shell
+from podwright_bootstrap import contract, lnet, lustre_client, mounts, services, shell
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
 # flock: locks hold among all hosts. noatime: a read does not become a write on the metadata server.
 OPTIONS = "noatime,flock"
+# A reboot does not wait for silent servers: who looks first waits, and mounting is tried again each time.
+AT_BOOT = "_netdev,x-systemd.automount,x-systemd.mount-timeout=120s"
 FILE_SYSTEMS = Path("/proc/filesystems")
 
 
@@ -34,11 +37,12 @@ class Lustre(Step):
         return node.has_shared
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Mount it and remember it in fstab."""
-        root, source = Path(node.parameters.lustre_mount_path), _source(node)
+        """Mount it and remember it for the next boot of the machine."""
+        root, source = node.mount_path, _source(node)
         mount = mounts.mounted_at(root)
         if not mount:
             shell.spread(node.turn_s)  # mounts of 400 hosts at once are known to fail: awsome-distributed-ai #782
+            yield from _prepare(node)
             _mount(source, root)
             yield f"mounted {source} on {root}"
         # The kernel shows the server by its address.
@@ -46,6 +50,10 @@ class Lustre(Step):
             mounts.refuse_other(mount, wanted=source, path=root)
         if mounts.enter_in_fstab(_fstab_line(node), root):
             yield f"entered {root} in {mounts.FSTAB}"
+        if node.role != contract.CONTROLLER:
+            yield from services.drop_in("slurmd.service", "podwright-lustre", _before_slurmd(root))
+        if _is_tuned(node):
+            yield from lustre_client.parameters(node.facts, root)
         shared = node.shared(contract.SHARED_DIRECTORY)
         if not shared.is_dir():
             shared.mkdir(exist_ok=True)  # another host may be first
@@ -56,6 +64,14 @@ class Lustre(Step):
         mounts.prove_writable(node.mount_path, node.shared(contract.SHARED_DIRECTORY), hostname=node.hostname)
 
 
+def _prepare(node: Node) -> Iterator[str]:
+    """What must be so before the modules are loaded."""
+    if _is_tuned(node):
+        yield from lustre_client.module_options(node.facts)
+    if lnet.applies(node):
+        yield from lnet.configure(node)
+
+
 def _mount(source: str, root: Path) -> None:
     if "lustre" not in FILE_SYSTEMS.read_text().split():
         shell.run("modprobe", "lustre", timeout_s=60)
@@ -63,9 +79,21 @@ def _mount(source: str, root: Path) -> None:
     shell.run("mount", "-t", "lustre", "-o", OPTIONS, source, root, timeout_s=120)
 
 
+def _before_slurmd(root: Path) -> str:
+    """After a reboot slurmd takes jobs when they find the file system: it looks, which mounts, and is started again."""
+    look = f"ls {root} >/dev/null && findmnt --types lustre --mountpoint {root}"
+    return f"[Service]\nExecStartPre=/usr/bin/timeout 80 /bin/sh -c '{look}'\n"
+
+
+def _is_tuned(node: Node) -> bool:
+    client = node.parameters.nodes.lustre_client
+    return client is not None and client.tuned
+
+
 def _source(node: Node) -> str:
     return f"{node.parameters.fsx_dns_name}@tcp:/{node.parameters.fsx_mountname}"
 
 
 def _fstab_line(node: Node) -> str:
-    return f"{_source(node)} {node.mount_path} lustre {OPTIONS},_netdev 0 0"
+    after = f",x-systemd.requires={lnet.UNIT}" if services.exists(lnet.UNIT) else ""
+    return f"{_source(node)} {node.mount_path} lustre {OPTIONS},{AT_BOOT}{after} 0 0"

@@ -64,7 +64,9 @@ def build_root(disk: Path, root: Path) -> None:
     mount("-t", "overlay", "-o", "lowerdir=../image:/,upperdir=upper,workdir=work", "overlay", "root")
     mount("-t", "proc", "-o", "nosuid,nodev,noexec", "proc", root / "proc")
     mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", root / "sys")
-    for name, mode in {"dev": "755", "run": "755", "tmp": "1777", "var/tmp": "1777"}.items():
+    # AWS's images mount the instance's own disks at /opt/dlami/nvme.
+    scratch = {"tmp": "1777", "var/tmp": "1777", "opt/dlami/nvme": "755"}
+    for name, mode in {"dev": "755", "run": "755", **scratch}.items():
         mount("-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", root / name)
     for name in READ_ONLY:
         if (root / name).exists():

@@ -128,7 +128,13 @@ shims() { # what a namespace cannot do for real
   mv /usr/bin/findmnt $image/findmnt
   for name in systemctl findmnt nvidia-smi; do ln -sfn $image/shims/$name /usr/bin/$name; done
   for name in mount.lustre mount.nfs; do ln -sfn $image/shims/$name /usr/sbin/$name; done
-  for name in modprobe lctl lnetctl; do ln -sfn $image/shims/recorder /usr/sbin/$name; done
+  mv /usr/bin/dpkg-query $image/dpkg-query
+  for name in chronyc dpkg-query lfs; do ln -sfn $image/shims/$name /usr/bin/$name; done
+  for name in lnetctl sysctl; do ln -sfn $image/shims/$name /usr/sbin/$name; done
+  mkdir -p /opt/amazon/efa/bin /opt/aws/neuron/bin /opt/dlami/nvme
+  ln -sfn $image/shims/fi_info /opt/amazon/efa/bin/fi_info
+  ln -sfn $image/shims/neuron-ls /opt/aws/neuron/bin/neuron-ls
+  for name in modprobe lctl; do ln -sfn $image/shims/recorder /usr/sbin/$name; done
 }
 
 node_files() { # an AMI's, in place of this machine's own

@@ -1,0 +1,88 @@
+"""Whether the accelerators are all there and sound."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Iterator, List
+
+from podwright_bootstrap import shell
+from podwright_bootstrap.contract import InstanceFacts
+from podwright_bootstrap.shell import CommandError
+
+TOOL_LIMIT_S = 60  # without persistence mode the driver is loaded anew, which takes seconds per GPU
+NEURON_LS = "/opt/aws/neuron/bin/neuron-ls"
+
+
+def count(facts: InstanceFacts) -> Iterator[str]:
+    """As many accelerators as the type has: a job on fewer would hang or fail hours later."""
+    if facts.accelerator == "gpu":
+        listing = shell.run("nvidia-smi", "-L", timeout_s=TOOL_LIMIT_S).output
+        found, asked = sum(line.startswith("GPU ") for line in listing.splitlines()), "nvidia-smi -L lists {} GPUs"
+    elif facts.accelerator == "neuron":
+        found, asked = len(_neuron_devices()), "neuron-ls lists {} Neuron devices"
+    else:
+        return
+    if found != facts.accelerators_per_node:
+        yield f"{asked.format(found)}; the type has {facts.accelerators_per_node} {facts.accelerator_name}"
+
+
+def gpu_memory(facts: InstanceFacts) -> Iterator[str]:
+    """No memory error that could not be corrected, no row that waits for a reset to be replaced.
+
+    https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html
+    """
+    if facts.accelerator != "gpu":
+        return
+    for index, errors in _query("--query-gpu=index,ecc.errors.uncorrected.volatile.total"):
+        if errors.isdigit() and int(errors):  # [N/A] where ECC is off
+            yield f"GPU {index} has {errors} uncorrected memory errors since its last reset"
+    for bus, pending, failure in _query("--query-remapped-rows=gpu_bus_id,remapped_rows.pending,remapped_rows.failure"):
+        if pending in {"1", "Yes"}:
+            yield f"GPU at {bus} waits for a reset to replace a row of its memory"
+        if failure in {"1", "Yes"}:
+            yield f"GPU at {bus} could not replace a row of its memory"
+
+
+def gpu_persistence(facts: InstanceFacts) -> Iterator[str]:
+    """The driver stays loaded between jobs."""
+    if facts.accelerator != "gpu":
+        return
+    off = [index for index, mode in _query("--query-gpu=index,persistence_mode") if mode != "Enabled"]
+    if off:
+        yield f"persistence mode is off on GPU {', '.join(off)}: every job waits for the driver to load"
+
+
+def nvlink(facts: InstanceFacts) -> Iterator[str]:
+    """All links between the GPUs are up, on types that have them."""
+    if not facts.nvlink:
+        return
+    shown = shell.run("nvidia-smi", "nvlink", "--status", timeout_s=TOOL_LIMIT_S).output
+    for part in re.split(r"^(?=GPU )", shown, flags=re.MULTILINE):
+        name = re.match(r"GPU \d+", part)
+        if name:
+            links = re.findall(r"Link \d+: *(.*)", part)
+            down = sum("inactive" in link.lower() for link in links)
+            if down or not links:
+                yield f"{name.group()} has {down} of {len(links)} NVLinks down"
+
+
+def _query(question: str) -> List[List[str]]:
+    """Rows of what ``nvidia-smi`` answers."""
+    answer = shell.run("nvidia-smi", question, "--format=csv,noheader", timeout_s=TOOL_LIMIT_S).output
+    width = question.count(",") + 1
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
+    if any(len(row) != width for row in rows):
+        raise CommandError(f"nvidia-smi {question} answered what is no table: {answer.splitlines()[0]}")
+    return rows
+
+
+def _neuron_devices() -> List[object]:
+    answer = shell.run(NEURON_LS, "--json-output", timeout_s=TOOL_LIMIT_S, quiet=True)
+    try:
+        devices = json.loads(answer.output)
+    except ValueError:
+        devices = None
+    if not isinstance(devices, list):
+        raise CommandError(f"neuron-ls --json-output printed no list: {answer.summary}")
+    return devices

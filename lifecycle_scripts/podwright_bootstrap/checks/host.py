@@ -1,0 +1,95 @@
+"""Whether network, clock, limits and memory are as a distributed job needs them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Dict, Iterator
+
+from podwright_bootstrap import contract, shell
+from podwright_bootstrap.contract import InstanceFacts
+from podwright_bootstrap.shell import PATIENCE, BootstrapError, TimeLimitError
+
+FI_INFO = "/opt/amazon/efa/bin/fi_info"
+MEMINFO = Path("/proc/meminfo")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (its size is asked)
+CLOCK_LIMIT_S = 60  # from boot to the first answers of Amazon's time service
+LEAST_OPEN_FILES = 65536
+
+
+def efa(facts: InstanceFacts) -> Iterator[str]:
+    """Libfabric sees as many EFA interfaces as the type has.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
+    """
+    if not facts.efa_interfaces:  # or the catalog does not know
+        return
+    listing = shell.run(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM", timeout_s=60, quiet=True).output
+    found = len(set(re.findall(r"domain: *(\S+)", listing)))
+    if found != facts.efa_interfaces:
+        yield f"fi_info lists {found} EFA interfaces; the type has {facts.efa_interfaces}"
+
+
+def clock(facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (for every type)
+    """The clock follows Amazon's: munge and TLS refuse a clock that is minutes off.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html
+    """
+    chrony = shutil.which("chronyc") is not None
+    try:
+        shell.wait_until(
+            _chrony_follows if chrony else _timedatectl_follows,
+            what="the clock to be synchronised",
+            limit_s=CLOCK_LIMIT_S,
+        )
+    except TimeLimitError:
+        raise
+    except BootstrapError:
+        yield f"the clock is not synchronised after {CLOCK_LIMIT_S * PATIENCE:.0f} s (chronyc tracking, timedatectl)"
+
+
+def limits(facts: InstanceFacts) -> Iterator[str]:
+    """Users and slurmd may lock memory, which EFA does, and open many files.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html
+    """
+    command = ("runuser", "--login", contract.JOB_USER, "--command", "ulimit -l; ulimit -n")
+    locked, files = shell.run(*command, timeout_s=30, quiet=True).output.split()[-2:]
+    if facts.efa_interfaces and locked != "unlimited":
+        yield f"{contract.JOB_USER} may lock {locked} KiB of memory; EFA needs unlimited"
+    if files.isdigit() and int(files) < LEAST_OPEN_FILES:
+        yield f"{contract.JOB_USER} may open {files} files; {LEAST_OPEN_FILES} are the least"
+    shown = shell.run("systemctl", "show", "slurmd", "--property=LimitMEMLOCK", timeout_s=30, quiet=True).output
+    if facts.efa_interfaces and "LimitMEMLOCK=" in shown and "infinity" not in shown:
+        yield f"slurmd gives its jobs {shown.strip()}; EFA needs infinity"
+
+
+def huge_pages(facts: InstanceFacts) -> Iterator[str]:
+    """Huge pages are reserved where there is EFA: AWS's installer does so for libfabric's buffers."""
+    if facts.efa_interfaces and not _meminfo()["HugePages_Total"]:
+        yield "no huge pages are reserved; EFA is slower without (efa-hugepages-reserve, vm.nr_hugepages)"
+
+
+def shared_memory(facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (for every type)
+    """Shared memory has a quarter of the memory at least: NCCL and data loaders go by it; Linux gives it half."""
+    status = os.statvfs(SHARED_MEMORY)
+    size_kib, memory_kib = status.f_blocks * status.f_frsize // 1024, _meminfo()["MemTotal"]
+    if size_kib < memory_kib // 4:
+        yield f"{SHARED_MEMORY} has {size_kib // 1024} MiB; a quarter of the memory is {memory_kib // 4096} MiB"
+
+
+def _meminfo() -> Dict[str, int]:
+    """Numbers of /proc/meminfo; sizes are in KiB."""
+    return {name: int(number) for name, number in re.findall(r"^(\w+): +(\d+)", MEMINFO.read_text(), re.MULTILINE)}
+
+
+def _chrony_follows() -> bool:
+    shown = shell.run("chronyc", "tracking", timeout_s=10, check=False, quiet=True).output
+    return re.search(r"Leap status *: *Normal", shown) is not None
+
+
+def _timedatectl_follows() -> bool:
+    command = ("timedatectl", "show", "--property=NTPSynchronized", "--value")
+    return shell.run(*command, timeout_s=10, check=False, quiet=True).output.strip() == "yes"

@@ -1,0 +1,56 @@
+"""The instance's own disks, and which of them hold something."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import List, Optional
+
+from podwright_bootstrap import shell
+from podwright_bootstrap.shell import CommandError
+
+# EBS volumes say "Amazon Elastic Block Store".
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/nvme-ebs-volumes.html
+INSTANCE_STORAGE = "Amazon EC2 NVMe Instance Storage"
+
+
+def instance_storage() -> List[Path]:
+    """The disks that come with the instance type, whatever is on them."""
+    shown = shell.run("lsblk", "--json", "--nodeps", "--output", "PATH,TYPE,MODEL", timeout_s=60, quiet=True)
+    try:
+        devices = json.loads(shown.output)["blockdevices"]
+    except (ValueError, KeyError) as error:
+        raise CommandError(f"lsblk printed no list of disks: {shown.summary}") from error
+    return sorted(
+        Path(device["path"])
+        for device in devices
+        if device["type"] == "disk" and (device["model"] or "").strip() == INSTANCE_STORAGE
+    )
+
+
+def why_taken(disk: Path) -> str:
+    """Why the disk must not be written; "" if it is free.
+
+    The disk itself is read for signatures of file systems, partition tables, LVM and RAID: udev's database, which lsblk
+    goes by, may be late. The kernel refuses an exclusive opening of what is mounted or part of something.
+    """
+    signatures = shell.run("wipefs", "--no-act", "--noheadings", "--output", "TYPE", disk, timeout_s=60, quiet=True)
+    if signatures.output.strip():
+        return f"it holds {', '.join(signatures.output.split())}"
+    try:
+        os.close(os.open(disk, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return "it is in use"
+    return ""
+
+
+def labelled(label: str) -> Optional[Path]:
+    """The device whose file system has this label, read from the disks and not from a cache."""
+    found = shell.run(
+        "blkid", "--cache-file", os.devnull, "--label", label, timeout_s=60, check=False, quiet=True
+    ).output.strip()
+    return Path(found) if found else None

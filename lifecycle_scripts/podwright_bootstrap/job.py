@@ -1,0 +1,42 @@
+"""A job on this node, as slurmd tells its prolog and epilog."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
+
+from podwright_bootstrap.contract import ProvisioningParameters
+
+
+@dataclass(frozen=True)
+class Job:
+    """Which job, and whose. https://slurm.schedmd.com/prolog_epilog.html, "Environment Variables"."""
+
+    id: str
+    uid: int
+    gid: int
+    node: str
+
+    @classmethod
+    def of_environment(cls) -> Job:
+        """Read what slurmd gives; ``KeyError`` outside of a job."""
+        uid = int(os.environ["SLURM_JOB_UID"])
+        gid = os.environ.get("SLURM_JOB_GID")
+        return cls(
+            id=str(int(os.environ["SLURM_JOB_ID"])),  # it becomes a folder's name
+            uid=uid,
+            gid=int(gid) if gid else pwd.getpwuid(uid).pw_gid,
+            node=os.environ["SLURMD_NODENAME"],
+        )
+
+
+def folder_of(job: Job, parameters: ProvisioningParameters) -> Optional[Path]:
+    """The job's own folder on the node's disks, where cluster and node have them."""
+    nodes = parameters.nodes
+    if not nodes.scratch or not nodes.prolog or not nodes.prolog.job_folder:
+        return None
+    root = Path(nodes.scratch.mount_path)
+    return root / job.id if root.is_dir() else None

@@ -1,0 +1,45 @@
+"""The machine as a whole, before it takes jobs."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List
+
+from podwright_bootstrap import checks, shell
+from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+FAIL, WARN, SKIP = "fail", "warn", "skip"
+
+
+class Health(Step):
+    """Memory and links of the GPUs, EFA, clock, limits and memory of the node are as its type and a job need them."""
+
+    name = "health"
+    whose = "compute nodes of clusters with nodes.health"
+    hint = (
+        "replace the node: aws sagemaker batch-replace-cluster-nodes; a check that is wrong for your nodes can be "
+        "`warn` or `skip` in cluster.yaml, nodes.health"
+    )
+    time_limit_s = 600
+
+    def applies(self, node: Node) -> bool:
+        """On compute nodes, if it is asked for."""
+        return node.role == COMPUTE and node.parameters.nodes.health is not None
+
+    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+        """Nothing to change."""
+        return iter(())
+
+    def verify(self, node: Node) -> None:
+        """Ask all of it; every finding is told, those that count fail the boot together."""
+        found: Dict[str, List[str]] = {FAIL: [], WARN: []}
+        for name, check in checks.CHECKS.items():
+            level = getattr(node.parameters.nodes.health, name)
+            if level != SKIP:
+                found[level] += [f"{name}: {finding}" for finding in checks.findings(check, node.facts)]
+        for finding in found[WARN]:
+            shell.say(f"WARNING on {node.hostname}: {finding}")
+        if found[FAIL]:
+            raise BootstrapError("; ".join(found[FAIL]))

@@ -1,0 +1,83 @@
+"""What the kernel grants users, daemons and the network.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html (memory locks)
+https://slurm.schedmd.com/big_sys.html (backlog, open files)
+https://docs.kernel.org/networking/ip-sysctl.html (neighbour table)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, Iterator
+
+from podwright_bootstrap import node_settings as wanted
+from podwright_bootstrap import services, shell
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+USERS = Path("/etc/security/limits.d/99-podwright.conf")
+KERNEL = Path("/etc/sysctl.d/99-podwright.conf")
+# Slurm's guide for large clusters: all nodes may answer at once.
+BACKLOG = {"net.core.somaxconn": 4096, "net.ipv4.tcp_max_syn_backlog": 4096}
+
+
+class Limits(Step):
+    """Users and Slurm may lock memory and open files, and the kernel knows all neighbours of a large cluster."""
+
+    name = "limits"
+    whose = "clusters with nodes.limits"
+    hint = f"sysctl --load {KERNEL} says which of its lines the kernel refuses"
+    time_limit_s = 300
+
+    def applies(self, node: Node) -> bool:
+        """Where it is asked for."""
+        return node.parameters.nodes.limits is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Write what PAM, systemd and the kernel read."""
+        limits = _wanted(node)
+        if shell.write_file(USERS, _users(limits)):
+            yield f"wrote {USERS}"
+        daemon = "slurmctld" if node.role == CONTROLLER else "slurmd"
+        text = f"[Service]\nLimitMEMLOCK=infinity\nLimitSTACK=infinity\nLimitNOFILE={limits.open_files}\n"
+        yield from services.drop_in(f"{daemon}.service", "podwright-limits", text)
+        lines = "".join(f"{name} = {value}\n" for name, value in _kernel(limits).items())
+        if shell.write_file(KERNEL, lines) or _differing(limits):
+            shell.run("sysctl", "--load", KERNEL, timeout_s=30)
+            yield f"loaded {KERNEL}"
+
+    def verify(self, node: Node) -> None:
+        """The kernel has the values."""
+        differing = _differing(_wanted(node))
+        if differing:
+            told = ", ".join(f"{name} is {value}" for name, value in differing.items())
+            raise BootstrapError(f"the kernel does not have the values of {KERNEL}: {told}")
+
+
+def _wanted(node: Node) -> wanted.Limits:
+    return node.parameters.nodes.limits or wanted.Limits()
+
+
+def _users(limits: wanted.Limits) -> str:
+    """limits.conf(5): * is everybody but root."""
+    names = ("*", "root")
+    values = (("memlock", "unlimited"), ("stack", "unlimited"), ("nofile", limits.open_files))
+    return "".join(f"{name} - {item} {value}\n" for name in names for item, value in values)
+
+
+def _kernel(limits: wanted.Limits) -> Dict[str, int]:
+    """Above the second threshold entries are thrown away after 5 seconds, above the third new hosts are not reached."""
+    table = "net.ipv4.neigh.default.gc_thresh"
+    most = limits.neighbours
+    return {**BACKLOG, f"{table}1": most // 4, f"{table}2": most // 2, f"{table}3": most}
+
+
+def _differing(limits: wanted.Limits) -> Dict[str, str]:
+    """What the kernel has where it is not what it should be."""
+    has = {
+        name: shell.run("sysctl", "-n", name, timeout_s=30, check=False, quiet=True).output.strip()
+        for name in _kernel(limits)
+    }
+    return {name: has[name] for name, value in _kernel(limits).items() if has[name] != str(value)}

@@ -1,0 +1,49 @@
+"""The instance's metadata, which gives programs on the node the rights of its role."""
+
+from __future__ import annotations
+
+from typing import Iterator, List
+
+from podwright_bootstrap import metadata, shell
+from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+LIMIT_S = 180
+
+
+class Metadata(Step):
+    """The metadata service answers, knows the instance by the service's name for it and has credentials of its role."""
+
+    name = "metadata"
+    whose = "compute nodes that fetch the training program"
+    hint = "has the instance group an execution role, and is the node's metadata service reachable (169.254.169.254)?"
+    time_limit_s = 300
+
+    def applies(self, node: Node) -> bool:
+        """Where a later step asks S3, unless AWS's programs are told to do without the service."""
+        return node.role == COMPUTE and node.environment is not None and not metadata.is_disabled()
+
+    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+        """Nothing to change."""
+        return iter(())
+
+    def verify(self, node: Node) -> None:
+        """Wait for the role, then compare instance and region; another region would ask another bucket."""
+        shell.wait_until(
+            lambda: bool(metadata.read("iam/security-credentials/")),
+            what="the instance's metadata to name a role",
+            limit_s=LIMIT_S,
+            hint=self.hint,
+        )
+        expected = {"instance-id": node.instance_id, "placement/region": node.parameters.region}
+        problems: List[str] = []
+        for path, value in expected.items():
+            said = metadata.read(path)
+            if value and said and said != value:
+                problems.append(f"{path} is {said} in the metadata, {value} in the service's configuration")
+        if problems:
+            raise BootstrapError(
+                "; ".join(problems), hint="deploy the cluster stack again; if it stays, ask AWS support"
+            )

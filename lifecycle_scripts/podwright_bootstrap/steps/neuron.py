@@ -1,0 +1,65 @@
+"""AWS's tools for Trainium and Inferentia.
+
+https://awsdocs-neuron.readthedocs-hosted.com/en/latest/setup/neuron-setup/pytorch/neuronx/ubuntu/torch-neuronx-ubuntu22.html
+"""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from podwright_bootstrap import shell
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import CommandError
+from podwright_bootstrap.steps import Step
+
+PACKAGES = {"driver": "aws-neuronx-dkms", "tools": "aws-neuronx-tools", "runtime": "aws-neuronx-runtime-lib"}
+# apt waits for an upgrade that runs in the background, and never asks.
+APT_OPTIONS = ("-q", "-y", "-o", "DPkg::Lock::Timeout=300", "--no-install-recommends")
+
+
+class Neuron(Step):
+    """Driver, runtime and tools of Neuron are there, the tools in the version that is asked for."""
+
+    name = "neuron"
+    whose = "nodes with Trainium or Inferentia of clusters with nodes.neuron"
+    hint = "apt-cache policy aws-neuronx-tools lists the versions; the image's apt must know AWS's Neuron repository"
+    time_limit_s = 900
+    attempts = 2
+
+    def applies(self, node: Node) -> bool:
+        """On Neuron's instance types, if it is asked for."""
+        return node.facts.accelerator == "neuron" and node.parameters.nodes.neuron is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Install the version that is asked for, from the signed repository that the image's apt knows."""
+        version = _wanted(node)
+        if version and _installed(PACKAGES["tools"]) != version:
+            package = f"{PACKAGES['tools']}={version}"
+            shell.run("apt-get", "update", *APT_OPTIONS[:1], timeout_s=300)
+            shell.run(
+                "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", *APT_OPTIONS, package, timeout_s=600
+            )
+            yield f"installed {package}"
+
+    def verify(self, node: Node) -> None:
+        """All three are installed, the driver is loaded."""
+        missing = [f"{what} ({package})" for what, package in PACKAGES.items() if not _installed(package)]
+        if missing:
+            raise CommandError(f"the image lacks Neuron's {', '.join(missing)}")
+        version = _wanted(node)
+        if version and _installed(PACKAGES["tools"]) != version:
+            raise CommandError(f"{PACKAGES['tools']} is {_installed(PACKAGES['tools'])}, not {version}")
+        shell.run("modprobe", "neuron", timeout_s=60)  # it was built for the running kernel
+
+
+def _wanted(node: Node) -> str:
+    neuron = node.parameters.nodes.neuron
+    return (neuron.tools_version if neuron else None) or ""
+
+
+def _installed(package: str) -> str:
+    """The version that dpkg has installed; "" for none, or one of which only settings are left."""
+    columns = "--showformat=${db:Status-Status} ${Version}"
+    shown = shell.run("dpkg-query", "--show", columns, package, timeout_s=30, check=False, quiet=True)
+    status, _, version = shown.output.strip().partition(" ")
+    return version if shown.exit_code == 0 and status == "installed" else ""

@@ -1,0 +1,117 @@
+"""A folder on the instance's own NVMe disks, for what a job writes and nobody needs afterwards.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instance-store-lifetime.html
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Iterator, List
+
+from podwright_bootstrap import disks, mounts, shell
+from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.steps import Step
+
+LABEL = "podwright-nvme"  # of the file system, at most 16 letters: a later boot finds it by this
+VOLUME_GROUP, VOLUME = "podwright", "scratch"
+IMAGES_OWN = Path("/opt/dlami/nvme")  # AWS's deep learning images stripe the disks there themselves
+# Without its disk the node boots all the same: nofail.
+OPTIONS = "noatime,nofail,x-systemd.device-timeout=30s"
+EVERYBODY = 0o1777
+
+
+class Scratch(Step):
+    """The instance's own NVMe disks are one folder that everybody may write."""
+
+    name = "scratch"
+    whose = "compute nodes with NVMe disks of clusters with nodes.scratch"
+    hint = "lsblk --fs and wipefs --no-act DISK say what is on the disks; nothing that holds data is ever formatted"
+    time_limit_s = 900
+
+    def applies(self, node: Node) -> bool:
+        """On compute nodes whose type has disks of its own, if it is asked for."""
+        return node.role == COMPUTE and node.scratch is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Use what the image has mounted, else make a file system of the free disks."""
+        root = _root(node)
+        if mounts.mounted_at(IMAGES_OWN):
+            yield from _link(root, IMAGES_OWN / "scratch")
+        else:
+            yield from _mount(root, node)
+        if root.stat().st_mode & 0o7777 != EVERYBODY:
+            root.chmod(EVERYBODY)
+            yield f"opened {root} to everybody"
+
+    def verify(self, node: Node) -> None:
+        """It can be written, on a disk that is not the root volume's."""
+        root = _root(node)
+        if root.stat().st_dev == Path("/").stat().st_dev:
+            raise BootstrapError(f"{root} is on the root volume")
+        mounts.prove_readback(root, hostname=node.hostname)
+
+
+def _root(node: Node) -> Path:
+    if node.scratch is None:
+        raise BootstrapError("this node has no scratch folder")
+    return node.scratch
+
+
+def _link(root: Path, target: Path) -> Iterator[str]:
+    if not target.is_dir():
+        target.mkdir()
+        yield f"made {target}"
+    if root.is_symlink() and root.resolve() == target:
+        return
+    if root.exists():
+        raise BootstrapError(
+            f"{root} is there already, so it cannot lead to {target}", hint="choose another mount_path"
+        )
+    root.symlink_to(target)
+    yield f"linked {root} to {target}"
+
+
+def _mount(root: Path, node: Node) -> Iterator[str]:
+    mount = mounts.mounted_at(root)
+    device = disks.labelled(LABEL)
+    if mount and not (device and os.path.realpath(mount.source) == os.path.realpath(device)):
+        mounts.refuse_other(mount, wanted=f"the file system {LABEL}", path=root)
+    if not device:
+        device = _volume(_free(node))
+        shell.run("mkfs.ext4", "-q", "-L", LABEL, "-m", "0", "-E", "nodiscard", device, timeout_s=600)
+        yield f"made a file system on {device}"
+    if not mount:
+        root.mkdir(parents=True, exist_ok=True)
+        shell.run("mount", "-t", "ext4", "-o", OPTIONS, device, root, timeout_s=120)
+        yield f"mounted {device} on {root}"
+    if mounts.enter_in_fstab(f"LABEL={LABEL} {root} ext4 {OPTIONS} 0 0", root):
+        yield f"entered {root} in {mounts.FSTAB}"
+
+
+def _free(node: Node) -> List[Path]:
+    """The disks that may be taken."""
+    found = disks.instance_storage()
+    if len(found) < node.facts.nvme_disks:
+        names = ", ".join(map(str, found)) or "none"
+        raise CommandError(f"{node.instance_type} has {node.facts.nvme_disks} NVMe disks; lsblk lists {names}")
+    taken = {disk: why for disk in found for why in [disks.why_taken(disk)] if why}
+    for disk, why in taken.items():
+        shell.say(f"{disk} is left alone: {why}")
+    free = [disk for disk in found if disk not in taken]
+    if not free:
+        told = "; ".join(f"{disk}: {why}" for disk, why in taken.items())
+        raise BootstrapError(f"none of the {len(found)} NVMe disks is free: {told}")
+    return free
+
+
+def _volume(free: List[Path]) -> Path:
+    """One disk as it is, several striped, as AWS's images do it."""
+    if len(free) == 1:
+        return free[0]
+    shell.run("vgcreate", VOLUME_GROUP, *free, timeout_s=120)
+    striped = ("--type", "striped", "--stripes", str(len(free)), "--extents", "100%FREE", "--name", VOLUME)
+    shell.run("lvcreate", "--yes", *striped, VOLUME_GROUP, timeout_s=120)
+    return Path("/dev") / VOLUME_GROUP / VOLUME

@@ -1,0 +1,135 @@
+"""Real Slurm with the lifecycle scripts' own prolog and epilog: sick nodes are drained, jobs leave nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal.hosts.fabric import wait_for
+from podwright.rehearsal.slurm import SlurmStandIn
+from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.node_settings import Health, Limits, LustreClient, NodeSettings, Prolog, Scratch
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
+SCRIPTS = Path(__file__).parents[2] / "lifecycle_scripts"
+PARAMETERS = ProvisioningParameters(
+    cluster_name="demo",
+    controller_group="controller",
+    worker_groups=[WorkerGroup(instance_group_name="workers", partition_name="gpu")],
+    fsx_dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+    fsx_mountname="abcdefgh",
+    instance_facts={
+        "workers": InstanceFacts(
+            accelerator="gpu",
+            accelerators_per_node=2,
+            accelerator_name="A10G",
+            efa_interfaces=1,
+            vcpus=96,
+            memory_gib=192,
+            nvme_disks=1,
+        )
+    },
+    nodes=NodeSettings(
+        lustre_client=LustreClient(), health=Health(), limits=Limits(), scratch=Scratch(), prolog=Prolog()
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The product's own scripts, told to set up every feature of the machine."""
+    folder = tmp_path_factory.mktemp("lifecycle") / "scripts"
+    shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (folder / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS.to_dict()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iterator[SlurmStandIn]:
+    """A cluster of a controller and two nodes with two accelerators each."""
+    cluster = make_stand_in(environment={"AWS_EC2_METADATA_DISABLED": "true"})
+    cluster.start()
+    boot(cluster, lifecycle)
+    cluster.wait_until_idle()
+    yield cluster
+    cluster.stop()
+
+
+def boot(cluster: SlurmStandIn, lifecycle: Path) -> str:
+    """Boot all hosts; the last lines of all logs."""
+    results = cluster.boot(lifecycle, timeout_s=180)
+    assert all(result.ok for result in results.values()), "\n".join(r.describe() for r in results.values())
+    return "\n".join(result.log.read_text() for result in results.values())
+
+
+def submit(cluster: SlurmStandIn, script: str, *options: str) -> int:
+    """Queue a job whose output lands in the shared file system."""
+    folder = cluster.directory / "fsx" / "runs"
+    path = folder / "job.sh"
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    words = ["sbatch", "--parsable", "--output=/fsx/runs/%j.log", *options, "/fsx/runs/job.sh"]
+    return int(cluster.run(words).stdout)
+
+
+def said(cluster: SlurmStandIn, job_id: int) -> str:
+    """What a job printed."""
+    return (cluster.directory / f"fsx/runs/{job_id}.log").read_text()
+
+
+def test_a_second_boot_changes_nothing(cluster: SlurmStandIn, lifecycle: Path) -> None:
+    """With every feature on, lifecycle scripts that run again say 0 changes on every host."""
+    log = boot(cluster, lifecycle)
+    assert log.count(", 0 changes, ") == 3, log
+    assert "Prolog" in cluster.run("scontrol show config | grep /opt/podwright/prolog.d").stdout
+
+
+def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: SlurmStandIn) -> None:
+    """A job's scratch folder is its user's alone; a daemon, shared memory and the folder are gone after the job."""
+    script = """
+        stat --format='%U %a' /scratch/$SLURM_JOB_ID
+        echo x >/scratch/$SLURM_JOB_ID/file && echo x >/dev/shm/left
+        setsid bash -c 'exec -a left-behind sleep 3600' >/dev/null 2>&1 &
+        until pgrep --full left-behind >/dev/null; do sleep 0.1; done
+    """
+    job = submit(cluster, script, "--nodelist", FIRST)
+    assert cluster.wait_for_job(job, timeout_s=60)["JobState"] == "COMPLETED"
+    assert said(cluster, job).splitlines() == ["ubuntu 700"]
+    look = f"ls -d /scratch/{job} /dev/shm/left; pgrep --full [l]eft-behind"
+
+    def is_clean() -> bool:
+        return not cluster.run(look, host=FIRST, user="root", check=False).stdout
+
+    wait_for(is_clean, timeout_s=30, what=lambda: cluster.run(look, host=FIRST, user="root", check=False).stdout)
+
+
+def test_another_job_of_the_user_goes_on(cluster: SlurmStandIn) -> None:
+    """The end of one job touches neither processes nor shared memory of the user's other job on the node."""
+    other = submit(cluster, "echo x >/dev/shm/other; sleep 3600", "--nodelist", FIRST)
+    wait_for(
+        lambda: cluster.run("ls /dev/shm/other", host=FIRST, user="root", check=False).returncode == 0,
+        timeout_s=30,
+        what=lambda: f"job {other} to write; it is {cluster.job(other)['JobState']}",
+    )
+    job = submit(cluster, "true", "--nodelist", FIRST)
+    cluster.wait_for_job(job, timeout_s=60)
+    cluster.wait_for_job(other, frozenset({"RUNNING"}), timeout_s=10)
+    assert cluster.run("ls /dev/shm/other", host=FIRST, user="root").stdout
+    cluster.run(f"scancel {other}")
+    cluster.wait_for_job(other, timeout_s=60)
+
+
+def test_a_node_that_lost_a_gpu_is_drained_and_the_job_runs_elsewhere(cluster: SlurmStandIn) -> None:
+    """The prolog finds one GPU of two: the node is drained with that reason, the job is requeued and completes."""
+    cluster.run("rm /dev/nvidia1", host=FIRST, user="root")
+    job = submit(cluster, "hostname")  # on the first node that is idle
+    ended = cluster.wait_for_job(job, timeout_s=120)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1")
+    assert said(cluster, job).strip() == SECOND
+    assert cluster.node_states()[FIRST] == "drained"
+    reason = cluster.run(f"scontrol show node {FIRST}").stdout
+    assert "Reason=podwright: nvidia-smi -L lists 1 GPUs; the type has 2 A10G" in reason
