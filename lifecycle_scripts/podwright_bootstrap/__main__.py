@@ -20,9 +20,12 @@ from podwright_bootstrap.report import Result
 from podwright_bootstrap.shell import PATIENCE, BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
+from podwright_bootstrap.steps.docker import Docker
+from podwright_bootstrap.steps.enroot import Enroot
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.lustre import Lustre
 from podwright_bootstrap.steps.node_record import Record
+from podwright_bootstrap.steps.observability import Observability
 from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.runs import Runs
@@ -39,6 +42,9 @@ STEPS: tuple[Step, ...] = (
     Runs(),
     Ssh(),
     Environment(),
+    Docker(),
+    Enroot(),
+    Observability(),
     Record(),
     Slurm(),
 )

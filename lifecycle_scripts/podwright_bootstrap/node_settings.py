@@ -6,14 +6,43 @@ Written by the constructs below ``podwright.nodes`` of ``provisioning_parameters
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Dict, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Dict, Mapping, Optional, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+
+BUNDLE = "bundle"  # of Downloads.source
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Downloads:
+    """Where nodes get what their image lacks."""
+
+    source: str  # BUNDLE, else the internet
+
+
+@dataclass(frozen=True)
+class Containers:
+    """Which container runtimes nodes have."""
+
+    docker: bool = True
+    enroot: bool = True
+    docker_for_job_user: bool = False
+
+
+@dataclass(frozen=True)
+class Observability:
+    """How often metrics are taken."""
+
+    interval_s: int = 30
+
+
+@dataclass(frozen=True)
 class NodeSettings:
     """The features of a cluster's nodes."""
+
+    downloads: Optional[Downloads] = None
+    containers: Optional[Containers] = None
+    observability: Optional[Observability] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on."""

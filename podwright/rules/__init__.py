@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.findings import Finding, Level
 from podwright.rules import account as live
-from podwright.rules import groups, operations, resources, whole_file
+from podwright.rules import groups, nodes, operations, resources, whole_file
 from podwright.rules.judging import Rule, judged
 from podwright.rules.run import run_fits
 from podwright.rules.unanswered import UnansweredError
@@ -60,6 +60,12 @@ RULES: tuple[Rule, ...] = (
     operations.budget_limits,
     operations.session_length,
     operations.s3_state,
+    nodes.unused_nodes,
+    nodes.unused_docker_access,
+    nodes.metrics_interval,
+    nodes.unsent_metrics,
+    nodes.workspace_endpoint,
+    nodes.downloads_without_internet,
     whole_file.provisioning,
     whole_file.placeholders,
     whole_file.addresses,

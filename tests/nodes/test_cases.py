@@ -62,6 +62,10 @@ def check_host(expected, host):
         assert host.read(path) == text
     for path, count in expected.get("lines", {}).items():
         assert len(host.read(path).splitlines()) == count
+    for path, content in expected.get("json", {}).items():
+        assert json.loads(host.read(path)) == content
+    if "no_files" in expected:
+        assert list(host.disk.glob(expected["no_files"])) == []
     for path in expected.get("absent", []):
         assert not (host.disk / path).exists()
     if "record" in expected:
@@ -92,6 +96,6 @@ def merge(target: dict[str, Any], changes: dict[str, Any]) -> None:
         if value is None:
             del target[key]
         elif isinstance(value, dict):
-            merge(target[key], value)
+            merge(target.setdefault(key, {}), value)
         else:
             target[key] = value
