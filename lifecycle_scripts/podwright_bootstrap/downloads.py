@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
 from pathlib import Path
-from typing import Dict, Mapping, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from podwright_bootstrap import contract, s3, shell
 from podwright_bootstrap.lock import locked
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.node_settings import BUNDLE
+from podwright_bootstrap.node_settings import BUNDLE, NodeSettings
 from podwright_bootstrap.requirements import sha256_of
 from podwright_bootstrap.shell import BootstrapError, CommandError
 
@@ -92,12 +92,47 @@ def fetch(name: str, node: Node) -> Path:
     return path
 
 
+def needed(nodes: NodeSettings, *, sends: bool) -> List[str]:
+    """The files that nodes with these features may fetch; ``sends`` says that there is a workspace for metrics."""
+    names = ["enroot", "enroot-caps", "pyxis"] if nodes.containers and nodes.containers.enroot else []
+    if nodes.observability:
+        names += ["node_exporter", *(["prometheus"] if sends else [])]
+    return names
+
+
 def fetch_wheels(folder: Path, node: Node) -> None:
     """Copy the offline bundle's wheels; raises ``BootstrapError`` if it has none."""
     uri = f"{node.parameters.bundle_s3_uri}/wheels/"
     s3.copy(uri, folder, region=node.parameters.region, recursive=True)
     if not any(folder.glob("*.whl")):
         raise BootstrapError(f"the offline bundle has no wheels: {uri}", hint=BUNDLE_HINT)
+
+
+def from_internet(url: str, part: Path) -> None:
+    """Go on where an earlier attempt, of this node or one that died, broke off."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (manifest)
+    shell.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
+    try:
+        with urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S) as answer:  # noqa: S310
+            resumed = answer.status == 206  # noqa: PLR2004 (Partial Content)
+            length = answer.headers.get("Content-Length")
+            with part.open("ab" if resumed else "wb") as file:
+                start = file.tell()
+                for block in iter(lambda: answer.read(BLOCK_BYTES), b""):
+                    file.write(block)
+                if length and file.tell() - start != int(length):
+                    raise ConnectionError(f"{file.tell() - start} of {length} bytes came")
+    except HTTPException as error:
+        raise ConnectionError(f"{url} broke off: {error}") from error
+    except urllib.error.HTTPError as error:
+        part.unlink(missing_ok=True)  # 416: there is more than the server has
+        raise OSError(f"the server answers {error.code} {error.reason}") from error
+    except OSError as error:
+        if error.errno in FULL:
+            part.unlink(missing_ok=True)
+            raise BootstrapError(f"no space for {url} at {part.parent}: {error}", hint="df -h shows it") from error
+        raise
 
 
 def _files(name: str, files: Mapping[str, Mapping[str, str]]) -> Dict[str, Download]:
@@ -132,7 +167,7 @@ def _bring(wanted: Download, path: Path, node: Node) -> None:
             _from_bundle(source, part, node.parameters.region)
         else:
             source = wanted.url
-            shell.retry(partial(_from_internet, source, part), attempts=ATTEMPTS, pause_s=5, errors=(OSError,))
+            shell.retry(partial(from_internet, source, part), attempts=ATTEMPTS, pause_s=5, errors=(OSError,))
     except OSError as error:
         raise BootstrapError(f"{source} cannot be had: {error}", hint=_hint(error)) from error
     found = sha256_of(part)
@@ -151,33 +186,6 @@ def _from_bundle(uri: str, part: Path, region: str) -> None:
         s3.copy(uri, part, region=region)
     except CommandError as error:
         raise BootstrapError(f"the offline bundle lacks {uri}: {error}", hint=BUNDLE_HINT) from error
-
-
-def _from_internet(url: str, part: Path) -> None:
-    """Go on where an earlier attempt, of this node or one that died, broke off."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (manifest)
-    shell.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
-    try:
-        with urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S) as answer:  # noqa: S310
-            resumed = answer.status == 206  # noqa: PLR2004 (Partial Content)
-            length = answer.headers.get("Content-Length")
-            with part.open("ab" if resumed else "wb") as file:
-                start = file.tell()
-                for block in iter(lambda: answer.read(BLOCK_BYTES), b""):
-                    file.write(block)
-                if length and file.tell() - start != int(length):
-                    raise ConnectionError(f"{file.tell() - start} of {length} bytes came")
-    except HTTPException as error:
-        raise ConnectionError(f"{url} broke off: {error}") from error
-    except urllib.error.HTTPError as error:
-        part.unlink(missing_ok=True)  # 416: there is more than the server has
-        raise OSError(f"the server answers {error.code} {error.reason}") from error
-    except OSError as error:
-        if error.errno in FULL:
-            part.unlink(missing_ok=True)
-            raise BootstrapError(f"no space for {url} at {part.parent}: {error}", hint="df -h shows it") from error
-        raise
 
 
 def _hint(error: OSError) -> str:

@@ -19,14 +19,22 @@ def install(*packages: str | Path, node: Node) -> None:
     Raises:
         BootstrapError: the cluster takes nothing from the internet; CommandError: apt failed.
     """
-    names = ", ".join(str(package).rsplit("/", 1)[-1] for package in packages)
     if downloads.from_bundle(node):
+        _install_offline(*packages)
+        return
+    shell.retry(lambda: _apt("update"), attempts=3, pause_s=10, errors=(CommandError,))
+    shell.retry(lambda: _apt("install", *packages), attempts=3, pause_s=10, errors=(CommandError,))
+
+
+def _install_offline(*packages: str | Path) -> None:
+    """Files of packages, if the image has what they depend on."""
+    names = ", ".join(package for package in packages if isinstance(package, str))
+    if names:
         raise BootstrapError(
             f"this image lacks {names}, and packages of the distribution are not in the offline bundle",
             hint="use an image that has it: image_id of the instance group in cluster.yaml",
         )
-    shell.retry(lambda: _apt("update"), attempts=3, pause_s=10, errors=(CommandError,))
-    shell.retry(lambda: _apt("install", *packages), attempts=3, pause_s=10, errors=(CommandError,))
+    _apt("install", "--no-download", *packages)
 
 
 def _apt(*words: str | Path) -> None:

@@ -27,6 +27,7 @@ def test_boot_ends_as_the_case_says(folder, make_host, cloud):
     host = make_host(**{"patience": 0.02, **{key: case[key] for key in ("role", "address", "patience") if key in case}})
     for name, script in case.get("shims", {}).items():
         (host.shims / name).write_text(f"#!/bin/bash\n{script}\n")
+        (host.shims / name).chmod(0o755)
 
     on_create = "./on_create.sh" + (f" --only {case['only']}" if "only" in case else "")
     prepare = f"{MOUNTED if case.get('mounted') else ''}\n{case.get('prepare', '')}\ncd /opt/scripts"
@@ -64,8 +65,8 @@ def check_host(expected, host):
         assert len(host.read(path).splitlines()) == count
     for path, content in expected.get("json", {}).items():
         assert json.loads(host.read(path)) == content
-    if "no_files" in expected:
-        assert list(host.disk.glob(expected["no_files"])) == []
+    for pattern in expected.get("no_files", []):
+        assert list(host.disk.glob(pattern)) == []
     for path in expected.get("absent", []):
         assert not (host.disk / path).exists()
     if "record" in expected:

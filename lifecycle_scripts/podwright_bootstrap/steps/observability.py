@@ -70,11 +70,12 @@ class Observability(Step):
             yield f"added user {USER}"
         _refuse_foreign(node)
         yield from _folders()
-        library = list(_library())
-        yield from library
+        updated = _install_collectors()
+        if updated:
+            yield f"installed our collectors in {LIBRARY}"
         yield from _service(EXPORTER, "Metrics of this host", _exporter(node), node=node)
         about = "Metrics of accelerators, EFA, Slurm and runs"
-        yield from _service(COLLECTORS, about, _collectors(node), node=node, restart=bool(library))
+        yield from _service(COLLECTORS, about, _collectors(node), node=node, restart=updated)
         if node.parameters.prometheus_remote_write_url:
             changed = shell.write_file(AGENT_CONFIG, agent_config(node))
             if changed:
@@ -150,12 +151,11 @@ def _folders() -> Iterator[str]:
             yield f"made {folder}"
 
 
-def _library() -> Iterator[str]:
-    """The collectors outlive the folder that lifecycle scripts run from."""
-    for source in (PACKAGE / "__init__.py", *sorted((PACKAGE / "collectors").glob("*.py"))):
-        target = LIBRARY / source.relative_to(PACKAGE.parent)
-        if shell.write_file(target, source.read_bytes()):
-            yield f"wrote {target}"
+def _install_collectors() -> bool:
+    """Where they outlive the folder that lifecycle scripts run from; tells whether anything was new."""
+    sources = (PACKAGE / "__init__.py", *(PACKAGE / "collectors").glob("*.py"))
+    wrote = [shell.write_file(LIBRARY / path.relative_to(PACKAGE.parent), path.read_bytes()) for path in sources]
+    return any(wrote)
 
 
 def _exporter(node: Node) -> str:
