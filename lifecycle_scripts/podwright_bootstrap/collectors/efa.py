@@ -5,13 +5,12 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-working-monitor.html
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Dict, List
 
 from podwright_bootstrap.collectors.family import Family
 
-DEVICES = Path(os.environ.get("PODWRIGHT_SYS", "/sys"), "class/infiniband")
+DEVICES = Path("/sys/class/infiniband")
 NO_COUNTERS = {"lifespan"}  # how often the driver reads the hardware
 
 

@@ -23,7 +23,7 @@ from podwright_bootstrap.steps import Step
 USER = "podwright-metrics"
 EXPORTER_PORT = 9100  # node_exporter's own
 AGENT_PORT = 9095
-DATA = Path("/var/lib/podwright-metrics")
+DATA = contract.STATE_DIRECTORY / "metrics"
 PROGRAMS = contract.STATE_DIRECTORY / "programs"
 LIBRARY = contract.STATE_DIRECTORY / "library"
 AGENT_CONFIG = contract.STATE_DIRECTORY / "prometheus.yml"
