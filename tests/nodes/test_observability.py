@@ -33,7 +33,7 @@ esac
 SLURM = {
     "sinfo": r"printf 'node-5 idle\nnode-5 idle\nnode-6 allocated\nnode-7 down*\n'",
     "squeue": "echo 'gpu RUNNING 2'; echo 'gpu PENDING 4'; echo 'gpu PENDING 1'",
-    "sdiag": "printf 'Server thread count:  3\\nAgent queue size:     1\\n\\tLast cycle:   1500\\n\\tLast cycle:   9\\n'",
+    "sdiag": r"printf 'Server thread count:  3\nAgent queue size:     1\n\tLast cycle:   1500\n\tLast cycle:   9\n'",
 }
 NEURON_REPORT = {
     "neuron_runtime_data": [
@@ -185,6 +185,7 @@ def test_a_node_measures_itself_and_sends_it_to_the_workspace(make_host, cloud, 
     write_program(host.shims / "nvidia-smi", NVIDIA_SMI)
     write_program(host.shims / "workspace", WORKSPACE)
     boot = host.boot(
+        "export AWS_ACCESS_KEY_ID=testing AWS_SECRET_ACCESS_KEY=testing\n"  # without any, the agent does not start
         "mkdir /mnt/fsx && mount -t lustre fs@tcp:/abcdefgh /mnt/fsx && mkdir /mnt/fsx/podwright\n"
         "serve_releases && { workspace & }\n"
         "./on_create.sh --only observability && ./on_create.sh --only observability || exit 1\n"
