@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="podwright", description="One YAML file in, a cluster and a trained model out."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_check, _add_explain, _add_plan, _add_outputs, _add_rehearse):
+    for add in (_add_check, _add_explain, _add_plan, _add_bundle, _add_outputs, _add_rehearse):
         add(commands)
     return parser
 
@@ -148,6 +148,29 @@ def _add_plan(commands: Subparsers) -> None:
     parser = commands.add_parser("plan", help="memory, speed, days and dollars before the first node starts")
     planning.add_arguments(parser)
     parser.set_defaults(command=planning.run)
+
+
+# ---- bundle ------------------------------------------------------------------------------------
+
+
+def _add_bundle(commands: Subparsers) -> None:
+    parser = commands.add_parser("bundle", help="all that nodes would get from the internet, for those without")
+    _add_file(parser)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to make it; default: .cache/bundle")
+    parser.add_argument("--upload", action="store_true", help="put it into the cluster's bucket, where nodes look")
+    parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python; default: %(default)s")
+    parser.set_defaults(command=_bundle)
+
+
+def _bundle(options: argparse.Namespace) -> int:
+    from podwright import bundle  # noqa: PLC0415 — boto3
+
+    try:
+        bundle.run(settings.load(options.file), options.output, python=options.python, upload=options.upload)
+    except (bundle.BundleError, outputs.OutputsError, TerraformError) as error:
+        print(f"podwright: {error}", file=sys.stderr)
+        return FAILED
+    return OK
 
 
 # ---- outputs -----------------------------------------------------------------------------------

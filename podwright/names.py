@@ -67,6 +67,16 @@ def payload_prefix(name: str) -> str:
     return f"{name}/training"
 
 
+def bundle_prefix(name: str) -> str:
+    """Where in the bucket what nodes would get from the internet is; nodes read it."""
+    return f"{name}/bundle"
+
+
+def readable_prefixes(name: str) -> tuple[str, ...]:
+    """Where in the bucket a cluster's nodes read what they run."""
+    return scripts_prefix(name), payload_prefix(name), bundle_prefix(name)
+
+
 def writable_prefixes(name: str) -> tuple[str, ...]:
     """Where in the bucket a cluster's nodes may write."""
     return f"{name}/runs", f"{name}/logs"

@@ -86,6 +86,8 @@ def _scripts(
         openzfs=foundation.openzfs,
         training=_payload(stack, settings, foundation),
         nodes=node_settings(settings.nodes),
+        prometheus=foundation.prometheus,
+        bundle_prefix=names.bundle_prefix(settings.name),
     )
 
 

@@ -185,7 +185,7 @@ def _role(stack: FoundationStack, settings: Settings) -> Role:
             name=names.role_name(settings.name, settings.region),
             bucket=stack.bucket,
             network=stack.network,
-            read_prefixes=[names.scripts_prefix(settings.name), names.payload_prefix(settings.name)],
+            read_prefixes=names.readable_prefixes(settings.name),
             write_prefixes=names.writable_prefixes(settings.name),
             secret_arns=secret_arns,
             secret_key_arn=stack.key_arn if secret_arns else None,

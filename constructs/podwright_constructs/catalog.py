@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -53,6 +54,15 @@ class InstanceType:
             return _catalog()[name]
         except KeyError:
             raise UnknownInstanceTypeError(name) from None
+
+    @property
+    def machine(self) -> str:
+        """Its processors as ``uname -m`` calls them: in a family's name a g behind the number is for Graviton or Grace.
+
+        https://docs.aws.amazon.com/ec2/latest/instancetypes/instance-type-names.html
+        """
+        family = self.name.split(".")[1]
+        return "aarch64" if "g" in re.sub(r"^[a-z]+\d+", "", family) else "x86_64"
 
 
 def cluster_instance_types() -> tuple[str, ...]:

@@ -30,10 +30,13 @@ from podwright_constructs.openzfs import OpenZfs
 from podwright_constructs.ordering import before
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.problems import Problem, refuse
+from podwright_constructs.prometheus import Prometheus
 
 ENTRYPOINT = "on_create.sh"
 PACKAGE = "podwright_bootstrap"
 PREFIX = "lifecycle"
+BUNDLE_PREFIX = "bundle"
+CODE = {".py", ".json"}
 
 
 class LifecycleScripts(Protocol):
@@ -69,7 +72,8 @@ class LifecycleBundle(Construct):
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
     The hash is of the scripts alone: another group or wheel changes the parameters in place, and no running node.
-    ``multi_head`` is what several controllers share, ``nodes`` what nodes have besides.
+    ``multi_head`` is what several controllers share, ``nodes`` what nodes have besides; ``prometheus`` is where they
+    send metrics to, ``bundle_prefix`` where in the bucket they find what they would get from the internet.
     One bucket may serve several clusters: each has its prefix.
 
     Raises:
@@ -90,6 +94,8 @@ class LifecycleBundle(Construct):
         training: TrainingPayload | None = None,
         multi_head: MultiHead | None = None,
         nodes: NodeSettings | None = None,
+        prometheus: Prometheus | None = None,
+        bundle_prefix: str = BUNDLE_PREFIX,
         prefix: str = PREFIX,
     ) -> None:
         problems = checks.cluster_instance_groups(instance_groups, multi_head=multi_head is not None)
@@ -106,6 +112,8 @@ class LifecycleBundle(Construct):
             training=training,
             multi_head=multi_head,
             nodes=nodes,
+            bundle_s3_uri=f"s3://{bucket.name}/{bundle_prefix}",
+            prometheus=prometheus,
             region=region,
         )
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
@@ -143,7 +151,7 @@ def _problems(scripts: Path) -> Iterator[Problem]:
 
 def _files(scripts: Path) -> dict[str, Path]:
     """The entrypoint and the package's files by their names below the prefix; caches and typing marks stay here."""
-    modules = sorted((scripts / PACKAGE).rglob("*.py"))
+    modules = sorted(file for file in (scripts / PACKAGE).rglob("*") if file.suffix in CODE)
     return {file.relative_to(scripts).as_posix(): file for file in [scripts / ENTRYPOINT, *modules]}
 
 
@@ -164,6 +172,8 @@ def _parameters(
     training: TrainingPayload | None,
     multi_head: MultiHead | None,
     nodes: NodeSettings | None,
+    bundle_s3_uri: str,
+    prometheus: Prometheus | None,
     region: str,
 ) -> ProvisioningParameters:
     groups = in_order(instance_groups)
@@ -187,6 +197,8 @@ def _parameters(
         instance_facts={group.name: _facts(InstanceType.of(group.instance_type)) for group in groups},
         training=training.contract if training else None,
         multi_head=multi_head,
+        bundle_s3_uri=bundle_s3_uri,
+        prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",
         nodes=nodes or NodeSettings(),
     )
 

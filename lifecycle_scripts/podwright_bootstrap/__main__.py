@@ -21,6 +21,8 @@ from podwright_bootstrap.shell import PATIENCE, BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.directory import Directory
+from podwright_bootstrap.steps.docker import Docker
+from podwright_bootstrap.steps.enroot import Enroot
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.health import Health
 from podwright_bootstrap.steps.homes import Homes
@@ -31,6 +33,7 @@ from podwright_bootstrap.steps.motd import Motd
 from podwright_bootstrap.steps.names import Names
 from podwright_bootstrap.steps.neuron import Neuron
 from podwright_bootstrap.steps.node_record import Record
+from podwright_bootstrap.steps.observability import Observability
 from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.prolog import Prolog
@@ -63,6 +66,9 @@ STEPS: tuple[Step, ...] = (
     Ssh(),
     Metadata(),
     Environment(),
+    Docker(),
+    Enroot(),
+    Observability(),
     Record(),
     Motd(),
     Prolog(),

@@ -28,6 +28,7 @@ BOOTSTRAP_JSON = STATE_DIRECTORY / "bootstrap.json"  # how the last boot went, s
 SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
 ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content hash
 KEYS_DIRECTORY = "podwright/ssh"
+DOWNLOADS_DIRECTORY = ".cache/podwright"  # programs, each fetched once
 RUNS_DIRECTORY = "runs"  # one folder per training run
 HOMES_DIRECTORY = "home"  # people's, where there is no OpenZFS for them
 DATA_DIRECTORY = "data"  # what runs read
@@ -126,6 +127,8 @@ class ProvisioningParameters:
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
     multi_head: Optional[MultiHead] = None
+    bundle_s3_uri: str = ""  # where `podwright bundle --upload` puts files
+    prometheus_remote_write_url: str = ""
     nodes: NodeSettings = field(default_factory=NodeSettings)
 
     def facts_of(self, group: str) -> InstanceFacts:
@@ -153,6 +156,8 @@ class ProvisioningParameters:
             "openzfs_mount_path": self.openzfs_mount_path,
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
+            "bundle_s3_uri": self.bundle_s3_uri or None,
+            "prometheus_remote_write_url": self.prometheus_remote_write_url or None,
             "nodes": self.nodes.to_dict() or None,
         }
         content: Dict[str, Any] = {key: value for key, value in aws.items() if value is not None}
@@ -196,6 +201,8 @@ class ProvisioningParameters:
             },
             training=_build(TrainingPayload, training) if training else None,
             multi_head=_build(MultiHead, multi_head) if multi_head else None,
+            bundle_s3_uri=own.get("bundle_s3_uri", ""),
+            prometheus_remote_write_url=own.get("prometheus_remote_write_url", ""),
             nodes=_build(NodeSettings, own.get("nodes", {})),
         )
 

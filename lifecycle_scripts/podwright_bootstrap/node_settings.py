@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
+BUNDLE = "bundle"  # of Downloads.source
+
 T = TypeVar("T")
 
 
@@ -106,6 +108,28 @@ class Neuron:
     tools_version: Optional[str] = None  # of aws-neuronx-tools, as apt names it; none takes what the image has
 
 
+class Downloads:
+    """Where nodes get what their image lacks."""
+
+    source: str  # BUNDLE, else the internet
+
+
+@dataclass(frozen=True)
+class Containers:
+    """Which container runtimes nodes have."""
+
+    docker: bool = True
+    enroot: bool = True
+    docker_for_job_user: bool = False
+
+
+@dataclass(frozen=True)
+class Observability:
+    """How often metrics are taken."""
+
+    interval_s: int = 30
+
+
 @dataclass(frozen=True)
 class NodeSettings:
     """The features of a cluster's nodes."""
@@ -121,6 +145,9 @@ class NodeSettings:
     scratch: Optional[Scratch] = None
     prolog: Optional[Prolog] = None
     neuron: Optional[Neuron] = None
+    downloads: Optional[Downloads] = None
+    containers: Optional[Containers] = None
+    observability: Optional[Observability] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on."""

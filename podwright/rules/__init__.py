@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.findings import Finding, Level
 from podwright.rules import account as live
-from podwright.rules import groups, machines, nodes, operations, people, resources, whole_file
+from podwright.rules import groups, machines, nodes, operations, people, programs, resources, whole_file
 from podwright.rules.judging import Rule, judged
 from podwright.rules.run import run_fits
 from podwright.rules.unanswered import UnansweredError
@@ -75,6 +75,11 @@ RULES: tuple[Rule, ...] = (
     machines.node_limits,
     machines.lustre_efa_connections,
     machines.neuron_nodes,
+    programs.unused_docker_access,
+    programs.metrics_interval,
+    programs.unsent_metrics,
+    programs.workspace_endpoint,
+    programs.downloads_without_internet,
     whole_file.provisioning,
     whole_file.placeholders,
     whole_file.addresses,

@@ -52,6 +52,8 @@ BROUGHT_PROMETHEUS = {
     "arn": "arn:aws:aps:us-west-2:210987654321:workspace/ws-1",
     "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
 }
+BUNDLED = {"downloads": {"source": "bundle"}}
+MEASURED: dict[str, Any] = {"observability": {}}
 API = {"source": "api", "strategy": "managed"}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
 ADA = {"name": "ada", "uid": 2001}
@@ -82,6 +84,12 @@ def api(slurm: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
     """The sections that change when HyperPod sets Slurm up itself."""
     cluster = {"instance_groups": [CONTROLLER, WORKERS], "slurm": slurm, **changes}
     return {"cluster": cluster, "training": {"source": "none"}}
+
+
+def offline(**changes: Any) -> dict[str, Any]:
+    """Nodes that measure themselves and have no internet; they get programs from the bucket unless changed."""
+    network = {**NETWORK, "internet": "none", "endpoints": ["standard"]}
+    return {"network": network, "nodes": {"observability": {}, "downloads": {"source": "bundle"}, **changes}}
 
 
 def api_continuous() -> dict[str, Any]:
@@ -176,7 +184,7 @@ BROKEN = [
         },
         "network.extra_private_subnets[0].cidr",
     ),
-    ("created-network", {"network": {**NETWORK, "internet": "none"}}, "network.endpoints"),
+    ("created-network", {"nodes": BUNDLED, "network": {**NETWORK, "internet": "none"}}, "network.endpoints"),
     ("created-network", {"network": {**NETWORK, "endpoints": ["standard", "smm"]}}, "network.endpoints[1]"),
     ("created-subnet", {"network": {**NEW_SUBNET, "nat_gateway_id": None}}, "network.nat_gateway_id"),
     ("created-subnet", {"network": {**NEW_SUBNET, "route_table_id": "rtb-1"}}, "network.nat_gateway_id"),
@@ -282,7 +290,8 @@ BROKEN = [
                 "internet": "none",
                 "endpoints": ["standard"],
                 "public_subnet_cidr": "10.0.0.0/24",
-            }
+            },
+            "nodes": BUNDLED,
         },
         "network.public_subnet_cidr",
     ),
@@ -376,8 +385,16 @@ BROKEN = [
     ("existing-accounting", brought_accounting(endpoint="db:3306"), "accounting.endpoint"),
     ("existing-accounting", brought_accounting(secret_arn="mine"), "accounting.secret_arn"),
     ("unused-accounting", {"accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
-    ("existing-prometheus", {"prometheus": {**BROUGHT_PROMETHEUS, "arn": "ws-1"}}, "prometheus.arn"),
-    ("rights-of-existing-role", {"role": BROUGHT_ROLE, "prometheus": {"source": "create"}}, "role.arn"),
+    (
+        "existing-prometheus",
+        {"nodes": MEASURED, "prometheus": {**BROUGHT_PROMETHEUS, "arn": "ws-1"}},
+        "prometheus.arn",
+    ),
+    (
+        "rights-of-existing-role",
+        {"role": BROUGHT_ROLE, "prometheus": {"source": "create"}, "nodes": MEASURED},
+        "role.arn",
+    ),
     ("rights-of-existing-role", {"role": BROUGHT_ROLE, **brought_accounting()}, "role.arn"),
     ("rights-of-existing-role", {"role": BROUGHT_ROLE, **s3()}, "role.arn"),
     *(
@@ -477,6 +494,16 @@ BROKEN = [
     ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
     ("budget-limits", {"budget": {"monthly_usd": 0, "email": "me@llm.test"}}, "budget.monthly_usd"),
     ("session-length", {"session": {"idle_minutes": 90}}, "session.idle_minutes"),
+    ("unused-nodes", {**api(API), "nodes": {"observability": {}}}, "nodes.observability"),
+    (
+        "unused-docker-access",
+        {"nodes": {"containers": {"docker": False, "docker_for_job_user": True}}},
+        "nodes.containers.docker_for_job_user",
+    ),
+    ("metrics-interval", {"nodes": {"observability": {"interval_s": 1}}}, "nodes.observability.interval_s"),
+    ("unsent-metrics", {"prometheus": {"source": "create"}}, "prometheus.source"),
+    ("workspace-endpoint", {**offline(), "prometheus": {"source": "create"}}, "network.endpoints"),
+    ("downloads-without-internet", offline(downloads=None), "network.internet"),
     ("s3-state", {"state": {"source": "s3", "bucket": "My_States"}}, "state.bucket"),
     (
         "placeholders",
@@ -570,6 +597,7 @@ def test_good_settings_break_no_rule():
     assert broken(content(nodes=nodes)) == []
     everything = {
         "network": {**NETWORK, **SECOND_ZONE, "internet": "none", "endpoints": ["standard", "kms"]},
+        "nodes": BUNDLED,
         "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1", "throughput_mbps": 320},
         "key": {"source": "existing", "arn": KEY},
         "lustre": {"source": "create", "storage_type": "INTELLIGENT_TIERING", "read_cache": True},

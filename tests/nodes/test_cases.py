@@ -107,6 +107,10 @@ def check_host(expected, host):
         assert len(host.read(path).splitlines()) == count
     for path, names in expected.get("names", {}).items():
         assert sorted(item.name for item in (host.disk / path).iterdir()) == names
+    for path, content in expected.get("json", {}).items():
+        assert json.loads(host.read(path)) == content
+    for pattern in expected.get("no_files", []):
+        assert list(host.disk.glob(pattern)) == []
     for path in expected.get("absent", []):
         assert not (host.disk / path).exists()
     if "record" in expected:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Iterator
 
-from podwright_bootstrap import shell
+from podwright_bootstrap import downloads, s3, shell
 from podwright_bootstrap.contract import COMPUTE, TrainingPayload
 from podwright_bootstrap.lock import locked
 from podwright_bootstrap.node import Node
@@ -20,6 +20,7 @@ from podwright_bootstrap.steps import Step
 BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
 COMPLETE = ".complete"  # written last: an environment without it is a torso
 Copy = Callable[[str, Path], None]  # an object of the bucket, by its URI, to a file
+Fill = Callable[[Path], None]  # wheels into a folder
 PIP_OPTIONS = ("--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off")
 
 
@@ -47,7 +48,9 @@ class Environment(Step):
             return
         with locked(lock, limit_s=BUILD_LIMIT_S, every_s=node.poll_s, unless=marker.exists) as mine:
             if mine and not marker.exists():
-                build(target, payload, copy=partial(_copy, region=node.parameters.region))
+                copy = partial(s3.copy, region=node.parameters.region)
+                bundled = partial(downloads.fetch_wheels, node=node) if downloads.from_bundle(node) else None
+                build(target, payload, copy=copy, bundled=bundled)
                 yield f"built {target}"
 
     def verify(self, node: Node) -> None:
@@ -56,8 +59,10 @@ class Environment(Step):
         shell.run(_python(target), "-c", "import podwright_training", timeout_s=300)
 
 
-def build(target: Path, payload: TrainingPayload, *, copy: Copy) -> None:
+def build(target: Path, payload: TrainingPayload, *, copy: Copy, bundled: Fill | None = None) -> None:
     """Download, check, install, say so last. It is built where it stays: virtual environments cannot be moved.
+
+    Packages are those that ``bundled`` puts into a folder, or of the package index.
 
     Raises:
         BootstrapError: something could not be had, or is not what the contract or the lock says.
@@ -65,18 +70,22 @@ def build(target: Path, payload: TrainingPayload, *, copy: Copy) -> None:
     if target.exists():
         shell.say(f"{target} was left incomplete: building it anew")
         shutil.rmtree(target)
-    downloads = target / "downloads"
-    downloads.mkdir(parents=True)
-    wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, downloads, copy)
-    lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, downloads, copy)
+    work = target / "downloads"
+    work.mkdir(parents=True)
+    wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, work, copy)
+    lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, work, copy)
+    index: tuple[str | Path, ...] = ()
+    if bundled:
+        bundled(work / "bundle")
+        index = ("--no-index", "--find-links", work / "bundle")
     shell.run(sys.executable, "-m", "venv", target, timeout_s=600)
-    wheels = _download(wheel, Requirements.parse(lock.read_text()), downloads, python=_python(target))
+    wheels = _download(wheel, Requirements.parse(lock.read_text()), work, *index, python=_python(target))
     # Exactly the files that were checked, nothing looked up again.
     files: tuple[str | Path, ...] = ("--no-deps", "--no-index", wheel, *wheels)
     shell.run(_python(target), "-m", "pip", "install", *files, *PIP_OPTIONS, timeout_s=BUILD_LIMIT_S)
     shell.run(_python(target), "-m", "pip", "check", timeout_s=300)
     installed = {path.name: sha256_of(path) for path in (wheel, *wheels)}
-    shutil.rmtree(downloads)
+    shutil.rmtree(work)
     content = {
         "python": sys.version.split()[0],
         "requirements_sha256": payload.requirements_sha256,
@@ -107,19 +116,14 @@ def _fetch(uri: str, sha256: str, folder: Path, copy: Copy) -> Path:
     return path
 
 
-def _copy(uri: str, path: Path, *, region: str) -> None:
-    command = ["aws", "s3", "cp", "--only-show-errors", *(["--region", region] if region else []), uri, str(path)]
-    shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
-
-
-def _download(wheel: Path, requirements: Requirements, downloads: Path, *, python: Path) -> list[Path]:
-    """All that ``wheel`` needs, from the node's own package index, each file compared with the lock.
+def _download(wheel: Path, requirements: Requirements, work: Path, *index: str | Path, python: Path) -> list[Path]:
+    """All that ``wheel`` needs, from ``index`` or else the node's own package index, each compared with the lock.
 
     Wheels only: a source distribution would run its code before anybody has looked at its checksum.
     """
-    constraints, folder = downloads / "constraints.txt", downloads / "wheels"
+    constraints, folder = work / "constraints.txt", work / "wheels"
     shell.write_file(constraints, requirements.constraints)
-    options = ("--only-binary", ":all:", "--constraint", constraints, "--dest", folder, *PIP_OPTIONS)
+    options = ("--only-binary", ":all:", "--constraint", constraints, "--dest", folder, *index, *PIP_OPTIONS)
     shell.retry(
         lambda: shell.run(python, "-m", "pip", "download", *options, wheel, timeout_s=BUILD_LIMIT_S),
         attempts=3,

@@ -51,13 +51,18 @@ class Slurm(Step):
 def _controller() -> Iterator[str]:
     """Never start slurmd here: configless slurmd would replace the controller's own slurm.conf."""
     yield from _keep_off("slurmd")
+    wait_for_conf()
+    yield from _keep_on("slurmctld")
+
+
+def wait_for_conf() -> None:
+    """Return when a controller has its slurm.conf; raises ``BootstrapError`` if it has none in time."""
     shell.wait_until(
         lambda: SLURM_CONF.is_file() and SLURM_CONF.stat().st_size > 0,
         what=f"{SLURM_CONF}, which the service writes",
         limit_s=SLURM_CONF_LIMIT_S,
         hint="is this an image of HyperPod for Slurm, and is the cluster's orchestrator Slurm?",
     )
-    yield from _keep_on("slurmctld")
 
 
 def _client(node: Node) -> Iterator[str]:

@@ -1,0 +1,53 @@
+"""Metrics in Prometheus's text format.
+
+https://prometheus.io/docs/instrumenting/exposition_formats/
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, field
+from typing import Iterable, List, Mapping, Tuple
+
+COMMAND_LIMIT_S = 20
+
+
+@dataclass
+class Family:
+    """One metric and its values by labels; a name ends in its unit, or in ``_total`` where it only grows."""
+
+    name: str
+    meaning: str
+    samples: List[Tuple[Mapping[str, str], float]] = field(default_factory=list)
+
+    def add(self, value: float, **labels: str) -> None:
+        """A value."""
+        self.samples.append((labels, value))
+
+    def text(self) -> str:
+        """The lines of the exposition."""
+        kind = "counter" if self.name.endswith("_total") else "gauge"
+        lines = [f"# HELP {self.name} {self.meaning}", f"# TYPE {self.name} {kind}"]
+        lines += [f"{self.name}{_labels(labels)} {value:.10g}" for labels, value in self.samples]
+        return "\n".join(lines) + "\n"
+
+
+def text(families: Iterable[Family]) -> str:
+    """All that have values."""
+    return "".join(family.text() for family in families if family.samples)
+
+
+def ask(*command: str) -> str:
+    """What a program prints; raises ``OSError`` or ``SubprocessError`` if it does not answer."""
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=COMMAND_LIMIT_S, check=True
+    ).stdout
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    pairs = [f'{name}="{_escape(value)}"' for name, value in sorted(labels.items())]
+    return "{" + ",".join(pairs) + "}" if pairs else ""
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,33 @@
+"""The node's own disk: instance store where the type has some, else the volume HyperPod adds. Never the root volume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from podwright_bootstrap import mounts, shell, units
+from podwright_bootstrap.shell import BootstrapError
+
+INSTANCE_STORE = Path("/opt/dlami/nvme")
+ADDITIONAL_VOLUME = Path("/opt/sagemaker")
+LIMIT_S = 300
+
+
+def local_disk() -> Path:
+    """Where large things go that need not survive the node; raises ``BootstrapError`` if there is only the root volume.
+
+    https://docs.aws.amazon.com/dlami/latest/devguide/dlami-release-notes.html: dlami-nvme.service makes one file system
+    of the instance store, while lifecycle scripts may already run.
+    """
+    shell.wait_until(
+        lambda: units.answer("is-active", "dlami-nvme") != "activating",
+        what="dlami-nvme.service to mount the instance store",
+        limit_s=LIMIT_S,
+        hint="journalctl -u dlami-nvme says more",
+    )
+    for path in (INSTANCE_STORE, ADDITIONAL_VOLUME):
+        if mounts.mounted_at(path):
+            return path
+    raise BootstrapError(
+        f"neither {INSTANCE_STORE} nor {ADDITIONAL_VOLUME} is mounted, and images would fill the root volume",
+        hint="give the instance group a volume: volume_gib in cluster.yaml",
+    )

@@ -1,0 +1,74 @@
+"""Docker, from the image or from the distribution.
+
+https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+from podwright_bootstrap import contract, packages, shell, units
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.local_disk import local_disk
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+DAEMON_JSON = Path("/etc/docker/daemon.json")
+GROUP = "docker"
+
+
+class Docker(Step):
+    """Docker runs, and keeps its images on the node's own disk."""
+
+    name = "docker"
+    whose = "compute and login nodes of clusters with Docker"
+    hint = "journalctl -u docker says more"
+    time_limit_s = 1800
+
+    def applies(self, node: Node) -> bool:
+        """Where it is asked for; a controller runs nobody's containers."""
+        wanted = node.parameters.nodes.containers
+        return wanted is not None and wanted.docker and node.role != CONTROLLER
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Install it if the image lacks it, tell it where images go, start it, let the job user in if asked."""
+        if not shutil.which("docker"):
+            packages.install("docker.io", node=node)
+            yield "installed docker.io"
+        settings = _read()
+        root = str(local_disk() / "docker")
+        moved = settings.get("data-root") != root
+        if moved:
+            shell.write_file(DAEMON_JSON, json.dumps({**settings, "data-root": root}, indent=2) + "\n")
+            yield f"moved Docker's images to {root}"
+        yield from units.keep_on("docker", restart=moved)
+        wanted = node.parameters.nodes.containers
+        if wanted and wanted.docker_for_job_user and GROUP not in _groups():
+            shell.run("usermod", "--append", "--groups", GROUP, contract.JOB_USER, timeout_s=30)
+            yield f"added {contract.JOB_USER} to group {GROUP}"
+
+    def verify(self, node: Node) -> None:  # noqa: ARG002
+        """It answers, from the right folder."""
+        shown = shell.run("docker", "info", "--format", "{{.DockerRootDir}}", timeout_s=60).output.strip()
+        if shown != str(local_disk() / "docker"):
+            raise BootstrapError(f"Docker keeps its images in {shown}", hint=f"look at {DAEMON_JSON} and its unit")
+
+
+def _read() -> Dict[str, Any]:
+    """What the image, or an administrator, told Docker."""
+    text = DAEMON_JSON.read_text() if DAEMON_JSON.exists() else "{}"
+    try:
+        settings = json.loads(text or "{}")
+    except ValueError as error:
+        raise BootstrapError(f"{DAEMON_JSON} is not JSON: {error}", hint="mend it, or delete it") from error
+    if not isinstance(settings, dict):
+        raise BootstrapError(f"{DAEMON_JSON} holds no JSON object", hint="mend it, or delete it")
+    return settings
+
+
+def _groups() -> list[str]:
+    return shell.run("id", "--name", "--groups", contract.JOB_USER, timeout_s=30, quiet=True).output.split()

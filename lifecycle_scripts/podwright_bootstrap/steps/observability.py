@@ -1,0 +1,221 @@
+"""Metrics: node_exporter, our collectors beside it, and an agent that sends them to the cluster's workspace.
+
+https://docs.aws.amazon.com/prometheus/latest/userguide/AMP-onboard-ingest-metrics-remote-write-EC2.html
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import tarfile
+import urllib.request
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract, downloads, shell, units
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+USER = "podwright-metrics"
+EXPORTER_PORT = 9100  # node_exporter's own
+AGENT_PORT = 9095
+DATA = contract.STATE_DIRECTORY / "metrics"
+PROGRAMS = contract.STATE_DIRECTORY / "programs"
+LIBRARY = contract.STATE_DIRECTORY / "library"
+AGENT_CONFIG = contract.STATE_DIRECTORY / "prometheus.yml"
+PACKAGE = Path(__file__).resolve().parents[1]
+ANSWER_LIMIT_S = 60
+# Of node_exporter's: AWS counts every value that is sent.
+HOST_COLLECTORS = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "textfile", "uname", "vmstat")
+EXPORTER, COLLECTORS, AGENT = (f"podwright-{name}" for name in ("node-exporter", "collectors", "prometheus-agent"))
+UNIT = """\
+[Unit]
+Description={description}
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+User={user}
+Environment={environment}
+ExecStart={command}
+Nice=10
+Restart=on-failure
+RestartSec=10
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+class Observability(Step):
+    """This node measures itself, answers Prometheus, and sends what it measures if there is a workspace."""
+
+    name = "observability"
+    whose = "clusters with metrics"
+    hint = f"journalctl -u {EXPORTER} -u {COLLECTORS} -u {AGENT} says more"
+    time_limit_s = 1800
+
+    def applies(self, node: Node) -> bool:
+        """Where it is asked for."""
+        return node.parameters.nodes.observability is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Install what runs, then start it."""
+        if shell.run("id", USER, timeout_s=30, check=False, quiet=True).exit_code:
+            shell.run("useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", USER, timeout_s=30)
+            yield f"added user {USER}"
+        _refuse_foreign(node)
+        yield from _folders()
+        updated = _install_collectors()
+        if updated:
+            yield f"installed our collectors in {LIBRARY}"
+        yield from _service(EXPORTER, "Metrics of this host", _exporter(node), node=node)
+        about = "Metrics of accelerators, EFA, Slurm and runs"
+        yield from _service(COLLECTORS, about, _collectors(node), node=node, restart=updated)
+        if node.parameters.prometheus_remote_write_url:
+            changed = shell.write_file(AGENT_CONFIG, agent_config(node))
+            if changed:
+                yield f"wrote {AGENT_CONFIG}"
+            yield from _service(AGENT, "Sends metrics to the workspace", _agent(node), node=node, restart=changed)
+
+    def verify(self, node: Node) -> None:
+        """The exporter gives what our collectors wrote; the agent is ready. That AWS takes it is no node's business."""
+        shell.wait_until(
+            lambda: "podwright_collected_timestamp_seconds" in _get(_exporter_url(node)),
+            what=f"{_exporter_url(node)} to give our collectors' metrics",
+            limit_s=ANSWER_LIMIT_S,
+            hint=self.hint,
+        )
+        if node.parameters.prometheus_remote_write_url:
+            ready = f"http://127.0.0.1:{AGENT_PORT}/-/ready"
+            what = f"Prometheus's agent to be ready at {ready}"
+            shell.wait_until(lambda: bool(_get(ready)), what=what, limit_s=ANSWER_LIMIT_S, hint=self.hint)
+
+
+def collectors_of(node: Node) -> list[str]:
+    """The collectors that have something to measure on a node."""
+    wanted = {
+        "gpu": node.facts.accelerator == "gpu",
+        "neuron": node.facts.accelerator == "neuron",
+        "efa": node.facts.efa_interfaces > 0,
+        "slurm": node.role == CONTROLLER,
+        "training": node.role == CONTROLLER and node.has_shared,
+    }
+    return [name for name, here in wanted.items() if here]
+
+
+def agent_config(node: Node) -> str:
+    """What the agent scrapes and where it sends to: JSON, which YAML includes."""
+    wanted = node.parameters.nodes.observability
+    interval = f"{wanted.interval_s if wanted else 30}s"
+    labels = {"cluster": node.parameters.cluster_name, "instance_group": node.instance_group, "role": node.role}
+    target = {"targets": [f"{node.address}:{EXPORTER_PORT}"], "labels": {"instance": node.hostname}}
+    remote = {
+        "url": node.parameters.prometheus_remote_write_url,
+        "sigv4": {"region": node.parameters.region},  # with the role's credentials
+        "queue_config": {"max_samples_per_send": 1000, "max_shards": 2, "capacity": 2500},  # of one node
+    }
+    content = {
+        "global": {"scrape_interval": interval, "external_labels": labels},
+        "scrape_configs": [{"job_name": "node", "static_configs": [target]}],
+        "remote_write": [remote],
+    }
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _refuse_foreign(node: Node) -> None:
+    """Another exporter would be taken for ours."""
+    if units.answer("is-active", EXPORTER) == "active":
+        return
+    try:
+        socket.create_connection((node.address, EXPORTER_PORT), timeout=3).close()
+    except OSError:
+        return
+    sockets = shell.run("ss", "-Hltnp", f"sport = :{EXPORTER_PORT}", timeout_s=30, check=False, quiet=True).output
+    owner = ", ".join(re.findall(r'\("([^"]+)",pid=(\d+)', sockets)[0]) if "pid=" in sockets else "another program"
+    raise BootstrapError(
+        f"port {EXPORTER_PORT} is taken by {owner}",
+        hint="stop and disable that exporter, or leave nodes.observability out of cluster.yaml",
+    )
+
+
+def _folders() -> Iterator[str]:
+    for folder in (DATA, _textfiles(), DATA / "agent"):
+        if not folder.is_dir() or folder.owner() != USER:
+            folder.mkdir(parents=True, exist_ok=True)
+            shell.run("chown", f"{USER}:", folder, timeout_s=30, quiet=True)
+            yield f"made {folder}"
+
+
+def _install_collectors() -> bool:
+    """Where they outlive the folder that lifecycle scripts run from; tells whether anything was new."""
+    sources = (PACKAGE / "__init__.py", *(PACKAGE / "collectors").glob("*.py"))
+    wrote = [shell.write_file(LIBRARY / path.relative_to(PACKAGE.parent), path.read_bytes()) for path in sources]
+    return any(wrote)
+
+
+def _exporter(node: Node) -> str:
+    collectors = " ".join(f"--collector.{name}" for name in HOST_COLLECTORS)
+    return (
+        f"{_program('node_exporter', node)} --web.listen-address={node.address}:{EXPORTER_PORT} "
+        f"--collector.disable-defaults {collectors} --collector.textfile.directory={_textfiles()}"
+    )
+
+
+def _collectors(node: Node) -> str:
+    wanted = node.parameters.nodes.observability
+    interval = wanted.interval_s if wanted else 30
+    options = f"--interval {interval} --output {_textfiles()}"
+    return f"{sys.executable} -m podwright_bootstrap.collectors {options} {' '.join(collectors_of(node))}".rstrip()
+
+
+def _agent(node: Node) -> str:
+    return (
+        f"{_program('prometheus', node)} --agent --config.file={AGENT_CONFIG} "
+        f"--storage.agent.path={DATA / 'agent'} --web.listen-address=127.0.0.1:{AGENT_PORT}"
+    )
+
+
+def _program(name: str, node: Node) -> Path:
+    """The program out of its release's archive, in a folder that carries its version."""
+    release = downloads.find(name).filename[: -len(".tar.gz")]
+    path = PROGRAMS / release / name
+    if not path.exists():
+        with tarfile.open(downloads.fetch(name, node)) as archive:
+            content = archive.extractfile(f"{release}/{name}")
+            if content is None:
+                raise BootstrapError(f"{name}'s archive holds no {release}/{name}")
+            shell.write_file(path, content.read(), mode=0o755)
+    return path
+
+
+def _service(unit: str, description: str, command: str, *, node: Node, restart: bool = False) -> Iterator[str]:
+    environment = f"PYTHONPATH={LIBRARY} PODWRIGHT_RUNS={node.shared(contract.RUNS_DIRECTORY)}"
+    text = UNIT.format(description=description, user=USER, environment=environment, command=command)
+    changed = shell.write_file(units.FOLDER / f"{unit}.service", text)
+    if changed:
+        yield f"wrote {unit}.service"
+    yield from units.keep_on(unit, restart=changed or restart)
+
+
+def _textfiles() -> Path:
+    return DATA / "textfile"
+
+
+def _exporter_url(node: Node) -> str:
+    return f"http://{node.address}:{EXPORTER_PORT}/metrics"
+
+
+def _get(url: str) -> str:
+    """What a server on this node answers, nothing while it does not; never through a proxy."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=10) as answer:
+            text: str = answer.read().decode(errors="replace")
+            return text
+    except OSError:
+        return ""
