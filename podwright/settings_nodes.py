@@ -8,6 +8,7 @@ from pydantic import Field
 
 from podwright.section import Section
 
+MIN_INTERVAL_S, MAX_INTERVAL_S = 5, 300  # a series whose values are five minutes apart is stale between them
 MIN_ID, MAX_ID = 1001, 60000  # for people: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
 
 
@@ -136,7 +137,7 @@ class Neuron(Section):
 
     tools_version: str | None = Field(
         None, description="Version of aws-neuronx-tools to install, as apt names it; without it, the image's."
-MIN_INTERVAL_S, MAX_INTERVAL_S = 5, 300  # a series whose values are five minutes apart is stale between them
+    )
 
 
 class Downloads(Section):

@@ -77,6 +77,7 @@ class Node:
             return Path(self.parameters.openzfs_mount_path)
         return self.shared(contract.HOMES_DIRECTORY) if self.has_shared else Path("/home")
 
+    @property
     def scratch(self) -> Path | None:
         """The folder on the node's own NVMe disks, if the cluster wants one and the type has disks."""
         wanted = self.parameters.nodes.scratch

@@ -56,6 +56,7 @@ class S3Mount:
     read_only: bool = True
 
 
+@dataclass(frozen=True)
 class LustreClient:
     """How nodes use FSx for Lustre, beyond mounting it."""
 
@@ -108,6 +109,7 @@ class Neuron:
     tools_version: Optional[str] = None  # of aws-neuronx-tools, as apt names it; none takes what the image has
 
 
+@dataclass(frozen=True)
 class Downloads:
     """Where nodes get what their image lacks."""
 

@@ -94,29 +94,32 @@ def check_boot(expected, boot):
 
 
 def check_host(expected, host):
-    """What it asked for and left on the host; never a part of a file."""
+    """What it asked for and who is known; never a part of a file."""
     for start, count in expected.get("calls", {}).items():
         assert sum(call.startswith(start) for call in host.calls) == count, host.calls
+    for user, shown in expected.get("accounts", {}).items():
+        assert host.run(f"id {user}").output.strip() == shown
+    if "record" in expected:
+        record = json.loads(host.read("opt/podwright/node.json"))
+        assert {key: record[key] for key in expected["record"]} == expected["record"]
+    check_files(expected, host)
+    assert [path for path in host.disk.rglob(".*.*") if TEMPORARY.fullmatch(path.name)] == []
+
+
+def check_files(expected, host):
+    """What it left on the host; what is absent is named by patterns."""
     for path, text in expected.get("files", {}).items():
         assert host.read(path) == text
     for path, parts in expected.get("contains", {}).items():
         assert [part for part in parts if part not in host.read(path)] == []
-    for user, shown in expected.get("accounts", {}).items():
-        assert host.run(f"id {user}").output.strip() == shown
     for path, count in expected.get("lines", {}).items():
         assert len(host.read(path).splitlines()) == count
     for path, names in expected.get("names", {}).items():
         assert sorted(item.name for item in (host.disk / path).iterdir()) == names
     for path, content in expected.get("json", {}).items():
         assert json.loads(host.read(path)) == content
-    for pattern in expected.get("no_files", []):
+    for pattern in expected.get("absent", []):
         assert list(host.disk.glob(pattern)) == []
-    for path in expected.get("absent", []):
-        assert not (host.disk / path).exists()
-    if "record" in expected:
-        record = json.loads(host.read("opt/podwright/node.json"))
-        assert {key: record[key] for key in expected["record"]} == expected["record"]
-    assert [path for path in host.disk.rglob(".*.*") if TEMPORARY.fullmatch(path.name)] == []
 
 
 def check_shared(expected, cloud):
