@@ -76,7 +76,8 @@ def test_what_a_directory_refuses_is_told(ask):
         boot '{"certificate": "/opt/ldap/another.pem"}'
         boot '{"uri": "ldaps://another.test"}'
         echo wrong >/opt/secret; boot '{}'; echo hush-hush >/opt/secret
-        export PODWRIGHT_PATIENCE=0.05; boot '{"probe_user": "eve"}'
+        boot '{}' # which installs
+        export PODWRIGHT_PATIENCE=0.1; boot '{"probe_user": "eve"}'
     """)
     authority, name, password, person = boot.failures
     assert (
