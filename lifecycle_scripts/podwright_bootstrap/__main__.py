@@ -20,13 +20,17 @@ from podwright_bootstrap.report import Result
 from podwright_bootstrap.shell import PATIENCE, BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
+from podwright_bootstrap.steps.accounting import Accounting
+from podwright_bootstrap.steps.controllers import Controllers
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.lustre import Lustre
 from podwright_bootstrap.steps.node_record import Record
 from podwright_bootstrap.steps.openzfs import OpenZfs
+from podwright_bootstrap.steps.pam_slurm_adopt import PamSlurmAdopt
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.runs import Runs
 from podwright_bootstrap.steps.slurm import Slurm
+from podwright_bootstrap.steps.slurm_logs import SlurmLogs
 from podwright_bootstrap.steps.ssh import Ssh
 
 # Nobody waits in a circle: compute nodes wait for the controller, the controller waits for no other host. Slurm comes
@@ -40,6 +44,10 @@ STEPS: tuple[Step, ...] = (
     Ssh(),
     Environment(),
     Record(),
+    Controllers(),
+    Accounting(),  # slurmctld asks it for its users when it starts
+    PamSlurmAdopt(),
+    SlurmLogs(),
     Slurm(),
 )
 

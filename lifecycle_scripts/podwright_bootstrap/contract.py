@@ -81,6 +81,15 @@ class TrainingPayload:
 
 
 @dataclass(frozen=True)
+class Accounting:
+    """The database that slurmdbd keeps jobs in: a MariaDB of the controller's own, unless it has an endpoint."""
+
+    endpoint: str  # host name
+    port: int
+    secret_arn: str  # the Secrets Manager secret with its username and password
+
+
+@dataclass(frozen=True)
 class MultiHead:
     """What several controllers share: AWS's ``slurm_configurations``.
 
@@ -119,6 +128,8 @@ class ProvisioningParameters:
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
     multi_head: Optional[MultiHead] = None
+    accounting: Optional[Accounting] = None
+    auto_resume: bool = True  # whether HyperPod may replace a node and resume its job
     nodes: NodeSettings = field(default_factory=NodeSettings)
 
     def facts_of(self, group: str) -> InstanceFacts:
@@ -145,6 +156,8 @@ class ProvisioningParameters:
             "openzfs_mount_path": self.openzfs_mount_path,
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
+            "accounting": asdict(self.accounting) if self.accounting else None,
+            "auto_resume": self.auto_resume,
             "nodes": self.nodes.to_dict() or None,
         }
         content: Dict[str, Any] = {key: value for key, value in aws.items() if value is not None}
@@ -171,6 +184,7 @@ class ProvisioningParameters:
             )
         training = own.get("training")
         multi_head = content.get("slurm_configurations")
+        accounting = own.get("accounting")
         return cls(
             cluster_name=own["cluster_name"],
             controller_group=content["controller_group"],
@@ -187,6 +201,8 @@ class ProvisioningParameters:
             },
             training=_build(TrainingPayload, training) if training else None,
             multi_head=_build(MultiHead, multi_head) if multi_head else None,
+            accounting=_build(Accounting, accounting) if accounting else None,
+            auto_resume=own.get("auto_resume", True),
             nodes=_build(NodeSettings, own.get("nodes", {})),
         )
 

@@ -6,14 +6,23 @@ Written by the constructs below ``podwright.nodes`` of ``provisioning_parameters
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Dict, Mapping, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class PamSlurmAdopt:
+    """Logins on compute nodes for who has a job there."""
+
+    admins: Tuple[str, ...]  # who may log in without
+
+
+@dataclass(frozen=True)
 class NodeSettings:
     """The features of a cluster's nodes."""
+
+    pam_slurm_adopt: Optional[PamSlurmAdopt] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on."""
