@@ -22,9 +22,13 @@ MAX_SCHEMA_LENGTH = 64
 MARIADB_SETTINGS = """[mariadbd]
 skip_networking
 innodb_buffer_pool_size = 1G
+innodb_log_file_size = 64M
 innodb_lock_wait_timeout = 900
 """
-LOOK = f"SHOW DATABASES LIKE '{SCHEMA}'; SHOW CREATE USER IF EXISTS '{USER}'@'localhost'"
+LOOK = """
+SHOW DATABASES LIKE 'slurm_acct_db';
+SELECT plugin FROM mysql.user WHERE User = 'slurm' AND Host = 'localhost';
+"""
 # No password: the socket tells MariaDB the user on its other end.
 # https://mariadb.com/kb/en/authentication-plugin-unix-socket/
 SET_UP = f"""
@@ -48,7 +52,7 @@ class Database:
         """Its lines of slurmdbd.conf."""
         lines = {"StorageHost": self.host, "StorageUser": self.user, "StorageLoc": self.schema}
         if self.port:
-            lines.update(StoragePort=str(self.port), StoragePass=self.password)
+            lines.update(StoragePort=str(self.port), StoragePass=_quoted(self.password))
         return "StorageType=accounting_storage/mysql\n" + "".join(f"{key}={text}\n" for key, text in lines.items())
 
 
@@ -128,6 +132,15 @@ def _connect(database: Database, secret_arn: str) -> None:
             f"the database {database.host}:{database.port} {'refuses' if refused else 'does not answer'}: {error}",
             hint=hint,
         ) from error
+
+
+def _quoted(password: str) -> str:
+    """As Slurm reads its files: a backslash escapes, # begins a comment, a space ends a value that has no quotes."""
+    if password.startswith('"') or (" " in password and '"' in password):
+        hint = "choose another password: no double quote at the beginning, nor together with spaces"
+        raise BootstrapError("slurmdbd.conf cannot hold the password of the database", hint=hint)
+    text = password.replace("\\", "\\\\").replace("#", "\\#")
+    return f'"{text}"' if " " in text else text
 
 
 def _escaped(text: str) -> str:

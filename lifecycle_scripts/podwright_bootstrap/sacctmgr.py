@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Iterable, Iterator
 
 from podwright_bootstrap import contract, shell
-from podwright_bootstrap.shell import CommandError
 
 SACCTMGR = contract.SLURM_ROOT / "bin" / "sacctmgr"
 ACCOUNT = "default"  # whoever has no other
@@ -48,9 +47,4 @@ def _show(*words: str, check: bool = True) -> shell.Outcome:
 
 
 def _add(kind: str, name: str, *words: str) -> None:
-    """Another controller may do the same at the same moment, which sacctmgr calls an error."""
-    try:
-        shell.run(SACCTMGR, "--immediate", "add", kind, name, *words, timeout_s=60)
-    except CommandError:
-        if name not in _rows(kind, f"format={'name' if kind == 'cluster' else kind}"):
-            raise
+    shell.run(SACCTMGR, "--immediate", "add", kind, name, *words, timeout_s=60)

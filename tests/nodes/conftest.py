@@ -26,6 +26,11 @@ LIFECYCLE_SCRIPTS = HERE.parents[1] / "lifecycle_scripts"
 CONTROLLER_ADDRESS = "10.1.0.10"
 COMPUTE_ADDRESSES = ("10.1.0.5", "10.1.0.57", "10.1.0.6")
 BOOT_TIMEOUT_S = 180
+SLURM_CONF = """ClusterName=Test
+SlurmctldHost=ip-10-1-0-10(10.1.0.10)
+GresTypes=gpu
+include accounting.conf
+"""
 # All of the host's processes end with unshare: to kill it is to switch the host off.
 UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 # slurmctld's port, answered on the host itself: enter_host.sh leads the controller's address there.
@@ -67,6 +72,7 @@ class Cloud:
                         "efa_interfaces": 1,
                     }
                 },
+                "accounting": {"endpoint": "", "port": 3306, "secret_arn": ""},
                 "training": {
                     "wheel_s3_uri": f"s3://sagemaker-test/{wheel.name}",
                     "wheel_sha256": sha256(wheel),
@@ -158,14 +164,14 @@ class Host:
             (self.disk / name).mkdir(parents=True)
         os.chown(self.disk / "home/ubuntu", 1000, 1000)
         users = [line for line in Path("/etc/passwd").read_text().splitlines() if ":1000:" not in line]
-        users.append("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash")
+        users += ["ubuntu:x:1000:1000::/home/ubuntu:/bin/bash", "slurm:x:401:401::/nonexistent:/usr/sbin/nologin"]
         self.write("etc/passwd", "\n".join(users) + "\n")
         self.write("etc/fstab", "# nothing yet\n")
         self.write("opt/ml/config/resource_config.json", json.dumps(self.resource_config()))
         key = self.disk / "etc/ssh/ssh_host_ed25519_key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         if self.role == "controller":
-            self.write("opt/slurm/etc/slurm.conf", "ClusterName=test\n")
+            self.write("opt/slurm/etc/slurm.conf", SLURM_CONF)
         shutil.copytree(HERE / "shims", self.shims)
         shutil.copytree(LIFECYCLE_SCRIPTS, self.scripts, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         self.write("opt/scripts/provisioning_parameters.json", json.dumps(self.cloud.contract))
@@ -218,7 +224,8 @@ class Host:
         """Switch the host on and run bash commands there, as root in the scripts' folder."""
         for helper in ("mount.lustre", "mount.nfs"):
             shutil.copy2(self.shims / helper, self.disk / "usr/sbin" / helper)
-        shutil.copy2(self.shims / "scontrol", self.disk / "opt/slurm/bin/scontrol")
+        for program in ("scontrol", "sacctmgr"):
+            shutil.copy2(self.shims / program, self.disk / "opt/slurm/bin" / program)
         environment = {
             "PATH": "/opt/shims:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
             "HOME": "/root",

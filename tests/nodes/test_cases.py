@@ -92,6 +92,6 @@ def merge(target: dict[str, Any], changes: dict[str, Any]) -> None:
         if value is None:
             del target[key]
         elif isinstance(value, dict):
-            merge(target[key], value)
+            merge(target.setdefault(key, {}), value)
         else:
             target[key] = value

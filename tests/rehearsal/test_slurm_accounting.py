@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from podwright.rehearsal.hosts.fabric import wait_for
 from podwright.rehearsal.slurm import SlurmStandIn
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
 
@@ -38,7 +39,7 @@ def bundle(folder: Path, parameters: ProvisioningParameters = PARAMETERS) -> Pat
 def cluster(make_stand_in, tmp_path_factory) -> Iterator[SlurmStandIn]:
     """A cluster that booted twice, with accounts on its controller; the second boot's logs are the last."""
     scripts = bundle(tmp_path_factory.mktemp("bundle") / "scripts")
-    cluster = make_stand_in()
+    cluster = make_stand_in(environment={"PODWRIGHT_PATIENCE": "0.1"})
     cluster.start()
     for _ in range(2):
         results = cluster.boot(scripts, timeout_s=180)
@@ -51,8 +52,14 @@ def cluster(make_stand_in, tmp_path_factory) -> Iterator[SlurmStandIn]:
 def test_sacct_knows_a_job_that_has_ended(cluster):
     """A job's account, its GPUs and how it ended are in the database."""
     cluster.run("srun --partition gpu -N 2 --gres=gpu:2 true")
-    rows = cluster.run("sacct --allocations --noheader --parsable2 --format=User,Account,State,NNodes,AllocTRES").stdout
-    user, account, state, nodes, tres = rows.splitlines()[-1].split("|")
+
+    def rows() -> str:  # slurmctld tells slurmdbd within seconds
+        return cluster.run(
+            "sacct --allocations --noheader --parsable2 --format=User,Account,State,NNodes,AllocTRES"
+        ).stdout
+
+    wait_for(lambda: "COMPLETED" in rows(), timeout_s=60, what=lambda: f"the job in sacct: {rows()}")
+    user, account, state, nodes, tres = rows().splitlines()[-1].split("|")
     assert (user, account, state, nodes) == ("ubuntu", "default", "COMPLETED", "2")
     assert "gres/gpu=4" in tres
 

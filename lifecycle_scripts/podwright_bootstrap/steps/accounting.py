@@ -21,8 +21,9 @@ from podwright_bootstrap.steps import Step
 PORT = 6819  # slurmdbd.conf(5), DbdPort
 SLURMDBD_CONF = slurm_conf.FOLDER / "slurmdbd.conf"
 SLURMDBD_LOG = Path("/var/log/slurm/slurmdbd.log")
-MAX_DAEMONS = 2  # slurmdbd.conf(5): DbdHost and DbdBackupHost
+MAX_DAEMONS = 2  # slurm.conf(5): AccountingStorageHost and AccountingStorageBackupHost
 ANSWER_LIMIT_S = 120
+PRIMARY_LIMIT_S = 300
 
 # Where a secret may be changed, as RDS does every week: this step again, from a copy of the scripts.
 SCRIPTS = contract.STATE_DIRECTORY / "scripts"
@@ -57,7 +58,7 @@ class Accounting(Step):
         return node.role == CONTROLLER and node.parameters.accounting is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Database, slurmdbd, what slurm.conf says of it, then who may be accounted."""
+        """Database, slurmdbd, what slurm.conf says of it; then, on the primary, whose jobs are accounted."""
         slurm_conf.wait()
         slurm_conf.require_include(ACCOUNTING_CONF)
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
@@ -67,9 +68,10 @@ class Accounting(Step):
         if shell.write_file(ACCOUNTING_CONF.resolve(), accounting_conf(daemons)):
             yield f"wrote {ACCOUNTING_CONF}"
         shell.wait_until(_answers(node, daemons), what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
-        cluster = slurm_conf.cluster_name()
-        yield from sacctmgr.register(cluster)
-        yield from sacctmgr.associate([contract.JOB_USER], cluster)
+        if node.address == daemons[0].address:
+            cluster = slurm_conf.cluster_name()
+            yield from sacctmgr.register(cluster)
+            yield from sacctmgr.associate([contract.JOB_USER], cluster)
 
     def verify(self, node: Node) -> None:
         """It runs and answers."""
@@ -96,15 +98,18 @@ def accounting_conf(daemons: list[Controller]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def slurmdbd_conf(daemons: list[Controller], storage: Database) -> str:
-    """Which host is the backup, slurmdbd tells by its name."""
+def slurmdbd_conf(node: Node, storage: Database) -> str:
+    """One daemon of its own on each controller, as in AWS's scripts, and none of them a DbdBackupHost.
+
+    Such a backup waits on its connection to the primary, which says nothing when the primary loses its power: then
+    slurmctld would take over without accounts, and end.
+    """
     lines = [
         "# Written by podwright: what it says is lost at the next boot.",
         "AuthType=auth/munge",
         f"SlurmUser={database.USER}",
-        f"DbdHost={daemons[0].hostname}",
-        f"DbdAddr={daemons[0].address}",
-        *(f"DbdBackupHost={backup.hostname}" for backup in daemons[1:]),
+        f"DbdHost={node.hostname}",
+        f"DbdAddr={node.address}",
         f"DbdPort={PORT}",
         f"LogFile={SLURMDBD_LOG}",
         "PidFile=/run/slurmdbd.pid",
@@ -120,16 +125,27 @@ def _slurmdbd(node: Node, daemons: list[Controller]) -> Iterator[str]:
     else:
         storage = Database()
         yield from database.on_this_host()
-    text = slurmdbd_conf(daemons, storage)
+    text = slurmdbd_conf(node, storage)
     changed = shell.write_file(SLURMDBD_CONF, text, mode=0o600, owner=database.USER)  # it holds a password
     if changed:
         yield f"wrote {SLURMDBD_CONF}"
-    if units.answer("is-active", "slurmdbd") != "active" and _is_taken(PORT):
-        raise BootstrapError(
-            f"port {PORT} is taken, and not by slurmdbd",
-            hint=f"`ss -lp 'sport = :{PORT}'` says whose it is",
-        )
+    if units.answer("is-active", "slurmdbd") != "active":
+        if _listens("127.0.0.1"):
+            hint = f"`ss -lp 'sport = :{PORT}'` says whose it is"
+            raise BootstrapError(f"port {PORT} is taken, and not by slurmdbd", hint=hint)
+        if node.address != daemons[0].address:
+            _let_primary_begin(daemons[0])
     yield from units.keep_on("slurmdbd", restart=changed)
+
+
+def _let_primary_begin(primary: Controller) -> None:
+    """Two daemons that make the same tables at once might both end. A primary that is gone has made them."""
+    try:
+        shell.wait_until(
+            lambda: _listens(primary.address), what=f"slurmdbd of {primary.hostname}", limit_s=PRIMARY_LIMIT_S
+        )
+    except BootstrapError as error:
+        shell.say(f"{error}: going on without")
 
 
 def _follow_rotation() -> Iterator[str]:
@@ -163,17 +179,16 @@ def _answers(node: Node, daemons: list[Controller]) -> Callable[[], bool]:
 
     def answered() -> bool:
         if _runs_slurmdbd(node, daemons) and units.answer("is-active", "slurmdbd") == "failed":
-            said = SLURMDBD_LOG.read_text(errors="replace").splitlines()[-20:] if SLURMDBD_LOG.exists() else []
-            errors = [line.strip() for line in said if "error:" in line or "fatal:" in line]
-            raise BootstrapError(f"slurmdbd has ended: {(errors or said or ['it wrote no log'])[-1]}")
+            log = SLURMDBD_LOG.read_text(errors="replace") if SLURMDBD_LOG.exists() else ""
+            raise BootstrapError(f"slurmdbd has ended: {shell.Outcome(1, log).summary}")
         return sacctmgr.answers()
 
     return answered
 
 
-def _is_taken(port: int) -> bool:
+def _listens(address: str) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=3).close()
+        socket.create_connection((address, PORT), timeout=3).close()
     except OSError:
         return False
     return True

@@ -96,5 +96,10 @@ def _share(path: Path, root: Path) -> None:
         shell.run("rm", "-rf", part, timeout_s=60, quiet=True)  # of somebody who was switched off here
         shell.run("cp", "-a", path, part, timeout_s=300, quiet=True)
         part.rename(target)
-    path.rename(path.with_name(f"{path.name}.bak"))
-    path.symlink_to(target)
+    if path.exists():  # mv, for rename(2) knows the limits of file systems
+        keep = ("mv", "--no-target-directory") if path.is_dir() else ("cp", "-a")
+        shell.run(*keep, path, path.with_name(f"{path.name}.bak"), timeout_s=300, quiet=True)
+    link = path.with_name(f".{path.name}.link")
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+    link.replace(path)  # a file is never missing
