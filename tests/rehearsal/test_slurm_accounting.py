@@ -1,4 +1,4 @@
-"""podwright's own lifecycle scripts on a controller with real slurmdbd, MariaDB and sacct."""
+"""podwright's own lifecycle scripts with real slurmdbd, MariaDB, sacct, pam_slurm_adopt and logrotate."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from podwright.rehearsal.hosts.fabric import wait_for
 from podwright.rehearsal.slurm import SlurmStandIn
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.node_settings import NodeSettings, PamSlurmAdopt
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -25,6 +26,7 @@ PARAMETERS = ProvisioningParameters(
     region="us-west-2",
     instance_facts={"workers": InstanceFacts("gpu", 2, "A10G", 1)},
     accounting=Accounting(endpoint="", port=3306, secret_arn=""),
+    nodes=NodeSettings(pam_slurm_adopt=PamSlurmAdopt(admins=("overseer",))),
 )
 
 
@@ -88,3 +90,33 @@ def test_nobody_but_slurm_reads_its_configuration(cluster):
 def test_sacct_answers_on_a_compute_node(cluster):
     """Nodes without a slurm.conf of their own reach slurmdbd too."""
     assert "demo" in cluster.run("sacct --allusers --noheader --format=Cluster", host=FIRST).stdout
+
+
+def test_who_has_no_job_on_a_node_stays_outside(cluster):
+    """Sshd lets a user in while a job of theirs is there, administrators and root always."""
+    login = "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=no"
+    outside = cluster.run(f"{login} {FIRST} true", check=False)
+    assert outside.returncode != 0
+    assert "Access denied by pam_slurm_adopt" in outside.stderr
+    job_id = cluster.run(f"sbatch --parsable --partition gpu --nodelist {FIRST} --wrap 'sleep 60'").stdout.strip()
+    cluster.wait_for_job(int(job_id), frozenset({"RUNNING"}))
+    assert cluster.run(f"{login} {FIRST} hostname").stdout.strip() == FIRST
+    cluster.run(f"scancel {job_id}")
+    cluster.run(
+        "useradd --create-home overseer && install -D -o overseer -m 600 /home/ubuntu/.ssh/authorized_keys"
+        " /home/overseer/.ssh/authorized_keys && install -D -m 600 /home/ubuntu/.ssh/authorized_keys"
+        " /root/.ssh/authorized_keys && chown -R overseer /home/overseer",
+        host=SECOND,
+        user="root",
+    )
+    for user in ("overseer", "root"):
+        assert cluster.run(f"{login} {user}@{SECOND} id --user --name").stdout.strip() == user
+
+
+def test_daemons_go_on_in_a_new_log(cluster):
+    """After a rotation the daemons write into new files."""
+    cluster.run("logrotate --force /etc/logrotate.d/slurm && scontrol reconfigure && sleep 1", user="root")
+    sizes = cluster.run(
+        "stat --format=%s /var/log/slurm/slurmctld.log /var/log/slurm/slurmctld.log.1", user="root"
+    ).stdout
+    assert all(int(size) > 0 for size in sizes.split()), sizes

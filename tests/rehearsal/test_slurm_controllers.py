@@ -114,12 +114,18 @@ def test_the_password_is_nowhere_but_in_its_file(cluster):
 
 def test_the_second_takes_over(cluster):
     """After the first controller's loss the second runs jobs, and sacct knows those of before and after."""
-    cluster.run("srun --partition gpu --job-name before true")
-    cluster.kill(PRIMARY, how="power")
 
     def run(line: str) -> str:
         return cluster.run(line, host=BACKUP, check=False, timeout_s=60).stdout
 
+    cluster.run("srun --partition gpu --job-name before true")
+    state = cluster.directory / "fsx/aws/hyperpod/demo/var/spool/slurmctld/job_state"
+    wait_for(
+        lambda: state.exists() and "before" in run("sacct --noheader --format=JobName --allocations"),
+        timeout_s=60,
+        what=lambda: f"the first job to be remembered: {run('sacct')}",
+    )
+    cluster.kill(PRIMARY, how="power")
     wait_for(
         lambda: "(backup) at ip-10-0-16-8 is UP" in run("scontrol ping") and "idle" in run("sinfo --noheader"),
         timeout_s=90,
