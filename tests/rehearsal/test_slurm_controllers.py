@@ -21,6 +21,7 @@ PRIMARY, BACKUP, COMPUTE, DATABASE = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16
 SCRIPTS = Path(__file__).parents[2] / "lifecycle_scripts"
 SECRET_ARN = "arn:aws:secretsmanager:us-west-2:111122223333:secret:slurm"  # noqa: S105
 PASSWORD = 'o"n\\e#t+w0='  # noqa: S105 -- what RDS might make up, and a quote
+SECRET = {"username": "admin", "password": PASSWORD}  # what Secrets Manager says today
 PARAMETERS = ProvisioningParameters(
     cluster_name="demo",
     controller_group="controller",
@@ -40,7 +41,7 @@ def secrets_manager() -> Iterator[tuple[str, int]]:
 
     class Secret(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            text = json.dumps({"username": "admin", "password": PASSWORD})
+            text = json.dumps(SECRET)
             body = json.dumps({"ARN": SECRET_ARN, "Name": "slurm", "SecretString": text}).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/x-amz-json-1.1")
@@ -112,6 +113,16 @@ def test_the_password_is_nowhere_but_in_its_file(cluster):
     assert "t+w0=" in cluster.path(BACKUP, "/opt/slurm/etc/slurmdbd.conf").read_text()
 
 
+def test_a_changed_password_reaches_slurmdbd(cluster):
+    """When RDS has changed the password, the timer's service gives it to slurmdbd, and accounts go on."""
+    SECRET["password"] = "another"  # noqa: S105
+    cluster.run("mysql --execute \"ALTER USER 'admin'@'%' IDENTIFIED BY 'another'\"", host=DATABASE, user="root")
+    for hostname in (PRIMARY, BACKUP):
+        cluster.run("systemctl start podwright-accounting.service", host=hostname, user="root")
+        assert "StoragePass=another\n" in cluster.path(hostname, "/opt/slurm/etc/slurmdbd.conf").read_text()
+    assert "demo" in cluster.run("sacctmgr --noheader show cluster").stdout
+
+
 def test_the_second_takes_over(cluster):
     """After the first controller's loss the second runs jobs, and sacct knows those of before and after."""
 
@@ -121,13 +132,13 @@ def test_the_second_takes_over(cluster):
     cluster.run("srun --partition gpu --job-name before true")
     state = cluster.directory / "fsx/aws/hyperpod/demo/var/spool/slurmctld/job_state"
     wait_for(
-        lambda: state.exists() and "before" in run("sacct --noheader --format=JobName --allocations"),
+        lambda: state.exists() and "COMPLETED" in run("sacct --name before --noheader --format=State --allocations"),
         timeout_s=60,
         what=lambda: f"the first job to be remembered: {run('sacct')}",
     )
     cluster.kill(PRIMARY, how="power")
     wait_for(
-        lambda: "(backup) at ip-10-0-16-8 is UP" in run("scontrol ping") and "idle" in run("sinfo --noheader"),
+        lambda: "(backup) at ip-10-0-16-8 is UP" in run("scontrol ping"),
         timeout_s=90,
         what=lambda: f"the backup to take over: {run('scontrol ping; sinfo')}",
     )
