@@ -23,6 +23,7 @@ from podwright.settings_operations import (
     Dashboard,
     ExistingAccounting,
     ExistingPrometheus,
+    LocalAccounting,
     LocalState,
     Logs,
     NoAccounting,
@@ -299,7 +300,7 @@ class InstanceGroup(Section):
 
     name: str = Field(description="Name of the group, unique in the cluster.")
     role: Literal["controller", "login", "compute"] = Field(
-        description="controller runs slurmctld (one node), login is where people work,  compute runs jobs."
+        description="controller runs slurmctld, login is where people work,  compute runs jobs."
     )
     instance_type: str = Field(description="An instance type that SageMaker has for clusters, ml.….")
     count: int = Field(description=f"How many nodes, at most {facts.MAX_INSTANCE_COUNT}; a compute group may have 0.")
@@ -341,7 +342,7 @@ class InstanceGroup(Section):
 
 
 class LifecycleSlurm(Section):
-    """Slurm set up by podwright's lifecycle scripts: one controller, no accounting database."""
+    """Slurm set up by podwright's lifecycle scripts."""
 
     source: Literal["lifecycle"] = Field(description="Lifecycle scripts, which install the training program too.")
 
@@ -419,9 +420,11 @@ class Settings(Section):
         description="What the nodes may do in the account."
     )
     cluster: Cluster = Field(description="The nodes.")
-    accounting: Annotated[NoAccounting | CreatedAccounting | ExistingAccounting, Field(discriminator="source")] = Field(
-        NoAccounting(source="none"),
-        description="slurmdbd's database, for Slurm by the API, continuous.",
+    accounting: Annotated[
+        LocalAccounting | CreatedAccounting | ExistingAccounting | NoAccounting, Field(discriminator="source")
+    ] = Field(
+        LocalAccounting(source="local"),
+        description="Where Slurm remembers jobs; several controllers need a database of create or existing.",
     )
     logs: Logs | None = Field(None, description="How long logs are kept; none is for ever.")
     notices: Notices | None = Field(None, description="Who is told when something fails.")

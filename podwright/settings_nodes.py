@@ -170,6 +170,12 @@ class Observability(Section):
     )
 
 
+class PamSlurmAdopt(Section):
+    """Logins on compute nodes for who has a job there, and for root; the image must have Slurm's PAM module."""
+
+    admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in there without a job.")
+
+
 class Nodes(Section):
     """What lifecycle scripts set up besides."""
 
@@ -191,3 +197,6 @@ class Nodes(Section):
     downloads: Downloads | None = Field(default=None, description="Where programs come from; none is the internet.")
     containers: Containers | None = Field(default=None, description="Docker, Enroot and Pyxis.")
     observability: Observability | None = Field(default=None, description="Metrics that nodes give.")
+    pam_slurm_adopt: PamSlurmAdopt | None = Field(
+        default=None, description="Who may log in on compute nodes; none is anybody."
+    )

@@ -11,10 +11,16 @@ from podwright.section import Section
 from podwright_constructs import facts
 
 
-class NoAccounting(Section):
-    """Slurm keeps its accounts on the controller."""
+class LocalAccounting(Section):
+    """MariaDB on the controller: sacct knows every job until the controller is replaced, and the database with it."""
 
-    source: Literal["none"] = Field(description="No database.")
+    source: Literal["local"] = Field(description="A database on the controller.")
+
+
+class NoAccounting(Section):
+    """Slurm forgets a job minutes after its end."""
+
+    source: Literal["none"] = Field(description="No accounting.")
 
 
 class CreatedAccounting(Section):
@@ -38,6 +44,9 @@ class ExistingAccounting(Section):
     endpoint: str = Field(description="Its host name.")
     port: int = Field(facts.MYSQL_PORT, description="Its TCP port.")
     secret_arn: str = Field(description="The Secrets Manager secret with its username and password.")
+
+
+DatabaseAccounting = CreatedAccounting | ExistingAccounting  # one that outlives the controller
 
 
 class NoPrometheus(Section):

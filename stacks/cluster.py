@@ -12,6 +12,10 @@ from podwright import names
 from podwright.rules.judging import arguments, group_arguments
 from podwright.settings import ApiSlurm as ApiSlurmSettings
 from podwright.settings import Settings
+from podwright.settings_operations import LocalAccounting
+from podwright_bootstrap.contract import MultiHead
+from podwright_constructs import checks
+from podwright_constructs.accounting import AccountingDatabase, LocalAccountingDatabase
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
 from podwright_constructs.dashboard import ClusterDashboard
 from podwright_constructs.lifecycle import LifecycleBundle
@@ -52,6 +56,7 @@ class ClusterStack(TerraformStack):
             node_recovery=wanted.node_recovery,
             node_provisioning=wanted.node_provisioning,
             tiered_storage_percent=wanted.tiered_storage_percent,
+            multi_head=checks.controllers(instance_groups) > 1,
             tags=names.tags(settings),
         )
         self._outputs(settings, cluster)
@@ -85,9 +90,28 @@ def _scripts(
         lustre=foundation.lustre,
         openzfs=foundation.openzfs,
         training=_payload(stack, settings, foundation),
+        accounting=_accounting(settings, foundation),
+        multi_head=_multi_head(foundation) if checks.controllers(instance_groups) > 1 else None,
+        auto_resume=settings.cluster.node_recovery == "automatic",
         nodes=node_settings(settings.nodes),
         prometheus=foundation.prometheus,
         bundle_prefix=names.bundle_prefix(settings.name),
+    )
+
+
+def _accounting(settings: Settings, foundation: FoundationStack) -> AccountingDatabase | None:
+    return LocalAccountingDatabase() if isinstance(settings.accounting, LocalAccounting) else foundation.accounting
+
+
+def _multi_head(foundation: FoundationStack) -> MultiHead | None:
+    """What controllers share, in AWS's words; a rule of the settings sees to the database."""
+    database = foundation.accounting
+    if database is None:
+        return None
+    return MultiHead(
+        slurm_database_secret_arn=database.secret_arn,
+        slurm_database_endpoint=database.endpoint,
+        slurm_shared_directory=foundation.lustre.mount_path,
     )
 
 

@@ -41,6 +41,16 @@ class AccountingDatabase(Protocol):
         """What must exist before a controller starts."""
 
 
+@dataclass(frozen=True)
+class LocalAccountingDatabase:
+    """MariaDB on the controller, which lifecycle scripts set up: what it knows ends with the controller's disk."""
+
+    endpoint = ""
+    port = facts.MYSQL_PORT
+    secret_arn = ""
+    ready: Sequence[ITerraformDependable] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ExistingAccountingDatabase:
     """A MySQL or MariaDB you have, which lets the nodes' security group in.

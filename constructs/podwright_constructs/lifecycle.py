@@ -13,6 +13,7 @@ from constructs import Construct
 
 from podwright_bootstrap.contract import (
     PROVISIONING_PARAMETERS_NAME,
+    Accounting,
     InstanceFacts,
     MultiHead,
     ProvisioningParameters,
@@ -20,6 +21,7 @@ from podwright_bootstrap.contract import (
 )
 from podwright_bootstrap.node_settings import NodeSettings
 from podwright_constructs import checks
+from podwright_constructs.accounting import AccountingDatabase
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.s3_object import S3Object
 from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
@@ -72,8 +74,10 @@ class LifecycleBundle(Construct):
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
     The hash is of the scripts alone: another group or wheel changes the parameters in place, and no running node.
-    ``multi_head`` is what several controllers share, ``nodes`` what nodes have besides; ``prometheus`` is where they
-    send metrics to, ``bundle_prefix`` where in the bucket they find what they would get from the internet.
+    ``accounting`` is slurmdbd's database, ``multi_head`` what several controllers share, ``nodes`` what nodes have
+    besides; ``prometheus`` is where they send metrics to, ``bundle_prefix`` where in the bucket they find what they
+    would get from the internet. ``auto_resume``: whether HyperPod recovers nodes, for which Slurm must not confine
+    tasks.
     One bucket may serve several clusters: each has its prefix.
 
     Raises:
@@ -92,7 +96,9 @@ class LifecycleBundle(Construct):
         lustre: Lustre,
         openzfs: OpenZfs | None = None,
         training: TrainingPayload | None = None,
+        accounting: AccountingDatabase | None = None,
         multi_head: MultiHead | None = None,
+        auto_resume: bool = True,
         nodes: NodeSettings | None = None,
         prometheus: Prometheus | None = None,
         bundle_prefix: str = BUNDLE_PREFIX,
@@ -110,7 +116,9 @@ class LifecycleBundle(Construct):
             lustre=lustre,
             openzfs=openzfs,
             training=training,
+            accounting=accounting,
             multi_head=multi_head,
+            auto_resume=auto_resume,
             nodes=nodes,
             bundle_s3_uri=f"s3://{bucket.name}/{bundle_prefix}",
             prometheus=prometheus,
@@ -122,6 +130,7 @@ class LifecycleBundle(Construct):
             *(upload(self, name, bucket=bucket, key=f"{prefix}/{name}", file=file) for name, file in files.items()),
             self._upload_parameters(parameters, bucket=bucket, key=f"{prefix}/{PROVISIONING_PARAMETERS_NAME}"),
             *(training.ready if training else ()),
+            *(accounting.ready if accounting else ()),
         ]
 
     def _upload_parameters(self, parameters: ProvisioningParameters, *, bucket: Bucket, key: str) -> S3Object:
@@ -170,7 +179,9 @@ def _parameters(
     lustre: Lustre,
     openzfs: OpenZfs | None,
     training: TrainingPayload | None,
+    accounting: AccountingDatabase | None,
     multi_head: MultiHead | None,
+    auto_resume: bool,
     nodes: NodeSettings | None,
     bundle_s3_uri: str,
     prometheus: Prometheus | None,
@@ -196,7 +207,9 @@ def _parameters(
         region=region,
         instance_facts={group.name: _facts(InstanceType.of(group.instance_type)) for group in groups},
         training=training.contract if training else None,
+        accounting=Accounting(accounting.endpoint, accounting.port, accounting.secret_arn) if accounting else None,
         multi_head=multi_head,
+        auto_resume=auto_resume,
         bundle_s3_uri=bundle_s3_uri,
         prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",
         nodes=nodes or NodeSettings(),

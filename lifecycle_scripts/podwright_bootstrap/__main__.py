@@ -20,6 +20,8 @@ from podwright_bootstrap.report import Result
 from podwright_bootstrap.shell import PATIENCE, BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
+from podwright_bootstrap.steps.accounting import Accounting
+from podwright_bootstrap.steps.controllers import Controllers
 from podwright_bootstrap.steps.directory import Directory
 from podwright_bootstrap.steps.docker import Docker
 from podwright_bootstrap.steps.enroot import Enroot
@@ -35,12 +37,14 @@ from podwright_bootstrap.steps.neuron import Neuron
 from podwright_bootstrap.steps.node_record import Record
 from podwright_bootstrap.steps.observability import Observability
 from podwright_bootstrap.steps.openzfs import OpenZfs
+from podwright_bootstrap.steps.pam_slurm_adopt import PamSlurmAdopt
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.prolog import Prolog
 from podwright_bootstrap.steps.runs import Runs
 from podwright_bootstrap.steps.s3_mounts import S3Mounts
 from podwright_bootstrap.steps.scratch import Scratch
 from podwright_bootstrap.steps.slurm import Slurm
+from podwright_bootstrap.steps.slurm_logs import SlurmLogs
 from podwright_bootstrap.steps.ssh import Ssh
 from podwright_bootstrap.steps.striping import Striping
 from podwright_bootstrap.steps.users import Users
@@ -70,8 +74,12 @@ STEPS: tuple[Step, ...] = (
     Enroot(),
     Observability(),
     Record(),
+    Controllers(),
+    Accounting(),  # slurmctld asks it for its users when it starts
+    PamSlurmAdopt(),
+    SlurmLogs(),
     Motd(),
-    Prolog(),
+    Prolog(),  # names itself in slurm.conf, beside what the others wrote there
     Slurm(),
 )
 

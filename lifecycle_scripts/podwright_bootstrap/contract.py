@@ -88,6 +88,15 @@ class TrainingPayload:
 
 
 @dataclass(frozen=True)
+class Accounting:
+    """The database that slurmdbd keeps jobs in: a MariaDB of the controller's own, unless it has an endpoint."""
+
+    endpoint: str  # host name
+    port: int
+    secret_arn: str  # the Secrets Manager secret with its username and password
+
+
+@dataclass(frozen=True)
 class MultiHead:
     """What several controllers share: AWS's ``slurm_configurations``.
 
@@ -127,6 +136,8 @@ class ProvisioningParameters:
     instance_facts: Dict[str, InstanceFacts] = field(default_factory=dict)  # by instance group name
     training: Optional[TrainingPayload] = None
     multi_head: Optional[MultiHead] = None
+    accounting: Optional[Accounting] = None
+    auto_resume: bool = True  # whether HyperPod may replace a node and resume its job
     bundle_s3_uri: str = ""  # where `podwright bundle --upload` puts files
     prometheus_remote_write_url: str = ""
     nodes: NodeSettings = field(default_factory=NodeSettings)
@@ -156,6 +167,8 @@ class ProvisioningParameters:
             "openzfs_mount_path": self.openzfs_mount_path,
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
+            "accounting": asdict(self.accounting) if self.accounting else None,
+            "auto_resume": self.auto_resume,
             "bundle_s3_uri": self.bundle_s3_uri or None,
             "prometheus_remote_write_url": self.prometheus_remote_write_url or None,
             "nodes": self.nodes.to_dict() or None,
@@ -184,6 +197,7 @@ class ProvisioningParameters:
             )
         training = own.get("training")
         multi_head = content.get("slurm_configurations")
+        accounting = own.get("accounting")
         return cls(
             cluster_name=own["cluster_name"],
             controller_group=content["controller_group"],
@@ -201,6 +215,8 @@ class ProvisioningParameters:
             },
             training=_build(TrainingPayload, training) if training else None,
             multi_head=_build(MultiHead, multi_head) if multi_head else None,
+            accounting=_build(Accounting, accounting) if accounting else None,
+            auto_resume=own.get("auto_resume", True),
             bundle_s3_uri=own.get("bundle_s3_uri", ""),
             prometheus_remote_write_url=own.get("prometheus_remote_write_url", ""),
             nodes=_build(NodeSettings, own.get("nodes", {})),

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Iterator, List
 
-from podwright_bootstrap import services, shell
+from podwright_bootstrap import shell, units
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import CommandError
 
@@ -49,9 +49,9 @@ def configure(node: Node) -> Iterator[str]:
     Raises:
         CommandError: there is no EFA device, or LNet does not take one.
     """
-    if not services.exists(UNIT) and _has_efa():
+    if not units.exists(UNIT) and _has_efa():
         return
-    yield from services.run_at_boot(UNIT, _unit(_interface(node.address), _chosen(node)))
+    yield from units.run_at_boot(UNIT, _unit(_interface(node.address), _chosen(node)))
     if not _has_efa():
         raise CommandError(f"{UNIT} ran, but lnetctl net show --net efa lists no interface")
 
@@ -72,7 +72,7 @@ def _unit(interface: str, devices: List[str]) -> str:
     return (
         "[Unit]\nDescription=LNet of Lustre over EFA and TCP\n"
         "Wants=network-online.target\nAfter=network-online.target\nBefore=remote-fs-pre.target\n\n"
-        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec={services.START_LIMIT_S}\n{lines}\n"
+        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec={units.START_LIMIT_S}\n{lines}\n"
         "[Install]\nWantedBy=multi-user.target\n"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator, List
 
-from podwright_bootstrap import services, shell
+from podwright_bootstrap import shell, units
 from podwright_bootstrap.contract import InstanceFacts
 
 MODULES = Path("/etc/modprobe.d/podwright-lustre.conf")
@@ -29,7 +29,7 @@ def parameters(facts: InstanceFacts, mount_path: Path) -> Iterator[str]:
     """What a mounted client forgets at its end: a unit that follows the mount sets it again."""
     wanted = _parameters(facts)
     if wanted:
-        yield from services.run_at_boot(UNIT, _unit(wanted, mount_path))
+        yield from units.run_at_boot(UNIT, _unit(wanted, mount_path))
 
 
 def _parameters(facts: InstanceFacts) -> List[str]:
@@ -45,6 +45,6 @@ def _unit(wanted: List[str], mount_path: Path) -> str:
     lines = "".join(f"ExecStart=/usr/sbin/lctl set_param {parameter}\n" for parameter in wanted)
     return (
         f"[Unit]\nDescription=Lustre's client as AWS recommends\nRequiresMountsFor={mount_path}\n\n"
-        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec={services.START_LIMIT_S}\n{lines}\n"
+        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec={units.START_LIMIT_S}\n{lines}\n"
         "[Install]\nWantedBy=multi-user.target\n"
     )

@@ -132,6 +132,12 @@ class Observability:
     interval_s: int = 30
 
 
+class PamSlurmAdopt:
+    """Logins on compute nodes for who has a job there."""
+
+    admins: Tuple[str, ...]  # who may log in without
+
+
 @dataclass(frozen=True)
 class NodeSettings:
     """The features of a cluster's nodes."""
@@ -150,6 +156,7 @@ class NodeSettings:
     downloads: Optional[Downloads] = None
     containers: Optional[Containers] = None
     observability: Optional[Observability] = None
+    pam_slurm_adopt: Optional[PamSlurmAdopt] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on."""

@@ -66,8 +66,8 @@ class Outcome:
         return " / ".join(telling or lines[-1:] or ["it printed nothing"])
 
 
-def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool = False) -> Outcome:
-    """Run a program to its end; its output goes to the log, unless ``quiet``.
+def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool = False, stdin: str = "") -> Outcome:
+    """Run a program to its end; its output goes to the log, unless ``quiet``. What it reads, ``stdin``, never does.
 
     Raises:
         CommandError: it is not there, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
@@ -79,12 +79,12 @@ def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool 
     with tempfile.TemporaryFile() as sink:
         try:
             process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+                words, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
             )
         except FileNotFoundError as error:
             raise CommandError(f"{words[0]}: no such program on this host") from error
         try:
-            process.wait(timeout_s)
+            process.communicate(stdin.encode(), timeout_s)
         except subprocess.TimeoutExpired as error:
             raise CommandError(f"{_short(words)} did not end within {timeout_s:.0f} s") from error
         finally:  # also when the step's time is up

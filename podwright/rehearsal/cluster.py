@@ -56,7 +56,7 @@ class Resumption:
 
 
 class Cluster(ABC):
-    """A controller and compute hosts with real Slurm. A context manager: entering starts it, leaving ends all of it."""
+    """Controllers and compute hosts with real Slurm. A context manager: entering starts it, leaving ends all of it."""
 
     srun_takes_auto_resume = True  # whether `srun --auto-resume=1` is known
 

@@ -94,7 +94,7 @@ class SlurmStandIn(Cluster):
         cluster_name: as deployed.
         cluster_arn: as deployed.
         subnet_cidr: the nodes' subnet; its first address is the relay's.
-        nodes: exactly one has the role controller.
+        nodes: the first with the role controller is the primary, others of that role are its backups.
         shared: this machine's folder that every `mount -t lustre` shows.
         relay: 127.0.0.1 and a port of this machine, which hosts reach at the subnet's first address and the same port;
             they reach nothing else outside the cluster.
@@ -355,7 +355,7 @@ class SlurmStandIn(Cluster):
             "ClusterConfig": {"ClusterArn": self.cluster_arn, "ClusterName": self.cluster_name},
             "SlurmConfig": {
                 "PrimaryControllerIp": self.nodes[self.controller].private_ip,
-                "SecondaryControllerIps": [],
+                "SecondaryControllerIps": [node.private_ip for node in self._controllers()[1:]],
             },
             "InstanceGroups": [
                 {
@@ -377,12 +377,14 @@ class SlurmStandIn(Cluster):
         }
         return json.dumps(content, indent=2) + "\n"
 
+    def _controllers(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.role == "controller"]
+
     def _slurm_files(self) -> dict[str, str]:
         template = string.Template((SOURCES / "slurm.conf.in").read_text())
         head = template.substitute(
             cluster_name=self.cluster_name,
-            controller=self.controller,
-            controller_ip=self.nodes[self.controller].private_ip,
+            controllers="\n".join(f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()),
         )
         members = [node for node in self.nodes.values() if node.role != "controller"]
         return {
@@ -393,7 +395,7 @@ class SlurmStandIn(Cluster):
                 for index in range(node.accelerators)  # a gpu without File= is dropped without a word
             ),
             "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
-            "accounting.conf": "# filled where accounting is set up\n",
+            "accounting.conf": "",
         }
 
 
@@ -406,8 +408,8 @@ def _machine(instance_type: str) -> str:
 def _check(nodes: Sequence[Node], subnet_cidr: str, relay: tuple[str, int] | None) -> None:
     problems = []
     controllers = [node.hostname for node in nodes if node.role == "controller"]
-    if len(controllers) != 1:
-        problems.append(f"exactly one node must be the controller, given: {', '.join(controllers) or 'none'}")
+    if not controllers:
+        problems.append("at least one node must be the controller, given: none")
     for attribute in ("hostname", "private_ip", "instance_id"):
         values = [getattr(node, attribute) for node in nodes]
         problems += [

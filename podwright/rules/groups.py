@@ -17,7 +17,7 @@ from podwright.rules.judging import (
     warning,
 )
 from podwright.settings import ApiSlurm, InstanceGroup, Settings
-from podwright.settings_operations import NoAccounting
+from podwright.settings_operations import DatabaseAccounting
 from podwright_constructs import checks
 
 
@@ -48,13 +48,15 @@ def group_composition(settings: Settings) -> Iterator[Finding]:
             yield finding_of(GROUPS, problem)
 
 
-@each_group
-def multi_head(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
-    """Several controllers need lifecycle scripts that share their state and start slurmdbd: podwright's do not."""
-    if group.role == "controller" and group.count > 1:
-        given = f"count cannot be {group.count}: podwright's lifecycle scripts start one controller"
-        hint = "use 1; the construct HyperPodCluster takes several, with lifecycle scripts of yours"
-        yield error((*path, "count"), given, hint)
+def multi_head(settings: Settings) -> Iterator[Finding]:
+    """Several controllers need a database that all of them reach: the one with a local database may be gone."""
+    if isinstance(settings.accounting, DatabaseAccounting) or isinstance(settings.cluster.slurm, ApiSlurm):
+        return
+    for index, group in enumerate(settings.cluster.instance_groups):
+        if group.role == "controller" and group.count > 1:
+            given = f"count: {group.count} controllers need a database apart, not accounting.source: "
+            hint = "write `accounting: {source: create, …}` or `{source: existing, …}`, or use 1 controller"
+            yield error((*GROUPS, index, "count"), given + settings.accounting.source, hint)
 
 
 def api_slurm(settings: Settings) -> Iterator[Finding]:
@@ -66,7 +68,7 @@ def api_slurm(settings: Settings) -> Iterator[Finding]:
     for problem in checks.api_slurm(
         strategy=slurm.strategy,
         node_provisioning=cluster.node_provisioning,
-        with_accounting=not isinstance(settings.accounting, NoAccounting),
+        with_accounting=isinstance(settings.accounting, DatabaseAccounting),
         instance_groups=[group_arguments(group) for group in cluster.instance_groups],
     ):
         places: dict[str, KeyPath] = {"accounting": ("accounting", "source"), "instance_groups": GROUPS}

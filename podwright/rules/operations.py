@@ -8,9 +8,10 @@ from ipaddress import IPv4Network
 from podwright import names
 from podwright.findings import Finding
 from podwright.rules.judging import arguments, error, findings_of, warning
-from podwright.settings import CreatedNetwork, ExistingRole, LifecycleSlurm, Settings
+from podwright.settings import ApiSlurm, CreatedNetwork, ExistingRole, Settings
 from podwright.settings_operations import (
     CreatedAccounting,
+    DatabaseAccounting,
     ExistingAccounting,
     ExistingPrometheus,
     NoAccounting,
@@ -57,11 +58,10 @@ def accounting_in_network(settings: Settings) -> Iterator[Finding]:
 
 
 def unused_accounting(settings: Settings) -> Iterator[Finding]:
-    """A database is asked for and nobody would write to it: podwright's lifecycle scripts start no slurmdbd."""
-    if not isinstance(settings.accounting, NoAccounting) and isinstance(settings.cluster.slurm, LifecycleSlurm):
-        given = "a database has no effect: podwright's lifecycle scripts start no slurmdbd"
-        hint = "leave it out, or let the API set Slurm up: `slurm: {source: api}` and `node_provisioning: continuous`"
-        yield error(("accounting", "source"), given, hint)
+    """No accounting is asked for, and HyperPod, when it sets Slurm up, keeps accounts on the controller anyway."""
+    if isinstance(settings.accounting, NoAccounting) and isinstance(settings.cluster.slurm, ApiSlurm):
+        given = "source: none has no effect: with `slurm: {source: api}` HyperPod keeps accounts on the controller"
+        yield error(("accounting", "source"), given, "write `source: local`, or leave accounting out")
 
 
 def existing_accounting(settings: Settings) -> Iterator[Finding]:
@@ -83,7 +83,7 @@ def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
         return
     directory = settings.nodes.directory
     actions = {
-        "secretsmanager:GetSecretValue on the database's secret": not isinstance(settings.accounting, NoAccounting),
+        "secretsmanager:GetSecretValue on the database's secret": isinstance(settings.accounting, DatabaseAccounting),
         "aps:RemoteWrite on the workspace": not isinstance(settings.prometheus, NoPrometheus),
         "s3:ListBucket and s3:GetObject on the mounted buckets": bool(settings.nodes.s3_mounts),
         "s3:PutObject, s3:AbortMultipartUpload and s3:DeleteObject on mounts that are not read_only": any(

@@ -384,7 +384,7 @@ BROKEN = [
     ),
     ("existing-accounting", brought_accounting(endpoint="db:3306"), "accounting.endpoint"),
     ("existing-accounting", brought_accounting(secret_arn="mine"), "accounting.secret_arn"),
-    ("unused-accounting", {"accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
+    ("unused-accounting", {**api(API), "accounting": {"source": "none"}}, "accounting.source"),
     (
         "existing-prometheus",
         {"nodes": MEASURED, "prometheus": {**BROUGHT_PROMETHEUS, "arn": "ws-1"}},

@@ -104,3 +104,8 @@ def test_provisioning_parameters_have_the_references_shape(output: Path):
     ]
     for key in ("fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name"):
         assert isinstance(content[key], str)
+    heads = content["slurm_configurations"]  # there are two controllers
+    assert heads["slurm_shared_directory"] == "/fsx"
+    accounting = content["podwright"]["accounting"]
+    assert accounting["endpoint"] == heads["slurm_database_endpoint"] != ""
+    assert accounting["secret_arn"] == heads["slurm_database_secret_arn"] != ""

@@ -34,6 +34,11 @@ FAULTS = (
     *("absent", "late", "slow", "hangs", "fails once", "fails always", "wrong content", "taken"),
     *("disk full", "read-only", "killed"),
 )
+SLURM_CONF = """ClusterName=Test
+SlurmctldHost=ip-10-1-0-10(10.1.0.10)
+GresTypes=gpu
+include accounting.conf
+"""
 # All of the host's processes end with unshare: to kill it is to switch the host off.
 UNSHARE = ("unshare", "--mount", "--uts", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 # Programs that are called by their whole name.
@@ -44,6 +49,7 @@ PLACES = {
     "lnetctl": "usr/sbin",
     "modprobe": "usr/sbin",
     "scontrol": "opt/slurm/bin",
+    "sacctmgr": "opt/slurm/bin",
     "nvidia-smi": "opt/slurm/bin",  # on the path of Slurm's programs, unlike the shims
     "fi_info": "opt/amazon/efa/bin",
     "neuron-ls": "opt/aws/neuron/bin",
@@ -88,6 +94,7 @@ class Cloud:
                     }
                 },
                 "nodes": {},
+                "accounting": {"endpoint": "", "port": 3306, "secret_arn": ""},
                 "training": {
                     "wheel_s3_uri": f"s3://sagemaker-test/{wheel.name}",
                     "wheel_sha256": sha256(wheel),
@@ -181,14 +188,14 @@ class Host:
             (self.disk / name).mkdir(parents=True)
         os.chown(self.disk / "home/ubuntu", 1000, 1000)
         users = [line for line in Path("/etc/passwd").read_text().splitlines() if ":1000:" not in line]
-        users.append("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash")
+        users += ["ubuntu:x:1000:1000::/home/ubuntu:/bin/bash", "slurm:x:401:401::/nonexistent:/usr/sbin/nologin"]
         self.write("etc/passwd", "\n".join(users) + "\n")
         self.write("etc/fstab", "# nothing yet\n")
         self.write("opt/ml/config/resource_config.json", json.dumps(self.resource_config()))
         key = self.disk / "etc/ssh/ssh_host_ed25519_key"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         if self.role == "controller":
-            self.write("opt/slurm/etc/slurm.conf", "ClusterName=test\n")
+            self.write("opt/slurm/etc/slurm.conf", SLURM_CONF)
         shutil.copytree(HERE / "shims", self.shims)
         shutil.copytree(LIFECYCLE_SCRIPTS, self.scripts, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
         self.write("opt/scripts/provisioning_parameters.json", json.dumps(self.cloud.contract))

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright_bootstrap.contract import (
+    Accounting,
     ContractError,
     InstanceFacts,
     MultiHead,
@@ -42,6 +43,8 @@ def parameters(draw):
         instance_facts=draw(st.dictionaries(names, st.builds(InstanceFacts, efa_interfaces=st.integers(0, 32)))),
         training=draw(st.none() | st.builds(TrainingPayload, names, names, names, names)),
         multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
+        accounting=draw(st.none() | st.builds(Accounting, st.text(max_size=20), st.integers(1, 65535), names)),
+        auto_resume=draw(st.booleans()),
         nodes=draw(st.from_type(NodeSettings)),
     )
 
@@ -65,6 +68,7 @@ def test_aws_keys_and_ours_are_apart():
             "region": "",
             "lustre_mount_path": "/fsx",
             "openzfs_mount_path": "/home",
+            "auto_resume": True,
             "instance_facts": {},
         },
     }

@@ -61,7 +61,7 @@ def test_every_problem_is_told_at_once(describe: Callable[..., SlurmStandIn]) ->
     with pytest.raises(ValueError, match="do not make a cluster") as refused:
         describe(COMPUTE, stranger, relay=("192.0.2.1", 80))
     for problem in (
-        "exactly one node must be the controller, given: none",
+        "at least one node must be the controller, given: none",
         "two nodes have the hostname ip-10-0-16-6",
         "two nodes have the instance_id i-6",
         "10.9.9.9 is not in the subnet 10.0.16.0/20",

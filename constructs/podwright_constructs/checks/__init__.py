@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from podwright_constructs.checks.accounting import accounting_maria_db, existing_accounting_database
 from podwright_constructs.checks.bucket import ON_DESTROY, bucket_options, existing_bucket, training_bucket
-from podwright_constructs.checks.hyperpod import NODE_RECOVERIES, api_slurm, cluster, cluster_instance_groups
+from podwright_constructs.checks.hyperpod import (
+    NODE_RECOVERIES,
+    api_slurm,
+    cluster,
+    cluster_instance_groups,
+    controllers,
+)
 from podwright_constructs.checks.instance_group import instance_group
 from podwright_constructs.checks.key import encryption_key, existing_key
 from podwright_constructs.checks.lifecycle import existing_lifecycle_scripts, init_script
@@ -47,6 +53,7 @@ __all__ = [
     "cluster_instance_groups",
     "cluster_log_group",
     "cluster_notices",
+    "controllers",
     "encryption_key",
     "endpoint_services",
     "execution_role",

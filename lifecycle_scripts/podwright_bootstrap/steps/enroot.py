@@ -10,12 +10,12 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, downloads, packages, plugstack, shell
+from podwright_bootstrap import contract, downloads, packages, plugstack, shell, slurm_conf
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.local_disk import local_disk
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError
-from podwright_bootstrap.steps import Step, slurm
+from podwright_bootstrap.steps import Step
 
 ENROOT_CONF = Path("/etc/enroot/enroot.conf")
 RUNTIME = Path("/run/enroot")
@@ -46,7 +46,7 @@ class Enroot(Step):
             _build_pyxis(node)
             yield f"built {plugstack.find_pyxis()}"
         if node.role == CONTROLLER:
-            slurm.wait_for_conf()  # whose writer may write plugstack.conf, too
+            slurm_conf.wait()  # whose writer may write plugstack.conf, too
             yield from plugstack.load_once(_pyxis())
 
     def verify(self, node: Node) -> None:

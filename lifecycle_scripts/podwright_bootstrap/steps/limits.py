@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Dict, Iterator
 
 from podwright_bootstrap import node_settings as wanted
-from podwright_bootstrap import services, shell
+from podwright_bootstrap import shell, units
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError
@@ -42,7 +42,7 @@ class Limits(Step):
             yield f"wrote {USERS}"
         daemon = "slurmctld" if node.role == CONTROLLER else "slurmd"
         text = f"[Service]\nLimitMEMLOCK=infinity\nLimitSTACK=infinity\nLimitNOFILE={limits.open_files}\n"
-        yield from services.drop_in(f"{daemon}.service", "podwright-limits", text)
+        yield from units.drop_in(f"{daemon}.service", "podwright-limits", text)
         lines = "".join(f"{name} = {value}\n" for name, value in _kernel(limits).items())
         if shell.write_file(KERNEL, lines) or _differing(limits):
             shell.run("sysctl", "--load", KERNEL, timeout_s=30)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, lnet, lustre_client, mounts, services, shell
+from podwright_bootstrap import contract, lnet, lustre_client, mounts, shell, units
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
@@ -51,7 +51,7 @@ class Lustre(Step):
         if mounts.enter_in_fstab(_fstab_line(node), root):
             yield f"entered {root} in {mounts.FSTAB}"
         if node.role != contract.CONTROLLER:
-            yield from services.drop_in("slurmd.service", "podwright-lustre", _before_slurmd(root))
+            yield from units.drop_in("slurmd.service", "podwright-lustre", _before_slurmd(root))
         if _is_tuned(node):
             yield from lustre_client.parameters(node.facts, root)
         shared = node.shared(contract.SHARED_DIRECTORY)
@@ -95,5 +95,5 @@ def _source(node: Node) -> str:
 
 
 def _fstab_line(node: Node) -> str:
-    after = f",x-systemd.requires={lnet.UNIT}" if services.exists(lnet.UNIT) else ""
+    after = f",x-systemd.requires={lnet.UNIT}" if units.exists(lnet.UNIT) else ""
     return f"{_source(node)} {node.mount_path} lustre {OPTIONS},{AT_BOOT}{after} 0 0"

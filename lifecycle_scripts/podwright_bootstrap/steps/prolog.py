@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator, List
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract, shell, slurm_conf
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.slurm_conf import SCONTROL, SLURM_CONF
 from podwright_bootstrap.steps import Step
-from podwright_bootstrap.steps.slurm import SCONTROL, SLURM_CONF, SLURM_CONF_LIMIT_S
 
 PACKAGE = Path(__file__).resolve().parents[1]
 LIBRARY = contract.STATE_DIRECTORY / "lib"  # the lifecycle scripts themselves lie in a temporary folder
@@ -88,12 +88,7 @@ def _program(name: str) -> str:
 
 
 def _configure() -> Iterator[str]:
-    shell.wait_until(
-        lambda: SLURM_CONF.is_file() and SLURM_CONF.stat().st_size > 0,
-        what=f"{SLURM_CONF}, which the service writes",
-        limit_s=SLURM_CONF_LIMIT_S,
-        hint="is this an image of HyperPod for Slurm, and is the cluster's orchestrator Slurm?",
-    )
+    slurm_conf.wait()
     text = SLURM_CONF.read_text()
     changed = shell.write_file(OUR_PART, _our_part(text))
     if changed:
@@ -109,19 +104,19 @@ def _configure() -> Iterator[str]:
         yield "told slurmctld"
 
 
-def _our_part(slurm_conf: str) -> str:
+def _our_part(text: str) -> str:
     """Of a key that is given twice, Slurm takes the last: what the service gave to it is repeated here."""
     for key in ("Prolog", "Epilog"):
-        given = _given(slurm_conf, key)
+        given = _given(text, key)
         if given:
             raise BootstrapError(
                 f"{SLURM_CONF} has {key}={given[-1]} already",
                 hint=f"put that program into {PROGRAMS[key.lower()].parent} of the nodes and take the line away, "
                 "or leave nodes.prolog out of cluster.yaml",
             )
-    flags = [*_given(slurm_conf, "PrologFlags"), "Alloc"]  # when a job gets the node, not when it first uses it
+    flags = [*_given(text, "PrologFlags"), "Alloc"]  # when a job gets the node, not when it first uses it
     # Slurm holds a job whose prolog failed, unless it is told that another node will do.
-    scheduling = [*_given(slurm_conf, "SchedulerParameters"), "nohold_on_prolog_fail"]
+    scheduling = [*_given(text, "SchedulerParameters"), "nohold_on_prolog_fail"]
     return (
         "# Written by podwright's bootstrap.\n"
         f"Prolog={PROGRAMS['prolog'].parent}/*\nEpilog={PROGRAMS['epilog'].parent}/*\n"
@@ -129,6 +124,6 @@ def _our_part(slurm_conf: str) -> str:
     )
 
 
-def _given(slurm_conf: str, key: str) -> List[str]:
+def _given(text: str, key: str) -> List[str]:
     """The value of the last line with this key, none without one."""
     return re.findall(rf"^\s*{key}\s*=\s*(\S+)", slurm_conf, flags=re.MULTILINE | re.IGNORECASE)[-1:]

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import re
 import socket
-from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract, gres, shell, slurm_conf, units
 from podwright_bootstrap.contract import CONTROLLER, LOGIN
 from podwright_bootstrap.node import Node
+from podwright_bootstrap.slurm_conf import SCONTROL
 from podwright_bootstrap.steps import Step
 
-SLURM_CONF = contract.SLURM_ROOT / "etc" / "slurm.conf"
-SCONTROL = contract.SLURM_ROOT / "bin" / "scontrol"
 CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort
-UNITS = Path("/etc/systemd/system")
 SLURMD_ENVIRONMENT = contract.STATE_DIRECTORY / "slurmd.env"
 
-# How long another host's part may take: the service writes slurm.conf late, a controller boots like we do.
-SLURM_CONF_LIMIT_S = 600
+# How long another host's part may take: a controller boots like we do.
 CONTROLLER_LIMIT_S = 900
 DAEMON_LIMIT_S = 120
 
@@ -37,7 +33,7 @@ class Slurm(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Start one daemon, keep the other one off."""
-        return _controller() if node.role == CONTROLLER else _client(node)
+        return _controller(node) if node.role == CONTROLLER else _client(node)
 
     def verify(self, node: Node) -> None:
         """The daemon is active, the controller answers and knows this node."""
@@ -46,28 +42,33 @@ class Slurm(Step):
         shell.wait_until(_controller_is_up, what=what, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
         if node.role != CONTROLLER:
             _hear_from(node)
+            gres.check_count(node)
 
 
-def _controller() -> Iterator[str]:
+def _controller(node: Node) -> Iterator[str]:
     """Never start slurmd here: configless slurmd would replace the controller's own slurm.conf."""
-    yield from _keep_off("slurmd")
-    wait_for_conf()
-    yield from _keep_on("slurmctld")
+    yield from units.keep_off("slurmd")
+    slurm_conf.wait()
+    gres.check_tasks(node)
+    outdated = _is_outdated(node)
+    yield from units.keep_on("slurmctld", restart=outdated)
+    if outdated:  # nodes that have asked already get the new configuration
+        shell.wait_until(_controller_is_up, what="slurmctld to answer scontrol ping", limit_s=DAEMON_LIMIT_S)
+        shell.run(SCONTROL, "reconfigure", timeout_s=60)
 
 
-def wait_for_conf() -> None:
-    """Return when a controller has its slurm.conf; raises ``BootstrapError`` if it has none in time."""
-    shell.wait_until(
-        lambda: SLURM_CONF.is_file() and SLURM_CONF.stat().st_size > 0,
-        what=f"{SLURM_CONF}, which the service writes",
-        limit_s=SLURM_CONF_LIMIT_S,
-        hint="is this an image of HyperPod for Slurm, and is the cluster's orchestrator Slurm?",
-    )
+def _is_outdated(node: Node) -> bool:
+    """Whether a slurmctld runs that was started before an earlier step changed its configuration."""
+    wanted = {"AccountingStorageType": "slurmdbd"} if node.parameters.accounting else {}
+    if node.parameters.nodes.pam_slurm_adopt:
+        wanted["PrologFlags"] = "contain"
+    running = {key: slurm_conf.running(key).lower() for key in wanted}
+    return any(value and wanted[key] not in value for key, value in running.items())
 
 
 def _client(node: Node) -> Iterator[str]:
     """Compute and login nodes get their configuration from the controllers."""
-    yield from _keep_off("slurmctld")
+    yield from units.keep_off("slurmctld")
     shell.wait_until(
         lambda: any(_listens(address) for address in node.controllers),
         what=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
@@ -77,7 +78,7 @@ def _client(node: Node) -> Iterator[str]:
     )
     configured = list(_configure(node))
     yield from configured
-    yield from _keep_on("slurmd", restart=bool(configured))
+    yield from units.keep_on("slurmd", restart=bool(configured))
     if node.role == LOGIN:
         yield from _drain(node)
 
@@ -85,37 +86,12 @@ def _client(node: Node) -> Iterator[str]:
 def _configure(node: Node) -> Iterator[str]:
     """Options go through the unit's own $SLURMD_OPTIONS: the last EnvironmentFile= wins, the unit stays as shipped."""
     options = f"SLURMD_OPTIONS=--conf-server {','.join(node.controllers)}\n"
-    drop_in = UNITS / "slurmd.service.d" / "podwright.conf"
+    drop_in = units.FOLDER / "slurmd.service.d" / "podwright.conf"
     # Restart=: slurmd gives up when the controller is away for seconds, as when both reboot.
     settings = f"[Service]\nEnvironmentFile={SLURMD_ENVIRONMENT}\nRestart=on-failure\nRestartSec=5\n"
     for path, text in ((SLURMD_ENVIRONMENT, options), (drop_in, settings)):
         if shell.write_file(path, text):
             yield f"wrote {path}"
-
-
-def _keep_on(unit: str, *, restart: bool = False) -> Iterator[str]:
-    """Enabled and active; restarted where its configuration changed."""
-    if restart:
-        shell.run("systemctl", "daemon-reload", timeout_s=60)
-    if _is("is-enabled", unit) != "enabled":
-        shell.run("systemctl", "enable", unit, timeout_s=60)
-        yield f"enabled {unit}"
-    active = _is("is-active", unit) == "active"
-    if restart or not active:
-        shell.run("systemctl", "restart", unit, timeout_s=DAEMON_LIMIT_S)
-        yield f"{'restarted' if active else 'started'} {unit}"
-
-
-def _keep_off(unit: str) -> Iterator[str]:
-    """Stopped and masked. HyperPod's image has its units where masks go: such a file is moved aside."""
-    if _is("is-enabled", unit) == "masked":
-        return
-    shell.run("systemctl", "disable", "--now", unit, timeout_s=60, check=False)
-    file = UNITS / f"{unit}.service"
-    if file.exists():
-        file.rename(file.with_name(f"{file.name}.masked-by-podwright"))
-    shell.run("systemctl", "mask", unit, timeout_s=60)
-    yield f"masked {unit}"
 
 
 def _drain(node: Node) -> Iterator[str]:
@@ -142,10 +118,6 @@ def _daemon_limit_s(node: Node) -> float:
 
 def _daemon(node: Node) -> str:
     return "slurmctld" if node.role == CONTROLLER else "slurmd"
-
-
-def _is(question: str, unit: str) -> str:
-    return shell.run("systemctl", question, unit, timeout_s=30, check=False, quiet=True).output.strip()
 
 
 def _listens(address: str) -> bool:

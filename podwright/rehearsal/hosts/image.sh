@@ -4,8 +4,8 @@
 set -euo pipefail
 export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
 readonly sources=/tmp/podwright wheelhouse=/tmp/wheelhouse image=/opt/rehearsal
-packages=(slurm-wlm munge openssh-server openssh-client sudo python3 python3-venv python3-pip
-  iproute2 iputils-ping procps curl ca-certificates)
+packages=(slurm-wlm slurmdbd mariadb-server libpam-slurm-adopt logrotate munge openssh-server openssh-client sudo
+  python3 python3-venv python3-pip iproute2 iputils-ping procps curl ca-certificates)
 
 # ---- outside: two layers, each straight over the machine's root (an overlay may not be stacked deeply) ----
 
@@ -55,6 +55,7 @@ plugin() {
 # ---- inside the layer that is kept ----
 
 packages() {
+  small_database
   apt install "${packages[@]}"
   aws_command
   job_user
@@ -70,6 +71,13 @@ apt() { # quiet while all goes well; the log has an update's warnings, which are
     tail -n 40 /tmp/apt.log >&2
     exit 1
   }
+}
+
+small_database() { # hosts are in memory: MariaDB's own log would be 96 MB of it; the package makes its files by this
+  mkdir -p /etc/mysql/mariadb.conf.d /etc/systemd/system/mariadb.service.d
+  printf '[mariadbd]\ninnodb_log_file_size=4M\ninnodb_buffer_pool_size=16M\ninnodb_flush_method=fsync\n' \
+    > /etc/mysql/mariadb.conf.d/99-rehearsal.cnf
+  printf '[Service]\nRuntimeDirectory=mysqld\n' > /etc/systemd/system/mariadb.service.d/rehearsal.conf # its tmpfiles.d
 }
 
 aws_command() {
@@ -98,14 +106,14 @@ slurm_layout() { # HyperPod's: everything below /opt/slurm, units in /etc/system
   for program in sacct sacctmgr salloc sattach sbatch sbcast scancel scontrol sdiag sinfo sprio squeue srun sshare sstat; do
     ln -sfn /usr/bin/$program /opt/slurm/bin/$program
   done
-  for program in slurmd slurmctld; do
+  for program in slurmd slurmctld slurmdbd; do
     ln -sfn /usr/sbin/$program /opt/slurm/sbin/$program # called slurmd-wlm, slurmd drops every GRES
     sed -e '/^ConditionPathExists/d' -e "s#^ExecStart=/usr/sbin#ExecStart=/opt/slurm/sbin#" \
       /lib/systemd/system/$program.service >/etc/systemd/system/$program.service
   done
   install -m 644 /tmp/auto_resume.so /opt/slurm/lib/auto_resume.so
-  echo "required /opt/slurm/lib/auto_resume.so" >/opt/slurm/etc/plugstack.conf
-  rm -rf /etc/slurm
+  echo "required /opt/slurm/lib/auto_resume.so" > /opt/slurm/etc/plugstack.conf
+  rm -rf /etc/slurm /etc/logrotate.d/slurm* # HyperPod has none
   ln -sfn /opt/slurm/etc /etc/slurm # Debian's compiled-in path
   install -d -o slurm -g slurm -m 755 /var/spool/slurmctld /var/log/slurm
   install -d -m 755 /var/spool/slurmd

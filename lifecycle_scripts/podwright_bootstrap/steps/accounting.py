@@ -1,0 +1,194 @@
+"""What jobs used, and whose they were: slurmdbd and its database.
+
+https://slurm.schedmd.com/accounting.html
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+from typing import Callable, Iterator
+
+from podwright_bootstrap import contract, database, sacctmgr, shell, slurm_conf, units
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.database import Database
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.slurm_conf import ACCOUNTING_CONF, Controller
+from podwright_bootstrap.steps import Step
+
+PORT = 6819  # slurmdbd.conf(5), DbdPort
+SLURMDBD_CONF = slurm_conf.FOLDER / "slurmdbd.conf"
+SLURMDBD_LOG = Path("/var/log/slurm/slurmdbd.log")
+MAX_DAEMONS = 2  # slurm.conf(5): AccountingStorageHost and AccountingStorageBackupHost
+ANSWER_LIMIT_S = 120
+PRIMARY_LIMIT_S = 300
+
+# Where a secret may be changed, as RDS does every week: this step again, from a copy of the scripts.
+SCRIPTS = contract.STATE_DIRECTORY / "scripts"
+ROTATION = "podwright-accounting"
+ROTATION_SERVICE = f"""[Unit]
+Description=slurmdbd with the password that its database has now
+[Service]
+Type=oneshot
+WorkingDirectory={SCRIPTS}
+ExecStart=/usr/bin/python3 -m podwright_bootstrap --only accounting
+"""
+ROTATION_TIMER = """[Unit]
+Description=Look every ten minutes whether the database's password was changed
+[Timer]
+OnBootSec=10min
+OnUnitActiveSec=10min
+[Install]
+WantedBy=timers.target
+"""
+
+
+class Accounting(Step):
+    """slurmdbd keeps every job in its database, which knows the cluster and its users."""
+
+    name = "accounting"
+    whose = "controllers of clusters with accounting"
+    hint = f"systemctl status slurmdbd mariadb, and {SLURMDBD_LOG}, say more"
+    time_limit_s = 1200
+
+    def applies(self, node: Node) -> bool:
+        """On controllers: all others ask theirs."""
+        return node.role == CONTROLLER and node.parameters.accounting is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Database, slurmdbd, what slurm.conf says of it; then, on the primary, whose jobs are accounted."""
+        slurm_conf.wait()
+        slurm_conf.require_include(ACCOUNTING_CONF)
+        daemons = slurm_conf.controllers()[:MAX_DAEMONS]
+        if _runs_slurmdbd(node, daemons):
+            yield from _slurmdbd(node, daemons)
+        # resolve(): several controllers share the file through a link
+        if shell.write_file(ACCOUNTING_CONF.resolve(), accounting_conf(daemons)):
+            yield f"wrote {ACCOUNTING_CONF}"
+        shell.wait_until(_answers(node, daemons), what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
+        if node.address == daemons[0].address:
+            cluster = slurm_conf.cluster_name()
+            yield from sacctmgr.register(cluster)
+            yield from sacctmgr.associate([contract.JOB_USER], cluster)
+
+    def verify(self, node: Node) -> None:
+        """It runs and answers."""
+        daemons = slurm_conf.controllers()[:MAX_DAEMONS]
+        if _runs_slurmdbd(node, daemons):
+            shell.run("systemctl", "is-active", "slurmdbd", timeout_s=30)
+        if not sacctmgr.answers():
+            raise BootstrapError("slurmdbd does not answer sacctmgr")
+
+
+def accounting_conf(daemons: list[Controller]) -> str:
+    """What slurm.conf includes; by addresses, which every node can reach without asking for a name."""
+    lines = [
+        "# Written by podwright: what it says is lost at the next boot.",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "JobAcctGatherFrequency=30",
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        f"AccountingStorageHost={daemons[0].address}",
+        *(f"AccountingStorageBackupHost={backup.address}" for backup in daemons[1:]),
+        f"AccountingStoragePort={PORT}",
+    ]
+    if "gpu" in slurm_conf.value("GresTypes", "").split(","):
+        lines.append("AccountingStorageTRES=gres/gpu")
+    return "\n".join(lines) + "\n"
+
+
+def slurmdbd_conf(node: Node, storage: Database) -> str:
+    """One daemon of its own on each controller, as in AWS's scripts, and none of them a DbdBackupHost.
+
+    Such a backup waits on its connection to the primary, which says nothing when the primary loses its power: then
+    slurmctld would take over without accounts, and end.
+    """
+    lines = [
+        "# Written by podwright: what it says is lost at the next boot.",
+        "AuthType=auth/munge",
+        f"SlurmUser={database.USER}",
+        f"DbdHost={node.hostname}",
+        f"DbdAddr={node.address}",
+        f"DbdPort={PORT}",
+        f"LogFile={SLURMDBD_LOG}",
+        "PidFile=/run/slurmdbd.pid",
+    ]
+    return "\n".join(lines) + "\n" + storage.slurmdbd_conf()
+
+
+def _slurmdbd(node: Node, daemons: list[Controller]) -> Iterator[str]:
+    wanted = node.parameters.accounting
+    if wanted and wanted.endpoint:
+        storage = database.by_name(wanted, cluster_name=slurm_conf.cluster_name())
+        yield from _follow_rotation()
+    else:
+        storage = Database()
+        yield from database.on_this_host()
+    text = slurmdbd_conf(node, storage)
+    changed = shell.write_file(SLURMDBD_CONF, text, mode=0o600, owner=database.USER)  # it holds a password
+    if changed:
+        yield f"wrote {SLURMDBD_CONF}"
+    if units.answer("is-active", "slurmdbd") != "active":
+        if _listens("127.0.0.1"):
+            hint = f"`ss -lp 'sport = :{PORT}'` says whose it is"
+            raise BootstrapError(f"port {PORT} is taken, and not by slurmdbd", hint=hint)
+        if node.address != daemons[0].address:
+            _let_primary_begin(daemons[0])
+    yield from units.keep_on("slurmdbd", restart=changed)
+
+
+def _let_primary_begin(primary: Controller) -> None:
+    """Two daemons that make the same tables at once might both end. A primary that is gone has made them."""
+    try:
+        shell.wait_until(
+            lambda: _listens(primary.address), what=f"slurmdbd of {primary.hostname}", limit_s=PRIMARY_LIMIT_S
+        )
+    except BootstrapError as error:
+        shell.say(f"{error}: going on without")
+
+
+def _follow_rotation() -> Iterator[str]:
+    """Do this again every ten minutes: where the password was changed, slurmdbd gets the new one."""
+    package = Path(__file__).resolve().parents[1]
+    copy = SCRIPTS / package.name
+    if package != copy and not _is_same(package, copy):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        yield f"copied these scripts to {SCRIPTS}"
+    files = {f"{ROTATION}.service": ROTATION_SERVICE, f"{ROTATION}.timer": ROTATION_TIMER}
+    changed = [name for name, text in files.items() if shell.write_file(units.FOLDER / name, text)]
+    for name in changed:
+        yield f"wrote {units.FOLDER / name}"
+    yield from units.keep_on(f"{ROTATION}.timer", restart=bool(changed))
+
+
+def _is_same(package: Path, copy: Path) -> bool:
+    files = {file.relative_to(package) for file in package.rglob("*.py")}
+    return files == {file.relative_to(copy) for file in copy.rglob("*.py")} and all(
+        (package / file).read_bytes() == (copy / file).read_bytes() for file in files
+    )
+
+
+def _runs_slurmdbd(node: Node, daemons: list[Controller]) -> bool:
+    return node.address in {daemon.address for daemon in daemons} or node.hostname in {d.hostname for d in daemons}
+
+
+def _answers(node: Node, daemons: list[Controller]) -> Callable[[], bool]:
+    """Whether sacctmgr is answered; a slurmdbd that has ended is told at once, in its own words."""
+
+    def answered() -> bool:
+        if _runs_slurmdbd(node, daemons) and units.answer("is-active", "slurmdbd") == "failed":
+            log = SLURMDBD_LOG.read_text(errors="replace") if SLURMDBD_LOG.exists() else ""
+            raise BootstrapError(f"slurmdbd has ended: {shell.Outcome(1, log).summary}")
+        return sacctmgr.answers()
+
+    return answered
+
+
+def _listens(address: str) -> bool:
+    try:
+        socket.create_connection((address, PORT), timeout=3).close()
+    except OSError:
+        return False
+    return True

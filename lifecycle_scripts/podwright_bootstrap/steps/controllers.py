@@ -1,0 +1,105 @@
+"""Several controllers: one works, the others take over, and all read and write the same files.
+
+What the service does is to start them and to name them in slurm.conf; what scripts do is to share configuration and
+state, in the folder of AWS's own scripts.
+https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-multihead-slurm-setup.html
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import shell, slurm_conf
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.lock import locked
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+LOCK_LIMIT_S = 300
+OWN = "slurmdbd.conf"  # each controller has its own: it holds a password
+
+
+class Controllers(Step):
+    """Configuration and state of Slurm are on the shared file system, for every controller."""
+
+    name = "controllers"
+    whose = "controllers of clusters with several"
+    hint = "is the shared file system writable by root, and does slurm.conf name every controller?"
+    time_limit_s = 1200
+
+    def applies(self, node: Node) -> bool:
+        """Where the contract says what they share."""
+        return node.role == CONTROLLER and node.parameters.multi_head is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Whoever is first brings its files, the others find them there; each keeps what it had as .bak."""
+        slurm_conf.wait()
+        _require_all(node)
+        root = _root(node)
+        pending = [path for path in _shared_paths() if not _is_shared(path, root)]
+        if not pending:
+            return
+        shell.run("systemctl", "stop", "slurmctld", timeout_s=120)  # the image may start one; the last step does too
+        with locked(root / ".podwright.lock", limit_s=LOCK_LIMIT_S):
+            for path in pending:
+                _share(path, root)
+                yield f"linked {path} to {root}"
+
+    def verify(self, node: Node) -> None:
+        """Every link leads to the shared file system."""
+        left = [str(path) for path in _shared_paths() if not _is_shared(path, _root(node))]
+        if left:
+            raise BootstrapError(f"{', '.join(left)} is not shared with the other controllers")
+
+
+def _require_all(node: Node) -> None:
+    named = {controller.address for controller in slurm_conf.controllers()}
+    missing = sorted(set(node.controllers) - named)
+    if missing:
+        raise BootstrapError(
+            f"{slurm_conf.SLURM_CONF} names {', '.join(sorted(named))} as controllers, and not {', '.join(missing)}",
+            hint="the service writes the lines SlurmctldHost: let HyperPod replace this node, or ask AWS support",
+        )
+
+
+def _root(node: Node) -> Path:
+    """As AWS's own scripts call it."""
+    shared = node.parameters.multi_head.slurm_shared_directory if node.parameters.multi_head else ""
+    return Path(shared) / "aws" / "hyperpod" / node.parameters.cluster_name
+
+
+def _shared_paths() -> list[Path]:
+    """Slurm's configuration, file by file, and the folder of its state."""
+    configuration = [
+        path
+        for path in sorted(slurm_conf.FOLDER.iterdir())
+        if not path.name.startswith((".", OWN)) and path.suffix != ".bak"
+    ]
+    return [*configuration, Path(slurm_conf.value("StateSaveLocation", "/var/spool/slurmctld"))]
+
+
+def _target(path: Path, root: Path) -> Path:
+    return root / path.relative_to("/")
+
+
+def _is_shared(path: Path, root: Path) -> bool:
+    return path.is_symlink() and path.resolve() == _target(path, root).resolve()
+
+
+def _share(path: Path, root: Path) -> None:
+    target = _target(path, root)
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.part")
+        shell.run("rm", "-rf", part, timeout_s=60, quiet=True)  # of somebody who was switched off here
+        shell.run("cp", "-a", path, part, timeout_s=300, quiet=True)
+        part.rename(target)
+    if path.exists():  # mv, for rename(2) knows the limits of file systems
+        keep = ("mv", "--no-target-directory") if path.is_dir() else ("cp", "-a")
+        shell.run(*keep, path, path.with_name(f"{path.name}.bak"), timeout_s=300, quiet=True)
+    link = path.with_name(f".{path.name}.link")
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+    link.replace(path)  # a file is never missing

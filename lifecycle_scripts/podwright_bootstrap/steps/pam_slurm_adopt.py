@@ -1,0 +1,85 @@
+"""Who may log in on a compute node: whoever has a job there, root and administrators.
+
+https://slurm.schedmd.com/pam_slurm_adopt.html
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract, shell, slurm_conf
+from podwright_bootstrap.contract import COMPUTE, CONTROLLER
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.steps import Step
+
+PAM_SSHD = Path("/etc/pam.d/sshd")
+MODULE = "pam_slurm_adopt.so"
+# Where PAM's modules are on Ubuntu and Debian, and where Slurm's own build puts it.
+MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
+ADMINS = contract.STATE_DIRECTORY / "pam_slurm_adopt.admins"
+OURS = "# podwright: pam_slurm_adopt"  # on each line of ours
+CONTAIN = "Contain"  # slurm.conf(5), PrologFlags: a step on each node of a job, which sessions join
+
+
+class PamSlurmAdopt(Step):
+    """On compute nodes sshd lets in who has a job there, root and administrators, and the job gets the session."""
+
+    name = "pam"
+    whose = "controllers and compute nodes of clusters that ask for it"
+    hint = f"look at {PAM_SSHD} and /var/log/auth.log"
+    time_limit_s = 900
+
+    def applies(self, node: Node) -> bool:
+        """Nobody's job runs on a login node."""
+        return node.role in {COMPUTE, CONTROLLER} and node.parameters.nodes.pam_slurm_adopt is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """On the controller what jobs need for it, on compute nodes sshd's part."""
+        return _contain() if node.role == CONTROLLER else _restrict(node)
+
+    def verify(self, node: Node) -> None:
+        """Sshd asks PAM at all."""
+        if node.role == COMPUTE and "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
+            raise BootstrapError("sshd does not ask PAM", hint="write `UsePAM yes` in /etc/ssh/sshd_config")
+
+
+def _contain() -> Iterator[str]:
+    """Add the flag to those that slurm.conf has."""
+    slurm_conf.wait()
+    flags = [flag for flag in slurm_conf.value("PrologFlags", "").split(",") if flag]
+    if CONTAIN.lower() in {flag.lower() for flag in flags}:
+        return
+    path = slurm_conf.SLURM_CONF.resolve()  # several controllers share it through a link
+    line = f"PrologFlags={','.join([*flags, CONTAIN])}\n"
+    text = re.sub(r"(?im)^\s*PrologFlags\s*=.*\n?", "", path.read_text())
+    shell.write_file(path, f"{text.rstrip()}\n{line}", mode=path.stat().st_mode & 0o7777, owner=path.owner())
+    yield f"wrote {line.strip()} into {path}"
+
+
+def _restrict(node: Node) -> Iterator[str]:
+    module = _module()
+    settings = node.parameters.nodes.pam_slurm_adopt
+    admins = settings.admins if settings else ()
+    if shell.write_file(ADMINS, "".join(f"{name}\n" for name in admins), mode=0o600):
+        yield f"wrote {ADMINS}"
+    ours = [
+        f"account sufficient pam_listfile.so item=user sense=allow onerr=fail file={ADMINS} {OURS}",
+        f"account required {module} {OURS}",  # the last: it may only be asked about who may log in otherwise
+    ]
+    others = [line for line in PAM_SSHD.read_text().splitlines() if OURS not in line]
+    if shell.write_file(PAM_SSHD, "\n".join([*others, *ours]) + "\n"):
+        yield f"wrote {PAM_SSHD}"
+
+
+def _module() -> Path:
+    """The module, which has to come with the image: it is built for one version of Slurm."""
+    found = [path for folder in MODULE_FOLDERS for path in Path("/").glob(f"{folder}/{MODULE}")]
+    if not found:
+        raise BootstrapError(
+            f"this image has no {MODULE}",
+            hint="build it into an image, from the contribs of the image's Slurm, or leave nodes.pam_slurm_adopt out",
+        )
+    return found[0]

@@ -1,0 +1,49 @@
+"""Slurm's logs, which its daemons let grow for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import shell
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.steps import Step
+
+LOGROTATE_CONF = Path("/etc/logrotate.d/slurm")
+# https://slurm.schedmd.com/slurm.conf.html#SECTION_LOGGING
+ROTATION = """/var/log/slurm/*.log {
+  weekly
+  maxsize 100M
+  rotate 5
+  compress
+  delaycompress
+  missingok
+  notifempty
+  nocopytruncate
+  create 640 slurm root
+  su root root
+  sharedscripts
+  postrotate
+    for daemon in slurmctld slurmd slurmdbd; do
+      pkill --exact --signal SIGUSR2 "$daemon" || true
+    done
+  endscript
+}
+"""
+
+
+class SlurmLogs(Step):
+    """Logs of Slurm's daemons are rotated before they fill the root volume."""
+
+    name = "slurm_logs"
+    hint = f"`logrotate --debug {LOGROTATE_CONF}` says what is wrong with it"
+    time_limit_s = 120
+
+    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+        """Tell logrotate; its own timer runs it every day."""
+        if shell.write_file(LOGROTATE_CONF, ROTATION):
+            yield f"wrote {LOGROTATE_CONF}"
+
+    def verify(self, node: Node) -> None:  # noqa: ARG002
+        """Logrotate takes it."""
+        shell.run("logrotate", "--debug", LOGROTATE_CONF, timeout_s=60, quiet=True)

@@ -1,0 +1,122 @@
+"""podwright's own lifecycle scripts with real slurmdbd, MariaDB, sacct, pam_slurm_adopt and logrotate."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal.hosts.fabric import wait_for
+from podwright.rehearsal.slurm import SlurmStandIn
+from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.node_settings import NodeSettings, PamSlurmAdopt
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
+SCRIPTS = Path(__file__).parents[2] / "lifecycle_scripts"
+PARAMETERS = ProvisioningParameters(
+    cluster_name="demo",
+    controller_group="controller",
+    worker_groups=[WorkerGroup("workers", "gpu")],
+    fsx_dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+    fsx_mountname="abcdefgh",
+    region="us-west-2",
+    instance_facts={"workers": InstanceFacts("gpu", 2, "A10G", 1)},
+    accounting=Accounting(endpoint="", port=3306, secret_arn=""),
+    nodes=NodeSettings(pam_slurm_adopt=PamSlurmAdopt(admins=("overseer",))),
+)
+
+
+def bundle(folder: Path, parameters: ProvisioningParameters = PARAMETERS) -> Path:
+    """The scripts as a node downloads them."""
+    shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    (folder / "provisioning_parameters.json").write_text(json.dumps(parameters.to_dict()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(make_stand_in, tmp_path_factory) -> Iterator[SlurmStandIn]:
+    """A cluster that booted twice, with accounts on its controller; the second boot's logs are the last."""
+    scripts = bundle(tmp_path_factory.mktemp("bundle") / "scripts")
+    cluster = make_stand_in(environment={"PODWRIGHT_PATIENCE": "0.1"})
+    cluster.start()
+    for _ in range(2):
+        results = cluster.boot(scripts, timeout_s=180)
+        assert all(result.ok for result in results.values()), [result.describe() for result in results.values()]
+    cluster.wait_until_idle(timeout_s=30)
+    yield cluster
+    cluster.stop()
+
+
+def test_sacct_knows_a_job_that_has_ended(cluster):
+    """A job's account, its GPUs and how it ended are in the database."""
+    cluster.run("srun --partition gpu -N 2 --gres=gpu:2 true")
+
+    def rows() -> str:  # slurmctld tells slurmdbd within seconds
+        return cluster.run(
+            "sacct --allocations --noheader --parsable2 --format=User,Account,State,NNodes,AllocTRES"
+        ).stdout
+
+    wait_for(lambda: "COMPLETED" in rows(), timeout_s=60, what=lambda: f"the job in sacct: {rows()}")
+    user, account, state, nodes, tres = rows().splitlines()[-1].split("|")
+    assert (user, account, state, nodes) == ("ubuntu", "default", "COMPLETED", "2")
+    assert "gres/gpu=4" in tres
+
+
+def test_the_cluster_and_its_user_are_registered(cluster):
+    """`sacctmgr show assoc` has the job user in the default account of the cluster."""
+    rows = cluster.run("sacctmgr --noheader --parsable2 show assoc format=cluster,account,user").stdout.splitlines()
+    assert {"demo|default|", "demo|default|ubuntu"} <= set(rows)
+
+
+def test_second_boot_changes_nothing(cluster):
+    """Accounts are set up once."""
+    log = (cluster.directory / f"{CONTROLLER}-boot-2.log").read_text()
+    assert ", 0 changes, " in log
+
+
+def test_nobody_but_slurm_reads_its_configuration(cluster):
+    """slurmdbd.conf is slurm's alone, and no other user of the host gets into the database."""
+    shown = cluster.run("stat --format='%U %a' /opt/slurm/etc/slurmdbd.conf", user="root").stdout
+    assert shown.strip() == "slurm 600"
+    refused = cluster.run("mysql --user=slurm --execute='SELECT 1'", check=False)
+    assert refused.returncode != 0
+    assert "Access denied" in refused.stderr
+
+
+def test_sacct_answers_on_a_compute_node(cluster):
+    """Nodes without a slurm.conf of their own reach slurmdbd too."""
+    assert "demo" in cluster.run("sacct --allusers --noheader --format=Cluster", host=FIRST).stdout
+
+
+def test_who_has_no_job_on_a_node_stays_outside(cluster):
+    """Sshd lets a user in while a job of theirs is there, administrators and root always."""
+    login = "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=no"
+    outside = cluster.run(f"{login} {FIRST} true", check=False)
+    assert outside.returncode != 0
+    assert "Access denied by pam_slurm_adopt" in outside.stderr
+    job_id = cluster.run(f"sbatch --parsable --partition gpu --nodelist {FIRST} --wrap 'sleep 60'").stdout.strip()
+    cluster.wait_for_job(int(job_id), frozenset({"RUNNING"}))
+    assert cluster.run(f"{login} {FIRST} hostname").stdout.strip() == FIRST
+    cluster.run(f"scancel {job_id}")
+    cluster.run(
+        "useradd --create-home overseer && install -D -o overseer -m 600 /home/ubuntu/.ssh/authorized_keys"
+        " /home/overseer/.ssh/authorized_keys && install -D -m 600 /home/ubuntu/.ssh/authorized_keys"
+        " /root/.ssh/authorized_keys && chown -R overseer /home/overseer",
+        host=SECOND,
+        user="root",
+    )
+    for user in ("overseer", "root"):
+        assert cluster.run(f"{login} {user}@{SECOND} id --user --name").stdout.strip() == user
+
+
+def test_daemons_go_on_in_a_new_log(cluster):
+    """After a rotation the daemons write into new files."""
+    cluster.run("logrotate --force /etc/logrotate.d/slurm && scontrol reconfigure && sleep 1", user="root")
+    sizes = cluster.run(
+        "stat --format=%s /var/log/slurm/slurmctld.log /var/log/slurm/slurmctld.log.1", user="root"
+    ).stdout
+    assert all(int(size) > 0 for size in sizes.split()), sizes
