@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it since Python 3.11
 
 Role = Literal["controller", "login", "compute"]
-Failure = Literal["power", "processes", "network"]
+Failure = Literal["power", "processes", "network", "heartbeat"]
 
 AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 _GRACE_S = 3.0
@@ -163,6 +163,10 @@ class Cluster(ABC):
         """What `scontrol show job` knows: JobState, Restarts, NodeList, ExitCode …."""
         text = self.run(["scontrol", "show", "job", "--oneliner", str(job_id)], user="root").stdout
         return dict(re.findall(r"(\w[\w/:]*)=(\S*)", text))
+
+    def job_hosts(self, job_id: int) -> list[str]:
+        """The hosts that a running job is on, the one of its batch script first."""
+        return self.run(["scontrol", "show", "hostnames", self.job(job_id)["NodeList"]], user="root").stdout.split()
 
     def wait_for_job(
         self, job_id: int, states: frozenset[str] = _ENDED, *, timeout_s: float = 300, restarts: int = 0
