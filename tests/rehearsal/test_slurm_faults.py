@@ -54,7 +54,7 @@ def submit(cluster: SlurmStandIn, auto_resume: int = 1) -> int:
     return job_id
 
 
-@pytest.mark.parametrize("how", ["power", "processes", "network"])
+@pytest.mark.parametrize("how", ["power", "processes", "network", "heartbeat"])
 def test_a_job_survives_a_host(cluster: SlurmStandIn, lifecycle: Path, how: str) -> None:
     """Whatever way a host dies, it is replaced and its job runs again on both hosts and completes."""
     job_id = submit(cluster)
