@@ -88,10 +88,16 @@ def completed(cluster: SlurmStandIn, job_id: int, run: RunFolder) -> dict[str, s
 
 
 def computed(run: RunFolder) -> dict[str, Any]:
-    """Every number of every step as it counts in the end; floats are compared with all of their bits."""
+    """Every number of every step as it counts in the end; floats are compared with all of their bits.
+
+    `pytest -rP` shows the last ones.
+    """
     steps = {event["step"]: [event[name] for name in WHAT_COUNTS] for event in run.events("train")}
     assert sorted(steps) == list(range(1, MAX_STEPS + 1))
-    return {"steps": steps, "validation": list(run.events("validation"))[-1]["loss"]}
+    validation = list(run.events("validation"))[-1]["loss"]
+    begun = [event["step"] for event in run.events("start")]
+    print(f"{run.root.name}: began at steps {begun}, last loss {steps[MAX_STEPS][0]!r}, validation {validation!r}")
+    return {"steps": steps, "validation": validation}
 
 
 def wait_for_step(cluster: SlurmStandIn, run: RunFolder, step: int) -> None:
