@@ -13,7 +13,7 @@ from podwright.rehearsal.hosts.faults import NEVER, Download
 from podwright.rehearsal.slurm import HostError, SlurmStandIn
 
 pytestmark = pytest.mark.hosts
-CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
+FIRST, SECOND = "ip-10-0-16-6", "ip-10-0-16-7"
 GREETING = f"timeout 2 bash -c 'exec 3<>/dev/tcp/{SECOND}/22 && echo connected && head -c 3 <&3'"
 LOOK_UP = "getent ahostsv4 fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com"
 LARGE = hashlib.sha256(bytes(8 << 20)).hexdigest()
@@ -130,29 +130,3 @@ def test_a_download_comes_late(cluster: SlurmStandIn) -> None:
     with cluster.faults.download("large", how="late", delay_s=1.5, times=2):
         assert LARGE not in cluster.run(fetch.format(1), host=FIRST).stdout
         assert LARGE in cluster.run(fetch.format(20), host=FIRST).stdout
-
-
-def test_a_rebooted_host_is_what_it_was(cluster: SlurmStandIn) -> None:
-    """Disk and keys stay, memory does not; fstab is mounted, enabled units run, Slurm has the node: no script ran."""
-    line = cluster.run("findmnt --noheadings --output SOURCE /fsx", host=FIRST).stdout.strip()
-    fstab = f"{line} /fsx lustre noatime,flock,_netdev 0 0"
-    cluster.run(f"echo '{fstab}' >> /etc/fstab; touch /etc/kept /run/lost", host=FIRST, user="root")
-    key = cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
-    cluster.reboot(FIRST)
-    cluster.wait_until_idle(timeout_s=40)
-    assert cluster.run("findmnt --noheadings --output SOURCE,FSTYPE /fsx", host=FIRST).stdout.split() == [
-        line,
-        "lustre",
-    ]
-    assert cluster.run("ls /etc/kept /run/lost", host=FIRST, check=False).stdout == "/etc/kept\n"
-    assert cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text() == key
-    assert cluster.run("srun --partition gpu -N 2 hostname").stdout.split() in ([FIRST, SECOND], [SECOND, FIRST])
-
-
-def test_a_rebooted_controller_knows_its_jobs(cluster: SlurmStandIn) -> None:
-    """The controller comes back by itself with the same slurm.conf and the jobs that ran meanwhile."""
-    job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'sleep 2'").stdout)
-    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
-    cluster.reboot(CONTROLLER)
-    cluster.wait_until_idle(timeout_s=60)
-    assert cluster.job(job_id)["JobState"] == "COMPLETED"
