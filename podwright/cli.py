@@ -183,7 +183,7 @@ def _add_rehearse(commands: Subparsers) -> None:
         "--compute-nodes",
         type=_count,
         metavar="N",
-        help="so many nodes in the first compute group, instead of its count; memory: about 0.2 GiB each",
+        help="so many nodes in the first compute group, instead of its count",
     )
     parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and say what it was")
     parser.set_defaults(command=_rehearse)
