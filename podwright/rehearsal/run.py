@@ -271,7 +271,7 @@ class Rehearsal:
     def _trainer(self, *arguments: str) -> str:
         """``podwright-train`` from the environment the bootstrap built."""
         command = [f"{self.hosts.environment}/bin/podwright-train", *arguments]
-        answer = self.hosts.cluster.run(command, host=self._front(), check=False, timeout_s=300)
+        answer = self.hosts.cluster.run(command, host=self._front(), check=False, timeout_s=TRAIN_TIMEOUT_S)
         log = self._log(f"podwright-train-{arguments[0]}")
         log.write_text(answer.stdout + answer.stderr)
         if answer.returncode:
