@@ -202,8 +202,22 @@ def _add_rehearse(commands: Subparsers) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
     parser.add_argument("--flat", action="store_true", help="hosts that are plain processes: no root needed")
+    parser.add_argument(
+        "--compute-nodes",
+        type=_count,
+        metavar="N",
+        help="so many nodes in the first compute group, instead of its count",
+    )
     parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and say what it was")
     parser.set_defaults(command=_rehearse)
+
+
+def _count(text: str) -> int:
+    """A number from 1; argparse tells the user what it is for."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}: a rehearsal needs at least one compute node")
+    return number
 
 
 def _rehearse(options: argparse.Namespace) -> int:
@@ -211,7 +225,13 @@ def _rehearse(options: argparse.Namespace) -> int:
 
     if options.clean:
         return command.clean()
-    return command.rehearse(options.file, as_json=options.json, keep=options.keep, flat=options.flat)
+    return command.rehearse(
+        options.file,
+        as_json=options.json,
+        keep=options.keep,
+        flat=options.flat,
+        compute_nodes=options.compute_nodes,
+    )
 
 
 # ---- for every command -------------------------------------------------------------------------

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it since Python 3.11
 
 Role = Literal["controller", "login", "compute"]
-Failure = Literal["power", "processes", "network"]
+Failure = Literal["power", "processes", "network", "heartbeat"]
 
 AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 _GRACE_S = 3.0
+_POLL_S = 0.3  # each look at a job costs the machine a login
 _SETTLE_S = 30.0  # until Slurm has ended what is left of a job on a dead node
 _ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
 _SETTLED = _ENDED | {"RUNNING", "PENDING"}  # what a job is after COMPLETING
@@ -164,6 +165,10 @@ class Cluster(ABC):
         text = self.run(["scontrol", "show", "job", "--oneliner", str(job_id)], user="root").stdout
         return dict(re.findall(r"(\w[\w/:]*)=(\S*)", text))
 
+    def job_hosts(self, job_id: int) -> list[str]:
+        """The hosts that a running job is on, the one of its batch script first."""
+        return self.run(["scontrol", "show", "hostnames", self.job(job_id)["NodeList"]], user="root").stdout.split()
+
     def wait_for_job(
         self, job_id: int, states: frozenset[str] = _ENDED, *, timeout_s: float = 300, restarts: int = 0
     ) -> dict[str, str]:
@@ -181,7 +186,7 @@ class Cluster(ABC):
             now = self.job(job_id)
             return f"job {job_id} to be {' or '.join(sorted(states))}; it is {now['JobState']} ({now['Reason']})"
 
-        wait_for(reached, timeout_s=timeout_s, what=what)
+        wait_for(reached, timeout_s=timeout_s, what=what, pause_s=_POLL_S)
         return self.job(job_id)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
@@ -221,7 +226,7 @@ class Cluster(ABC):
                 raise HostError(f"job {job_id} is {state} and every node is healthy: its own error is not resumed")
             if time.monotonic() > end:
                 raise HostError(f"no node failed within {timeout_s:g} s; job {job_id} is {state}")
-            time.sleep(0.2)
+            time.sleep(_POLL_S)
         return faulty
 
     def _faulty(self) -> list[str]:

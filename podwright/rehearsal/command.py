@@ -13,18 +13,23 @@ from podwright import settings
 from podwright.rehearsal import processes, slurm
 from podwright.rehearsal.hosting import FlatHosts, NamespacedHosts
 from podwright.rehearsal.progress import Progress, StepFailed, progress_for
+from podwright.rehearsal.resize import resized
 from podwright.rehearsal.run import DIRECTORY, Rehearsal, steps
 from podwright.rehearsal.supplies import FAILURES, SuppliesError, supplies
 
 OK, FAILED, UNABLE = 0, 1, 2
 
 
-def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool) -> int:
+def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nodes: int | None = None) -> int:
     """Play every step; exit status 0 if all did what they are for, 1 if one did not, 2 if this machine cannot.
 
-    Without the right to make namespaces, or if ``flat`` asks for it, the hosts are plain processes.
+    Without the right to make namespaces, or if ``flat`` asks for it, the hosts are plain processes. ``compute_nodes``
+    replaces the number of nodes in the first compute group.
     """
     wanted = settings.load(config)
+    if compute_nodes is not None:
+        config, wanted = resized(config, compute_nodes, folder=DIRECTORY / "settings")
+        print(f"podwright: as if {config.name} had {compute_nodes} nodes in its first compute group", file=sys.stderr)
     why_flat = "as --flat says" if flat else slurm.why_not()
     if why_flat:
         print(f"podwright: flat hosts, their boot is not rehearsed: {why_flat}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -20,7 +21,13 @@ from podwright.rehearsal.slurm import WHEELS, BootResult, SlurmStandIn
 from podwright.rehearsal.slurm_packages import SlurmPackages
 from podwright.rehearsal.supplies import CHECKOUT, Supplies
 from podwright.settings import Settings
-from podwright_bootstrap.contract import NODE_JSON, PROVISIONING_PARAMETERS_NAME, SHARED_DIRECTORY, NodeRecord
+from podwright_bootstrap.contract import (
+    BOOTSTRAP_JSON,
+    NODE_JSON,
+    PROVISIONING_PARAMETERS_NAME,
+    SHARED_DIRECTORY,
+    NodeRecord,
+)
 
 # An instance's role and region, as its metadata would tell them.
 HOST_VARIABLES = (
@@ -44,6 +51,7 @@ class Hosts(ABC):
     note: Callable[[str], None]
     cluster: Cluster = field(init=False)
     environment: Path = field(init=False)  # of the trainer, on the hosts; known after the preparation
+    boot_seconds: dict[str, dict[str, float]] = field(init=False, default_factory=dict)  # by host and bootstrap step
 
     # The steps between the hosts' start and the first job; each gives its detail.
     preparation: ClassVar[Mapping[str, Callable[[Any], str]]]
@@ -122,6 +130,7 @@ class NamespacedHosts(Hosts):
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
         self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
         boots = self._boot()
+        self.boot_seconds = {boot.hostname: self._step_seconds(boot.hostname) for boot in boots}
         record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
         self.environment = Path(record.environment or "")
         return f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s"
@@ -153,6 +162,11 @@ class NamespacedHosts(Hosts):
             new_instance_id=lambda name: self.deployment.replace_instance(self.cluster.nodes[name].instance_id),
             on_line=lambda host, line: self.note(f"{host}: {line}"),
         )
+
+    def _step_seconds(self, hostname: str) -> dict[str, float]:
+        """Of the steps that were for this host."""
+        results = json.loads(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())
+        return {result["step"]: result["seconds"] for result in results if result["outcome"] != "skipped"}
 
     def _boot(self) -> list[BootResult]:
         results = self.cluster.boot(

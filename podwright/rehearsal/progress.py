@@ -105,7 +105,8 @@ class Progress:
         """The figures of the whole rehearsal."""
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
-            print(f"{name:{width}}  {value}", file=self.out, flush=True)
+            lines = value.replace("\n", "\n" + " " * (width + 2))
+            print(f"{name:{width}}  {lines}", file=self.out, flush=True)
 
 
 class JsonProgress(Progress):

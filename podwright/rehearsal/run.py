@@ -6,15 +6,17 @@ import json
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from podwright.rehearsal import processes
+from podwright.rehearsal import overview, processes
 from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright.rehearsal.deployment import Deployment
+from podwright.rehearsal.figures import Figures
 from podwright.rehearsal.hosting import Hosts, NamespacedHosts
 from podwright.rehearsal.hosts.fabric import HostError
 from podwright.rehearsal.progress import Progress, StepFailed
@@ -26,8 +28,7 @@ from podwright_training.run import RunFolder
 
 DIRECTORY = CACHE / "rehearsal"
 RUN_NAME = "rehearsal"
-HOSTS = 2
-RANKS_PER_HOST = 2
+RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
 MAX_STEPS = 200
 CHECKPOINT_FREQ = 40
 STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
@@ -41,28 +42,6 @@ TRAINER_ARGUMENTS = (
 )
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
-
-
-@dataclass
-class Figures:
-    """What the summary tells."""
-
-    resources_applied: int = 0
-    second_plan: str = ""
-    nodes_idle: str = ""
-    preparation: dict[str, str] = field(default_factory=dict)  # by step
-    loss: str = ""
-    kill: str = ""
-    perplexity: str = ""
-    resources_left: str = ""
-    wall_time: str = ""
-
-    def rows(self) -> list[tuple[str, str]]:
-        """Label and value of each line of the summary."""
-        rows: list[tuple[str, str]] = []
-        for name, value in vars(self).items():
-            rows += value.items() if isinstance(value, dict) else [(name.replace("_", " "), str(value))]
-        return rows
 
 
 @dataclass
@@ -148,12 +127,15 @@ class Rehearsal:
         )
         self.hosts.start()
         stack.callback(self.hosts.stop)
-        return ", ".join(self.hosts.cluster.nodes)
+        roles = Counter(node.role for node in self.hosts.cluster.nodes.values())
+        return ", ".join(f"{count} {role}" for role, count in roles.items())
 
     def prepare(self, name: str) -> str:
         """What these hosts need before the first job: the lifecycle scripts, where they can run."""
         detail = self.hosts.preparation[name](self.hosts)
         self.figures.preparation[name] = detail
+        if self.hosts.boot_seconds:
+            self.figures.preparation["bootstrap steps, slowest host"] = overview.of_boots(self.hosts.boot_seconds)
         return detail
 
     def look_at_slurm(self, _: ExitStack) -> str:
@@ -163,14 +145,16 @@ class Rehearsal:
         return f"{self.figures.nodes_idle} nodes idle"
 
     def submit(self, _: ExitStack) -> str:
-        """``podwright-train launch`` on the controller, as the user would."""
+        """``podwright-train launch`` on the login node, where there is one, as the user would."""
         data = self.hosts.mount_path / "data"
+        hosts, ranks_per_host = job_size(len(self._compute()))
         answer = self._trainer(
             "launch",
             *(
                 f"--run_dir={self.run_on_hosts}",
-                f"--nodes={HOSTS}",
-                f"--nproc_per_node={RANKS_PER_HOST}",
+                f"--nodes={hosts}",
+                f"--nproc_per_node={ranks_per_host}",
+                f"--partition={self._partition()}",
                 "--accelerator=cpu",
                 *self.hosts.submit_flags,
             ),
@@ -179,7 +163,8 @@ class Rehearsal:
             *(f"--dataset={data}", "--dataset_config_name=en", f"--tokenizer={data}/tokenizer"),
         )
         self.job_id = int(re.findall(r"submitted job (\d+)", answer)[0])
-        return f"job {self.job_id}: {HOSTS} hosts x {RANKS_PER_HOST} ranks"
+        self.figures.ranks = f"{RANKS}, {ranks_per_host} on each of {hosts} of {len(self._compute())} compute nodes"
+        return f"job {self.job_id}, ranks: {self.figures.ranks}"
 
     def train_until_kill(self, _: ExitStack) -> str:
         """Let the job train some steps past its second checkpoint."""
@@ -189,8 +174,8 @@ class Rehearsal:
         return f"step {self.killed_at}"
 
     def lose_host(self, _: ExitStack) -> str:
-        """The last host is lost; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
-        victim = self._compute()[-1]
+        """A host of the job is lost; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
+        victim = self.hosts.cluster.job_hosts(self.job_id)[-1]
         self.hosts.lose(victim)
         self.killed_at = self._last_step()
         self.hosts.auto_resume(self.job_id)
@@ -239,6 +224,12 @@ class Rehearsal:
         self._trainer("report", "--run_dir", str(self.run_on_hosts))
         return str(self.run.report / "report.md")
 
+    def look_back(self, _: ExitStack) -> str:
+        """The cluster after all of that: every compute node is idle again and takes a task."""
+        self.hosts.cluster.wait_until_idle()
+        self.figures.overview = overview.of_slurm(self.hosts.cluster, self.job_id, partition=self._partition())
+        return ", ".join(self.figures.overview)
+
     def destroy(self, _: ExitStack) -> str:
         """``cdktf destroy '*'``: the account holds nothing of ours afterwards."""
         self.hosts.stop()
@@ -268,15 +259,24 @@ class Rehearsal:
     def _compute(self) -> list[str]:
         return [name for name, node in self.hosts.cluster.nodes.items() if node.role == "compute"]
 
+    def _partition(self) -> str:
+        """Of the first compute group."""
+        return next(node.partition for node in self.hosts.cluster.nodes.values() if node.partition)
+
+    def _front(self) -> str:
+        """Where users are: on the login node, else on the controller."""
+        logins = [name for name, node in self.hosts.cluster.nodes.items() if node.role == "login"]
+        return logins[0] if logins else self.hosts.cluster.controller
+
     def _trainer(self, *arguments: str) -> str:
-        """``podwright-train`` on the controller, from the environment the bootstrap built."""
+        """``podwright-train`` from the environment the bootstrap built."""
         command = [f"{self.hosts.environment}/bin/podwright-train", *arguments]
-        answer = self.hosts.cluster.run(command, check=False, timeout_s=300)
+        answer = self.hosts.cluster.run(command, host=self._front(), check=False, timeout_s=TRAIN_TIMEOUT_S)
         log = self._log(f"podwright-train-{arguments[0]}")
         log.write_text(answer.stdout + answer.stderr)
         if answer.returncode:
             raise StepFailed(
-                f"podwright-train {arguments[0]} ended with exit code {answer.returncode}", host="controller", log=log
+                f"podwright-train {arguments[0]} ended with exit code {answer.returncode}", host=self._front(), log=log
             )
         return answer.stdout
 
@@ -325,6 +325,12 @@ class Rehearsal:
 Step = Callable[[Rehearsal, ExitStack], str]
 
 
+def job_size(compute_nodes: int) -> tuple[int, int]:
+    """Hosts of the job and ranks on each: the most hosts that share the ranks evenly."""
+    hosts = max(number for number in range(1, min(compute_nodes, RANKS) + 1) if RANKS % number == 0)
+    return hosts, RANKS // hosts
+
+
 def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
     """The steps by name, in order; hosts have their own between their start and the first job."""
 
@@ -346,6 +352,7 @@ def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
         "evaluate": Rehearsal.evaluate,
         "generate": Rehearsal.generate,
         "report": Rehearsal.report,
+        "look back": Rehearsal.look_back,
         "destroy": Rehearsal.destroy,
     }
 

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -26,13 +27,12 @@ from podwright.rehearsal.hosts.fabric import (
     File,
     HostDescription,
     HostError,
-    Leftover,
-    clean,
-    leftovers,
     tail,
-    why_not,
 )
+from podwright.rehearsal.hosts.faults import Faults
 from podwright.rehearsal.hosts.image import SOURCES, WHEELS, ImageError, build_image
+from podwright.rehearsal.hosts.leftovers import Leftover, clean, leftovers
+from podwright.rehearsal.hosts.permission import why_not
 from podwright.rehearsal.slurm_conf import node_line, partition_lines
 from podwright_bootstrap.contract import (
     PROVISIONING_PARAMETERS_NAME,
@@ -59,6 +59,7 @@ __all__ = [
 
 
 _SSH_PORT = 22
+_GREETING_S, _GREETINGS = 2, 2  # sshd's, from a busy machine
 _SLURMCTLD_PORT = 6817
 _FSX_ADDRESS = "198.51.100.1"  # nobody's (RFC 5737): mount.lustre and mount.nfs go by the name
 _TIMED_OUT = 124  # timeout(1)'s exit status
@@ -139,6 +140,7 @@ class SlurmStandIn(Cluster):
             relay_port=relay[1] if relay else None,
             binds=binds,
         )
+        self.faults = Faults(self._fabric)
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -234,14 +236,25 @@ class SlurmStandIn(Cluster):
         """Fail a host.
 
         power: it is gone, its peers hear nothing. processes: all of them are killed but the kernel lives, its peers'
-        connections are reset. network: it lives and is cut off.
+        connections are reset. network: it lives and is cut off. heartbeat: it hangs; its kernel accepts connections
+        and nobody answers.
         """
-        if how == "power":
-            self._fabric.power_off(hostname)
-        elif how == "processes":
-            self._fabric.end_processes(hostname)
-        else:
-            self._fabric.cut_off(hostname)
+        failures: dict[Failure, Callable[[str], None]] = {
+            "power": self._fabric.power_off,
+            "processes": self._fabric.end_processes,
+            "network": partial(self._fabric.plug, into=False),
+            "heartbeat": self._fabric.freeze,
+        }
+        failures[how](hostname)
+
+    def reboot(self, hostname: str) -> None:
+        """Off and on again: the same instance and disk. No lifecycle script runs, as on HyperPod.
+
+        Raises:
+            HostError: the host did not come up.
+        """
+        node = self.nodes[hostname]
+        self._fabric.reboot(HostDescription(hostname, node.private_ip, node.accelerators))
 
     def replace(
         self,
@@ -318,14 +331,17 @@ class SlurmStandIn(Cluster):
         return command, {"PATH": _PATH, "LC_ALL": "C.UTF-8"}
 
     def _is_healthy(self, hostname: str) -> bool:
-        return self._answers(hostname, _SSH_PORT)
+        """A connection is not enough: the kernel of a host that hangs accepts it. One busy moment is no fault."""
+        greets = "read -r line <&3 && [[ $line == SSH-* ]]"
+        return any(self._answers(hostname, _SSH_PORT, greets) for _ in range(_GREETINGS))
 
     def _controller_answers(self) -> bool:
         return self._fabric.is_up[self.controller] and self._answers(self.controller, _SLURMCTLD_PORT)
 
-    def _answers(self, hostname: str, port: int) -> bool:
-        """Whether a host takes connections, as the controller sees it."""
-        probe = f"timeout 1 bash -c 'exec 3<>/dev/tcp/{self.nodes[hostname].private_ip}/{port}'"
+    def _answers(self, hostname: str, port: int, then: str = "true") -> bool:
+        """Whether a host takes connections, and says what it should, as the controller sees it."""
+        connect = f"exec 3<>/dev/tcp/{self.nodes[hostname].private_ip}/{port}"
+        probe = f"timeout {_GREETING_S} bash -c '{connect} && {then}'"
         return self.run(probe, user="root", check=False).returncode == 0
 
     # ---- the files of a node --------------------------------------------------------------------------------------
@@ -335,7 +351,7 @@ class SlurmStandIn(Cluster):
         files = {
             "/etc/hostname": File(f"{node.hostname}\n"),
             "/etc/hosts": File(f"127.0.0.1 localhost\n{peers}"),
-            "/etc/resolv.conf": File(""),
+            "/etc/resolv.conf": File(f"nameserver {self._fabric.gateway}\n"),
             "/etc/environment": File("".join(f'{name}="{value}"\n' for name, value in self.environment.items())),
             "/etc/munge/munge.key": File(self._munge_key, mode=0o400, owner="munge"),
             str(RESOURCE_CONFIG): File(self._resource_config()),

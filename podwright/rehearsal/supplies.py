@@ -52,8 +52,8 @@ def supplies(*, flat: bool) -> Supplies:
         SuppliesError: a download failed.
     """
     if flat:
-        return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=_dataset())
-    return Supplies(slurm=_node_image(), wheelhouse=_wheelhouse(NODE_PYTHON), dataset=_dataset())
+        return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
+    return Supplies(slurm=_node_image(), wheelhouse=_wheelhouse(NODE_PYTHON), dataset=dataset())
 
 
 def _node_image() -> Path:
@@ -99,7 +99,8 @@ def _pins(lock: str) -> list[str]:
     return [line.split(" \\")[0].rstrip() + "\n" for line in lock.splitlines() if "==" in line and line[0] not in " #"]
 
 
-def _dataset() -> Path:
+def dataset() -> Path:
+    """English prose in C4's layout, with a tokenizer beside it."""
     folder = CACHE / "dataset"
     if folder.exists():
         return folder

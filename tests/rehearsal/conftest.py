@@ -58,9 +58,11 @@ def web_server() -> Iterator[tuple[str, int]]:
 
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            body = bytes(8 << 20) if self.path == "/large" else b"hello from the machine"
             self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(bytes(8 << 20) if self.path == "/large" else b"hello from the machine")
+            self.wfile.write(body)
 
         def do_POST(self) -> None:
             self.do_GET()

@@ -99,6 +99,10 @@ def test_a_rehearsal_goes_all_the_way(rehearsed: dict[str, Any]) -> None:
     assert rehearsed["second plan"] == "No changes"
     assert rehearsed["nodes idle"] == "2 of 2"
     assert rehearsed["bootstrap again"] == "0 changes"
+    assert {line.split()[0] for line in rehearsed["bootstrap steps, slowest host"].splitlines()} >= {"lustre", "slurm"}
+    assert rehearsed["ranks"] == "4, 2 on each of 2 of 2 compute nodes"
+    assert len(rehearsed["srun hostname"].split()) == 2
+    assert "idle" in rehearsed["sinfo"]
     assert rehearsed["resources left"] == "0"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.hosts import fabric, image
+from podwright.rehearsal.hosts import image, permission
 from podwright.rehearsal.slurm import ImageError, build_image, leftovers, why_not
 
 
@@ -78,7 +78,7 @@ def test_what_a_machine_lacks_is_said_with_what_to_do(
 ) -> None:
     """Each lack is named together with its remedy."""
     gone = {"tool": "ip", "apt": "apt-get"}.get(lacking)
-    monkeypatch.setattr(fabric.shutil, "which", lambda tool: None if tool == gone else f"/bin/{tool}")
-    monkeypatch.setattr(fabric.os, "geteuid", lambda: 1000 if lacking == "root" else 0)
-    monkeypatch.setattr(fabric.sys, "platform", "darwin" if lacking == "linux" else "linux")
+    monkeypatch.setattr(permission.shutil, "which", lambda tool: None if tool == gone else f"/bin/{tool}")
+    monkeypatch.setattr(permission.os, "geteuid", lambda: 1000 if lacking == "root" else 0)
+    monkeypatch.setattr(permission.sys, "platform", "darwin" if lacking == "linux" else "linux")
     assert words in (why_not() or "")

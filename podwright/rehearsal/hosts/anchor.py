@@ -5,8 +5,9 @@ process of every host, and with the last of them go the mounts and the network. 
 
     unshare --mount --net --pid --fork … anchor.py DIRECTORY
 
-Standard input is a socket to the owner. It reads {"image", "gateway", "port"}, answers {"pid"} together with a socket
-that listens on the gateway's address inside the cluster's network, and then waits for the end of the connection.
+Standard input is a socket to the owner. It reads {"image", "gateway", "port"}, answers {"pid"} together with two
+sockets on the gateway's address inside the cluster's network, one that listens on the port and one for DNS, and then
+waits for the end of the connection.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 
 FABRIC = "fabric"  # below DIRECTORY: a tmpfs with a copy of the image and the hosts' disks, seen only in here
 
+DNS_PORT = 53
+
 
 def main() -> None:
     """Set up, answer, wait."""
@@ -28,9 +31,10 @@ def main() -> None:
     make_network(request["gateway"])
     make_disks(Path(sys.argv[1]) / FABRIC, image=request["image"])
     address = str(ipaddress.ip_interface(request["gateway"]).ip)
-    with socket.create_server((address, request["port"])) as listener:
+    with socket.create_server((address, request["port"])) as listener, socket.socket(type=socket.SOCK_DGRAM) as dns:
+        dns.bind((address, DNS_PORT))
         answer = json.dumps({"pid": int(Path("/proc/self").readlink().name)})  # this is still the machine's /proc
-        socket.send_fds(owner, [answer.encode()], [listener.fileno()])
+        socket.send_fds(owner, [answer.encode()], [listener.fileno(), dns.fileno()])
     owner.recv(1)
 
 

@@ -8,17 +8,15 @@ import ipaddress
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from podwright.rehearsal.hosts.anchor import FABRIC
 from podwright.rehearsal.hosts.image import LAYER, SOURCES
@@ -27,6 +25,19 @@ _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 30.0
 _CALLS = "/opt/rehearsal/log/calls"
 _HALTED = "/run/rehearsal/halted"
+_STOP_UNITS = "cd /etc/systemd/system/multi-user.target.wants && systemctl stop *"
+_DISK_SIZE = "50%"  # of the machine's memory, tmpfs's own default
+
+# Before a host starts: each disk is a file system of its own, which may fill up.
+Disk = Literal["empty", "kept"]
+_PREPARE: dict[Disk, str] = {
+    "empty": """
+        mkdir -p "$0"
+        umount --lazy "$0" 2> /dev/null
+        mount -t tmpfs -o mode=755 tmpfs "$0" && exec "$@"
+    """,
+    "kept": 'exec "$@"',
+}
 
 
 class HostError(RuntimeError):
@@ -64,6 +75,7 @@ class _Host:
     pid: int  # its PID 1 as this machine sees it
     process: subprocess.Popen[str]  # the nsenter that it is a child of
     link: str  # the bridge's end of its network cable
+    frozen: bool = False
 
 
 class Fabric:
@@ -100,6 +112,7 @@ class Fabric:
         self._anchor_pid = 0
         self._owner_end: socket.socket | None = None
         self._relay: subprocess.Popen[bytes] | None = None
+        self._resolver: subprocess.Popen[bytes] | None = None
         self._hosts: dict[str, _Host] = {}
         self._links = 0
 
@@ -114,7 +127,7 @@ class Fabric:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._shared.mkdir(parents=True, exist_ok=True)
         self._homes.mkdir(exist_ok=True)
-        for name in ("anchor", "relay", *(host.hostname for host in hosts)):
+        for name in ("anchor", "relay", "resolver", *(host.hostname for host in hosts)):
             self._log_path(name).unlink(missing_ok=True)  # an earlier cluster's
         try:
             self._start_anchor()
@@ -128,9 +141,10 @@ class Fabric:
         if self._owner_end:
             self._owner_end.close()
             self._owner_end = None
-        for process in (self._anchor, self._relay, *(host.process for host in self._hosts.values())):
+        hosts = (host.process for host in self._hosts.values())
+        for process in (self._anchor, self._relay, self._resolver, *hosts):
             _end(process)
-        self._anchor = self._relay = None
+        self._anchor = self._relay = self._resolver = None
         self._hosts.clear()
 
     def _start_anchor(self) -> None:
@@ -160,25 +174,26 @@ class Fabric:
         self._owner_end.sendall(json.dumps(request).encode())
         self._owner_end.settimeout(_START_TIMEOUT_S)
         try:
-            answer, descriptors, _, _ = socket.recv_fds(self._owner_end, 65536, 1)
+            answer, descriptors, _, _ = socket.recv_fds(self._owner_end, 65536, 2)
         except TimeoutError:
             answer, descriptors = b"", []
         if not answer:
             raise HostError(f"the hosts' network could not be made:\n{self._tail('anchor')}")
         self._anchor_pid = json.loads(answer)["pid"]
-        with socket.socket(fileno=descriptors[0]) as listener:
+        with socket.socket(fileno=descriptors[0]) as listener, socket.socket(fileno=descriptors[1]) as questions:
+            self._resolver = self._start_server("resolver", questions, self.gateway)
             if self._relay_port is not None:
-                self._start_relay(listener, self._relay_port)
+                self._relay = self._start_server("relay", listener, self._relay_port)
 
-    def _start_relay(self, listener: socket.socket, port: int) -> None:
+    def _start_server(self, name: str, own: socket.socket, argument: object) -> subprocess.Popen[bytes]:
         """In the cluster's pid namespace, so that it ends with it, but in the machine's network."""
-        with self._log("relay") as log:
-            self._relay = subprocess.Popen(
+        with self._log(name) as log:
+            return subprocess.Popen(
                 [
                     *("nsenter", "--target", str(self._anchor_pid), "--pid"),
-                    *_script("relay.py", listener.fileno(), port, self.directory),
+                    *_script(f"{name}.py", own.fileno(), argument, self.directory),
                 ],
-                pass_fds=[listener.fileno()],
+                pass_fds=[own.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -187,9 +202,9 @@ class Fabric:
 
     # ---- one host -------------------------------------------------------------------------------------------------
 
-    def start_hosts(self, hosts: Iterable[HostDescription]) -> None:
-        """Boot hosts with empty disks and wait until their init has started what an AMI starts."""
-        booting = [(host, self._spawn(host)) for host in hosts]
+    def start_hosts(self, hosts: Iterable[HostDescription], *, on: Disk = "empty") -> None:
+        """Boot hosts on empty disks, or on those they had, and wait until their init has started what is enabled."""
+        booting = [(host, self._spawn(host, on)) for host in hosts]
         for host, process in booting:
             pid = int(self._read_line(host.hostname, process))
             self._hosts[host.hostname] = _Host(pid, process, self._connect(pid, host.private_ip))
@@ -198,14 +213,14 @@ class Fabric:
             if self._read_line(host.hostname, process) != "ready":
                 raise HostError(f"{host.hostname} did not boot:\n{self._tail(host.hostname)}")
 
-    def _spawn(self, host: HostDescription) -> subprocess.Popen[str]:
-        disk = self.directory / FABRIC / host.hostname
+    def _spawn(self, host: HostDescription, on: Disk) -> subprocess.Popen[str]:
+        disk = self._disk(host.hostname)
         with self._log(host.hostname) as log:
             return subprocess.Popen(
                 [
                     *self._enter_cluster("--pid", "--mount"),
+                    *("bash", "-c", _PREPARE[on], str(disk)),
                     *("unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child=KILL"),
-                    *("bash", "-c", 'rm -rf "$0" && mkdir "$0" && exec "$@"', str(disk)),
                     *_script("host.py", disk),
                 ],
                 stdin=subprocess.PIPE,
@@ -268,9 +283,50 @@ class Fabric:
         self.path(hostname, _HALTED).touch()
         subprocess.run(self.enter(hostname, "bash", "-c", "kill -KILL -1"), check=False, timeout=_STOP_TIMEOUT_S)
 
-    def cut_off(self, hostname: str) -> None:
-        """The host lives on but nobody reaches it."""
-        self._ip(f"link set {self._host(hostname).link} down")
+    def plug(self, hostname: str, *, into: bool) -> None:
+        """Its network cable, out or in again. Out: the host lives on but nobody reaches it."""
+        self._ip(f"link set {self._host(hostname).link} {'up' if into else 'down'}")
+
+    def freeze(self, hostname: str) -> None:
+        """Every process stops where it is. The kernel lives on: it accepts connections, and nobody answers."""
+        host = self._host(hostname)
+        host.frozen = True
+        wait_for(
+            lambda: not _send(signal.SIGSTOP, _running(host.pid)),
+            timeout_s=_STOP_TIMEOUT_S,
+            what=lambda: f"the processes {list(_running(host.pid))} of {hostname} to stop",
+        )
+
+    def thaw(self, hostname: str) -> None:
+        """What was frozen goes on."""
+        host = self._host(hostname)
+        host.frozen = False
+        _send(signal.SIGCONT, _members(host.pid))
+
+    def reboot(self, host: HostDescription) -> None:
+        """Off and on again: the disk stays, memory and mounts do not, enabled units and fstab come back."""
+        if self.is_up[host.hostname]:
+            subprocess.run(self.enter(host.hostname, "bash", "-c", _STOP_UNITS), check=False, timeout=_STOP_TIMEOUT_S)
+            self.power_off(host.hostname)
+        self.start_hosts([host], on="kept")
+
+    def fill_disk(self, hostname: str) -> None:
+        """Nothing more fits on the host's disk; /tmp and /run are not on it."""
+        disk = self._disk(hostname)
+        now = os.statvfs(f"/proc/{self._anchor_pid}/root/{disk}")
+        self._resize(disk, f"{(now.f_blocks - now.f_bfree) * now.f_frsize}")
+
+    def empty_disk(self, hostname: str) -> None:
+        """The host's disk has space again; its files stay."""
+        self._resize(self._disk(hostname), _DISK_SIZE)
+
+    def _resize(self, disk: Path, size: str) -> None:
+        command = [*self._enter_cluster("--mount"), "mount", "-o", f"remount,size={size}", str(disk)]
+        subprocess.run(command, check=True, timeout=_STOP_TIMEOUT_S)
+
+    def init(self, hostname: str) -> int:
+        """The host's PID 1 as this machine numbers it: another one after every start."""
+        return self._host(hostname).pid
 
     def path(self, hostname: str, path: str | Path) -> Path:
         """A host's file, seen from this machine."""
@@ -283,9 +339,23 @@ class Fabric:
 
     def enter(self, hostname: str, *command: str) -> list[str]:
         """The arguments that run a command on a host as root, with the environment that they are started in."""
-        target = str(self._host(hostname).pid)
+        host = self._host(hostname)
+        if host.frozen:
+            raise HostError(f"{hostname} hangs: nothing can be run there")
         return [
-            *("nsenter", "--target", target, "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--wd", "--"),
+            *(
+                "nsenter",
+                "--target",
+                str(host.pid),
+                "--mount",
+                "--uts",
+                "--ipc",
+                "--net",
+                "--pid",
+                "--root",
+                "--wd",
+                "--",
+            ),
             *command,
         ]
 
@@ -296,6 +366,10 @@ class Fabric:
         if host.process.poll() is not None:
             raise HostError(f"{hostname} is off")
         return host
+
+    def _disk(self, hostname: str) -> Path:
+        """Where its disk is mounted, in the anchor's mount namespace."""
+        return self.directory / FABRIC / hostname
 
     def _enter_cluster(self, *namespaces: str) -> list[str]:
         return ["nsenter", "--target", str(self._anchor_pid), *namespaces, "--"]
@@ -313,6 +387,33 @@ class Fabric:
 
     def _tail(self, name: str) -> str:
         return tail(self._log_path(name))
+
+
+def _members(init: int) -> Iterator[int]:
+    """The processes in the pid namespace of a host's init, as this machine numbers them."""
+    namespace = Path(f"/proc/{init}/ns/pid").readlink()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if (folder / "ns/pid").readlink() == namespace:
+                yield int(folder.name)
+
+
+def _running(init: int) -> Iterator[int]:
+    """Those that are neither stopped nor dead."""
+    for pid in _members(init):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "TZX":
+                yield pid
+
+
+def _send(number: signal.Signals, pids: Iterable[int]) -> int:
+    """Send a signal to each; how many there were."""
+    sent = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            sent += 1
+    return sent
 
 
 def tail(log: Path, lines: int = 20) -> str:
@@ -338,116 +439,6 @@ def _end(process: subprocess.Popen[Any] | None) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe:
             pipe.close()
-
-
-# ---- what this machine lacks, what an earlier fabric left ----------------------------------------------------------
-
-_TRIAL = """set -e
-mount -t tmpfs tmpfs "$0" && mkdir "$0"/upper "$0"/work "$0"/root
-mount -t overlay overlay -o "lowerdir=/,upperdir=$0/upper,workdir=$0/work" "$0"/root
-mknod "$0"/null c 1 3
-mount -t proc proc "$0"/root/proc
-ip link add br0 type bridge
-ip link add trial0 type veth peer name trial1
-"""
-
-
-def why_not() -> str | None:
-    """What this machine lacks for hosts in namespaces, and what to do; None if nothing."""
-    if sys.platform != "linux":
-        return "hosts need Linux namespaces: run this on Linux"
-    tools = {
-        "unshare": "util-linux",
-        "nsenter": "util-linux",
-        "mount": "mount",
-        "ip": "iproute2",
-        "apt-get": "apt",
-        "bash": "bash",
-    }
-    missing = {package: tool for tool, package in tools.items() if not shutil.which(tool)}
-    if "apt" in missing:
-        return "hosts are made of Debian's packages and this machine has no apt-get: run this on Debian or Ubuntu"
-    if missing:
-        return f"{', '.join(missing.values())} not found: apt-get install {' '.join(missing)}"
-    if os.geteuid() != 0:
-        return "hosts need root, for namespaces and mounts: run this with sudo"
-    root = Path("/").stat().st_dev
-    separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if Path(path).stat().st_dev != root]
-    if separate:
-        return f"hosts lie over this machine's root, and {', '.join(separate)} is on a file system of its own"
-    return _try_namespaces()
-
-
-def _try_namespaces() -> str | None:
-    with tempfile.TemporaryDirectory() as scratch:
-        command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--propagation", "private"]
-        trial = subprocess.run([*command, "bash", "-c", _TRIAL, scratch], capture_output=True, text=True, check=False)
-    if trial.returncode == 0:
-        return None
-    said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return (
-        f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): "
-        "in a container, start it with --privileged"
-    )
-
-
-@dataclass(frozen=True)
-class Leftover:
-    """A process or a mount that an earlier fabric, or the building of an image, left on this machine."""
-
-    kind: str  # process | mount
-    what: str  # a command line | a mount point
-    pid: int = 0
-
-
-def leftovers(below: Path) -> list[Leftover]:
-    """Processes and mounts of fabrics and image builds whose directory is at or below a folder.
-
-    A process is ours when its arguments name both one of our programs and such a directory; never by a program's name.
-    """
-    below = below.resolve()
-    found = [Leftover("process", " ".join(words), pid) for pid, words in _command_lines() if _is_ours(words, below)]
-    mounts = [Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return found + [Leftover("mount", str(mount)) for mount in mounts if mount.is_relative_to(below)]
-
-
-def _is_ours(words: Sequence[str], below: Path) -> bool:
-    names_our_program = any(Path(word).parent == SOURCES for word in words)
-    return names_our_program and any(word.startswith("/") and Path(word).is_relative_to(below) for word in words)
-
-
-def _command_lines() -> Iterable[tuple[int, list[str]]]:
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-            except OSError:  # it has just ended
-                continue
-            yield int(folder.name), words
-
-
-def clean(below: Path, *, timeout_s: float = _STOP_TIMEOUT_S) -> list[Leftover]:
-    """End what `leftovers` finds and wait for its end.
-
-    Returns:
-        What there was.
-
-    Raises:
-        HostError: something would not go; the message names it.
-    """
-    found = leftovers(below)
-    for leftover in found:
-        if leftover.kind == "process":
-            _kill(leftover.pid)
-        else:
-            subprocess.run(["umount", "--lazy", leftover.what], check=False)
-    wait_for(lambda: not leftovers(below), timeout_s=timeout_s, what=lambda: f"the end of {leftovers(below)}")
-    return found
-
-
-def _kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it may have gone with another one
-        os.kill(pid, signal.SIGKILL)
 
 
 def wait_for(

@@ -59,7 +59,7 @@ def mount(*arguments: str | Path) -> None:
 def build_root(disk: Path, root: Path) -> None:
     """An overlay: the machine's root, the node image, this host's disk. Relative names: a path may hold a colon."""
     for name in ("upper", "work", "root"):
-        (disk / name).mkdir(parents=True)
+        (disk / name).mkdir(exist_ok=True)
     os.chdir(disk)
     mount("-t", "overlay", "-o", "lowerdir=../image:/,upperdir=upper,workdir=work", "overlay", "root")
     mount("-t", "proc", "-o", "nosuid,nodev,noexec", "proc", root / "proc")

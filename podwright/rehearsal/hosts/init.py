@@ -20,8 +20,12 @@ HALTED = Path("/run/rehearsal/halted")
 def main() -> None:
     """Boot, say "ready" on standard output, reap for ever."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", HOST_KEY], check=True)
-    subprocess.run([SYSTEMCTL, "start", *sorted(unit.name for unit in UNITS_AT_BOOT.iterdir())], check=True)
+    first = not Path(HOST_KEY).exists()
+    if first:
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", HOST_KEY], check=True)
+    # After a reboot: a host comes up with whatever mounts and units it can.
+    subprocess.run(["mount", "--all"], check=first)
+    subprocess.run([SYSTEMCTL, "start", *sorted(unit.name for unit in UNITS_AT_BOOT.iterdir())], check=first)
     print("ready", flush=True)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     while True:

@@ -1,19 +1,31 @@
 """Forwards connections that hosts make to the gateway to one port of this machine: their only way out.
 
-    relay.py LISTENING_FD PORT
+    relay.py LISTENING_FD PORT DIRECTORY
 
-The listening socket belongs to the cluster's network, this process to the machine's.
+The listening socket belongs to the cluster's network, this process to the machine's. DIRECTORY/relay.json may say which
+answer is to go wrong: {"path": part of a GET's path, "how": …, "delay_s": …, "times": how many answers more}.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
 import socket
 import sys
+from pathlib import Path
+from typing import Any
+
+FAULT = "relay.json"
+REFUSED, CUT_SHORT, CHANGED, LATE = "refused", "cut short", "changed", "late"
+GET = re.compile(rb"GET (\S+) HTTP/1\.1\r\n")
+LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
+HEAD_END = b"\r\n\r\n"
+CHUNK_BYTES = 1 << 16
 
 
-async def serve(listener: socket.socket, port: int) -> None:
+async def serve(listener: socket.socket, port: int, fault: Path) -> None:
     """Accept for ever."""
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -22,8 +34,9 @@ async def serve(listener: socket.socket, port: int) -> None:
         except OSError:
             writer.transport.abort()  # the host sees a reset: nothing listens here
             return
-        with contextlib.suppress(OSError):  # either side may hang up at any time
-            await asyncio.gather(copy(reader, upstream_writer), copy(upstream_reader, writer))
+        due: list[dict[str, Any]] = []  # the fault of the answer that comes next
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):  # either side may hang up at any time
+            await asyncio.gather(ask(reader, upstream_writer, due, fault), answer(upstream_reader, writer, due))
         upstream_writer.close()
         writer.close()
 
@@ -31,13 +44,60 @@ async def serve(listener: socket.socket, port: int) -> None:
     await server.serve_forever()
 
 
-async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One direction, to its end; the other one may go on."""
-    while data := await reader.read(1 << 16):
+async def ask(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due: list[dict[str, Any]], fault: Path
+) -> None:
+    """What the host says, to its end; the answers may go on."""
+    while data := await reader.read(CHUNK_BYTES):
+        due += take(fault, data)
         writer.write(data)
         await writer.drain()
     writer.write_eof()
 
 
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due: list[dict[str, Any]]) -> None:
+    """What the machine says, to its end."""
+    while data := await reader.read(CHUNK_BYTES):
+        writer.write(await spoilt(data, reader, writer, due.pop()) if due else data)
+        await writer.drain()
+    writer.write_eof()
+
+
+def take(fault: Path, request: bytes) -> list[dict[str, Any]]:
+    """The fault that this request meets, if any; one answer less will meet it."""
+    asked = GET.match(request)
+    if not asked or not fault.exists():
+        return []
+    content: dict[str, Any] = json.loads(fault.read_text())
+    if not content["times"] or content["path"].encode() not in asked[1]:
+        return []
+    fault.write_text(json.dumps({**content, "times": content["times"] - 1}))
+    return [content]
+
+
+async def spoilt(
+    begin: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: dict[str, Any]
+) -> bytes:
+    """The answer that begins so, as the fault leaves it."""
+    if fault["how"] == REFUSED:
+        writer.transport.abort()
+        return b""
+    await asyncio.sleep(fault["delay_s"])
+    while HEAD_END not in begin:
+        begin += await reader.read(CHUNK_BYTES)
+    head, _, body = begin.partition(HEAD_END)
+    announced = LENGTH.search(head + b"\r\n")
+    length = int(announced[1]) if announced else len(body)
+    body += await reader.readexactly(length - len(body))
+    if fault["how"] == CHANGED:
+        body = body[:-1] + bytes([body[-1] ^ 1])
+    if fault["how"] == CUT_SHORT:
+        writer.write(head + HEAD_END + body[: length // 2])
+        await writer.drain()
+        writer.close()
+        return b""
+    return head + HEAD_END + body
+
+
 if __name__ == "__main__":
-    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])))
+    asyncio.run(serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), Path(sys.argv[3]) / FAULT))

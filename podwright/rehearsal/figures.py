@@ -1,0 +1,29 @@
+"""What the summary of a rehearsal tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Figures:
+    """One field or key a line; some values have several lines."""
+
+    resources_applied: int = 0
+    second_plan: str = ""
+    nodes_idle: str = ""
+    preparation: dict[str, str] = field(default_factory=dict)  # by step
+    ranks: str = ""
+    loss: str = ""
+    kill: str = ""
+    perplexity: str = ""
+    overview: dict[str, str] = field(default_factory=dict)  # by command
+    resources_left: str = ""
+    wall_time: str = ""
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Label and value of each line of the summary."""
+        rows: list[tuple[str, str]] = []
+        for name, value in vars(self).items():
+            rows += value.items() if isinstance(value, dict) else [(name.replace("_", " "), str(value))]
+        return rows

@@ -1,0 +1,58 @@
+"""Whether this machine permits hosts in namespaces."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+_TRIAL = """set -e
+mount -t tmpfs tmpfs "$0" && mkdir "$0"/upper "$0"/work "$0"/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$0/upper,workdir=$0/work" "$0"/root
+mknod "$0"/null c 1 3
+mount -t proc proc "$0"/root/proc
+ip link add br0 type bridge
+ip link add trial0 type veth peer name trial1
+"""
+
+
+def why_not() -> str | None:
+    """What this machine lacks for hosts in namespaces, and what to do; None if nothing."""
+    if sys.platform != "linux":
+        return "hosts need Linux namespaces: run this on Linux"
+    tools = {
+        "unshare": "util-linux",
+        "nsenter": "util-linux",
+        "mount": "mount",
+        "ip": "iproute2",
+        "apt-get": "apt",
+        "bash": "bash",
+    }
+    missing = {package: tool for tool, package in tools.items() if not shutil.which(tool)}
+    if "apt" in missing:
+        return "hosts are made of Debian's packages and this machine has no apt-get: run this on Debian or Ubuntu"
+    if missing:
+        return f"{', '.join(missing.values())} not found: apt-get install {' '.join(missing)}"
+    if os.geteuid() != 0:
+        return "hosts need root, for namespaces and mounts: run this with sudo"
+    root = Path("/").stat().st_dev
+    separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if Path(path).stat().st_dev != root]
+    if separate:
+        return f"hosts lie over this machine's root, and {', '.join(separate)} is on a file system of its own"
+    return _try_namespaces()
+
+
+def _try_namespaces() -> str | None:
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--propagation", "private"]
+        trial = subprocess.run([*command, "bash", "-c", _TRIAL, scratch], capture_output=True, text=True, check=False)
+    if trial.returncode == 0:
+        return None
+    said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    return (
+        f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): "
+        "in a container, start it with --privileged"
+    )

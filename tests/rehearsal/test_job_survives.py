@@ -1,0 +1,139 @@
+"""The real training job on a real Slurm of two hosts: whatever happens to them, it ends with the same numbers."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from podwright.rehearsal.cluster import Failure
+from podwright.rehearsal.hosts.faults import NEVER
+from podwright.rehearsal.slurm import SlurmStandIn
+from podwright.rehearsal.supplies import SHARDS, dataset
+from podwright_training.run import RunFolder
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
+CHECKOUT = Path(__file__).parents[2]
+PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts
+ENVIRONMENT = Path("/fsx/scratch/environment")
+MAX_STEPS, CHECKPOINT_FREQ = 12, 3
+WAITS_S = 400.0  # of a busy machine
+WHAT_COUNTS = ("loss", "grad_norm", "batch_digest")
+
+
+@pytest.fixture(scope="module")
+def cluster(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iterator[SlurmStandIn]:
+    """A booted cluster on whose shared file system the trainer and a dataset lie."""
+    packages = Path(torch.__file__).parents[1]
+    binds = [(Path(sys.base_prefix), PYTHON), (packages, PACKAGES), (CHECKOUT / "training", TRAINER)]
+    with make_stand_in(binds=[*binds, (dataset(), "/opt/dataset")]) as cluster:
+        for result in cluster.boot(lifecycle, timeout_s=60).values():
+            assert result.ok, result.describe()
+        cluster.wait_until_idle(timeout_s=30)
+        for name, module in (("torchrun", "torch.distributed.run"), ("podwright-train", "podwright_training")):
+            program = cluster.directory / "fsx/scratch/environment/bin" / name
+            program.parent.mkdir(parents=True, exist_ok=True)
+            interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+            program.write_text(
+                f"#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES}\n"
+                f'exec {interpreter} -m {module} "$@"\n'
+            )
+            program.chmod(0o755)
+        yield cluster
+
+
+@pytest.fixture
+def launch(cluster: SlurmStandIn) -> Callable[[str], tuple[int, RunFolder]]:
+    """Submit the job as a user does; its number and its run folder."""
+
+    def call(name: str) -> tuple[int, RunFolder]:
+        said = cluster.run(
+            f"{ENVIRONMENT}/bin/podwright-train launch --run_dir=/fsx/scratch/{name} --environment={ENVIRONMENT} "
+            "--nodes=2 --nproc_per_node=1 --partition=gpu --accelerator=cpu --auto_resume -- "
+            "--preset=tiny --dataset=/opt/dataset --dataset_config_name=en --tokenizer=/opt/dataset/tokenizer "
+            f"--max_steps={MAX_STEPS} --checkpoint_freq={CHECKPOINT_FREQ} --validation_freq={MAX_STEPS} "
+            f"--validation_batches=1 --data_streams={SHARDS}"
+        ).stdout
+        return int(re.findall(r"submitted job (\d+)", said)[0]), RunFolder(cluster.directory / "fsx/scratch" / name)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def numbers() -> dict[str, Any]:
+    """What the undisturbed job computed: filled by the first test that needs it."""
+    return {}
+
+
+@pytest.fixture
+def undisturbed(cluster: SlurmStandIn, launch, numbers: dict[str, Any]) -> dict[str, Any]:
+    """What a job computes that nothing happens to."""
+    if not numbers:
+        job_id, run = launch("undisturbed")
+        completed(cluster, job_id, run)
+        numbers |= computed(run)
+    return numbers
+
+
+def completed(cluster: SlurmStandIn, job_id: int, run: RunFolder) -> dict[str, str]:
+    job = cluster.wait_for_job(job_id, timeout_s=WAITS_S)
+    assert job["JobState"] == "COMPLETED", run.log.read_text()[-5000:]
+    return job
+
+
+def computed(run: RunFolder) -> dict[str, Any]:
+    """Every number of every step as it counts in the end; floats are compared with all of their bits.
+
+    `pytest -rP` shows the last ones.
+    """
+    steps = {event["step"]: [event[name] for name in WHAT_COUNTS] for event in run.events("train")}
+    assert sorted(steps) == list(range(1, MAX_STEPS + 1))
+    validation = list(run.events("validation"))[-1]["loss"]
+    begun = [event["step"] for event in run.events("start")]
+    print(f"{run.root.name}: began at steps {begun}, last loss {steps[MAX_STEPS][0]!r}, validation {validation!r}")
+    return {"steps": steps, "validation": validation}
+
+
+def wait_for_step(cluster: SlurmStandIn, run: RunFolder, step: int) -> None:
+    """Until the job has taken a step."""
+    reached = f"grep -qs '\"step\": {step},' /fsx/scratch/{run.root.name}/metrics.jsonl"
+    cluster.run(f"until {reached}; do sleep 0.1; done", timeout_s=WAITS_S)
+
+
+@pytest.mark.parametrize(
+    ("victim", "how"),
+    [(FIRST, "heartbeat"), (SECOND, "power"), (SECOND, "network")],
+    ids=["hung host", "killed host", "cut network"],
+)
+def test_a_job_survives_a_lost_host(
+    cluster: SlurmStandIn, lifecycle: Path, launch, undisturbed: dict[str, Any], victim: str, how: Failure
+) -> None:
+    """The host is replaced, the job goes on from its newest checkpoint, and every number is as if nothing had been."""
+    job_id, run = launch(how)
+    wait_for_step(cluster, run, CHECKPOINT_FREQ + 2)
+    cluster.kill(victim, how=how)
+    done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: f"i-{how}", timeout_s=WAITS_S)
+    assert done.replaced == (victim,)
+    assert completed(cluster, job_id, run)["Restarts"] == "1"
+    assert [event["step"] > 0 for event in run.events("start")] == [False, True]
+    assert computed(run) == undisturbed
+
+
+def test_a_job_survives_a_requeue_while_it_writes(cluster: SlurmStandIn, launch, undisturbed: dict[str, Any]) -> None:
+    """Requeued in the middle of a checkpoint, it goes on from the one before, and every number is the same."""
+    half_written = f".step-{2 * CHECKPOINT_FREQ:08}.partial"
+    with cluster.faults.slow_files(FIRST, SECOND, path="/fsx", delay_s=NEVER, containing=f"{half_written}/"):
+        job_id, run = launch("requeue")
+        written = f"/fsx/scratch/requeue/checkpoints/{half_written}/*"
+        cluster.run(f"until ls {written} 2> /dev/null; do sleep 0.05; done", timeout_s=WAITS_S)
+        cluster.run(["scontrol", "requeue", str(job_id)], user="root")
+        cluster.wait_for_job(job_id, frozenset({"PENDING"}), timeout_s=30, restarts=1)
+    assert completed(cluster, job_id, run)["Restarts"] == "1"
+    assert [event["step"] for event in run.events("start")] == [0, CHECKPOINT_FREQ]
+    assert computed(run) == undisturbed

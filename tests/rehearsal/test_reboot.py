@@ -1,0 +1,78 @@
+"""What the lifecycle scripts set up outlives a reboot, after which HyperPod does not run them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright.rehearsal.slurm import SlurmStandIn
+from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
+DNS_NAME, MOUNT_NAME = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", "abcdefgh"
+SHOW_MOUNT = "findmnt --noheadings --output SOURCE,FSTYPE /fsx"
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The real lifecycle scripts and the contract of a cluster that does not train."""
+    folder = tmp_path_factory.mktemp("scripts") / "bundle"
+    source = Path(__file__).parents[2] / "lifecycle_scripts"
+    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    parameters = ProvisioningParameters(
+        cluster_name="demo",
+        controller_group="controller",
+        worker_groups=[WorkerGroup("workers", "gpu")],
+        fsx_dns_name=DNS_NAME,
+        fsx_mountname=MOUNT_NAME,
+    )
+    (folder / PROVISIONING_PARAMETERS_NAME).write_text(json.dumps(parameters.to_dict()))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster(make_stand_in: Callable[..., SlurmStandIn], scripts: Path) -> Iterator[SlurmStandIn]:
+    """A cluster that the real lifecycle scripts have booted."""
+    with make_stand_in() as cluster:
+        for result in cluster.boot(scripts, timeout_s=300).values():
+            assert result.ok, result.describe()
+        cluster.wait_until_idle(timeout_s=60)
+        yield cluster
+
+
+def test_a_rebooted_host_is_what_it_was(cluster: SlurmStandIn, scripts: Path) -> None:
+    """Disk and keys stay, memory does not; fstab is mounted, Slurm has the node, and the scripts find nothing to do."""
+    cluster.run("touch /etc/kept /run/lost", host=FIRST, user="root")
+    key = cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
+    cluster.reboot(FIRST)
+    cluster.wait_until_idle(timeout_s=60)
+    assert cluster.run(SHOW_MOUNT, host=FIRST).stdout.split() == [f"{DNS_NAME}@tcp:/{MOUNT_NAME}", "lustre"]
+    assert cluster.run("ls /etc/kept /run/lost", host=FIRST, check=False).stdout == "/etc/kept\n"
+    assert cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text() == key
+    assert sorted(cluster.run("srun --partition gpu -N 2 hostname").stdout.split()) == [FIRST, SECOND]
+    assert ", 0 changes, " in cluster.boot_one(FIRST, scripts).log.read_text()
+
+
+def test_a_rebooted_controller_knows_its_jobs(cluster: SlurmStandIn) -> None:
+    """The controller comes back by itself, with the jobs that ran meanwhile."""
+    job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'sleep 2'").stdout)
+    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
+    cluster.reboot(CONTROLLER)
+    cluster.wait_until_idle(timeout_s=60)
+    assert cluster.job(job_id)["JobState"] == "COMPLETED"
+
+
+def test_a_replaced_host_is_empty(cluster: SlurmStandIn, scripts: Path) -> None:
+    """A replacement has the name and another instance, its disk is empty, and the scripts set it up from the start."""
+    cluster.run("touch /etc/old", host=SECOND, user="root")
+    booted = cluster.replace(SECOND, instance_id="i-0new", lifecycle=scripts)
+    assert booted.ok, booted.describe()
+    assert "mounted " in booted.log.read_text()
+    assert not cluster.path(SECOND, "/etc/old").exists()
+    assert "i-0new" in cluster.path(SECOND, "/opt/podwright/node.json").read_text()
+    cluster.wait_until_idle(timeout_s=60)

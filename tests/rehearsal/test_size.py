@@ -1,0 +1,56 @@
+"""A rehearsal of another size: the settings file it is deployed from, the job that fits it, what it tells of boots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podwright import cli, settings
+from podwright.rehearsal import overview
+from podwright.rehearsal.resize import resized
+from podwright.rehearsal.run import job_size
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def test_only_the_count_of_the_first_compute_group_changes(tmp_path: Path) -> None:
+    """The file stays the user's, comments too, but for one number."""
+    config = CHECKOUT / "examples/production/cluster.yaml"
+    written, wanted = resized(config, 13, folder=tmp_path)
+    counts = {group.name: group.count for group in wanted.cluster.instance_groups}
+    assert counts == {"controller": 1, "login": 1, "h100": 13, "cpu": 4}
+    before, after = config.read_text().splitlines(), written.read_text().splitlines()
+    assert [(old, new) for old, new in zip(before, after, strict=True) if old != new] == [
+        ("      count: 16", "      count: 13")
+    ]
+
+
+def test_a_number_that_the_file_does_not_admit_is_refused(tmp_path: Path) -> None:
+    """The rules hold for the changed file as for any other; the finding has its place."""
+    with pytest.raises(settings.ConfigError) as refused:
+        resized(CHECKOUT / "examples/production/cluster.yaml", 3, folder=tmp_path)
+    assert "min_count" in str(refused.value)
+
+
+def test_a_rehearsal_needs_a_compute_node(capsys: pytest.CaptureFixture[str]) -> None:
+    """None at all is refused before anything starts."""
+    with pytest.raises(SystemExit):
+        cli.main(["rehearse", "--compute-nodes", "0"])
+    assert "at least one compute node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("nodes", "size"), [(1, (1, 4)), (2, (2, 2)), (3, (2, 2)), (4, (4, 1)), (16, (4, 1))])
+def test_four_ranks_train_on_as_many_hosts_as_share_them(nodes: int, size: tuple[int, int]) -> None:
+    """Hosts of the job and ranks on each."""
+    assert job_size(nodes) == size
+
+
+def test_each_boot_step_has_its_slowest_host() -> None:
+    """In the order of the boot; a step counts only hosts that it is for."""
+    seconds = {"ip-1": {"lustre": 1.0, "slurm": 2.5}, "ip-2": {"lustre": 3.0, "environment": 40.0, "slurm": 0.5}}
+    assert [line.split() for line in overview.of_boots(seconds).splitlines()] == [
+        ["lustre", "3.0", "s", "ip-2"],
+        ["slurm", "2.5", "s", "ip-1"],
+        ["environment", "40.0", "s", "ip-2"],
+    ]
