@@ -6,10 +6,9 @@ https://slurm.schedmd.com/slurm.conf.html#OPT_Prolog
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List
+from typing import Dict, Iterator
 
 from podwright_bootstrap import contract, shell, slurm_conf
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
@@ -90,7 +89,7 @@ def _program(name: str) -> str:
 def _configure() -> Iterator[str]:
     slurm_conf.wait()
     text = SLURM_CONF.read_text()
-    changed = shell.write_file(OUR_PART, _our_part(text))
+    changed = shell.write_file(OUR_PART, _our_part())
     if changed:
         yield f"wrote {OUR_PART}"
     if INCLUDE not in text.splitlines():
@@ -104,26 +103,21 @@ def _configure() -> Iterator[str]:
         yield "told slurmctld"
 
 
-def _our_part(text: str) -> str:
+def _our_part() -> str:
     """Of a key that is given twice, Slurm takes the last: what the service gave to it is repeated here."""
     for key in ("Prolog", "Epilog"):
-        given = _given(text, key)
+        given = slurm_conf.values(key)[-1:]
         if given:
             raise BootstrapError(
                 f"{SLURM_CONF} has {key}={given[-1]} already",
                 hint=f"put that program into {PROGRAMS[key.lower()].parent} of the nodes and take the line away, "
                 "or leave nodes.prolog out of cluster.yaml",
             )
-    flags = [*_given(text, "PrologFlags"), "Alloc"]  # when a job gets the node, not when it first uses it
+    flags = [*slurm_conf.values("PrologFlags")[-1:], "Alloc"]  # when a job gets the node, not when it first uses it
     # Slurm holds a job whose prolog failed, unless it is told that another node will do.
-    scheduling = [*_given(text, "SchedulerParameters"), "nohold_on_prolog_fail"]
+    scheduling = [*slurm_conf.values("SchedulerParameters")[-1:], "nohold_on_prolog_fail"]
     return (
         "# Written by podwright's bootstrap.\n"
         f"Prolog={PROGRAMS['prolog'].parent}/*\nEpilog={PROGRAMS['epilog'].parent}/*\n"
         f"PrologFlags={','.join(flags)}\nSchedulerParameters={','.join(scheduling)}\n"
     )
-
-
-def _given(text: str, key: str) -> List[str]:
-    """The value of the last line with this key, none without one."""
-    return re.findall(rf"^\s*{key}\s*=\s*(\S+)", slurm_conf, flags=re.MULTILINE | re.IGNORECASE)[-1:]
