@@ -76,8 +76,8 @@ apt() { # quiet while all goes well; the log has an update's warnings, which are
 small_database() { # hosts are in memory: MariaDB's own log would be 96 MB of it; the package makes its files by this
   mkdir -p /etc/mysql/mariadb.conf.d /etc/systemd/system/mariadb.service.d
   printf '[mariadbd]\ninnodb_log_file_size=4M\ninnodb_buffer_pool_size=16M\ninnodb_flush_method=fsync\n' \
-    > /etc/mysql/mariadb.conf.d/99-rehearsal.cnf
-  printf '[Service]\nRuntimeDirectory=mysqld\n' > /etc/systemd/system/mariadb.service.d/rehearsal.conf # its tmpfiles.d
+    >/etc/mysql/mariadb.conf.d/99-rehearsal.cnf
+  printf '[Service]\nRuntimeDirectory=mysqld\n' >/etc/systemd/system/mariadb.service.d/rehearsal.conf # its tmpfiles.d
 }
 
 aws_command() {
@@ -112,9 +112,9 @@ slurm_layout() { # HyperPod's: everything below /opt/slurm, units in /etc/system
       /lib/systemd/system/$program.service >/etc/systemd/system/$program.service
   done
   install -m 644 /tmp/auto_resume.so /opt/slurm/lib/auto_resume.so
-  echo "required /opt/slurm/lib/auto_resume.so" > /opt/slurm/etc/plugstack.conf
+  echo "required /opt/slurm/lib/auto_resume.so" >/opt/slurm/etc/plugstack.conf
   rm -rf /etc/slurm /etc/logrotate.d/slurm* # HyperPod has none
-  ln -sfn /opt/slurm/etc /etc/slurm # Debian's compiled-in path
+  ln -sfn /opt/slurm/etc /etc/slurm         # Debian's compiled-in path
   install -d -o slurm -g slurm -m 755 /var/spool/slurmctld /var/log/slurm
   install -d -m 755 /var/spool/slurmd
   rm -f /etc/systemd/system/multi-user.target.wants/* # the lifecycle script enables Slurm
