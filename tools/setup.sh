@@ -7,6 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/podwright
 mkdir -p "$cache/stamps" .cache/bin
+export UV_COMPILE_BYTECODE=1 # once: where PYTHONDONTWRITEBYTECODE is set, each of a thousand imports of torch would compile it anew
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() {
