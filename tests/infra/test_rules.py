@@ -143,7 +143,10 @@ BROKEN = [
         "lustre-efa-connections",
         {
             "lustre": {**BROUGHT_LUSTRE, "efa": True},
-            **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.p5.48xlarge", "count": 129}),
+            **groups(
+                CONTROLLER,
+                {**WORKERS, "instance_type": "ml.p5.48xlarge", "count": 129, "network_interface": "efa-only"},
+            ),
         },
         "lustre.efa",
     ),
@@ -454,6 +457,7 @@ BROKEN = [
         "directory-without-internet",
         {
             "network": {**NETWORK, "internet": "none", "endpoints": ["standard"]},
+            "training": {"source": "none"},
             **ldap(bind_dn="cn=reader", bind_secret_arn="arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
         },
         "nodes.directory.bind_secret_arn",
@@ -494,7 +498,6 @@ BROKEN = [
     ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
     ("budget-limits", {"budget": {"monthly_usd": 0, "email": "me@llm.test"}}, "budget.monthly_usd"),
     ("session-length", {"session": {"idle_minutes": 90}}, "session.idle_minutes"),
-    ("unused-nodes", {**api(API), "nodes": {"observability": {}}}, "nodes.observability"),
     (
         "unused-docker-access",
         {"nodes": {"containers": {"docker": False, "docker_for_job_user": True}}},

@@ -66,10 +66,10 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
         "data_repositories": (),
         "mount_path": "/fsx",
     }
-    off = {"accounting": {"source": "none"}, "prometheus": {"source": "none"}, "dashboard": {"source": "none"}}
+    assert minimal.pop("accounting") == {"source": "local"}
+    off = {"prometheus": {"source": "none"}, "dashboard": {"source": "none"}}
     off |= dict.fromkeys(("logs", "notices", "budget", "session"))
     assert {key: minimal.pop(key) for key in off} == off
-    assert not any(minimal.pop("nodes").values())
     assert minimal.pop("state") == {"source": "local"}
     assert not any(minimal.pop("nodes").values())
     assert minimal == {
