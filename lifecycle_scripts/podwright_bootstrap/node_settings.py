@@ -5,6 +5,7 @@ Written by the constructs below ``podwright.nodes`` of ``provisioning_parameters
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -132,6 +133,7 @@ class Observability:
     interval_s: int = 30
 
 
+@dataclass(frozen=True)
 class PamSlurmAdopt:
     """Logins on compute nodes for who has a job there."""
 
@@ -159,8 +161,8 @@ class NodeSettings:
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
 
     def to_dict(self) -> Dict[str, Any]:
-        """The features that are on."""
-        return {name: value for name, value in asdict(self).items() if value}
+        """The features that are on, as JSON has them: with lists for tuples."""
+        return {name: value for name, value in json.loads(json.dumps(asdict(self))).items() if value}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> NodeSettings:
