@@ -24,6 +24,7 @@ import struct
 import sys
 import tempfile
 import time
+import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -191,6 +192,9 @@ class Run:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         _wrap_functions(self.marks, rank, reached)
         reached(START)
+        sys.modules["__main__"] = types.ModuleType(
+            "__main__"
+        )  # or data workers would import this file, and torch with it
         status = 1
         try:
             status = podwright_train(["train", *self._flags(ranks)])
