@@ -192,9 +192,7 @@ class Run:
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         _wrap_functions(self.marks, rank, reached)
         reached(START)
-        sys.modules["__main__"] = types.ModuleType(
-            "__main__"
-        )  # or data workers would import this file, and torch with it
+        sys.modules["__main__"] = types.ModuleType("__main__")  # data workers would import it, and torch
         status = 1
         try:
             status = podwright_train(["train", *self._flags(ranks)])
