@@ -175,7 +175,7 @@ def _bring(wanted: Download, path: Path, node: Node) -> None:
         part.unlink()
         raise BootstrapError(
             f"{source} has sha256 {found}, the manifest says {wanted.sha256}: the file was removed",
-            hint=BUNDLE_HINT if bundled else "does a proxy answer in its place? curl -I says who answers",
+            hint=BUNDLE_HINT if bundled else "does a proxy answer in its place?",
         )
     _sync(part)
     part.replace(path)

@@ -29,6 +29,8 @@ def ask(make_host, cloud, fetch_packages):
     """Run commands on a host beside the LDAP server; ``boot CHANGES`` sets the step up, with changed settings."""
     cloud.contract["podwright"]["nodes"] = {"directory": DIRECTORY}
     host = make_host(patience=0.5, covered="etc usr var")
+    for shim in ("apt-get", "dpkg-query"):
+        (host.shims / shim).unlink()
     shutil.copytree(LDAP, host.disk / "opt/ldap")
     (host.shims / "systemctl").rename(host.shims / "systemctl.remembering")
     shutil.copy2(LDAP / "systemctl", host.shims / "systemctl")
