@@ -102,7 +102,7 @@ def test_what_is_brought_stays_as_it_is(aws: AwsStandIn, synthesized: Deploy, tm
 
 @pytest.mark.parametrize("aws", [PRODUCTION], indirect=True)
 def test_production_leaves_its_backups_alone(aws: AwsStandIn, synthesized: Deploy) -> None:
-    """What the team keeps is the last backup of each file system and its states; a dead deployer's lock is lifted."""
+    """What the team keeps is the last backup of each file system and database; a dead deployer's lock is lifted."""
     states = load(PRODUCTION).state
     make_bucket(aws, states.bucket)
     workspace = synthesized(aws, PRODUCTION)
@@ -113,9 +113,14 @@ def test_production_leaves_its_backups_alone(aws: AwsStandIn, synthesized: Deplo
         workspace.changes()
     assert lock in str(refused.value)
     workspace.terraform("foundation", "force-unlock", "-force", lock)
+    with pytest.raises(TerraformError, match="Cannot delete protected DB Instance"):
+        workspace.destroy()
+    rds = aws.client("rds")
+    rds.modify_db_instance(DBInstanceIdentifier="slurm-llm-production", DeletionProtection=False)
     workspace.destroy()
+    assert [snapshot["Status"] for snapshot in rds.describe_db_snapshots()["DBSnapshots"]] == ["available"]
     ours = [item.split()[0] for item in aws.inventory() if states.bucket not in item]
-    assert ours == ["AWS::FSx::Backup"] * 2
+    assert [kind for kind in ours if not kind.startswith("AWS::RDS::")] == ["AWS::FSx::Backup"] * 2
 
 
 def die_while_planning(workspace: Workspace, aws: AwsStandIn, bucket: str) -> str:
