@@ -398,13 +398,12 @@ class SlurmStandIn(Cluster):
 
     def _slurm_files(self) -> dict[str, str]:
         template = string.Template((SOURCES / "slurm.conf.in").read_text())
-        head = template.substitute(
-            cluster_name=self.cluster_name,
-            controllers="\n".join(f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()),
-        )
+        head = template.substitute(cluster_name=self.cluster_name)
+        hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
         members = [node for node in self.nodes.values() if node.role != "controller"]
         return {
-            "slurm.conf": head + "".join(f"{line}\n" for line in (*map(node_line, members), *partition_lines(members))),
+            "slurm.conf": head
+            + "".join(f"{line}\n" for line in (*hosts, *map(node_line, members), *partition_lines(members))),
             "gres.conf": "".join(
                 f"NodeName={node.hostname} Name=gpu File=/dev/nvidia{index}\n"
                 for node in members
