@@ -634,6 +634,7 @@ def test_parameters_are_what_the_bootstrap_reads(synthesize, evaluate, scripts: 
             "workers": InstanceFacts("gpu", 8, "H100", 32, 192, 2048, nvlink=True, nvme_disks=8),
         },
         training=payloads[0].contract,
+        bundle_s3_uri="s3://sagemaker-mine/bundle",
     )
 
 

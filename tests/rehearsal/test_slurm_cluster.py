@@ -206,7 +206,7 @@ def test_nothing_of_the_machine_shows(cluster: SlurmStandIn) -> None:
         cluster.run("ls -A /root", user="root").stdout.split() == [".ssh"]
         or not cluster.run("ls -A /root", user="root").stdout
     )
-    assert sorted(cluster.run("ls /opt").stdout.split()) == ["ml", "rehearsal", "slurm"]
+    assert sorted(cluster.run("ls /opt").stdout.split()) == ["amazon", "aws", "dlami", "ml", "rehearsal", "slurm"]
     checkout = Path(__file__).parents[2]
     assert cluster.run(["test", "-e", str(checkout)], user="root", check=False).returncode == 1
     assert cluster.run("cat /etc/fstab").stdout == ""
@@ -223,7 +223,7 @@ def test_pip_and_venv_work_from_the_wheelhouse_only(cluster: SlurmStandIn) -> No
 
 def test_binds_are_read_only_and_so_is_the_kernel(cluster: SlurmStandIn) -> None:
     """Root on a host can change neither a bound folder nor the machine's kernel settings."""
-    for command in ("touch /opt/rehearsal/wheels/new", "sysctl -w vm.swappiness=1"):
+    for command in ("touch /opt/rehearsal/wheels/new", "bash -c 'echo 1 >/proc/sys/vm/swappiness'"):
         refused = cluster.run(command, user="root", check=False)
         assert refused.returncode != 0
         assert "ead-only" in refused.stderr or "permission denied" in refused.stderr
