@@ -35,7 +35,6 @@ from podwright.rehearsal.hosts.leftovers import Leftover, clean, leftovers
 from podwright.rehearsal.hosts.permission import why_not
 from podwright.rehearsal.slurm_conf import node_line, partition_lines
 from podwright_bootstrap.contract import (
-    PROVISIONING_PARAMETERS_NAME,
     RESOURCE_CONFIG,
     RESOURCE_CONFIG_VARIABLE,
     SLURM_ROOT,
@@ -61,7 +60,6 @@ __all__ = [
 _SSH_PORT = 22
 _GREETING_S, _GREETINGS = 2, 2  # sshd's, from a busy machine
 _SLURMCTLD_PORT = 6817
-_FSX_ADDRESS = "198.51.100.1"  # nobody's (RFC 5737): mount.lustre and mount.nfs go by the name
 _TIMED_OUT = 124  # timeout(1)'s exit status
 _PATH = f"{SLURM_ROOT}/bin:{SLURM_ROOT}/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -203,7 +201,6 @@ class SlurmStandIn(Cluster):
         inside = self.path(hostname, folder)
         shutil.copytree(lifecycle, inside, copy_function=shutil.copyfile)  # a download from S3 has no mode bits
         (inside / entry).chmod(0o755)
-        self._resolve(hostname, inside / PROVISIONING_PARAMETERS_NAME)
         self._boots[hostname] += 1
         log = self.directory / f"{hostname}-boot-{self._boots[hostname]}.log"
         environment = {**self.environment, "HOME": "/root", RESOURCE_CONFIG_VARIABLE: str(RESOURCE_CONFIG)}
@@ -317,14 +314,6 @@ class SlurmStandIn(Cluster):
                 raise HostError(f"the replacement failed\n{booted.describe()}")
 
         return self._resume(job_id, replace_host=replace_host, timeout_s=timeout_s)
-
-    def _resolve(self, hostname: str, parameters: Path) -> None:
-        """A VPC's resolver knows its file systems; a host's own table knows those of its contract."""
-        contract = json.loads(parameters.read_text()) if parameters.is_file() else {}
-        names = [contract[key] for key in ("fsx_dns_name", "fsx_openzfs_dns_name") if contract.get(key)]
-        table = self.path(hostname, "/etc/hosts")
-        known = table.read_text()
-        table.write_text(known + "".join(f"{_FSX_ADDRESS} {name}\n" for name in names if name not in known.split()))
 
     def _login(self, hostname: str, user: str, line: str) -> tuple[Sequence[str], Mapping[str, str]]:
         command = self._fabric.enter(hostname, "/usr/bin/su", "--login", user, "--command", line)

@@ -19,7 +19,7 @@ def test_only_the_count_of_the_first_compute_group_changes(tmp_path: Path) -> No
     config = CHECKOUT / "examples/production/cluster.yaml"
     written, wanted = resized(config, 13, folder=tmp_path)
     counts = {group.name: group.count for group in wanted.cluster.instance_groups}
-    assert counts == {"controller": 1, "login": 1, "h100": 13, "cpu": 4}
+    assert counts == {"controller": 2, "login": 1, "h100": 13, "cpu": 4}
     before, after = config.read_text().splitlines(), written.read_text().splitlines()
     assert [(old, new) for old, new in zip(before, after, strict=True) if old != new] == [
         ("      count: 16", "      count: 13")
