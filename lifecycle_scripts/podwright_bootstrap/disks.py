@@ -6,7 +6,7 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import List, Optional
+from typing import Iterable, List, Optional
 
 from podwright_bootstrap import shell
 from podwright_bootstrap.shell import CommandError
@@ -36,9 +36,9 @@ def why_taken(disk: Path) -> str:
     The disk itself is read for signatures of file systems, partition tables, LVM and RAID: udev's database, which lsblk
     goes by, may be late. The kernel refuses an exclusive opening of what is mounted or part of something.
     """
-    signatures = shell.run("wipefs", "--no-act", "--noheadings", "--output", "TYPE", disk, timeout_s=60, quiet=True)
-    if signatures.output.strip():
-        return f"it holds {', '.join(signatures.output.split())}"
+    signatures = _signatures("TYPE", disk)
+    if signatures:
+        return f"it holds {', '.join(signatures)}"
     try:
         os.close(os.open(disk, os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
     except OSError as error:
@@ -48,9 +48,19 @@ def why_taken(disk: Path) -> str:
     return ""
 
 
-def labelled(label: str) -> Optional[Path]:
-    """The device whose file system has this label, read from the disks and not from a cache."""
-    found = shell.run(
-        "blkid", "--cache-file", os.devnull, "--label", label, timeout_s=60, check=False, quiet=True
-    ).output.strip()
-    return Path(found) if found else None
+def labelled(label: str, candidates: Iterable[Path]) -> Optional[Path]:
+    """The candidate whose file system has this label.
+
+    ``blkid --label`` would go by /run/blkid/blkid.tab: what was written there within the last two seconds it does not
+    look up again, and takes a disk in another's place for the other.
+    """
+    for device in candidates:
+        if device.exists() and label in _signatures("LABEL", device):
+            return device
+    return None
+
+
+def _signatures(column: str, device: Path) -> List[str]:
+    """This column of what ``wipefs`` finds on the device itself."""
+    shown = shell.run("wipefs", "--no-act", "--noheadings", "--output", column, device, timeout_s=60, quiet=True)
+    return shown.output.split()

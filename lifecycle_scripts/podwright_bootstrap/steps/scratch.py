@@ -17,6 +17,7 @@ from podwright_bootstrap.steps import Step
 
 LABEL = "podwright-nvme"  # of the file system, at most 16 letters: a later boot finds it by this
 VOLUME_GROUP, VOLUME = "podwright", "scratch"
+STRIPED = Path("/dev") / VOLUME_GROUP / VOLUME
 IMAGES_OWN = Path("/opt/dlami/nvme")  # AWS's deep learning images stripe the disks there themselves
 # Without its disk the node boots all the same: nofail.
 OPTIONS = "noatime,nofail,x-systemd.device-timeout=30s"
@@ -76,7 +77,7 @@ def _link(root: Path, target: Path) -> Iterator[str]:
 
 def _mount(root: Path, node: Node) -> Iterator[str]:
     mount = mounts.mounted_at(root)
-    device = disks.labelled(LABEL)
+    device = disks.labelled(LABEL, [STRIPED, *disks.instance_storage()])
     if mount and not (device and os.path.realpath(mount.source) == os.path.realpath(device)):
         mounts.refuse_other(mount, wanted=f"the file system {LABEL}", path=root)
     if not device:
@@ -114,4 +115,4 @@ def _volume(free: List[Path]) -> Path:
     shell.run("vgcreate", VOLUME_GROUP, *free, timeout_s=120)
     striped = ("--type", "striped", "--stripes", str(len(free)), "--extents", "100%FREE", "--name", VOLUME)
     shell.run("lvcreate", "--yes", *striped, VOLUME_GROUP, timeout_s=120)
-    return Path("/dev") / VOLUME_GROUP / VOLUME
+    return STRIPED
