@@ -8,30 +8,32 @@ from hypothesis import strategies as st
 from podwright_training import cpu
 
 
-@pytest.fixture(scope="module", autouse=True)
-def tuned():
-    """The process as a trainer's on a CPU."""
-    cpu.tune()
+@pytest.fixture(scope="module", autouse=True, params=[cpu.prefer_onednn, cpu.widen_halves])
+def kernels(request):
+    """The process as a trainer's, once as on a CPU with AVX-512 and once as on one that cannot multiply bf16."""
+    return request.param()
 
 
 @settings(deadline=None, max_examples=60)
 @given(
     sizes=st.tuples(*[st.integers(0, 40)] * 4),
-    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.int64]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64]),
     turned=st.tuples(st.booleans(), st.booleans()),
 )
 def test_products_are_exact(sizes, dtype, turned):
-    """For any size, also none, type and layout, ``mm`` and ``bmm`` agree with fp64 to the type's rounding."""
+    """For any size, also none, type and layout, all three products agree with fp64 to the type's rounding."""
     batch, rows, inner, columns = sizes
     draw = torch.Generator().manual_seed(sum(sizes))
     left = torch.randint(-9, 9, (batch, inner, rows) if turned[0] else (batch, rows, inner), generator=draw).to(dtype)
     right = torch.randint(-9, 9, (batch, columns, inner) if turned[1] else (batch, inner, columns), generator=draw)
     left, right = left.mT if turned[0] else left, right.to(dtype).mT if turned[1] else right.to(dtype)
     expected = (left.double().unsqueeze(-1) * right.double().unsqueeze(-3)).sum(-2)
-    tolerance = {"atol": 0, "rtol": 2**-8 if dtype == torch.bfloat16 else 1e-6}
+    tolerance = {"atol": 0, "rtol": 2**-8 if dtype in {torch.bfloat16, torch.float16} else 1e-6}
     torch.testing.assert_close(torch.bmm(left, right).double(), expected, **tolerance)
     for index in range(batch):
         torch.testing.assert_close(torch.mm(left[index], right[index]).double(), expected[index], **tolerance)
+        total = torch.zeros(rows, columns, dtype=dtype).addmm_(left[index], right[index])
+        torch.testing.assert_close(total.double(), expected[index], **tolerance)
 
 
 def test_gradients_pass_through():

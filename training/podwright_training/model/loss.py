@@ -60,7 +60,10 @@ class _ChunkedLoss(torch.autograd.Function):
             result = _softmax(torch.mm(x_CD, head_VD.t()), labels_C, z_loss)
             dlogits_CV = _gradient(result, labels_C, z_loss).to(head_VD.dtype)
             dhidden_SD[chunk] = torch.mm(dlogits_CV, head_VD)
-            dhead_VD += torch.mm(dlogits_CV.t(), x_CD)
+            if x_CD.dtype == dhead_VD.dtype:
+                dhead_VD.addmm_(dlogits_CV.t(), x_CD)
+            else:
+                dhead_VD += torch.mm(dlogits_CV.t(), x_CD)
             total += result.loss
         ctx.save_for_backward(dhidden_SD, dhead_VD.to(head_VD.dtype))
         return total
