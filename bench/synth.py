@@ -81,7 +81,9 @@ def _measured(command: list[str], folder: Path, variables: Mapping[str, str]) ->
     """Run a program in a folder; its processes' peaks are read while they live."""
     folder.mkdir(exist_ok=True)
     start, peaks = time.monotonic(), dict[int, int]()
-    with subprocess.Popen(command, cwd=folder, env={**os.environ, **WARNINGS, **variables}) as process:
+    environment = {**os.environ, **WARNINGS, **variables}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # both sides find their modules compiled
+    with subprocess.Popen(command, cwd=folder, env=environment) as process:
         while process.poll() is None:
             for pid in _family(process.pid):
                 peaks[pid] = max(peaks.get(pid, 0), _peak_kib(pid))

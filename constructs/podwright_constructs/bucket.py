@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -229,11 +229,18 @@ def _tls_only(bucket: S3Bucket) -> DataIamPolicyDocumentStatement:
 NO_DEFAULT_TAGS: S3ObjectOverrideProvider = {"default_tags": {"tags": {}}}
 
 
-def upload(scope: Construct, id_: str, *, bucket: Bucket, key: str, file: Path) -> S3Object:
-    """Put a file into a bucket under a key that changes with the content.
+def upload(scope: Construct, files: Mapping[str, tuple[str, Path]], *, bucket: Bucket) -> list[S3Object]:
+    """Put files into a bucket: by their constructs' ids, each with a key that changes with the content.
 
     The old object goes after the new one is in use: whoever refers to the key is changed in between.
     """
+    first = before(scope, bucket.ready)
+    return [_object(scope, id_, bucket=bucket, key=key, file=file, first=first) for id_, (key, file) in files.items()]
+
+
+def _object(
+    scope: Construct, id_: str, *, bucket: Bucket, key: str, file: Path, first: list[ITerraformDependable]
+) -> S3Object:
     asset = TerraformAsset(
         scope, f"{id_}_file", path=str(file.resolve()), type=AssetType.FILE, asset_hash=sha256_of(file)
     )
@@ -244,7 +251,7 @@ def upload(scope: Construct, id_: str, *, bucket: Bucket, key: str, file: Path) 
         key=key,
         source=asset.path,
         override_provider=NO_DEFAULT_TAGS,
-        depends_on=before(scope, bucket.ready),
+        depends_on=first,
         lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
     )
 

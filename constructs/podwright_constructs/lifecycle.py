@@ -127,7 +127,7 @@ class LifecycleBundle(Construct):
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
         self.on_create = ENTRYPOINT
         self.ready: Sequence[ITerraformDependable] = [
-            *(upload(self, name, bucket=bucket, key=f"{prefix}/{name}", file=file) for name, file in files.items()),
+            *upload(self, {name: (f"{prefix}/{name}", file) for name, file in files.items()}, bucket=bucket),
             self._upload_parameters(parameters, bucket=bucket, key=f"{prefix}/{PROVISIONING_PARAMETERS_NAME}"),
             *(training.ready if training else ()),
             *(accounting.ready if accounting else ()),

@@ -17,7 +17,7 @@ def before(construct: Construct, elements: Iterable[ITerraformDependable]) -> li
     same_stack = []
     for element in elements:
         owner = TerraformStack.of(element) if isinstance(element, TerraformElement) else stack
-        if owner.node.path == stack.node.path:
+        if owner is stack:
             same_stack.append(element)
         else:
             stack.add_dependency(owner)

@@ -39,10 +39,8 @@ class TrainingPayload(Construct):
             requirements_s3_uri=f"s3://{bucket.name}/{requirements_key}",
             requirements_sha256=sha256_of(requirements),
         )
-        self.ready: Sequence[ITerraformDependable] = [
-            upload(self, "wheel", bucket=bucket, key=wheel_key, file=wheel),
-            upload(self, "requirements", bucket=bucket, key=requirements_key, file=requirements),
-        ]
+        files = {"wheel": (wheel_key, wheel), "requirements": (requirements_key, requirements)}
+        self.ready: Sequence[ITerraformDependable] = upload(self, files, bucket=bucket)
 
 
 def _problems(*, wheel: Path, requirements: Path) -> Iterator[Problem]:
