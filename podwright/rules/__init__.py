@@ -68,6 +68,7 @@ RULES: tuple[Rule, ...] = (
     people.directory,
     people.directory_without_internet,
     nodes.nodes_without_scripts,
+    nodes.skipped_steps,
     nodes.s3_mounts,
     nodes.s3_mount_paths,
     machines.scratch_path,

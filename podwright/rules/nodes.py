@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import PurePosixPath
 
 from podwright import names
@@ -10,6 +11,7 @@ from podwright.findings import Finding, KeyPath
 from podwright.rules.judging import error, findings_of
 from podwright.settings import ApiSlurm, CreatedBucket, NoOpenZfs, Settings
 from podwright.settings_nodes import Nodes
+from podwright_bootstrap.__main__ import STEPS
 from podwright_constructs import checks, facts
 
 S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
@@ -23,6 +25,19 @@ def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
         if getattr(settings.nodes, name) != field.default:
             hint = "delete it, or let the scripts set Slurm up: `slurm: {source: lifecycle}`"
             yield error(("nodes", name), f"{name} has no effect with `slurm: {{source: api}}`", hint)
+
+
+def skipped_steps(settings: Settings) -> Iterator[Finding]:
+    """A boot has no step of that name, or nothing works without it."""
+    steps = {step.name: step for step in STEPS}
+    allowed = [name for name, step in steps.items() if not step.needed]
+    for index, name in enumerate(settings.nodes.skip):
+        path = ("nodes", "skip", index)
+        if name not in steps:
+            similar = [f"did you mean {word}?" for word in get_close_matches(name, allowed, n=1)]
+            yield error(path, f"skip: {name!r} is no step", " ".join([*similar, f"allowed: {', '.join(allowed)}"]))
+        elif steps[name].needed:
+            yield error(path, f"skip: {name} cannot be skipped: {steps[name].needed}", "delete it from the list")
 
 
 def s3_mounts(settings: Settings) -> Iterator[Finding]:

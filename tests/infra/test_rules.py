@@ -487,6 +487,8 @@ BROKEN = [
         },
         "nodes.s3_mounts[0].prefix",
     ),
+    ("skipped-steps", {"nodes": {"skip": ["ssh", "lusture"]}}, "nodes.skip[1]"),
+    ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
     ("s3-mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
     ("s3-mount-paths", s3(path="/usr"), "nodes.s3_mounts[0].path"),
     (

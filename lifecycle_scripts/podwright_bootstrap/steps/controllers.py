@@ -26,6 +26,7 @@ class Controllers(Step):
 
     name = "controllers"
     whose = "controllers of clusters with several"
+    needed = "each controller would have jobs of its own"
     hint = "is the shared file system writable by root, and does slurm.conf name every controller?"
     time_limit_s = 1200
 

@@ -47,7 +47,7 @@ class PamSlurmAdopt(Step):
 
 
 def _contain() -> Iterator[str]:
-    """Add the flag to those that slurm.conf has."""
+    """Add the flag to those that slurm.conf has, before what it includes: of a key given twice the last counts."""
     slurm_conf.wait()
     flags = [flag for flag in slurm_conf.value("PrologFlags", "").split(",") if flag]
     if CONTAIN.lower() in {flag.lower() for flag in flags}:
@@ -55,7 +55,7 @@ def _contain() -> Iterator[str]:
     path = slurm_conf.SLURM_CONF.resolve()  # several controllers share it through a link
     line = f"PrologFlags={','.join([*flags, CONTAIN])}\n"
     text = re.sub(r"(?im)^\s*PrologFlags\s*=.*\n?", "", path.read_text())
-    shell.write_file(path, f"{text.rstrip()}\n{line}", mode=path.stat().st_mode & 0o7777, owner=path.owner())
+    shell.write_file(path, f"{line}{text}", mode=path.stat().st_mode & 0o7777, owner=path.owner())
     yield f"wrote {line.strip()} into {path}"
 
 
