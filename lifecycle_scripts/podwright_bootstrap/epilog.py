@@ -63,8 +63,7 @@ def _is_last(job: Job) -> bool:
     """Whether no other job of the user is on this node; if the controller does not say, there may be one."""
     command = ("squeue", "--noheader", "--format=%A", f"--user={job.uid}", f"--nodelist={job.node}")
     listed = shell.run(*command, timeout_s=20, check=False)
-    jobs = {line for line in map(str.strip, listed.output.splitlines()) if line.isdigit()}  # Slurm may warn, too
-    return listed.exit_code == 0 and jobs <= {job.id}
+    return listed.exit_code == 0 and set(listed.output.split()) <= {job.id}
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class Prolog(Step):
         elif _wanted_programs(node)["prolog"]:
             asked = shell.run(PROGRAMS["prolog"], "--only-check", timeout_s=LIMITS_S["prolog"], check=False)
             if asked.exit_code:
-                last = (asked.output.splitlines() or ["it printed nothing"])[-1]
+                last = (asked.lines or ["it printed nothing"])[-1]
                 raise CommandError(f"this node would fail its own prolog: {last}")
 
 
