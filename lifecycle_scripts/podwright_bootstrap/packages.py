@@ -38,4 +38,4 @@ def _install_offline(*packages: str | Path) -> None:
 
 
 def _apt(command: str, *words: str | Path) -> None:
-    shell.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", command, *OPTIONS, *words, timeout_s=LIMIT_S)
+    shell.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", command, *words, *OPTIONS, timeout_s=LIMIT_S)
