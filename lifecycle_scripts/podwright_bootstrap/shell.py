@@ -214,7 +214,8 @@ def find_user(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError as error:
-        raise BootstrapError(f"this host has no user {name}", hint="use HyperPod's own image, which has it") from error
+        hint = "HyperPod's own image has its users, step users adds those of cluster.yaml"
+        raise BootstrapError(f"this host has no user {name}", hint=hint) from error
 
 
 def _text(file: IO[bytes]) -> str:

@@ -18,7 +18,7 @@ from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 LOCK_LIMIT_S = 300
-OWN = "slurmdbd.conf"  # each controller has its own: it holds a password
+OWN = ("slurmdbd.conf", "podwright-")  # each controller has its own: the first holds a password, the rest we write
 
 
 class Controllers(Step):
@@ -76,7 +76,7 @@ def _shared_paths() -> list[Path]:
     configuration = [
         path
         for path in sorted(slurm_conf.FOLDER.iterdir())
-        if not path.name.startswith((".", OWN)) and path.suffix != ".bak"
+        if not path.name.startswith((".", *OWN)) and path.suffix != ".bak"
     ]
     return [*configuration, Path(slurm_conf.value("StateSaveLocation", "/var/spool/slurmctld"))]
 

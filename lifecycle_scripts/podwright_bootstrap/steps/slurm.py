@@ -6,10 +6,9 @@ https://slurm.schedmd.com/configless_slurm.html
 from __future__ import annotations
 
 import re
-import socket
 from typing import Iterator
 
-from podwright_bootstrap import contract, gres, shell, slurm_conf, units
+from podwright_bootstrap import contract, gres, network, shell, slurm_conf, units
 from podwright_bootstrap.contract import CONTROLLER, LOGIN
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm_conf import SCONTROL
@@ -77,7 +76,7 @@ def _client(node: Node) -> Iterator[str]:
     """Compute and login nodes get their configuration from the controllers."""
     yield from units.keep_off("slurmctld")
     shell.wait_until(
-        lambda: any(_listens(address) for address in node.controllers),
+        lambda: any(network.listens(address, CONTROLLER_PORT) for address in node.controllers),
         what=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
         limit_s=CONTROLLER_LIMIT_S,
         every_s=node.poll_s,
@@ -125,14 +124,6 @@ def _daemon_limit_s(node: Node) -> float:
 
 def _daemon(node: Node) -> str:
     return "slurmctld" if node.role == CONTROLLER else "slurmd"
-
-
-def _listens(address: str) -> bool:
-    try:
-        socket.create_connection((address, CONTROLLER_PORT), timeout=3).close()
-    except OSError:
-        return False
-    return True
 
 
 def _controller_is_up() -> bool:
