@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
-from pathlib import PurePosixPath
 
 from podwright import names
 from podwright.findings import Finding, KeyPath
 from podwright.rules.judging import error, findings_of
-from podwright.settings import ApiSlurm, CreatedBucket, NoOpenZfs, Settings
+from podwright.settings import ApiSlurm, CreatedBucket, Settings
 from podwright.settings_nodes import Nodes
 from podwright_bootstrap.__main__ import STEPS
 from podwright_constructs import checks, facts
@@ -54,23 +53,6 @@ def s3_mounts(settings: Settings) -> Iterator[Finding]:
                 f"path cannot be {mount.path!r}",
                 "allowed: an absolute path like /mnt/data",
             )
-
-
-def s3_mount_paths(settings: Settings) -> Iterator[Finding]:
-    """Two file systems are mounted on one path, or one within the other, where the order would decide."""
-    taken = {"Lustre": PurePosixPath(settings.lustre.mount_path)}
-    if not isinstance(settings.openzfs, NoOpenZfs):
-        taken["OpenZFS"] = PurePosixPath(settings.openzfs.mount_path)
-    taken |= {name: PurePosixPath(f"/{name}") for name in ("bin", "etc", "lib", "opt", "root", "sbin", "usr", "var")}
-    for index, mount in enumerate(settings.nodes.s3_mounts):
-        path = PurePosixPath(mount.path)
-        over = next(
-            (name for name, other in taken.items() if path.is_relative_to(other) or other.is_relative_to(path)), ""
-        )
-        if over:
-            given = f"path: {path} overlaps {over}'s {taken[over]}"
-            yield error((*S3_MOUNTS, index, "path"), given, "use a path apart, like /mnt/data")
-        taken[f"s3_mounts[{index}]"] = path
 
 
 def _own_bucket(settings: Settings, bucket: str) -> str:
