@@ -179,6 +179,10 @@ class PamSlurmAdopt(Section):
 class Nodes(Section):
     """What lifecycle scripts set up besides."""
 
+    skip: tuple[str, ...] = Field(
+        default=(),
+        description="Steps of a boot to leave out on every node, by the names that its summary shows, such as ssh.",
+    )
     groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
     users: tuple[User, ...] = Field(default=(), description="People with a login, a home and SSH between the nodes.")
     directory: Directory | None = Field(default=None, description="LDAP, where people are known already.")

@@ -96,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _status()
     try:
         node = identify(ProvisioningParameters.from_json(source().read_text()))
+        _require_needed(node.parameters.nodes.skip)
     except (BootstrapError, ContractError, OSError) as error:
         hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
         shell.say(report.failure("identity", error, host=socket.gethostname(), hint=hint))
@@ -131,9 +132,24 @@ def _status() -> int:
 
 def _plan(steps: list[Step], node: Node) -> int:
     for step in steps:
-        purpose = (step.__doc__ or "").splitlines()[0]
-        shell.say(f"{step.name:<13} {'would run' if step.applies(node) else f'skipped: for {step.whose}'}: {purpose}")
+        purpose, reason = (step.__doc__ or "").splitlines()[0], _why_not(step, node)
+        shell.say(f"{step.name:<13} {f'skipped: {reason}' if reason else 'would run'}: {purpose}")
     return 0
+
+
+def _require_needed(skip: tuple[str, ...]) -> None:
+    """``podwright check`` says this earlier; constructs may be used without it."""
+    needed = [step for step in STEPS if step.needed and step.name in skip]
+    if needed:
+        why = "; ".join(f"step {step.name} cannot be skipped: {step.needed}" for step in needed)
+        raise BootstrapError(why, hint="take it out of nodes.skip and deploy the cluster stack again")
+
+
+def _why_not(step: Step, node: Node) -> str:
+    """Why a step is not done on this node; "" if it is."""
+    if not step.applies(node):
+        return f"for {step.whose}"
+    return "cluster.yaml says so (nodes.skip)" if step.name in node.parameters.nodes.skip else ""
 
 
 def _boot(steps: list[Step], node: Node) -> int:
@@ -160,8 +176,9 @@ def _boot(steps: list[Step], node: Node) -> int:
 
 def _run(step: Step, node: Node) -> Result:
     """Run one step within its time, again if trying again may help."""
-    if not step.applies(node):
-        return Result(step.name, report.SKIPPED, [], 0.0, detail=f"for {step.whose}")
+    reason = _why_not(step, node)
+    if reason:
+        return Result(step.name, report.SKIPPED, [], 0.0, detail=reason)
     started = time.monotonic()
     changes: list[str] = []
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import shell, units
+from podwright_bootstrap import secret, shell, units
 from podwright_bootstrap.contract import Accounting
 from podwright_bootstrap.shell import BootstrapError, CommandError
 
@@ -89,20 +89,9 @@ def _sql(statements: str) -> str:
 
 
 def _credentials(secret_arn: str) -> tuple[str, str]:
-    region = secret_arn.split(":")[3]
-    ask = ("aws", "secretsmanager", "get-secret-value", "--region", region, "--secret-id", secret_arn)
+    text = secret.read(secret_arn)
     try:
-        answer = shell.retry(
-            lambda: shell.run(*ask, "--query", "SecretString", "--output", "text", timeout_s=60, quiet=True),
-            attempts=4,
-            pause_s=10,
-            errors=(CommandError,),
-        )
-    except CommandError as error:
-        hint = "does the secret exist, and may the nodes' role do secretsmanager:GetSecretValue (and kms:Decrypt)?"
-        raise BootstrapError(f"the secret {secret_arn} cannot be read: {error}", hint=hint) from error
-    try:
-        content = json.loads(answer.output)
+        content = json.loads(text)
         return str(content["username"]), str(content["password"])
     except (ValueError, KeyError, TypeError):  # what it holds is not for the log
         hint = 'its text has to be JSON like {"username": "…", "password": "…"}, as RDS writes it'

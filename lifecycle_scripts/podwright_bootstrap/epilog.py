@@ -22,22 +22,31 @@ REMOVE_LIMIT_S = 240
 
 
 def main() -> int:
-    """Clear away; always 0."""
+    """Clear away, and do all of it that can be done; always 0."""
     try:
         parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
         job = Job.of_environment()
-        if parameters.nodes.prolog and parameters.nodes.prolog.clean and job.uid >= FIRST_PERSON:
-            _clean(job)
-        folder = folder_of(job, parameters)
-        if folder:
-            shell.run("rm", "-rf", "--one-file-system", folder, timeout_s=REMOVE_LIMIT_S)
-    except (BootstrapError, ContractError, OSError) as error:
-        shell.say(f"epilog: {error}")
+    except (ContractError, OSError, KeyError, ValueError) as error:
+        shell.say(f"epilog: {error!r}")
+        return 0
+    for clear in (_clean, _remove_folder):
+        try:
+            clear(job, parameters)
+        except (BootstrapError, OSError) as error:
+            shell.say(f"epilog: {error}")
     return 0
 
 
-def _clean(job: Job) -> None:
+def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
+    folder = folder_of(job, parameters)
+    if folder:
+        shell.run("rm", "-rf", "--one-file-system", folder, timeout_s=REMOVE_LIMIT_S)
+
+
+def _clean(job: Job, parameters: ProvisioningParameters) -> None:
     """End what carries the job's id. With his last job here a user's shared memory is nobody's any more."""
+    if not parameters.nodes.prolog or not parameters.nodes.prolog.clean or job.uid < FIRST_PERSON:
+        return
     for pid in _processes(job):
         shell.say(f"ending process {pid} of job {job.id}")
         try:
@@ -63,8 +72,7 @@ def _is_last(job: Job) -> bool:
     """Whether no other job of the user is on this node; if the controller does not say, there may be one."""
     command = ("squeue", "--noheader", "--format=%A", f"--user={job.uid}", f"--nodelist={job.node}")
     listed = shell.run(*command, timeout_s=20, check=False)
-    jobs = {line for line in map(str.strip, listed.output.splitlines()) if line.isdigit()}  # Slurm may warn, too
-    return listed.exit_code == 0 and jobs <= {job.id}
+    return listed.exit_code == 0 and set(listed.output.split()) <= {job.id}
 
 
 if __name__ == "__main__":

@@ -17,20 +17,22 @@ class Job:
 
     id: str
     uid: int
-    gid: int
     node: str
 
     @classmethod
     def of_environment(cls) -> Job:
         """Read what slurmd gives; ``KeyError`` outside of a job."""
-        uid = int(os.environ["SLURM_JOB_UID"])
-        gid = os.environ.get("SLURM_JOB_GID")
         return cls(
             id=str(int(os.environ["SLURM_JOB_ID"])),  # it becomes a folder's name
-            uid=uid,
-            gid=int(gid) if gid else pwd.getpwuid(uid).pw_gid,
+            uid=int(os.environ["SLURM_JOB_UID"]),
             node=os.environ["SLURMD_NODENAME"],
         )
+
+    @property
+    def gid(self) -> int:
+        """The user's group: older Slurm does not tell it, and a directory that is away knows nobody (``KeyError``)."""
+        gid = os.environ.get("SLURM_JOB_GID")
+        return int(gid) if gid else pwd.getpwuid(self.uid).pw_gid
 
 
 def folder_of(job: Job, parameters: ProvisioningParameters) -> Optional[Path]:

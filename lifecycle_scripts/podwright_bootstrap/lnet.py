@@ -6,11 +6,10 @@ unit, so that they are done again after every reboot, before the file system is 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Iterator, List
 
-from podwright_bootstrap import shell, units
+from podwright_bootstrap import network, shell, units
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import CommandError
 
@@ -92,10 +91,9 @@ def _driver(device: Path) -> str:
 
 def _interface(address: str) -> str:
     """The network interface that has the node's address."""
-    shown = shell.run("ip", "-json", "-4", "address", timeout_s=10, quiet=True).output
-    for interface in json.loads(shown or "[]"):
-        if any(info.get("local") == address for info in interface.get("addr_info", [])):
-            return str(interface["ifname"])
+    found = network.interfaces().get(address)
+    if found:
+        return found
     raise CommandError(f"no network interface has the address {address}")
 
 

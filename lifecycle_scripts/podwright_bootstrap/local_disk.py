@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Optional
 
 from podwright_bootstrap import mounts, shell, units
 from podwright_bootstrap.shell import BootstrapError
@@ -12,8 +13,8 @@ ADDITIONAL_VOLUME = Path("/opt/sagemaker")
 LIMIT_S = 300
 
 
-def local_disk() -> Path:
-    """Where large things go that need not survive the node; raises ``BootstrapError`` if there is only the root volume.
+def instance_store() -> Optional[Path]:
+    """Where AWS's deep learning images have put the instance's own disks; none where they have not.
 
     https://docs.aws.amazon.com/dlami/latest/devguide/dlami-release-notes.html: dlami-nvme.service makes one file system
     of the instance store, while lifecycle scripts may already run.
@@ -24,9 +25,16 @@ def local_disk() -> Path:
         limit_s=LIMIT_S,
         hint="journalctl -u dlami-nvme says more",
     )
-    for path in (INSTANCE_STORE, ADDITIONAL_VOLUME):
-        if mounts.mounted_at(path):
-            return path
+    return INSTANCE_STORE if mounts.mounted_at(INSTANCE_STORE) else None
+
+
+def local_disk() -> Path:
+    """Where large things go that need not survive the node; ``BootstrapError`` if there is only the root volume."""
+    own = instance_store()
+    if own:
+        return own
+    if mounts.mounted_at(ADDITIONAL_VOLUME):
+        return ADDITIONAL_VOLUME
     raise BootstrapError(
         f"neither {INSTANCE_STORE} nor {ADDITIONAL_VOLUME} is mounted, and images would fill the root volume",
         hint="give the instance group a volume: volume_gib in cluster.yaml",

@@ -6,8 +6,8 @@ https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/configuring-instance-metadat
 from __future__ import annotations
 
 import os
-import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Dict, Optional
 
 # AWS's own variables: programs of this node look there too.
@@ -28,15 +28,13 @@ def read(path: str) -> Optional[str]:
     try:
         token = _ask("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)})
         return _ask("GET", f"/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})
-    except (urllib.error.URLError, OSError):
+    except (OSError, HTTPException):
         return None
 
 
 def _ask(method: str, path: str, headers: Dict[str, str]) -> str:
     endpoint = os.environ.get(ENDPOINT_VARIABLE, ENDPOINT).rstrip("/")
     request = urllib.request.Request(endpoint + path, method=method, headers=headers)  # noqa: S310 (a fixed address)
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({})
-    )  # it is on this host's link, never behind a proxy
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this host's link
     with opener.open(request, timeout=ANSWER_LIMIT_S) as answer:
         return str(answer.read().decode())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterable
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract, network, shell
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFacts, ProvisioningParameters
 from podwright_bootstrap.shell import BootstrapError, CommandError
 
@@ -179,11 +179,7 @@ def role_of(group: str, parameters: ProvisioningParameters) -> str:
 
 def own_addresses() -> set[str]:
     """The host's IPv4 addresses but the loopback's."""
-    interfaces = json.loads(shell.run("ip", "-json", "-4", "address", timeout_s=10, quiet=True).output or "[]")
-    addresses = {
-        info["local"] for interface in interfaces for info in interface.get("addr_info", []) if "local" in info
-    }
-    return {address for address in addresses if not address.startswith("127.")}
+    return {address for address in network.interfaces() if not address.startswith("127.")}
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -144,6 +144,7 @@ class PamSlurmAdopt:
 class NodeSettings:
     """The features of a cluster's nodes."""
 
+    skip: Tuple[str, ...] = ()  # names of steps
     groups: Tuple[Group, ...] = ()
     users: Tuple[User, ...] = ()
     directory: Optional[Directory] = None

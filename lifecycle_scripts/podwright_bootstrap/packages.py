@@ -1,4 +1,4 @@
-"""Packages of the image's distribution, whose signatures apt checks."""
+"""Packages of the repositories that the image's apt knows, whose signatures apt checks."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ def _install_offline(*packages: str | Path) -> None:
     _apt("install", "--no-download", *packages)
 
 
-def _apt(*words: str | Path) -> None:
-    shell.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", *OPTIONS, *words, timeout_s=LIMIT_S)
+def _apt(command: str, *words: str | Path) -> None:
+    shell.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", command, *words, *OPTIONS, timeout_s=LIMIT_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator, Tuple
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract, slurm_conf
 
 PLUGSTACK = contract.SLURM_ROOT / "etc" / "plugstack.conf"
 PLUGIN_NAME = "spank_pyxis.so"
@@ -34,8 +34,8 @@ def load_once(plugin: Path) -> Iterator[str]:
         return
     kept = next((line for _, line in loading if Path(line.split()[1]).is_file()), f"required {plugin}")
     for file in {file for file, _ in loading} - {PLUGSTACK}:
-        shell.write_file(file, _without(file))
-    shell.write_file(PLUGSTACK, f"{_without(PLUGSTACK)}{kept}\n")
+        slurm_conf.write(file, _without(file))
+    slurm_conf.write(PLUGSTACK, f"{_without(PLUGSTACK)}{kept}\n")
     yield f"{PLUGSTACK} loads Pyxis once, not {len(loading)} times"
 
 

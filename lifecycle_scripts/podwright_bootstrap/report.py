@@ -33,7 +33,9 @@ class Result:
 def table(results: list[Result]) -> str:
     """All steps, and the sums on the last line."""
     lines = [f"{'step':<13} {'outcome':<9} {'changes':>7} {'seconds':>8}"]
-    lines += [f"{r.step:<13} {r.outcome:<9} {len(r.changes):>7} {r.seconds:>8.1f}" for r in results]
+    for r in results:
+        why = f"  {r.detail}" if r.outcome == SKIPPED else ""
+        lines.append(f"{r.step:<13} {r.outcome:<9} {len(r.changes):>7} {r.seconds:>8.1f}{why}")
     steps = sum(result.outcome != SKIPPED for result in results)
     changes = sum(len(result.changes) for result in results)
     seconds = sum(result.seconds for result in results)

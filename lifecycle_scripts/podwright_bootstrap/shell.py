@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Callable, Iterator, Tuple, Type, TypeVar
+from typing import IO, Callable, Iterator, List, Tuple, Type, TypeVar
 
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
@@ -53,15 +53,21 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended, and what it wrote to stdout and stderr."""
+    """How a program ended, and what it wrote to stdout, which is its answer, and to stderr, where it may also warn."""
 
     exit_code: int
     output: str
+    errors: str = ""
+
+    @property
+    def lines(self) -> List[str]:
+        """All that it wrote."""
+        return [*self.output.splitlines(), *self.errors.splitlines()]
 
     @property
     def summary(self) -> str:
         """The lines that tell most: the last ones that speak of a fault, else the last one."""
-        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        lines = [line.strip() for line in self.lines if line.strip()]
         telling = [line for line in lines if TELLING.search(line)][-3:]
         return " / ".join(telling or lines[-1:] or ["it printed nothing"])
 
@@ -75,11 +81,11 @@ def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool 
     words = [str(word) for word in command]
     if not quiet:
         say(f"$ {' '.join(words)}")
-    # A file, not a pipe: a daemon that keeps it open does not keep us waiting.
-    with tempfile.TemporaryFile() as sink:
+    # Files, not pipes: a daemon that keeps them open does not keep us waiting.
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=sink, stderr=subprocess.STDOUT, start_new_session=True
+                words, stdin=subprocess.PIPE, stdout=output, stderr=errors, start_new_session=True
             )
         except FileNotFoundError as error:
             raise CommandError(f"{words[0]}: no such program on this host") from error
@@ -89,9 +95,8 @@ def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool 
             raise CommandError(f"{_short(words)} did not end within {timeout_s:.0f} s") from error
         finally:  # also when the step's time is up
             _end(process)
-        sink.seek(0)
-        outcome = Outcome(process.returncode, sink.read().decode(errors="replace"))
-    for line in [] if quiet else outcome.output.splitlines():
+        outcome = Outcome(process.returncode, _text(output), _text(errors))
+    for line in [] if quiet else outcome.lines:
         say(f"  | {line}")
     if check and outcome.exit_code:
         raise CommandError(f"{_short(words)} failed (exit {outcome.exit_code}): {outcome.summary}")
@@ -209,7 +214,13 @@ def find_user(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError as error:
-        raise BootstrapError(f"this host has no user {name}", hint="use HyperPod's own image, which has it") from error
+        hint = "HyperPod's own image has its users, step users adds those of cluster.yaml"
+        raise BootstrapError(f"this host has no user {name}", hint=hint) from error
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def _short(words: list[str]) -> str:

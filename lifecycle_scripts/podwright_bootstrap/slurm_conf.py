@@ -6,6 +6,7 @@ https://slurm.schedmd.com/slurm.conf.html
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,14 @@ def values(key: str, path: Path = SLURM_CONF) -> list[str]:
 def value(key: str, default: str, path: Path = SLURM_CONF) -> str:
     """What counts of a key that may be given more than once: the last."""
     return (values(key, path) or [default])[-1]
+
+
+def write(path: Path, text: str) -> bool:
+    """Give a file this text, mode and owner stay; whether it had another. Several controllers share it by a link."""
+    path = path.resolve()
+    if not path.exists():
+        return shell.write_file(path, text)
+    return shell.write_file(path, text, mode=stat.S_IMODE(path.stat().st_mode), owner=path.owner())
 
 
 def cluster_name() -> str:

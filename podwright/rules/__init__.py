@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from podwright.findings import Finding, Level
 from podwright.rules import account as live
-from podwright.rules import groups, machines, nodes, operations, people, programs, resources, whole_file
+from podwright.rules import groups, machines, mounts, nodes, operations, people, programs, resources, whole_file
 from podwright.rules.judging import Rule, judged
 from podwright.rules.run import run_fits
 from podwright.rules.unanswered import UnansweredError
@@ -68,8 +68,8 @@ RULES: tuple[Rule, ...] = (
     people.directory,
     people.directory_without_internet,
     nodes.nodes_without_scripts,
+    nodes.skipped_steps,
     nodes.s3_mounts,
-    nodes.s3_mount_paths,
     machines.scratch_path,
     machines.scratch_disks,
     machines.node_limits,
@@ -84,7 +84,7 @@ RULES: tuple[Rule, ...] = (
     whole_file.placeholders,
     whole_file.addresses,
     whole_file.openzfs_zones,
-    whole_file.mount_paths,
+    mounts.mount_paths,
     whole_file.unused_settings,
     whole_file.scratch_key,
 )

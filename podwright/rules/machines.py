@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 
 from podwright.findings import Finding
 from podwright.rules.judging import error, judged_types, warning
-from podwright.settings import NoOpenZfs, Settings
+from podwright.settings import Settings
 from podwright_bootstrap import lnet
 from podwright_constructs import facts
 
@@ -20,19 +20,13 @@ DEBIAN_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
 def scratch_path(settings: Settings) -> Iterator[Finding]:
-    """The scratch folder is no path of its own: it lies on a file system's, or is not absolute."""
+    """The scratch folder's path is not absolute."""
     scratch = settings.nodes.scratch
     if scratch is None:
         return
     path, given = ("nodes", "scratch", "mount_path"), PurePosixPath(scratch.mount_path)
     if not given.is_absolute() or given == PurePosixPath("/") or ".." in given.parts:
         yield error(path, f"mount_path cannot be {given}", "use an absolute path like /scratch")
-        return
-    taken = [settings.lustre.mount_path]
-    taken += [] if isinstance(settings.openzfs, NoOpenZfs) else [settings.openzfs.mount_path]
-    for other in map(PurePosixPath, taken):
-        if given.is_relative_to(other) or other.is_relative_to(given):
-            yield error(path, f"mount_path: {given} and the file system at {other} overlap", "use /scratch")
 
 
 def scratch_disks(settings: Settings) -> Iterator[Finding]:

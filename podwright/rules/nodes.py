@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import PurePosixPath
+from difflib import get_close_matches
 
 from podwright import names
 from podwright.findings import Finding, KeyPath
 from podwright.rules.judging import error, findings_of
-from podwright.settings import ApiSlurm, CreatedBucket, NoOpenZfs, Settings
+from podwright.settings import ApiSlurm, CreatedBucket, Settings
 from podwright.settings_nodes import Nodes
+from podwright_bootstrap.__main__ import STEPS
 from podwright_constructs import checks, facts
 
 S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
@@ -23,6 +24,19 @@ def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
         if getattr(settings.nodes, name) != field.default:
             hint = "delete it, or let the scripts set Slurm up: `slurm: {source: lifecycle}`"
             yield error(("nodes", name), f"{name} has no effect with `slurm: {{source: api}}`", hint)
+
+
+def skipped_steps(settings: Settings) -> Iterator[Finding]:
+    """A boot has no step of that name, or nothing works without it."""
+    steps = {step.name: step for step in STEPS}
+    allowed = [name for name, step in steps.items() if not step.needed]
+    for index, name in enumerate(settings.nodes.skip):
+        path = ("nodes", "skip", index)
+        if name not in steps:
+            similar = [f"did you mean {word}?" for word in get_close_matches(name, allowed, n=1)]
+            yield error(path, f"skip: {name!r} is no step", " ".join([*similar, f"allowed: {', '.join(allowed)}"]))
+        elif steps[name].needed:
+            yield error(path, f"skip: {name} cannot be skipped: {steps[name].needed}", "delete it from the list")
 
 
 def s3_mounts(settings: Settings) -> Iterator[Finding]:
@@ -39,23 +53,6 @@ def s3_mounts(settings: Settings) -> Iterator[Finding]:
                 f"path cannot be {mount.path!r}",
                 "allowed: an absolute path like /mnt/data",
             )
-
-
-def s3_mount_paths(settings: Settings) -> Iterator[Finding]:
-    """Two file systems are mounted on one path, or one within the other, where the order would decide."""
-    taken = {"Lustre": PurePosixPath(settings.lustre.mount_path)}
-    if not isinstance(settings.openzfs, NoOpenZfs):
-        taken["OpenZFS"] = PurePosixPath(settings.openzfs.mount_path)
-    taken |= {name: PurePosixPath(f"/{name}") for name in ("bin", "etc", "lib", "opt", "root", "sbin", "usr", "var")}
-    for index, mount in enumerate(settings.nodes.s3_mounts):
-        path = PurePosixPath(mount.path)
-        over = next(
-            (name for name, other in taken.items() if path.is_relative_to(other) or other.is_relative_to(path)), ""
-        )
-        if over:
-            given = f"path: {path} overlaps {over}'s {taken[over]}"
-            yield error((*S3_MOUNTS, index, "path"), given, "use a path apart, like /mnt/data")
-        taken[f"s3_mounts[{index}]"] = path
 
 
 def _own_bucket(settings: Settings, bucket: str) -> str:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from ipaddress import IPv4Network
-from pathlib import PurePosixPath
 
 from podwright import names
 from podwright.findings import Finding, KeyPath
@@ -23,7 +22,6 @@ from podwright.settings import (
     ExistingNetwork,
     InstanceGroup,
     NoKey,
-    NoOpenZfs,
     Settings,
 )
 from podwright_constructs import checks, facts
@@ -179,16 +177,6 @@ def openzfs_zones(settings: Settings) -> Iterator[Finding]:
             f"deployment_type: {openzfs.deployment_type} has its address in the main route table of {network.vpc_id}",
             "give network.route_table_ids if the subnets follow others",
         )
-
-
-def mount_paths(settings: Settings) -> Iterator[Finding]:
-    """Two file systems are mounted on the same path, or one within the other, where the order would decide."""
-    if isinstance(settings.openzfs, NoOpenZfs):
-        return
-    homes, shared = PurePosixPath(settings.openzfs.mount_path), PurePosixPath(settings.lustre.mount_path)
-    if homes.is_relative_to(shared) or shared.is_relative_to(homes):
-        path = ("openzfs", "mount_path")
-        yield error(path, f"mount_path: {homes} and Lustre's {shared} overlap", "use paths apart, like /home and /fsx")
 
 
 def unused_settings(settings: Settings) -> Iterator[Finding]:

@@ -130,7 +130,13 @@ def broken(data: Mapping[str, Any]) -> list[tuple[str, str]]:
 # Code, the changed sections, and where the finding is.
 BROKEN = [
     ("scratch-path", {"nodes": {"scratch": {"mount_path": "scratch"}}}, "nodes.scratch.mount_path"),
-    ("scratch-path", {"nodes": {"scratch": {"mount_path": "/fsx/scratch"}}}, "nodes.scratch.mount_path"),
+    ("mount-paths", {"nodes": {"scratch": {"mount_path": "/fsx/scratch"}}}, "nodes.scratch.mount_path"),
+    (
+        "mount-paths",
+        {"nodes": {"scratch": {"mount_path": "/mnt"}, "s3_mounts": [CORPORA]}},
+        "nodes.s3_mounts[0].path",
+    ),
+    ("mount-paths", {"nodes": {"scratch": {"mount_path": "/etc"}}}, "nodes.scratch.mount_path"),
     (
         "scratch-disks",
         {"nodes": {"scratch": {}}, **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.c5.large"})},
@@ -487,10 +493,12 @@ BROKEN = [
         },
         "nodes.s3_mounts[0].prefix",
     ),
-    ("s3-mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
-    ("s3-mount-paths", s3(path="/usr"), "nodes.s3_mounts[0].path"),
+    ("skipped-steps", {"nodes": {"skip": ["ssh", "lusture"]}}, "nodes.skip[1]"),
+    ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
+    ("mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
+    ("mount-paths", s3(path="/usr"), "nodes.s3_mounts[0].path"),
     (
-        "s3-mount-paths",
+        "mount-paths",
         {"nodes": {"s3_mounts": [CORPORA, {"bucket": "more", "path": "/mnt/c4/more"}]}},
         "nodes.s3_mounts[1].path",
     ),

@@ -29,7 +29,6 @@ PROGRAMS = {
 LIBRARIES = {"urllib.request", "http.client", "ftplib", "requests", "xmlrpc.client"}
 # By module: what it may use, and what proves that the content is what was meant. Faults of each are in the matrix.
 CHECKED = {
-    "directory": {"apt-get": "the distribution's signature of its packages"},
     "docker": {"docker": "only asked whether it runs"},
     "downloads": {
         "http.client": "its errors alone",
@@ -41,9 +40,8 @@ CHECKED = {
         "pip": "the lock's sha256 of every wheel; source distributions are refused; the installation looks nothing up",
     },
     "metadata": {"urllib.request": "the host's own metadata service, compared with resource_config.json"},
-    "neuron": {"apt-get": "the signature of the repository that the image brings, and the version"},
     "observability": {"urllib.request": "exporters on the host itself, asked whether they answer"},
-    "packages": {"apt-get": "the distribution's signature of its packages"},
+    "packages": {"apt-get": "the repository's signature of its packages"},
     "s3": {"s3": "whoever asks compares: the contract's sha256, the manifest's or the lock's"},
 }
 

@@ -19,9 +19,9 @@ ME = shell.pwd.getpwuid(os.getuid()).pw_name
 
 
 def test_output_and_exit_code_are_kept(capsys):
-    """Both streams of a program come back and go to the log."""
+    """Both streams of a program go to the log and come back apart: a warning is no part of an answer."""
     outcome = shell.run("sh", "-c", "echo one; echo two >&2; exit 3", timeout_s=10, check=False)
-    assert (outcome.exit_code, outcome.output) == (3, "one\ntwo\n")
+    assert (outcome.exit_code, outcome.output, outcome.errors) == (3, "one\n", "two\n")
     assert "| two" in capsys.readouterr().out
 
 

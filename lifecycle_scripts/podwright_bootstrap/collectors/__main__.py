@@ -41,7 +41,7 @@ def measure(names: List[str], output: Path) -> None:
         try:
             families += COLLECTORS[name]()
             works.add(1, collector=name)
-        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, subprocess.SubprocessError) as error:
             print(f"{name}: {error}", flush=True)
             works.add(0, collector=name)
     moment = Family("podwright_collected_timestamp_seconds", "When the collectors last ran")

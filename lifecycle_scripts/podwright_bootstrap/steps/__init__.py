@@ -16,6 +16,7 @@ class Step(ABC):
     hint: str  # what to do when it fails
     time_limit_s: float
     attempts = 1  # of the whole step, where trying again may help
+    needed = ""  # why no boot does without; a step that says nothing here may be in nodes.skip
 
     def applies(self, node: Node) -> bool:  # noqa: ARG002 (for every node, unless a step knows better)
         """Whether the step is for this node."""

@@ -5,12 +5,11 @@ https://slurm.schedmd.com/accounting.html
 
 from __future__ import annotations
 
-import shutil
-import socket
+import sys
 from pathlib import Path
 from typing import Callable, Iterator
 
-from podwright_bootstrap import contract, database, sacctmgr, shell, slurm_conf, units
+from podwright_bootstrap import contract, database, library, network, sacctmgr, shell, slurm_conf, units
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.database import Database
 from podwright_bootstrap.node import Node
@@ -25,15 +24,14 @@ MAX_DAEMONS = 2  # slurm.conf(5): AccountingStorageHost and AccountingStorageBac
 ANSWER_LIMIT_S = 120
 PRIMARY_LIMIT_S = 300
 
-# Where a secret may be changed, as RDS does every week: this step again, from a copy of the scripts.
-SCRIPTS = contract.STATE_DIRECTORY / "scripts"
+# Where a secret may be changed, as RDS does every week: this step again.
 ROTATION = "podwright-accounting"
 ROTATION_SERVICE = f"""[Unit]
 Description=slurmdbd with the password that its database has now
 [Service]
 Type=oneshot
-WorkingDirectory={SCRIPTS}
-ExecStart=/usr/bin/python3 -m podwright_bootstrap --only accounting
+Environment=PYTHONPATH={library.FOLDER}
+ExecStart={sys.executable} -m podwright_bootstrap --only accounting
 """
 ROTATION_TIMER = """[Unit]
 Description=Look every ten minutes whether the database's password was changed
@@ -64,8 +62,7 @@ class Accounting(Step):
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
         if _runs_slurmdbd(node, daemons):
             yield from _slurmdbd(node, daemons)
-        # resolve(): several controllers share the file through a link
-        if shell.write_file(ACCOUNTING_CONF.resolve(), accounting_conf(daemons)):
+        if slurm_conf.write(ACCOUNTING_CONF, accounting_conf(daemons)):
             yield f"wrote {ACCOUNTING_CONF}"
         shell.wait_until(_answers(node, daemons), what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
         if node.address == daemons[0].address:
@@ -130,7 +127,7 @@ def _slurmdbd(node: Node, daemons: list[Controller]) -> Iterator[str]:
     if changed:
         yield f"wrote {SLURMDBD_CONF}"
     if units.answer("is-active", "slurmdbd") != "active":
-        if _listens("127.0.0.1"):
+        if network.listens("127.0.0.1", PORT):
             hint = f"`ss -lp 'sport = :{PORT}'` says whose it is"
             raise BootstrapError(f"port {PORT} is taken, and not by slurmdbd", hint=hint)
         if node.address != daemons[0].address:
@@ -141,33 +138,20 @@ def _slurmdbd(node: Node, daemons: list[Controller]) -> Iterator[str]:
 def _let_primary_begin(primary: Controller) -> None:
     """Two daemons that make the same tables at once might both end. A primary that is gone has made them."""
     try:
-        shell.wait_until(
-            lambda: _listens(primary.address), what=f"slurmdbd of {primary.hostname}", limit_s=PRIMARY_LIMIT_S
-        )
+        what = f"slurmdbd of {primary.hostname}"
+        shell.wait_until(lambda: network.listens(primary.address, PORT), what=what, limit_s=PRIMARY_LIMIT_S)
     except BootstrapError as error:
         shell.say(f"{error}: going on without")
 
 
 def _follow_rotation() -> Iterator[str]:
     """Do this again every ten minutes: where the password was changed, slurmdbd gets the new one."""
-    package = Path(__file__).resolve().parents[1]
-    copy = SCRIPTS / package.name
-    if package != copy and not _is_same(package, copy):
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        yield f"copied these scripts to {SCRIPTS}"
+    yield from library.install()
     files = {f"{ROTATION}.service": ROTATION_SERVICE, f"{ROTATION}.timer": ROTATION_TIMER}
     changed = [name for name, text in files.items() if shell.write_file(units.FOLDER / name, text)]
     for name in changed:
         yield f"wrote {units.FOLDER / name}"
     yield from units.keep_on(f"{ROTATION}.timer", restart=bool(changed))
-
-
-def _is_same(package: Path, copy: Path) -> bool:
-    files = {file.relative_to(package) for file in package.rglob("*.py")}
-    return files == {file.relative_to(copy) for file in copy.rglob("*.py")} and all(
-        (package / file).read_bytes() == (copy / file).read_bytes() for file in files
-    )
 
 
 def _runs_slurmdbd(node: Node, daemons: list[Controller]) -> bool:
@@ -184,11 +168,3 @@ def _answers(node: Node, daemons: list[Controller]) -> Callable[[], bool]:
         return sacctmgr.answers()
 
     return answered
-
-
-def _listens(address: str) -> bool:
-    try:
-        socket.create_connection((address, PORT), timeout=3).close()
-    except OSError:
-        return False
-    return True

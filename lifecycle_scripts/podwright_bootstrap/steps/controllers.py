@@ -18,7 +18,7 @@ from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 LOCK_LIMIT_S = 300
-OWN = "slurmdbd.conf"  # each controller has its own: it holds a password
+OWN = ("slurmdbd.conf", "podwright-")  # each controller has its own: the first holds a password, the rest we write
 
 
 class Controllers(Step):
@@ -26,6 +26,7 @@ class Controllers(Step):
 
     name = "controllers"
     whose = "controllers of clusters with several"
+    needed = "each controller would have jobs of its own"
     hint = "is the shared file system writable by root, and does slurm.conf name every controller?"
     time_limit_s = 1200
 
@@ -75,7 +76,7 @@ def _shared_paths() -> list[Path]:
     configuration = [
         path
         for path in sorted(slurm_conf.FOLDER.iterdir())
-        if not path.name.startswith((".", OWN)) and path.suffix != ".bak"
+        if not path.name.startswith((".", *OWN)) and path.suffix != ".bak"
     ]
     return [*configuration, Path(slurm_conf.value("StateSaveLocation", "/var/spool/slurmctld"))]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator, Optional
 
-from podwright_bootstrap import ldap, shell, units
+from podwright_bootstrap import ldap, packages, secret, shell, units
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.node_settings import Directory as Settings
 from podwright_bootstrap.shell import BootstrapError, CommandError
@@ -34,7 +34,7 @@ class Directory(Step):
     name = "directory"
     whose = "clusters with an LDAP server"
     hint = "journalctl -u sssd and /var/log/sssd/ say more; does the server admit the nodes' addresses?"
-    time_limit_s = 900
+    time_limit_s = 1800
     attempts = 3
 
     def applies(self, node: Node) -> bool:
@@ -49,7 +49,7 @@ class Directory(Step):
         password = _password(wanted)
         bind = (wanted.bind_dn, password) if wanted.bind_dn and password else None
         ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind, timeout_s=ANSWER_LIMIT_S * shell.PATIENCE)
-        yield from _install()
+        yield from _install(node)
         changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node.homes), mode=0o600)
         if changed:
             yield f"wrote {CONFIGURATION}"
@@ -78,14 +78,12 @@ def _settings(node: Node) -> Settings:
     return wanted
 
 
-def _install() -> Iterator[str]:
-    """From the image's own signed repositories, where the image lacks it."""
+def _install(node: Node) -> Iterator[str]:
+    """From the distribution, where the image lacks it."""
     if all(any(LIBRARIES.glob(file)) for file in INSTALLED):
         return
-    apt = ("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=300")
     try:
-        shell.run(*apt, "update", timeout_s=300)
-        shell.run(*apt, "install", "--no-install-recommends", *PACKAGES, timeout_s=600)
+        packages.install(*PACKAGES, node=node)
     except CommandError as error:
         raise CommandError(
             f"this image has no SSSD, and apt cannot install it: {error}",
@@ -109,16 +107,7 @@ def _password(wanted: Settings) -> Optional[str]:
     arn = wanted.bind_secret_arn
     if not arn:
         return None
-    where = ("--secret-id", arn, "--region", arn.split(":")[3])
-    what = ("--query", "SecretString", "--output", "text")
-    try:
-        answer = shell.run("aws", "secretsmanager", "get-secret-value", *where, *what, timeout_s=120, quiet=True)
-    except CommandError as error:
-        raise CommandError(
-            f"the directory's password cannot be read: {error}",
-            hint="does the secret exist, and may the nodes' role secretsmanager:GetSecretValue on it (and its key)?",
-        ) from error
-    password = answer.output.rstrip("\n")
+    password = secret.read(arn)
     if not password or password != password.strip() or not password.isprintable():
         raise BootstrapError(
             f"the value of {arn} is no password of one line", hint="put the password alone into it, as text, not JSON"

@@ -88,7 +88,7 @@ def _configured(root: Path) -> str:
         "ENROOT_TEMP_PATH": f"{root}/temporary",
     }
     lines = ENROOT_CONF.read_text().splitlines() if ENROOT_CONF.exists() else []
-    others = [line for line in lines if not line.replace("=", " ").split()[:1] or line.split()[0] not in ours]
+    others = [line for line in lines if "".join(line.split()[:1]) not in ours]
     return "\n".join([*(f"{key} {value}" for key, value in ours.items()), *others]) + "\n"
 
 

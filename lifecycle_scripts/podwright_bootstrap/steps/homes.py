@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import stat
 from functools import partial
 from pathlib import Path
@@ -80,7 +79,7 @@ def _is_ready(user: User, home: Path) -> bool:
     """Whether nothing is left to do; looked at as the user, whose home may lead elsewhere."""
     if not home.is_dir():
         return False
-    with shell.acting_as(pwd.getpwnam(user.name)):
+    with shell.acting_as(shell.find_user(user.name)):
         folder = home / ".ssh"
         return (folder / KEY_NAME).exists() and _text(folder / "authorized_keys") == _authorized(user, folder)
 
@@ -88,7 +87,7 @@ def _is_ready(user: User, home: Path) -> bool:
 def _make(user: User, home: Path) -> Iterator[str]:
     if copy_once(SKELETON, home, owner=user.uid, mode=HOME_MODE):
         yield f"made {home}"
-    with shell.acting_as(pwd.getpwnam(user.name)):
+    with shell.acting_as(shell.find_user(user.name)):
         folder = home / ".ssh"
         folder.mkdir(mode=0o700, exist_ok=True)
         if not (folder / KEY_NAME).exists():

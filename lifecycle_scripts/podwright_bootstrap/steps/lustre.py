@@ -25,6 +25,7 @@ class Lustre(Step):
 
     name = "lustre"
     whose = "clusters with FSx for Lustre"
+    needed = "runs, keys and the training environment are on the file system that it mounts"
     hint = (
         "is the file system AVAILABLE and in this node's VPC, and does its security group admit TCP 988 and 1018-1023 "
         "from the nodes?"

@@ -17,6 +17,7 @@ class Names(Step):
 
     name = "names"
     whose = "clusters with a file system"
+    needed = "file systems are mounted by the names that it waits for"
     hint = "does the VPC have enableDnsSupport and enableDnsHostnames, and is the file system in it?"
     time_limit_s = 2 * RESOLVE_LIMIT_S
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from podwright_bootstrap import shell
+from podwright_bootstrap import packages, shell
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import CommandError
 from podwright_bootstrap.steps import Step
 
 PACKAGES = {"driver": "aws-neuronx-dkms", "tools": "aws-neuronx-tools", "runtime": "aws-neuronx-runtime-lib"}
-# apt waits for an upgrade that runs in the background, and never asks.
-APT_OPTIONS = ("-q", "-y", "-o", "DPkg::Lock::Timeout=300", "--no-install-recommends")
 
 
 class Neuron(Step):
@@ -23,8 +21,7 @@ class Neuron(Step):
     name = "neuron"
     whose = "nodes with Trainium or Inferentia of clusters with nodes.neuron"
     hint = "apt-cache policy aws-neuronx-tools lists the versions; the image's apt must know AWS's Neuron repository"
-    time_limit_s = 900
-    attempts = 2
+    time_limit_s = 1800
 
     def applies(self, node: Node) -> bool:
         """On Neuron's instance types, if it is asked for."""
@@ -35,10 +32,7 @@ class Neuron(Step):
         version = _wanted(node)
         if version and _installed(PACKAGES["tools"]) != version:
             package = f"{PACKAGES['tools']}={version}"
-            shell.run("apt-get", "update", *APT_OPTIONS[:1], timeout_s=300)
-            shell.run(
-                "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", *APT_OPTIONS, package, timeout_s=600
-            )
+            packages.install(package, node=node)
             yield f"installed {package}"
 
     def verify(self, node: Node) -> None:

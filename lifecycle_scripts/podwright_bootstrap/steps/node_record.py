@@ -15,6 +15,7 @@ class Record(Step):
     """The node's record says who it is and what a job finds on it."""
 
     name = "node_record"
+    needed = "jobs and their prolog read the record that it writes"
     hint = f"look at {contract.STATE_DIRECTORY} and the space left on its disk (df -h)"
     time_limit_s = 300
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import sys
 import tarfile
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, downloads, shell, units
+from podwright_bootstrap import contract, downloads, library, network, shell, units
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError
@@ -25,9 +25,7 @@ EXPORTER_PORT = 9100  # node_exporter's own
 AGENT_PORT = 9095
 DATA = contract.STATE_DIRECTORY / "metrics"
 PROGRAMS = contract.STATE_DIRECTORY / "programs"
-LIBRARY = contract.STATE_DIRECTORY / "library"
 AGENT_CONFIG = contract.STATE_DIRECTORY / "prometheus.yml"
-PACKAGE = Path(__file__).resolve().parents[1]
 ANSWER_LIMIT_S = 60
 # Of node_exporter's: AWS counts every value that is sent.
 HOST_COLLECTORS = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "textfile", "uname", "vmstat")
@@ -70,12 +68,11 @@ class Observability(Step):
             yield f"added user {USER}"
         _refuse_foreign(node)
         yield from _folders()
-        updated = _install_collectors()
-        if updated:
-            yield f"installed our collectors in {LIBRARY}"
+        updated = list(library.install())
+        yield from updated
         yield from _service(EXPORTER, "Metrics of this host", _exporter(node), node=node)
         about = "Metrics of accelerators, EFA, Slurm and runs"
-        yield from _service(COLLECTORS, about, _collectors(node), node=node, restart=updated)
+        yield from _service(COLLECTORS, about, _collectors(node), node=node, restart=bool(updated))
         if node.parameters.prometheus_remote_write_url:
             changed = shell.write_file(AGENT_CONFIG, agent_config(node))
             if changed:
@@ -131,9 +128,7 @@ def _refuse_foreign(node: Node) -> None:
     """Another exporter would be taken for ours."""
     if units.answer("is-active", EXPORTER) == "active":
         return
-    try:
-        socket.create_connection((node.address, EXPORTER_PORT), timeout=3).close()
-    except OSError:
+    if not network.listens(node.address, EXPORTER_PORT):
         return
     sockets = shell.run("ss", "-Hltnp", f"sport = :{EXPORTER_PORT}", timeout_s=30, check=False, quiet=True).output
     owner = ", ".join(re.findall(r'\("([^"]+)",pid=(\d+)', sockets)[0]) if "pid=" in sockets else "another program"
@@ -149,13 +144,6 @@ def _folders() -> Iterator[str]:
             folder.mkdir(parents=True, exist_ok=True)
             shell.run("chown", f"{USER}:", folder, timeout_s=30, quiet=True)
             yield f"made {folder}"
-
-
-def _install_collectors() -> bool:
-    """Where they outlive the folder that lifecycle scripts run from; tells whether anything was new."""
-    sources = (PACKAGE / "__init__.py", *(PACKAGE / "collectors").glob("*.py"))
-    wrote = [shell.write_file(LIBRARY / path.relative_to(PACKAGE.parent), path.read_bytes()) for path in sources]
-    return any(wrote)
 
 
 def _exporter(node: Node) -> str:
@@ -194,7 +182,7 @@ def _program(name: str, node: Node) -> Path:
 
 
 def _service(unit: str, description: str, command: str, *, node: Node, restart: bool = False) -> Iterator[str]:
-    environment = f"PYTHONPATH={LIBRARY} PODWRIGHT_RUNS={node.shared(contract.RUNS_DIRECTORY)}"
+    environment = f"PYTHONPATH={library.FOLDER} PODWRIGHT_RUNS={node.shared(contract.RUNS_DIRECTORY)}"
     text = UNIT.format(description=description, user=USER, environment=environment, command=command)
     changed = shell.write_file(units.FOLDER / f"{unit}.service", text)
     if changed:
@@ -217,5 +205,5 @@ def _get(url: str) -> str:
         with opener.open(url, timeout=10) as answer:
             text: str = answer.read().decode(errors="replace")
             return text
-    except OSError:
+    except (OSError, HTTPException):
         return ""

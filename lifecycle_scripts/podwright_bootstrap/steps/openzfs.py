@@ -26,6 +26,7 @@ class OpenZfs(Step):
 
     name = "openzfs"
     whose = "clusters with FSx for OpenZFS"
+    needed = "homes are on the file system that it mounts"
     hint = (
         "is the file system AVAILABLE and in this node's VPC, and does its security group admit TCP 2049 from the "
         "nodes?"

@@ -47,16 +47,15 @@ class PamSlurmAdopt(Step):
 
 
 def _contain() -> Iterator[str]:
-    """Add the flag to those that slurm.conf has."""
+    """Add the flag to those that slurm.conf has, before what it includes: of a key given twice the last counts."""
     slurm_conf.wait()
     flags = [flag for flag in slurm_conf.value("PrologFlags", "").split(",") if flag]
     if CONTAIN.lower() in {flag.lower() for flag in flags}:
         return
-    path = slurm_conf.SLURM_CONF.resolve()  # several controllers share it through a link
     line = f"PrologFlags={','.join([*flags, CONTAIN])}\n"
-    text = re.sub(r"(?im)^\s*PrologFlags\s*=.*\n?", "", path.read_text())
-    shell.write_file(path, f"{text.rstrip()}\n{line}", mode=path.stat().st_mode & 0o7777, owner=path.owner())
-    yield f"wrote {line.strip()} into {path}"
+    text = re.sub(r"(?im)^\s*PrologFlags\s*=.*\n?", "", slurm_conf.SLURM_CONF.read_text())
+    slurm_conf.write(slurm_conf.SLURM_CONF, f"{line}{text}")
+    yield f"wrote {line.strip()} into {slurm_conf.SLURM_CONF}"
 
 
 def _restrict(node: Node) -> Iterator[str]:

@@ -29,6 +29,7 @@ class Parameters(Step):
     """The provisioning parameters lie in the service's configuration folder."""
 
     name = "parameters"
+    needed = "Slurm's programs and later boots go by the file that it installs"
     hint = f"look at {contract.PROVISIONING_PARAMETERS.parent} and the space left on its disk (df -h)"
     time_limit_s = 300
 

@@ -10,15 +10,13 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator
 
-from podwright_bootstrap import contract, shell, slurm_conf
+from podwright_bootstrap import contract, library, shell, slurm_conf
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError, CommandError
 from podwright_bootstrap.slurm_conf import SCONTROL, SLURM_CONF
 from podwright_bootstrap.steps import Step
 
-PACKAGE = Path(__file__).resolve().parents[1]
-LIBRARY = contract.STATE_DIRECTORY / "lib"  # the lifecycle scripts themselves lie in a temporary folder
 # Slurm runs all that match, in order, and nothing where nothing does: a node without them takes jobs as ever.
 PROGRAMS = {name: contract.STATE_DIRECTORY / f"{name}.d" / "50-podwright.sh" for name in ("prolog", "epilog")}
 LIMITS_S = {"prolog": 120, "epilog": 300}
@@ -50,14 +48,12 @@ class Prolog(Step):
         elif _wanted_programs(node)["prolog"]:
             asked = shell.run(PROGRAMS["prolog"], "--only-check", timeout_s=LIMITS_S["prolog"], check=False)
             if asked.exit_code:
-                last = (asked.output.splitlines() or ["it printed nothing"])[-1]
+                last = (asked.lines or ["it printed nothing"])[-1]
                 raise CommandError(f"this node would fail its own prolog: {last}")
 
 
 def _install(node: Node) -> Iterator[str]:
-    modules = [(source, LIBRARY / PACKAGE.name / source.relative_to(PACKAGE)) for source in PACKAGE.rglob("*.py")]
-    if [target for source, target in modules if shell.write_file(target, source.read_bytes())]:
-        yield f"copied this package to {LIBRARY}"
+    yield from library.install()
     for name, wanted in _wanted_programs(node).items():
         program = PROGRAMS[name]
         if wanted and shell.write_file(program, _program(name), mode=0o755):
@@ -81,8 +77,8 @@ def _program(name: str) -> str:
     python = Path(sys.executable)
     return (
         f"#!/bin/sh\n# Written by podwright's bootstrap.\n"
-        f"export PATH={path} PYTHONPATH={LIBRARY} PYTHONDONTWRITEBYTECODE=1\n"
-        f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {PACKAGE.name}.{name} "$@"\n'
+        f"export PATH={path} PYTHONPATH={library.FOLDER} PYTHONDONTWRITEBYTECODE=1\n"
+        f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {library.PACKAGE.name}.{name} "$@"\n'
     )
 
 
@@ -93,10 +89,8 @@ def _configure() -> Iterator[str]:
     if changed:
         yield f"wrote {OUR_PART}"
     if INCLUDE not in text.splitlines():
-        path = SLURM_CONF.resolve()  # several controllers share it through a link
-        mode, owner = path.stat().st_mode & 0o7777, path.owner()
-        changed = shell.write_file(path, f"{text.rstrip()}\n{INCLUDE}\n", mode=mode, owner=owner)
-        yield f"included {OUR_PART.name} in {path}"
+        changed = slurm_conf.write(SLURM_CONF, f"{text.rstrip()}\n{INCLUDE}\n")
+        yield f"included {OUR_PART.name} in {SLURM_CONF}"
     running = shell.run("systemctl", "is-active", "slurmctld", timeout_s=30, check=False, quiet=True)
     if changed and running.exit_code == 0:
         shell.run(SCONTROL, "reconfigure", timeout_s=60)

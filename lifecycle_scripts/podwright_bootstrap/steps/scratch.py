@@ -11,6 +11,7 @@ from typing import Iterator, List
 
 from podwright_bootstrap import disks, mounts, shell
 from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.local_disk import instance_store
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.shell import BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
@@ -18,7 +19,6 @@ from podwright_bootstrap.steps import Step
 LABEL = "podwright-nvme"  # of the file system, at most 16 letters: a later boot finds it by this
 VOLUME_GROUP, VOLUME = "podwright", "scratch"
 STRIPED = Path("/dev") / VOLUME_GROUP / VOLUME
-IMAGES_OWN = Path("/opt/dlami/nvme")  # AWS's deep learning images stripe the disks there themselves
 # Without its disk the node boots all the same: nofail.
 OPTIONS = "noatime,nofail,x-systemd.device-timeout=30s"
 EVERYBODY = 0o1777
@@ -39,8 +39,9 @@ class Scratch(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Use what the image has mounted, else make a file system of the free disks."""
         root = _root(node)
-        if mounts.mounted_at(IMAGES_OWN):
-            yield from _link(root, IMAGES_OWN / "scratch")
+        own = instance_store()
+        if own:
+            yield from _link(root, own / "scratch")
         else:
             yield from _mount(root, node)
         if root.stat().st_mode & 0o7777 != EVERYBODY:

@@ -6,10 +6,9 @@ https://slurm.schedmd.com/configless_slurm.html
 from __future__ import annotations
 
 import re
-import socket
 from typing import Iterator
 
-from podwright_bootstrap import contract, gres, shell, slurm_conf, units
+from podwright_bootstrap import contract, gres, network, shell, slurm_conf, units
 from podwright_bootstrap.contract import CONTROLLER, LOGIN
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm_conf import SCONTROL
@@ -17,6 +16,12 @@ from podwright_bootstrap.steps import Step
 
 CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort
 SLURMD_ENVIRONMENT = contract.STATE_DIRECTORY / "slurmd.env"
+
+# What slurmctld takes only at its start, where an earlier step writes it: key, part of the value, file.
+STARTED_WITH = (
+    ("AccountingStorageType", "slurmdbd", slurm_conf.ACCOUNTING_CONF),
+    ("PrologFlags", "contain", slurm_conf.SLURM_CONF),
+)
 
 # How long another host's part may take: a controller boots like we do.
 CONTROLLER_LIMIT_S = 900
@@ -27,6 +32,7 @@ class Slurm(Step):
     """The daemon of the node's role runs now and after a reboot, the other one never, and the controller answers."""
 
     name = "slurm"
+    needed = "a node without Slurm takes no jobs"
     hint = "systemctl status slurmctld slurmd, /var/log/slurm/ and journalctl -u slurmd say more"
     time_limit_s = 1800
     attempts = 3  # a daemon that did not start may start when munge does
@@ -50,27 +56,27 @@ def _controller(node: Node) -> Iterator[str]:
     yield from units.keep_off("slurmd")
     slurm_conf.wait()
     gres.check_tasks(node)
-    outdated = _is_outdated(node)
+    outdated = _is_outdated()
     yield from units.keep_on("slurmctld", restart=outdated)
     if outdated:  # nodes that have asked already get the new configuration
         shell.wait_until(_controller_is_up, what="slurmctld to answer scontrol ping", limit_s=DAEMON_LIMIT_S)
         shell.run(SCONTROL, "reconfigure", timeout_s=60)
 
 
-def _is_outdated(node: Node) -> bool:
+def _is_outdated() -> bool:
     """Whether a slurmctld runs that was started before an earlier step changed its configuration."""
-    wanted = {"AccountingStorageType": "slurmdbd"} if node.parameters.accounting else {}
-    if node.parameters.nodes.pam_slurm_adopt:
-        wanted["PrologFlags"] = "contain"
-    running = {key: slurm_conf.running(key).lower() for key in wanted}
-    return any(value and wanted[key] not in value for key, value in running.items())
+    for key, word, file in STARTED_WITH:
+        running = slurm_conf.running(key).lower()
+        if running and word not in running and word in slurm_conf.value(key, "", file).lower():
+            return True
+    return False
 
 
 def _client(node: Node) -> Iterator[str]:
     """Compute and login nodes get their configuration from the controllers."""
     yield from units.keep_off("slurmctld")
     shell.wait_until(
-        lambda: any(_listens(address) for address in node.controllers),
+        lambda: any(network.listens(address, CONTROLLER_PORT) for address in node.controllers),
         what=f"slurmctld on {', '.join(node.controllers) or 'no controller'}, port {CONTROLLER_PORT}",
         limit_s=CONTROLLER_LIMIT_S,
         every_s=node.poll_s,
@@ -118,14 +124,6 @@ def _daemon_limit_s(node: Node) -> float:
 
 def _daemon(node: Node) -> str:
     return "slurmctld" if node.role == CONTROLLER else "slurmd"
-
-
-def _listens(address: str) -> bool:
-    try:
-        socket.create_connection((address, CONTROLLER_PORT), timeout=3).close()
-    except OSError:
-        return False
-    return True
 
 
 def _controller_is_up() -> bool:

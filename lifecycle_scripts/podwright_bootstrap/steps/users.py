@@ -26,6 +26,7 @@ class Users(Step):
 
     name = "users"
     whose = "clusters with users or groups"
+    needed = "homes and files go by the ids that it gives"
     hint = "look at /etc/passwd and /etc/group of this node"
     time_limit_s = 600
 
