@@ -51,7 +51,7 @@ class Stray:
     @property
     def removal(self) -> str:
         """What deletes it, for the user to decide."""
-        kind = _kind(self.address) if self.address else ""
+        kind = _kind(self.address or "")
         return f"aws {REMOVALS[kind]}{self.import_id}" if kind in REMOVALS else f"delete {self.arn}"
 
 
@@ -79,16 +79,17 @@ def _by_place(
         if not place.startswith(f"{stack.name}/") or COPIES.search(arn):
             continue
         address = addresses.get(place)
-        kind = _kind(address) if address else ""
-        import_id = _import_id(kind, arn)
-        if any(arn == values.get("arn") or import_id == values.get("id") for values in _alike(kind, state)):
+        kind = _kind(address or "")
+        name = import_id(kind, arn)
+        if any(arn == values.get("arn") or name == values.get("id") for values in _alike(kind, state)):
             continue
-        status = STATUSES[kind](account, import_id) or "deleted" if kind in STATUSES else None
-        if status not in GONE:
-            stray = Stray(arn, address, import_id, status, rival=taken.get(address) if address else None)
-            if address and stray.is_adoptable:
-                taken[address] = import_id
-            yield stray
+        status = STATUSES[kind](account, name) or "deleted" if kind in STATUSES else None
+        if status in GONE:
+            continue
+        stray = Stray(arn, address, name, status, rival=taken.get(address or ""))
+        if address and stray.is_adoptable:
+            taken[address] = name
+        yield stray
 
 
 def _by_name(plan: Mapping[str, Any], account: Account) -> Iterator[Stray]:
@@ -119,8 +120,8 @@ def _kind(address: str) -> str:
     return address.partition(".")[0]
 
 
-def _import_id(kind: str, arn: str) -> str:
-    """``arn:aws:ec2:us-west-2:123456789012:vpc/vpc-1`` is ``vpc-1``; some kinds go by the whole ARN."""
+def import_id(kind: str, arn: str) -> str:
+    """What ``terraform import`` takes: ``vpc-1`` of ``arn:aws:ec2:us-west-2:123456789012:vpc/vpc-1``, or the whole ARN."""
     if kind in {CLUSTER_TYPE, "aws_sns_topic"}:
         return arn
     name = re.split("[:/]", arn.split(":", 5)[5], maxsplit=1)[-1].removesuffix(":*")  # as log groups' ARNs may end
