@@ -17,6 +17,7 @@ from podwright.strays import CLUSTER_TYPE, Stray, strays
 
 STATE_VERSION = 4  # https://developer.hashicorp.com/terraform/internals/json-format says nothing of it; it is old
 NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API tells of the dead for a while
+FOUNDATION_FIRST = "cross-stack-reference-"  # what cdktf calls the foundation's outputs, and Terraform misses
 KEYS = ("InstanceGroupName", "Key")  # which of its members tells one item of a list from the others
 
 
@@ -39,9 +40,23 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
     tagged = account.tagged(names.CLUSTER_TAG, settings.name)
     left = 0
     for stack in parts.values():
-        if stack.is_there:
+        if not stack.is_there:
+            continue
+        try:
             left += sum(_rounds(stack, tagged, account) if apply else _look(stack, tagged, account))
+        except TerraformError as error:
+            if FOUNDATION_FIRST not in str(error):
+                raise
+            left += _unplanned(stack, tagged)
     return left
+
+
+def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> int:
+    """Of a stack that has nothing to stand on yet there is mostly nothing; else it must wait for its foundation."""
+    found = [arn for arn, tags in tagged.items() if tags.get(names.PLACE_TAG, "").startswith(f"{stack.name}/")]
+    for arn in found:
+        print(f"left {arn}: its foundation comes first: deploy that, then adopt again")
+    return len(found)
 
 
 def _look(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[int]:

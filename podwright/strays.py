@@ -121,7 +121,7 @@ def _kind(address: str) -> str:
 
 
 def import_id(kind: str, arn: str) -> str:
-    """What ``terraform import`` takes: ``vpc-1`` of ``arn:aws:ec2:us-west-2:123456789012:vpc/vpc-1``, or the whole ARN."""
+    """What ``terraform import`` takes: ``vpc-1`` of ``arn:aws:ec2:us-west-2:123456789012:vpc/vpc-1``, or all of it."""
     if kind in {CLUSTER_TYPE, "aws_sns_topic"}:
         return arn
     name = re.split("[:/]", arn.split(":", 5)[5], maxsplit=1)[-1].removesuffix(":*")  # as log groups' ARNs may end

@@ -204,8 +204,10 @@ class FileSystems:
     def tagged(self) -> Iterator[tuple[str, dict[str, str]]]:
         """ARN and tags of every file system and of their links; backups have those of their file system."""
         self._forget_deleted()
-        for item in (*self._by_id.values(), *self._repositories.all()):
-            yield item.description["ResourceARN"], item.tags
+        for file_system in self._by_id.values():
+            yield file_system.description["ResourceARN"], file_system.tags
+        for link in self._repositories.all():
+            yield link.description["ResourceARN"], link.tags
         for backup in self._backups.values():
             yield backup["ResourceARN"], {tag["Key"]: tag["Value"] for tag in backup["Tags"]}
 
