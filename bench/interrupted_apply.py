@@ -5,7 +5,7 @@
 
 A row is a fresh account of the AWS stand-in: the first deployment is interrupted at its n-th changing call, the second
 goes on from there, a plan follows, and a destroy. "strays" are what no state knew after the interruption, "left" what
-the destroy left: Terraform cannot know of what was created while its answer was lost. All calls take two hours.
+the destroy left. After a kill, `podwright adopt --apply` comes between: how much it adopted. All calls take two hours.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class Row:
     call: str
     first: str
     strays: str
+    adopted: str
     second: str
     plan: str
     destroy: str
@@ -53,10 +54,8 @@ def main() -> None:
     parser.add_argument("--calls", type=int, nargs="+", help="numbers of calls (default: all)")
     parser.add_argument("--every", type=int, default=1, help="without --calls: every so many")
     arguments = parser.parse_args()
-    print(
-        "| n | call | interrupted run | strays | next run | plan | destroy | left |\n|---|---|---|---|---|---|---|---|",
-        flush=True,
-    )
+    print("| n | call | interrupted run | strays | adopt | next run | plan | destroy | left |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for at in arguments.calls or numbers(arguments.config, arguments.every):
         row = interrupted(arguments.config, at=at, kind=arguments.kind)
         print("|", " | ".join(str(value) for value in vars(row).values()), "|", flush=True)
@@ -82,6 +81,7 @@ def interrupted(config: Path, *, at: int, kind: Kind | Literal["killed"]) -> Row
             aws.interrupt(at=at, kind=kind)
             first = outcome(workspace.deploy)
         seen, strays = aws.changing_calls(), workspace.strays()
+        adopted = adopt(workspace) if kind == KILLED else "-"
         second = outcome(workspace.deploy)
         plan = "no changes" if second == "done" and not workspace.changes() else "changes"
         ended = outcome(workspace.destroy)
@@ -90,6 +90,7 @@ def interrupted(config: Path, *, at: int, kind: Kind | Literal["killed"]) -> Row
             call=re.sub(r"/sagemaker-\S*?(?=[/?]|$)", "/BUCKET", seen[at - 1]) if at <= len(seen) else "-",
             first=first,
             strays="<br>".join(strays) or "-",
+            adopted=adopted,
             second=second,
             plan=plan,
             destroy=ended,
@@ -109,6 +110,14 @@ def outcome(run: Callable[[], None]) -> str:
     except TerraformError as error:
         return ", ".join(sorted(set(re.findall(ERROR_CODE, str(error))))) or "failed"
     return "done"
+
+
+def adopt(workspace: Workspace) -> str:
+    """Adopt; how many."""
+    try:
+        return str(len(workspace.adopt("--apply").splitlines()))
+    except TerraformError as error:
+        return str(error).strip().splitlines()[-1]
 
 
 def killed(workspace: Workspace, aws: AwsStandIn, *, at: int) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import boto3
+import jmespath
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError  # noqa: A004 — its name
 
@@ -28,6 +29,17 @@ _NO_IDENTITY = {
     "SignatureDoesNotMatch",
     "UnrecognizedClientException",
 }
+_ABSENT = {
+    "DBInstanceNotFound",
+    "FileSystemNotFound",
+    "InvalidVpcID.NotFound",
+    "NatGatewayNotFound",
+    "NoSuchEntity",
+    "NotFoundException",
+    "ResourceNotFound",
+    "ResourceNotFoundException",
+}
+_PERMISSIONS = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}  # where not boto3's word
 _IDENTITY_HINT = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, AWS_PROFILE or access keys"
 _NETWORK_HINT = "compare the region's name, and see whether a proxy (HTTPS_PROXY) or a firewall is in the way"
 
@@ -125,6 +137,26 @@ class Account:
         answer = self._ask("fsx", "describe_file_systems", absent=absent, FileSystemIds=[file_system_id])
         return next(iter(answer.get("FileSystems", ())), None)
 
+    def account_id(self) -> str:
+        """Whose account it is."""
+        return str(self._ask("sts", "get_caller_identity")["Account"])
+
+    def tagged(self, key: str, value: str) -> dict[str, dict[str, str]]:
+        """The tags of everything in the region that has this one, by ARN; IAM's roles are not among it.
+
+        https://docs.aws.amazon.com/resourcegroupstagging/latest/APIReference/API_GetResources.html
+        """
+        wanted = [{"Key": key, "Values": [value]}]
+        answer = self._ask("resourcegroupstaggingapi", "get_resources", TagFilters=wanted)
+        return {
+            item["ResourceARN"]: {tag["Key"]: tag["Value"] for tag in item["Tags"]}
+            for item in answer["ResourceTagMappingList"]
+        }
+
+    def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
+        """What a JMESPath expression finds in an answer, or None where what was asked for is not there."""
+        return jmespath.search(expression, self._ask(service, operation, absent=_ABSENT, **arguments)) or None
+
     def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:
         """Filters in place of ids: what is not there is left out of the answer and is no error."""
         wanted = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
@@ -162,7 +194,7 @@ def _refused(service: str, error: ClientError) -> UnansweredError:
     code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
     if code in _NO_IDENTITY:
         return UnansweredError(f"AWS does not accept these credentials ({code})", _IDENTITY_HINT)
-    action = f"{service.replace('service-quotas', 'servicequotas')}:{error.operation_name}"
+    action = f"{_PERMISSIONS.get(service, service)}:{error.operation_name}"
     if code in _DENIED:
         hint = f"have {action} allowed; `podwright explain CODE` says how each rule is checked by hand"
         return UnansweredError(f"the account was not asked: {action} is not allowed to you", hint, fatal=False)

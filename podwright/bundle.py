@@ -52,7 +52,7 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
 
     Raises:
         BundleError: a file or a wheel cannot be had or is another one, or S3 refuses.
-        OutputsError, TerraformError: the created bucket's name cannot be read.
+        NotDeployedError, TerraformError: the created bucket's name cannot be read.
     """
     folder = folder or DEFAULT_FOLDER
     # Before gigabytes are fetched for a bucket that is not there.

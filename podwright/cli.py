@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from podwright import findings, outputs, settings
 from podwright.check import check, check_live, codes
+from podwright.deployed import NotDeployedError
 from podwright.explain import keys
 from podwright.planning import command as planning
 from podwright.rehearsal.terraform import TerraformError
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="podwright", description="One YAML file in, a cluster and a trained model out."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_check, _add_explain, _add_plan, _add_bundle, _add_outputs, _add_rehearse):
+    for add in (_add_check, _add_explain, _add_plan, _add_bundle, _add_outputs, _add_adopt, _add_rehearse):
         add(commands)
     return parser
 
@@ -167,7 +168,7 @@ def _bundle(options: argparse.Namespace) -> int:
 
     try:
         bundle.run(settings.load(options.file), options.output, python=options.python, upload=options.upload)
-    except (bundle.BundleError, outputs.OutputsError, TerraformError) as error:
+    except (bundle.BundleError, NotDeployedError, TerraformError) as error:
         print(f"podwright: {error}", file=sys.stderr)
         return FAILED
     return OK
@@ -186,11 +187,36 @@ def _add_outputs(commands: Subparsers) -> None:
 def _outputs(options: argparse.Namespace) -> int:
     try:
         found = outputs.outputs(settings.load(options.file).name, folder=Path.cwd())
-    except (outputs.OutputsError, TerraformError) as error:
+    except (NotDeployedError, TerraformError) as error:
         print(f"podwright: {error}", file=sys.stderr)
         return FAILED
     print(json.dumps(found, indent=2, sort_keys=True) if options.json else outputs.in_lines(found))
     return OK
+
+
+# ---- adopt -------------------------------------------------------------------------------------
+
+
+def _add_adopt(commands: Subparsers) -> None:
+    parser = commands.add_parser("adopt", help="find what a killed deployment left in AWS, and give it to Terraform")
+    _add_file(parser)
+    parser.add_argument("--apply", action="store_true", help="change Terraform's state; without it, only say what is")
+    parser.set_defaults(command=_adopt)
+
+
+def _adopt(options: argparse.Namespace) -> int:
+    from podwright import adopt  # noqa: PLC0415 — boto3
+    from podwright.rules.unanswered import UnansweredError  # noqa: PLC0415
+
+    try:
+        left = adopt.adopt(settings.load(options.file), folder=Path.cwd(), apply=options.apply)
+    except (NotDeployedError, TerraformError, UnansweredError) as error:
+        hint = f": {error.hint}" if isinstance(error, UnansweredError) else ""
+        print(f"podwright: {error}{hint}", file=sys.stderr)
+        return FAILED
+    if left and not options.apply:
+        print(f"{left} in AWS that no state knows: adopt with --apply, which changes nothing in AWS")
+    return FAILED if left else OK
 
 
 # ---- rehearse ----------------------------------------------------------------------------------

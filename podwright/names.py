@@ -9,6 +9,7 @@ from podwright.settings import Settings
 from podwright_constructs import facts
 
 CLUSTER_TAG = "podwright:cluster"
+PLACE_TAG = "podwright:place"  # the path of its construct
 
 
 def foundation_stack(name: str) -> str:
@@ -30,6 +31,12 @@ def bucket_prefix(name: str) -> str:
 def role_name(name: str, region: str) -> str:
     """The created role's name; roles are global in an account, so it says which region's cluster it belongs to."""
     suffix = f"-{region}-nodes"
+    return _shorten(name, facts.MAX_ROLE_NAME_LENGTH - len(suffix)) + suffix
+
+
+def flow_logs_role_name(name: str, region: str) -> str:
+    """The role that writes flow logs into their log group."""
+    suffix = f"-{region}-flow-logs"
     return _shorten(name, facts.MAX_ROLE_NAME_LENGTH - len(suffix)) + suffix
 
 
@@ -90,6 +97,11 @@ def session_target(cluster_id: str) -> str:
 def tags(settings: Settings) -> dict[str, str]:
     """The tags of everything that is created: the user's and the one that says which cluster it belongs to."""
     return {**settings.tags, CLUSTER_TAG: settings.name}
+
+
+def cluster_tags(settings: Settings) -> dict[str, str]:
+    """The tags of the cluster itself, which the provider cannot tag: those and its place."""
+    return {**tags(settings), PLACE_TAG: f"{cluster_stack(settings.name)}/cluster/cluster"}
 
 
 def _shorten(name: str, max_length: int) -> str:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from podwright import names
-from podwright.rehearsal.terraform import find_terraform
+from podwright.deployed import DeployedStack, stacks
 
-STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the folder of cdktf.json
 OF_ANOTHER_STACK = "cross-stack-output-"  # what cdktf adds for itself
 
 Outputs = dict[str, dict[str, Any]]
-
-
-class OutputsError(RuntimeError):
-    """The outputs cannot be read; the message says why and what to do."""
 
 
 def outputs(name: str, *, folder: Path) -> Outputs:
@@ -28,11 +21,10 @@ def outputs(name: str, *, folder: Path) -> Outputs:
         folder: where it was deployed from, which has cdktf.out.
 
     Raises:
-        OutputsError: it was not deployed from there, or Terraform cannot read its state.
-        TerraformError: there is no usable Terraform.
+        NotDeployedError: it was not deployed from there.
+        TerraformError: there is no usable Terraform, or it cannot read its state.
     """
-    stacks = {"foundation": names.foundation_stack(name), "cluster": names.cluster_stack(name)}
-    return {part: _of_stack(folder / STACKS / stack) for part, stack in stacks.items()}
+    return {part: _of_stack(stack) for part, stack in stacks(name, folder=folder).items()}
 
 
 def in_lines(found: Outputs) -> str:
@@ -45,12 +37,7 @@ def in_lines(found: Outputs) -> str:
     return "\n".join(lines)
 
 
-def _of_stack(folder: Path) -> dict[str, Any]:
-    if not (folder / ".terraform").is_dir():
-        raise OutputsError(f"{folder} is no stack that was deployed: go to where you ran `cdktf deploy`")
-    command = [str(find_terraform()), "output", "-json", "-no-color"]
-    answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise OutputsError(f"Terraform cannot read the state of {folder.name}: {answer.stderr.strip()}")
-    found = json.loads(answer.stdout)
+def _of_stack(stack: DeployedStack) -> dict[str, Any]:
+    stack.check()
+    found = json.loads(stack.terraform("output", "-json", "-no-color"))
     return {key: item["value"] for key, item in found.items() if not key.startswith(OF_ANOTHER_STACK)}

@@ -25,6 +25,7 @@ from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.slurm import ApiSlurm, InitScript
 from stacks.foundation import FoundationStack
 from stacks.nodes import node_settings
+from stacks.places import tag_places
 from stacks.provider import aws_provider
 from stacks.state import remember
 from stacks.wheel import build_wheel
@@ -57,10 +58,11 @@ class ClusterStack(TerraformStack):
             node_provisioning=wanted.node_provisioning,
             tiered_storage_percent=wanted.tiered_storage_percent,
             multi_head=checks.controllers(instance_groups) > 1,
-            tags=names.tags(settings),
+            tags=names.cluster_tags(settings),
         )
         self._outputs(settings, cluster)
         _watch(self, settings, foundation, cluster)
+        tag_places(self)
 
     def _outputs(self, settings: Settings, cluster: HyperPodCluster) -> None:
         TerraformOutput(self, "ClusterName", value=cluster.name)

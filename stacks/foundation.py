@@ -34,6 +34,7 @@ from podwright_constructs.role import ExecutionRole, ExistingRole, Role
 from podwright_constructs.s3_access import S3Access
 from podwright_constructs.subnet_configuration import SubnetConfiguration
 from stacks.operations import operations
+from stacks.places import tag_places
 from stacks.provider import aws_provider
 from stacks.state import remember
 
@@ -69,6 +70,7 @@ class FoundationStack(TerraformStack):
             TerraformOutput(self, "AccountingSecretArn", value=self.accounting.secret_arn)
         if self.prometheus:
             TerraformOutput(self, "PrometheusRemoteWriteUrl", value=self.prometheus.remote_write_url)
+        tag_places(self)
 
     @property
     def key_arn(self) -> str | None:
@@ -121,7 +123,8 @@ def _flow_logs(stack: FoundationStack, settings: Settings, network: Network, buc
     if wanted.flow_logs == "bucket":
         BucketFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, bucket=bucket)
     elif wanted.flow_logs == "cloudwatch":
-        CloudWatchFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, key=key)
+        role_name = names.flow_logs_role_name(settings.name, settings.region)
+        CloudWatchFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, role_name=role_name, key=key)
 
 
 def _lustre(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> Lustre:

@@ -45,9 +45,23 @@ class CloudWatchFlowLogs(Construct):
     """Flow logs in a log group of CloudWatch, kept for a year, with the role that writes them there.
 
     https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html
+
+    Args:
+        name: of the flow log, and the end of its log group's.
+        role_name: of the role; none for one that AWS has not seen yet.
+        key: what the logs are encrypted with; none for CloudWatch's own.
     """
 
-    def __init__(self, scope: Construct, id_: str, *, name: str, vpc_id: str, key: Key | None = None) -> None:
+    def __init__(
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        name: str,
+        vpc_id: str,
+        role_name: str | None = None,
+        key: Key | None = None,
+    ) -> None:
         super().__init__(scope, id_)
         group = CloudwatchLogGroup(
             self,
@@ -56,7 +70,13 @@ class CloudWatchFlowLogs(Construct):
             retention_in_days=RETENTION_DAYS,
             kms_key_id=key.arn if key else None,
         )
-        role = IamRole(self, "role", name_prefix="vpc-flow-logs-", assume_role_policy=self._trust().json)
+        role = IamRole(
+            self,
+            "role",
+            name=role_name,
+            name_prefix=None if role_name else "vpc-flow-logs-",
+            assume_role_policy=self._trust().json,
+        )
         policy = IamRolePolicy(
             self, "policy", name="write-flow-logs", role=role.name, policy=self._permissions(group.arn).json
         )

@@ -20,6 +20,7 @@ from podwright_constructs.aws.fsx_lustre_file_system import (
     FsxLustreFileSystemMetadataConfiguration,
 )
 from podwright_constructs.data_repository import DataRepository
+from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
 from podwright_constructs.key import Key
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
@@ -160,6 +161,7 @@ class LustreFileSystem(Construct):
             security_group_ids=[network.security_group_id],
             tags={"Name": self.node.path.replace("/", "-")},
             depends_on=before(self, network.security_group_rules),
+            lifecycle=KEEP_SECURITY_GROUPS,
         )
         for repository in data_repositories:
             self._link(file_system, repository)

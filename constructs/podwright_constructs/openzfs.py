@@ -11,6 +11,7 @@ from constructs import Construct
 
 from podwright_constructs import checks, facts
 from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSystem
+from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
 from podwright_constructs.key import Key
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
@@ -115,6 +116,7 @@ class OpenZfsFileSystem(Construct):
             delete_options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if on_destroy == "destroy" else None,
             tags={"Name": self.node.path.replace("/", "-")},
             depends_on=before(self, network.security_group_rules),
+            lifecycle=KEEP_SECURITY_GROUPS,
         )
         self.dns_name = file_system.dns_name
         self.mount_path = mount_path

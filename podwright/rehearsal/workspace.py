@@ -63,6 +63,11 @@ class Workspace:
         """``terraform apply`` of a stack; what it printed."""
         return self.terraform(stack, "apply", "-auto-approve", ALL_AT_ONCE)
 
+    def adopt(self, *arguments: str) -> str:
+        """``podwright adopt``; what it printed."""
+        command = [sys.executable, "-m", "podwright", "adopt", str(self.config), *arguments]
+        return _run(command, cwd=self.folder, environment=self._environment)
+
     def changes(self) -> str:
         """What ``terraform plan`` would change, both stacks; empty when both say "No changes"."""
         plans = (self.terraform(stack, "plan", "-detailed-exitcode") for stack in STACKS)

@@ -75,7 +75,7 @@ def cluster_name(settings: Settings) -> Iterator[Finding]:
 
 def tag_limits(settings: Settings) -> Iterator[Finding]:
     """Too many tags (podwright adds its own), keys that AWS keeps for itself, or text that no tag can hold."""
-    for problem in _cluster_problems(cluster_name="any", tags=names.tags(settings)):
+    for problem in _cluster_problems(cluster_name="any", tags=names.cluster_tags(settings)):
         key = problem.argument.removeprefix("tags.") if "." in problem.argument else str(problem.given)
         path: KeyPath = ("tags", key) if key in settings.tags else ("tags",)
         yield finding_of(path, replace(problem, argument="tags"))

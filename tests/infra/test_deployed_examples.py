@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
+from podwright import names
 from podwright.rehearsal.aws import AwsStandIn
 from podwright.rehearsal.terraform import TerraformError
 from podwright.rehearsal.workspace import ALL_AT_ONCE, Stack, Workspace, kill
@@ -106,7 +106,10 @@ def test_production_leaves_its_backups_alone(aws: AwsStandIn, synthesized: Deplo
     states = load(PRODUCTION).state
     make_bucket(aws, states.bucket)
     workspace = synthesized(aws, PRODUCTION)
-    workspace.deploy()
+    aws.interrupt(call="fsx CreateFileSystem", kind="answer lost")  # Terraform asks again, with the same token
+    workspace.apply("foundation")
+    aws.interrupt(call="CreateResource", kind="answer lost")
+    workspace.apply("cluster")
     assert workspace.changes() == ""
     lock = die_while_planning(workspace, aws, states.bucket)
     with pytest.raises(TerraformError, match="Error acquiring the state lock") as refused:
@@ -140,27 +143,56 @@ def die_while_planning(workspace: Workspace, aws: AwsStandIn, bucket: str) -> st
 
 @pytest.mark.parametrize("aws", [MINIMAL], indirect=True)
 def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> None:
-    """Refused calls, lost answers and killed Terraforms on the way: the next run goes on from there, down to nothing.
-
-    What was being created when Terraform was killed, no state knows: it is deleted by hand, as the README says.
-    """
+    """Refused calls and killed Terraforms on the way: what is in no state is adopted, all goes on, down to nothing."""
     workspace = synthesized(aws, MINIMAL)
+    killed(workspace, aws, "foundation", "apply", call="ec2 CreateVpc")
+    workspace.adopt("--apply")
+    assert workspace.strays() == []
     refused(workspace, aws, "foundation", "apply", call="ec2 CreateSecurityGroup")
     killed(workspace, aws, "foundation", "apply", call="fsx CreateFileSystem")
-    aws.interrupt(call="fsx CreateFileSystem", kind="answer lost")  # Terraform asks again, with the same token
-    delete_strays(workspace, aws)
+    workspace.adopt("--apply")
+    assert workspace.strays() == []
     workspace.apply("foundation")
     killed(workspace, aws, "cluster", "apply", call="s3 PUT")
     refused(workspace, aws, "cluster", "apply", call="CreateResource")
-    aws.interrupt(call="CreateResource", kind="answer lost")
+    killed(workspace, aws, "cluster", "apply", call="CreateResource")
+    with pytest.raises(
+        TerraformError, match=r"would adopt aws_cloudcontrolapi_resource\.cluster_\w+ arn:aws:sagemaker:"
+    ):
+        workspace.adopt()
+    workspace.adopt("--apply")
     workspace.apply("cluster")
     assert workspace.changes() == ""
     assert workspace.strays() == []
+    assert workspace.adopt() == ""
 
     killed(workspace, aws, "cluster", "destroy", call="DeleteResource")
     workspace.terraform("cluster", "destroy", "-auto-approve", ALL_AT_ONCE)
     refused(workspace, aws, "foundation", "destroy", call="fsx DeleteFileSystem")
     workspace.destroy()
+    assert aws.inventory() == []
+
+
+@pytest.mark.parametrize("aws", [MINIMAL], indirect=True)
+def test_a_lost_state_is_found_again(aws: AwsStandIn, synthesized: Deploy) -> None:
+    """Without its state a foundation is adopted whole and nothing is replaced; a twin is left to the user."""
+    workspace = synthesized(aws, MINIMAL)
+    workspace.apply("foundation")
+    before = aws.inventory()
+    for state in workspace.folder.glob("*.tfstate*"):
+        state.unlink()
+    workspace.adopt("--apply")
+    ec2 = aws.client("ec2")
+    (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "tag-key", "Values": [names.PLACE_TAG]}])["Vpcs"]
+    specification = [{"ResourceType": "vpc", "Tags": vpc["Tags"]}]
+    twin = ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=specification)["Vpc"]["VpcId"]
+    with pytest.raises(TerraformError, match=f"taken by {vpc['VpcId']}: aws ec2 delete-vpc --vpc-id {twin}"):
+        workspace.adopt("--apply")
+    ec2.delete_vpc(VpcId=twin)
+    workspace.apply("foundation")
+    assert "No changes." in workspace.terraform("foundation", "plan")
+    assert aws.inventory() == before
+    workspace.terraform("foundation", "destroy", "-auto-approve", ALL_AT_ONCE)
     assert aws.inventory() == []
 
 
@@ -185,12 +217,3 @@ def wait_until(happened: Callable[[], Any]) -> None:
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def delete_strays(workspace: Workspace, aws: AwsStandIn) -> None:
-    """The file system that a killed Terraform was waiting for, and nothing else."""
-    (stray,) = workspace.strays()
-    kind, _, found = stray.partition(" ")
-    assert kind == "AWS::FSx::FileSystem"
-    with pytest.raises(ClientError, match="FileSystemNotFound"):  # how this account says that a deletion is done
-        aws.client("fsx").delete_file_system(FileSystemId=found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -15,6 +16,11 @@ from typing import Any
 import pytest
 import yaml
 
+from podwright import names
+from podwright.settings import load
+from podwright.strays import CLUSTER_TYPE, NAMED
+from podwright_constructs.bindings import Resource
+from stacks.places import BY_NAME, UNTAGGED
 from stacks.wheel import NOT_SOURCES, WheelError, build_wheel
 
 REPOSITORY = Path(__file__).parents[2]
@@ -150,6 +156,35 @@ def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> N
         assert provider["default_tags"][0]["tags"]["team"] == "research"
     (resource,) = synthesized(tmp_path, "cluster")["resource"]["aws_cloudcontrolapi_resource"].values()
     assert '"Key" = "team", "Value" = "research"' in resource["desired_state"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
+def test_everything_says_where_it_belongs(run_app: RunApp, tmp_path: Path, example: Path) -> None:
+    """Whatever takes tags has its own path as one; whatever has none is of a type that is known to need none."""
+    settings = load(example / "cluster.yaml")
+    assert run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8"))).returncode == 0
+    places = []
+    for name in (names.foundation_stack(settings.name), names.cluster_stack(settings.name)):
+        stack = json.loads((tmp_path / "cdktf.out" / "stacks" / name / "cdk.tf.json").read_text(encoding="utf-8"))
+        for kind, blocks in stack.get("resource", {}).items():
+            paths = {block["//"]["metadata"]["path"]: block.get("tags", {}) for block in blocks.values()}
+            assert kind in UNTAGGED or kind in taggable(), kind
+            if kind not in UNTAGGED:
+                assert {path: tags[names.PLACE_TAG] for path, tags in paths.items()} == {path: path for path in paths}
+            elif kind == CLUSTER_TYPE:
+                assert list(paths) == [names.cluster_tags(settings)[names.PLACE_TAG]]
+            places += paths
+    assert len(places) == len(set(places))
+
+
+def taggable() -> set[str]:
+    """Types whose bindings take tags."""
+    return {each.TYPE for each in Resource.__subclasses__() if "tags" in inspect.signature(each.__init__).parameters}
+
+
+def test_what_is_found_by_name_can_be_looked_up() -> None:
+    """The types that places leave to their names are those that strays look for by name."""
+    assert {kind for kind, reason in UNTAGGED.items() if reason == BY_NAME} == set(NAMED) - {"aws_iam_role"}
 
 
 def test_a_stand_in_for_aws_is_addressed_as_it_needs(run_app: RunApp, tmp_path: Path) -> None:

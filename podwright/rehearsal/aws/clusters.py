@@ -92,6 +92,11 @@ class Clusters:
             del self._by_arn[arn]
         return list(self._by_arn.values())
 
+    def tagged(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Every cluster's ARN and tags."""
+        for cluster in self.all():
+            yield cluster.arn, {tag["Key"]: tag["Value"] for tag in cluster.model.get("Tags") or []}
+
     def find(self, name_or_arn: str) -> Cluster | None:
         """The cluster of this name or ARN."""
         return next((cluster for cluster in self.all() if name_or_arn in (cluster.name, cluster.arn)), None)

@@ -88,6 +88,10 @@ class DataRepositories:
         del self._by_id[request["AssociationId"]]
         raise _not_found(request["AssociationId"])
 
+    def all(self) -> list[Association]:
+        """Every link."""
+        return list(self._by_id.values())
+
     def of(self, file_system_id: str) -> list[Association]:
         """The links of a file system."""
         return [item for item in self._by_id.values() if item.description["FileSystemId"] == file_system_id]

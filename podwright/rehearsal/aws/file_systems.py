@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,6 +201,16 @@ class FileSystems:
         """ListTagsForResource."""
         return {"Tags": _tag_list(self._find_arn(request["ResourceARN"]).tags)}
 
+    def tagged(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """ARN and tags of every file system and of their links; backups have those of their file system."""
+        self._forget_deleted()
+        for file_system in self._by_id.values():
+            yield file_system.description["ResourceARN"], file_system.tags
+        for link in self._repositories.all():
+            yield link.description["ResourceARN"], link.tags
+        for backup in self._backups.values():
+            yield backup["ResourceARN"], {tag["Key"]: tag["Value"] for tag in backup["Tags"]}
+
     def _find(self, file_system_id: str) -> FileSystem:
         self._forget_deleted()
         if file_system_id not in self._by_id:
@@ -227,6 +237,7 @@ class FileSystems:
             return
         if self._repositories.of(file_system.description["FileSystemId"]):
             raise AwsError("BadRequest", "Backups are not supported on file systems that are linked to S3")
+        asked_to_copy = file_system.description[CONFIGURATIONS[kind]].get("CopyTagsToBackups")
         backup_id = random_id("backup")
         self._backups[backup_id] = {
             "BackupId": backup_id,
@@ -235,6 +246,7 @@ class FileSystems:
             "CreationTime": time.time(),
             "ResourceARN": self._account.arn("fsx", f"backup/{backup_id}"),
             "FileSystem": file_system.description,
+            "Tags": _tag_list(file_system.tags if asked_to_copy else {}),
         }
 
     def _subnets(self, subnet_ids: list[str]) -> list[Subnet]:

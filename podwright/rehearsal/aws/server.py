@@ -33,6 +33,7 @@ from podwright.rehearsal.aws.file_systems import FileSystems
 from podwright.rehearsal.aws.quotas import Quotas
 from podwright.rehearsal.aws.repeats import Repeats
 from podwright.rehearsal.aws.sagemaker import SageMaker
+from podwright.rehearsal.aws.tagging import Tagging
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -73,6 +74,7 @@ class Application:
         clusters = Clusters(account=account, transition_s=transition_s)
         cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
         file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
+        tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
         self._region = region
         self._lock = threading.Lock()
         self._interruption = interruption.Interruption()
@@ -83,6 +85,7 @@ class Application:
             "AWSSimbaAPIService_v20180301": file_systems.operations,
             "SageMaker": SageMaker(clusters=clusters, region=region).operations,
             "ServiceQuotasV20190624": Quotas(account=account).operations,
+            "ResourceGroupsTaggingAPI_20170126": tagging.operations,
         }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
