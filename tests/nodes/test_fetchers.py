@@ -39,8 +39,14 @@ CHECKED = {
     "environment": {
         "pip": "the lock's sha256 of every wheel; source distributions are refused; the installation looks nothing up",
     },
-    "metadata": {"urllib.request": "the host's own metadata service, compared with resource_config.json"},
-    "observability": {"urllib.request": "exporters on the host itself, asked whether they answer"},
+    "metadata": {
+        "http.client": "its errors alone",
+        "urllib.request": "the host's own metadata service, compared with resource_config.json",
+    },
+    "observability": {
+        "http.client": "its errors alone",
+        "urllib.request": "exporters on the host itself, asked whether they answer",
+    },
     "packages": {"apt-get": "the repository's signature of its packages"},
     "s3": {"s3": "whoever asks compares: the contract's sha256, the manifest's or the lock's"},
 }

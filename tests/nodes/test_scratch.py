@@ -116,7 +116,7 @@ def test_several_disks_are_striped(make_node, make_disk):
         host.write(f"opt/shims/{program}", f"#!/bin/bash\n{link}\n", 0o755)
     boot = host.boot(f"mount -t tmpfs dev /mnt && {STEP}; umount /mnt/scratch; rm -r /dev/podwright")
     assert boot.exit_code == 0, boot.output
-    assert host.calls[:2] == [
+    assert [call for call in host.calls if call.startswith(("vgcreate", "lvcreate"))] == [
         f"vgcreate podwright {first} {second}",
         "lvcreate --yes --type striped --stripes 2 --extents 100%FREE --name scratch podwright",
     ]
