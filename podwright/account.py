@@ -35,6 +35,7 @@ _ABSENT = {
     "InvalidVpcID.NotFound",
     "NatGatewayNotFound",
     "NoSuchEntity",
+    "NoSuchTagSet",
     "NotFoundException",
     "ResourceNotFound",
     "ResourceNotFoundException",

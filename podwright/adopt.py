@@ -17,7 +17,6 @@ from podwright.strays import CLUSTER_TYPE, Stray, strays
 
 STATE_VERSION = 4  # https://developer.hashicorp.com/terraform/internals/json-format says nothing of it; it is old
 NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API tells of the dead for a while
-FOUNDATION_FIRST = "cross-stack-reference-"  # what cdktf calls the foundation's outputs, and Terraform misses
 KEYS = ("InstanceGroupName", "Key")  # which of its members tells one item of a list from the others
 
 
@@ -44,11 +43,16 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
             continue
         try:
             left += sum(_rounds(stack, tagged, account) if apply else _look(stack, tagged, account))
-        except TerraformError as error:
-            if FOUNDATION_FIRST not in str(error):
+        except TerraformError:
+            if stack is parts["foundation"] or _is_whole(parts["foundation"]):
                 raise
             left += _unplanned(stack, tagged)
     return left
+
+
+def _is_whole(stack: DeployedStack) -> bool:
+    """Whether everything of the stack has been made."""
+    return not any("create" in item["change"]["actions"] for item in stack.plan().get("resource_changes", ()))
 
 
 def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> int:

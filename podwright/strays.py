@@ -66,7 +66,9 @@ def strays(
         tagged: tags by ARN of all that is the cluster's.
         account: where to ask for more.
     """
-    return [*_by_place(stack, _state(plan), tagged, account), *_by_name(plan, account)]
+    placed = list(_by_place(stack, _state(plan), tagged, account))
+    taken = {stray.address for stray in placed if stray.is_adoptable}
+    return [*placed, *(stray for stray in _by_name(plan, account) if stray.address not in taken)]
 
 
 def _by_place(
@@ -128,6 +130,15 @@ def import_id(kind: str, arn: str) -> str:
     return name.rpartition("/")[2] if kind == "aws_fsx_data_repository_association" else name
 
 
+def _untagged_bucket(account: Account, planned: Values) -> str | None:
+    """A bucket whose maker died before it was tagged: it has the name that Terraform gives, and no tags at all."""
+    made = re.compile(re.escape(planned["bucket_prefix"]) + r"\d{26}")  # the provider's unique suffix
+    for name in account.look("Buckets[].Name", "s3", "list_buckets") or ():
+        if made.fullmatch(name) and not account.look("TagSet", "s3", "get_bucket_tagging", Bucket=name):
+            return str(name)
+    return None
+
+
 def _filters(**wanted: str) -> list[dict[str, Any]]:
     """EC2's."""
     return [{"Name": name.replace("__", ".").replace("_", "-"), "Values": [value]} for name, value in wanted.items()]
@@ -164,6 +175,7 @@ NAMED: dict[str, Callable[[Account, Values], Any]] = {
         "describe_route_tables",
         Filters=_filters(route_table_id=planned["route_table_id"], association__subnet_id=planned["subnet_id"]),
     ),
+    "aws_s3_bucket": _untagged_bucket,
     "aws_scheduler_schedule": lambda account, planned: account.look(
         "join('/', [GroupName, Name])", "scheduler", "get_schedule", Name=planned["name"]
     ),

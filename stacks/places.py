@@ -39,4 +39,4 @@ def tag_places(stack: TerraformStack) -> None:
     """Tag everything in the stack that takes tags with its construct path, which is the same in every account."""
     for construct in stack.node.find_all():
         if isinstance(construct, Resource) and construct.TYPE not in UNTAGGED:
-            construct.add_override(f"tags.{names.PLACE_TAG}", construct.node.path)
+            construct.add_tag(names.PLACE_TAG, construct.node.path)

@@ -42,6 +42,10 @@ class Resource(TerraformResource):
         super().__init__(scope, id_, terraform_resource_type=self.TYPE, terraform_generator_metadata=_METADATA, **meta)
         self._arguments: Mapping[str, Any] = given(arguments)
 
+    def add_tag(self, key: str, value: str) -> None:
+        """One more of the tags of a type that takes any."""
+        self._arguments = {**self._arguments, "tags": {**self._arguments.get("tags", {}), key: value}}
+
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
 

@@ -21,6 +21,7 @@ MINIMAL, BROUGHT, PRODUCTION = (
     EXAMPLES / name / "cluster.yaml" for name in ("minimal", "bring_your_own", "production")
 )
 START_TIMEOUT_S = 120
+LOST = ("aws_vpc.", "aws_route", "aws_fsx_lustre_file_system.", "aws_iam_role.")
 Deploy = Callable[[AwsStandIn, Path], Workspace]
 
 pytestmark = pytest.mark.terraform
@@ -175,13 +176,14 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
 
 @pytest.mark.parametrize("aws", [MINIMAL], indirect=True)
 def test_a_lost_state_is_found_again(aws: AwsStandIn, synthesized: Deploy) -> None:
-    """Without its state a foundation is adopted whole and nothing is replaced; a twin is left to the user."""
+    """What a state lost is adopted and nothing is replaced, each with what hangs on it; a twin is left to the user."""
     workspace = synthesized(aws, MINIMAL)
     workspace.apply("foundation")
     before = aws.inventory()
-    for state in workspace.folder.glob("*.tfstate*"):
-        state.unlink()
+    state = workspace.terraform("foundation", "state", "list").split()
+    workspace.terraform("foundation", "state", "rm", *(item for item in state if item.startswith(LOST)))
     workspace.adopt("--apply")
+    assert set(workspace.terraform("foundation", "state", "list").split()) == set(state)
     ec2 = aws.client("ec2")
     (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "tag-key", "Values": [names.PLACE_TAG]}])["Vpcs"]
     specification = [{"ResourceType": "vpc", "Tags": vpc["Tags"]}]

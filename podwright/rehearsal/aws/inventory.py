@@ -28,7 +28,7 @@ BUCKETS = Query("AWS::S3::Bucket", "s3", "list_buckets", "Buckets[].Name")
 OBJECTS = "[Versions, DeleteMarkers][][].[Key, VersionId]"
 
 QUERIES = (
-    Query("AWS::SageMaker::Cluster", "sagemaker", "list_clusters", "ClusterSummaries[].ClusterName"),
+    Query("AWS::SageMaker::Cluster", "sagemaker", "list_clusters", "ClusterSummaries[].ClusterArn"),
     Query("AWS::FSx::FileSystem", "fsx", "describe_file_systems", "FileSystems[].FileSystemId"),
     Query("AWS::FSx::Backup", "fsx", "describe_backups", "Backups[].BackupId"),
     Query(
