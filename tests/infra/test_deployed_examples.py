@@ -142,6 +142,7 @@ def die_while_planning(workspace: Workspace, aws: AwsStandIn, bucket: str) -> st
     return str(json.load(s3.get_object(Bucket=bucket, Key=lock)["Body"])["ID"])
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("aws", [MINIMAL], indirect=True)
 def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> None:
     """Refused calls and killed Terraforms on the way: what is in no state is adopted, all goes on, down to nothing."""
@@ -166,6 +167,7 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
     assert workspace.changes() == ""
     assert workspace.strays() == []
     assert workspace.adopt() == ""
+    lose_and_find(workspace, aws)
 
     killed(workspace, aws, "cluster", "destroy", call="DeleteResource")
     workspace.terraform("cluster", "destroy", "-auto-approve", ALL_AT_ONCE)
@@ -174,28 +176,23 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
     assert aws.inventory() == []
 
 
-@pytest.mark.parametrize("aws", [MINIMAL], indirect=True)
-def test_a_lost_state_is_found_again(aws: AwsStandIn, synthesized: Deploy) -> None:
-    """What a state lost is adopted and nothing is replaced, each with what hangs on it; a twin is left to the user."""
-    workspace = synthesized(aws, MINIMAL)
-    workspace.apply("foundation")
-    before = aws.inventory()
+def lose_and_find(workspace: Workspace, aws: AwsStandIn) -> None:
+    """What a state lost is adopted with what hangs on it, and nothing is replaced; a twin is left to the user."""
     state = workspace.terraform("foundation", "state", "list").split()
     workspace.terraform("foundation", "state", "rm", *(item for item in state if item.startswith(LOST)))
-    workspace.adopt("--apply")
-    assert set(workspace.terraform("foundation", "state", "list").split()) == set(state)
     ec2 = aws.client("ec2")
     (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "tag-key", "Values": [names.PLACE_TAG]}])["Vpcs"]
+    workspace.adopt("--apply")
+    assert set(workspace.terraform("foundation", "state", "list").split()) == set(state)
     specification = [{"ResourceType": "vpc", "Tags": vpc["Tags"]}]
     twin = ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=specification)["Vpc"]["VpcId"]
     with pytest.raises(TerraformError, match=f"taken by {vpc['VpcId']}: aws ec2 delete-vpc --vpc-id {twin}"):
-        workspace.adopt("--apply")
+        workspace.adopt()
     ec2.delete_vpc(VpcId=twin)
+    before = aws.inventory()
     workspace.apply("foundation")
-    assert "No changes." in workspace.terraform("foundation", "plan")
     assert aws.inventory() == before
-    workspace.terraform("foundation", "destroy", "-auto-approve", ALL_AT_ONCE)
-    assert aws.inventory() == []
+    assert "No changes." in workspace.terraform("foundation", "plan")
 
 
 def refused(workspace: Workspace, aws: AwsStandIn, stack: Stack, verb: str, *, call: str) -> None:
