@@ -179,6 +179,14 @@ NAMED: dict[str, Callable[[Account, Values], Any]] = {
     "aws_scheduler_schedule": lambda account, planned: account.look(
         "join('/', [GroupName, Name])", "scheduler", "get_schedule", Name=planned["name"]
     ),
+    # A new group has a rule that lets everything out; Terraform takes it away in a call of its own.
+    "aws_vpc_security_group_egress_rule": lambda account, planned: account.look(
+        f"SecurityGroupRules[?IsEgress && CidrIpv4=='{planned['cidr_ipv4']}'"
+        f" && IpProtocol=='{planned['ip_protocol']}'].SecurityGroupRuleId | [0]",
+        "ec2",
+        "describe_security_group_rules",
+        Filters=_filters(group_id=planned["security_group_id"]),
+    ),
     "aws_vpc_ipv4_cidr_block_association": lambda account, planned: account.look(
         f"Vpcs[0].CidrBlockAssociationSet[?CidrBlock=='{planned['cidr_block']}'].AssociationId | [0]",
         "ec2",

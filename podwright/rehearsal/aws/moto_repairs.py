@@ -28,6 +28,8 @@ WORKSPACE_TO_DICT = Workspace.to_dict
 KEYS_BY_WORKSPACE: dict[str, str] = {}
 DELETE_NAT_GATEWAY = NatGatewayBackend.delete_nat_gateway  # moto's own
 CREATE_FLOW_LOGS = FlowLogsBackend.create_flow_logs  # moto's own
+MODIFY_RULES = SecurityGroupBackend.modify_security_group_rules  # moto's own
+ALL_PROTOCOLS = "-1"
 FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
 
 
@@ -42,6 +44,7 @@ def install() -> None:
     BudgetsResponse.list_tags_for_resource = _tags_of_budget
     PrometheusServiceResponse.create_workspace = _create_workspace
     Workspace.to_dict = _workspace
+    SecurityGroupBackend.modify_security_group_rules = _modify_rules
     for revoke in ("revoke_security_group_ingress", "revoke_security_group_egress"):
         setattr(SecurityGroupBackend, revoke, _naming_unknown_rules(getattr(SecurityGroupBackend, revoke)))
 
@@ -59,6 +62,14 @@ def _description(rule: Any) -> str | None:
     """A rule's description, which moto forgets when the rule's peer is a security group."""
     description: str | None = rule.ip_range.get("Description") or rule.source_group.get("Description")
     return description
+
+
+def _modify_rules(backend: Any, group_id: str, rules: dict[str, dict[str, Any]]) -> None:
+    """A rule for all protocols has no ports; moto asks for them."""
+    for rule in rules.values():
+        if rule.get("IpProtocol") == ALL_PROTOCOLS:
+            rule.update(FromPort="-1", ToPort="-1")
+    MODIFY_RULES(backend, group_id, rules)
 
 
 def _delete_nat_gateway(backend: Any, nat_gateway_id: str) -> Any:
