@@ -689,7 +689,8 @@ def test_delete_cluster_of_sagemaker_deletes_too(control, outcome, sagemaker, mo
 def test_inventory_names_the_cluster(aws, create, model):
     """A cluster is something left."""
     create(model)
-    assert f"{TYPE} {model['ClusterName']}" in aws.inventory()
+    arn = aws.client("sagemaker").describe_cluster(ClusterName=model["ClusterName"])["ClusterArn"]
+    assert f"{TYPE} {arn}" in aws.inventory()
 
 
 def test_describe_type_gives_awss_schema(aws):
