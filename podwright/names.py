@@ -30,13 +30,15 @@ def bucket_prefix(name: str) -> str:
 
 def role_name(name: str, region: str) -> str:
     """The created role's name; roles are global in an account, so it says which region's cluster it belongs to."""
-    suffix = f"-{region}-nodes"
-    return _shorten(name, facts.MAX_ROLE_NAME_LENGTH - len(suffix)) + suffix
+    return _role(name, f"-{region}-nodes")
 
 
 def flow_logs_role_name(name: str, region: str) -> str:
     """The role that writes flow logs into their log group."""
-    suffix = f"-{region}-flow-logs"
+    return _role(name, f"-{region}-flow-logs")
+
+
+def _role(name: str, suffix: str) -> str:
     return _shorten(name, facts.MAX_ROLE_NAME_LENGTH - len(suffix)) + suffix
 
 
