@@ -2,9 +2,10 @@
 
     python bench/synth.py [--rounds 3]
 
-The two take turns. podwright's side is the whole of it: settings, rules, constructs, scripts, both stacks; the other
-side is a program that only makes the same resources, as `cdktf` users write it. Memory is the peak of Python and of
-the Node processes below it. The prebuilt package (some 250 MB) is installed once, into .cache/prebuilt.
+They take turns. podwright's side is the whole of it: settings, rules, constructs, scripts, both stacks; the other
+side is a program that only makes the same resources, as `cdktf` users write it. Beside them an app of one empty stack:
+what CDKTF itself takes, to start Node and to load its library. Memory is the peak of Python and of the Node processes
+below it. The prebuilt package (some 250 MB) is installed once, into .cache/prebuilt.
 """
 
 from __future__ import annotations
@@ -44,17 +45,23 @@ def main() -> None:
     if not PREBUILT.exists():
         _install()
     with tempfile.TemporaryDirectory() as folder:
-        ours, theirs = Path(folder, "ours"), Path(folder, "prebuilt")
-        _podwright(ours)  # once each for nothing: the training wheel is built and kept, modules are compiled
-        _prebuilt(theirs, ours)
-        runs = [(_podwright(ours), _prebuilt(theirs, ours)) for _ in range(rounds)]
-    sides = {"podwright": [run[0] for run in runs], "prebuilt bindings": [run[1] for run in runs]}
+        ours, theirs, empty = (Path(folder, name) for name in ("ours", "prebuilt", "empty"))
+        sides = {
+            "podwright": lambda: _podwright(ours),
+            "prebuilt bindings": lambda: _prebuilt(theirs, ours),
+            "an empty app": lambda: _empty(empty),
+        }
+        for run in sides.values():
+            run()  # for nothing: the training wheel is built and kept, modules are compiled
+        taken = [{name: run() for name, run in sides.items()} for _ in range(rounds)]
+    medians = {name: Run(*map(statistics.median, zip(*(each[name] for each in taken), strict=True))) for name in sides}
     print(f"{'median of ' + str(rounds):22} {'wall s':>8} {'peak MiB':>9} {'resources':>10}")
-    medians = {name: Run(*map(statistics.median, zip(*side, strict=True))) for name, side in sides.items()}
     for name, run in medians.items():
         print(f"{name:22} {run.wall_s:8.2f} {run.peak_mib:9.0f} {run.resources:10.0f}")
-    thin, heavy = medians.values()
+    thin, heavy, least = medians.values()
     print(f"{'ratio':22} {heavy.wall_s / thin.wall_s:8.1f} {heavy.peak_mib / thin.peak_mib:9.1f}")
+    beyond = (heavy.wall_s - least.wall_s) / (thin.wall_s - least.wall_s)
+    print(f"{'beyond the empty app':22} {beyond:8.1f}")
 
 
 def _install() -> None:
@@ -71,6 +78,11 @@ def _podwright(folder: Path) -> Run:
 def _prebuilt(folder: Path, ours: Path) -> Run:
     python = str(PREBUILT / "bin" / "python")
     return _measured([python, "-c", f"import runpy; runpy.run_path({__file__!r})['rebuild']()"], folder, _stacks(ours))
+
+
+def _empty(folder: Path) -> Run:
+    program = "from cdktf import App, TerraformStack; app = App(); TerraformStack(app, 'empty'); app.synth()"
+    return _measured([sys.executable, "-c", program], folder, {})
 
 
 def _stacks(folder: Path) -> dict[str, str]:
@@ -92,7 +104,7 @@ def _measured(command: list[str], folder: Path, variables: Mapping[str, str]) ->
     if process.returncode:
         raise SystemExit(f"{command[0]} failed with {process.returncode}")
     written = [json.loads(Path(file).read_text("utf-8")) for file in _stacks(folder)["STACKS"].split(os.pathsep)]
-    blocks = [len(by_name) for stack in written for by_name in stack["resource"].values()]
+    blocks = [len(by_name) for stack in written for by_name in stack.get("resource", {}).values()]
     return Run(wall_s, sum(peaks.values()) / 1024, sum(blocks))
 
 
