@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from podwright_training.model.attention import attend, block_mask, make_mask, pair_mask
+from podwright_training.model.blockwise import ROWS
 
 
 def drawn(sequences, length, heads, key_value_heads, dtype=torch.float32):
@@ -92,4 +93,4 @@ def test_a_gpus_masks_hide_the_same(window, documents):
 def test_a_window_is_not_computed_and_then_hidden():
     """Of a long sequence, a block of queries is multiplied with the keys of its window only."""
     rows = make_mask(torch.zeros(1, 1024), positions_BT=None, window=64, how="sdpa")
-    assert max(part.end - part.first for part in rows) == 64 + 63
+    assert max(part.end - part.first for part in rows) == 64 + ROWS - 1

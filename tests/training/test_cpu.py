@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from podwright_training import cpu
 
 
-@pytest.fixture(scope="module", autouse=True, params=[cpu.prefer_onednn, cpu.widen_halves])
+@pytest.fixture(scope="module", autouse=True, params=[cpu.prefer_onednn, cpu.prefer_openblas, cpu.widen_halves])
 def kernels(request):
-    """The process as a trainer's, once as on a CPU with AVX-512 and once as on one that cannot multiply bf16."""
+    """The process as a trainer's on a CPU with AVX-512, on AMD's without it, and on one that cannot multiply bf16."""
     return request.param()
 
 

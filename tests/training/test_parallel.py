@@ -31,6 +31,7 @@ SMALL = {
     "num_key_value_heads": 2,
     "max_context_width": CONTEXT,
     "activation_checkpointing": False,
+    "reshard_after_forward": "always",  # as a large model
     "bf16": False,
     "device": "cpu",
 }
@@ -45,6 +46,12 @@ MODELS = {
 HYBRID = {"sharding_strategy": "hybrid", "data_replicas": 2}
 LAYOUTS = {  # what four ranks do with a model
     "full": ("llama", {}),
+    "kept": ("llama", {"reshard_after_forward": "never"}),
+    "at once": ("recomputed", {"reshard_after_forward": "auto"}),
+    "at once, hybrid, accumulating": (
+        "tied",
+        {"reshard_after_forward": "auto", "gradient_accumulation_steps": 2, **HYBRID},
+    ),
     "hybrid": ("llama", HYBRID),
     "cpu offload, accumulating": ("llama", {"cpu_offload": True, "gradient_accumulation_steps": 2}),
     "tensor 2 x shards 2": ("llama", {"tensor_parallel": 2}),
@@ -60,13 +67,24 @@ LAYOUTS = {  # what four ranks do with a model
     "pipeline 2 x context 2": ("window", {"pipeline_parallel": 2, "pipeline_micro_batches": 2, "context_parallel": 2}),
     "interleaved pipeline 2 x shards 2": (
         "deep",
-        {"pipeline_parallel": 2, "pipeline_schedule": "interleaved_1f1b", "gradient_accumulation_steps": 2},
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "interleaved_1f1b",
+            "gradient_accumulation_steps": 2,
+            "reshard_after_forward": "auto",
+        },
     ),
     "zero-bubble pipeline 2 x shards 2": (
         "deep",
-        {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble", "pipeline_micro_batches": 2},
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "zero_bubble",
+            "pipeline_micro_batches": 2,
+            "reshard_after_forward": "never",
+        },
     ),
     "experts 4": ("mixtral", {"expert_parallel": 4}),
+    "experts 2 at once": ("mixtral", {"expert_parallel": 2, "reshard_after_forward": "auto"}),
     "experts 2 x shards 2 x tensor 2": ("mixtral", {"expert_parallel": 2, "tensor_parallel": 2}),
     "experts 2 x pipeline 2": ("mixtral", {"expert_parallel": 2, "pipeline_parallel": 2, "pipeline_micro_batches": 2}),
 }

@@ -198,6 +198,12 @@ class TrainConfig:
         None, "Pieces that the pipeline cuts each batch into; default: one per sequence.", at_least=1
     )
     expert_parallel: int = option(1, "Ranks that hold different experts of a block.", at_least=1)
+    reshard_after_forward: str = option(
+        "auto",
+        "Give a block's gathered weights up after forward, and gather them again in backward. auto: unless all of them "
+        "take 1 GiB at most, or a pipeline needs them again.",
+        choices=("auto", "always", "never"),
+    )
     cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in the host's memory.")
     bf16: bool = option(True, "Compute in bf16; weights, reductions and optimizer stay in fp32.")
     precision: str | None = option(

@@ -6,14 +6,15 @@ the probabilities are computed again in backward, as in FlashAttention (arXiv:22
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ROWS = 64  # queries at a time: few, that little is computed only to be hidden; many, that products are large
+ROWS = 32  # queries at a time: few, that little is computed only to be hidden; many, that products are large
+PAIRS = 16  # of a sequence and a key-value head, at a time: what is computed of them stays in the cache
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class Rows:
     end: int
     first: int
     hidden: Tensor
+
+    def of(self, begin: int, sequences: int) -> Rows:
+        """The same of some sequences alone."""
+        return self if len(self.hidden) == 1 else replace(self, hidden=self.hidden[begin : begin + sequences])
 
 
 def rows_of(length: int, *, starts_BT: Tensor | None, window: int | None, first: int = 0) -> list[Rows]:
@@ -47,6 +52,13 @@ def rows_of(length: int, *, starts_BT: Tensor | None, window: int | None, first:
 
 def blockwise_attention(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, rows: list[Rows]) -> Tensor:
     """Softmax attention, ``[B, T, N, H]``; the queries are the last T of the keys' tokens."""
+    sequences = max(1, PAIRS // k_BTKH.shape[2])
+    begins = range(0, len(q_BTNH), sequences)
+    parts = zip(*(torch.split(x, sequences) for x in (q_BTNH, k_BTKH, v_BTKH)), begins, strict=True)
+    return torch.cat([_attention(q, k, v, [part.of(begin, sequences) for part in rows]) for q, k, v, begin in parts])
+
+
+def _attention(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, rows: list[Rows]) -> Tensor:
     y_BTNH: Tensor = _BlockwiseAttention.apply(q_BTNH, k_BTKH, v_BTKH, rows)  # type: ignore[no-untyped-call]
     return y_BTNH
 

@@ -18,6 +18,8 @@ from podwright_training.parallel.meshes import Meshes, sharding
 from podwright_training.parallel.sequence import ContextParallelAttention, SequenceShare
 from podwright_training.parallel.stage import Stage
 
+SMALL_BYTES = 1 << 30  # of gathered weights: little beside any device's memory
+
 
 def stages_of(options: TrainConfig, meshes: Meshes) -> list[Stage]:
     """This rank's stages, divided, on the meta device: nothing is allocated, nothing is sent."""
@@ -42,7 +44,9 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
     3. Context parallelism, around the heads that tensor parallelism left to the rank.
     4. FSDP last: it shards what is left on each rank and must see the final parameters. Blocks before the rest, so that
        one block is gathered at a time; embedding, last norm and head are gathered together around them. Routers and
-       experts of a mixture before their block: tensor parallelism leaves them whole, so more ranks share them.
+       experts of a mixture before their block: tensor parallelism leaves them whole, so more ranks share them. Weights
+       that are few stay gathered until backward. Those of a CPU are gathered all at once: as nothing is sent there
+       while something is computed, ranks wait for each other at every gathering.
     """
     configure(stage.model, options)
     blocks = [block for block in stage.model.model.layers if isinstance(block, Block)]
@@ -59,18 +63,27 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
 def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Meshes) -> None:
     precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.compute_precision], reduce_dtype=torch.float32)
     policies: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload(options, meshes)}
-    reshard = options.pipeline_parallel == 1  # a pipeline soon computes its next piece with the same weights
+    wish, small = options.reshard_after_forward, _is_small(stage, options)
+    # a pipeline soon computes its next piece with the same weights
+    reshard = wish == "always" or (wish == "auto" and not small and options.pipeline_parallel == 1)
+    at_once = wish == "auto" and small and meshes.whole.device_type == "cpu" and meshes.matrices["tensor"].size() == 1
     within = policies | {"reshard_after_forward": reshard}
     for block in blocks:
         if isinstance(block.mlp, MixtureOfExperts):
             mesh = sharding(meshes.experts)
             fully_shard(block.mlp.experts, mesh=mesh, shard_placement_fn=_rows_of(mesh["shard"].size()), **within)
             fully_shard(block.mlp, mesh=sharding(meshes.whole), **within)
-        fully_shard(block, mesh=sharding(meshes.matrices), **within)
+        if not at_once:
+            fully_shard(block, mesh=sharding(meshes.matrices), **within)
     fully_shard(stage, mesh=sharding(meshes.whole), reshard_after_forward=False, **policies)
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             _sum_gradients(module)
+
+
+def _is_small(stage: Stage, options: TrainConfig) -> bool:
+    weights = sum(parameter.numel() for parameter in stage.parameters())
+    return weights * DTYPES[options.compute_precision].itemsize <= SMALL_BYTES
 
 
 def _rows_of(ranks: int) -> Callable[[nn.Parameter], Shard]:
