@@ -1,5 +1,7 @@
 """What makes a CPU quick changes no result beyond rounding."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -50,3 +52,10 @@ def test_gradients_pass_through():
 def test_it_is_done_once():
     """A second model in the process finds the choice made."""
     assert cpu.tune() is cpu.tune()
+
+
+@pytest.mark.filterwarnings("error")
+def test_nan_passes_through():
+    """What is no number is none in the product either, without a word: the guard tells of it."""
+    left = torch.tensor([[math.nan, 1.0], [math.inf, -math.inf]])
+    assert torch.mm(left, torch.ones(2, 2)).isnan().all()
