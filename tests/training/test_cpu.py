@@ -59,3 +59,12 @@ def test_nan_passes_through():
     """What is no number is none in the product either, without a word: the guard tells of it."""
     left = torch.tensor([[math.nan, 1.0], [math.inf, -math.inf]])
     assert torch.mm(left, torch.ones(2, 2)).isnan().all()
+
+
+def test_what_was_multiplied_can_be_freed():
+    """FSDP gives a gathered weight's memory back after use, whatever has multiplied it."""
+    left, right = torch.ones(3, 3), torch.ones(3, 3)
+    assert torch.mm(left, right).equal(torch.full((3, 3), 3.0))
+    for used in (left, right):
+        used.untyped_storage().resize_(0)
+        assert used.untyped_storage().nbytes() == 0
