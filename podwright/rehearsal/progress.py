@@ -53,6 +53,7 @@ class Progress:
 
     names: list[str]
     out: TextIO = field(default_factory=lambda: sys.stdout)
+    noted: str = ""
     noted_at_s: float = 0.0
     steps: list[StepRecord] = field(init=False)
 
@@ -87,9 +88,9 @@ class Progress:
         print(f"         {record.name} …", file=self.out, flush=True)
 
     def note(self, line: str) -> None:
-        """What the running step's program printed last; told now and then, the whole is in the step's log."""
-        if time.monotonic() - self.noted_at_s > NOTE_EVERY_S:
-            self.noted_at_s = time.monotonic()
+        """What the running step's program printed last; told now and then and once, the whole is in the step's log."""
+        if line != self.noted and time.monotonic() - self.noted_at_s > NOTE_EVERY_S:
+            self.noted, self.noted_at_s = line, time.monotonic()
             self.told(line[:NOTE_WIDTH])
 
     def told(self, line: str) -> None:

@@ -1,0 +1,19 @@
+"""What is seen of a rehearsal while it runs."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+
+from podwright.rehearsal import progress
+from podwright.rehearsal.progress import Progress
+
+
+def test_a_program_that_is_silent_is_not_quoted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line that is still the last is told once, and again after another."""
+    monkeypatch.setattr(progress, "NOTE_EVERY_S", -1.0)
+    shown = Progress(["train"], out=StringIO())
+    for line in ("step 1", "step 1", "step 2", "step 1"):
+        shown.note(line)
+    assert shown.out.getvalue().split("\n") == [f"         step {number}" for number in (1, 2, 1)] + [""]
