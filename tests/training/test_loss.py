@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwright_training.batch import IGNORED
+from podwright_training.model import loss as loss_module
 from podwright_training.model.loss import summed_loss
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_without_a_compiler():
+    """``torch.compile`` without Inductor, which needs a C++ compiler."""
+    compiled = torch.compile(loss_module._judge_in_few_passes, backend="aot_eager", dynamic=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loss_module, "_compiled_judge", lambda: compiled)
+        yield
 
 
 def drawn(tokens, *, vocab=101, dtype=torch.float32, ignored=0.2):
@@ -21,12 +31,17 @@ def drawn(tokens, *, vocab=101, dtype=torch.float32, ignored=0.2):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    tokens=st.integers(1, 60), chunk=st.integers(1, 70), z_loss=st.sampled_from([0.0, 0.01]), weight=st.floats(0.1, 10)
+    tokens=st.integers(1, 60),
+    chunk=st.integers(1, 70),
+    z_loss=st.sampled_from([0.0, 0.01]),
+    weight=st.floats(0.1, 10),
+    compiled=st.booleans(),
 )
-def test_chunks_give_the_plain_loss_and_gradients(tokens, chunk, z_loss, weight):
-    """For any chunk, with ignored labels and z-loss, all agree to 1e-5 of their size in fp32."""
+def test_chunks_give_the_plain_loss_and_gradients(tokens, chunk, z_loss, weight, compiled):
+    """For any chunk, with ignored labels and z-loss, compiled or not, all agree to 1e-5 of their size in fp32."""
     hidden, head, labels = drawn(tokens)
-    found, expected = (summed_loss(hidden, head, labels, chunk_tokens=size, z_loss=z_loss) for size in (chunk, 0))
+    found = summed_loss(hidden, head, labels, chunk_tokens=chunk, z_loss=z_loss, compiled=compiled)
+    expected = summed_loss(hidden, head, labels, chunk_tokens=0, z_loss=z_loss)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-5)
     for gradient, wanted in zip(
         torch.autograd.grad(found * weight, (hidden, head)),
@@ -44,10 +59,12 @@ def test_the_plain_loss_is_pytorchs():
     torch.testing.assert_close(summed_loss(hidden, head, labels, chunk_tokens=0, z_loss=0.1), expected)
 
 
-def test_bf16_loses_nothing_in_the_loss():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_bf16_loses_nothing_in_the_loss(compiled):
     """Of bf16 logits, the loss is that of fp32 arithmetic to 1e-5, and gradients are within bf16's rounding."""
     hidden, head, labels = drawn(300, vocab=1000, dtype=torch.bfloat16)
-    found, expected = (summed_loss(hidden, head, labels, chunk_tokens=size) for size in (64, 0))
+    found = summed_loss(hidden, head, labels, chunk_tokens=64, compiled=compiled)
+    expected = summed_loss(hidden, head, labels, chunk_tokens=0)
     torch.testing.assert_close(found, expected, atol=0, rtol=1e-5)
     for gradient, wanted in zip(
         torch.autograd.grad(found, (hidden, head)), torch.autograd.grad(expected, (hidden, head)), strict=True
@@ -55,20 +72,21 @@ def test_bf16_loses_nothing_in_the_loss():
         torch.testing.assert_close(gradient, wanted, atol=0.05, rtol=0.02)
 
 
-@pytest.mark.parametrize("chunk_tokens", [0, 16])
-def test_nothing_counts_gives_nothing(chunk_tokens):
+@pytest.mark.parametrize(("chunk_tokens", "compiled"), [(0, False), (16, False), (16, True)])
+def test_nothing_counts_gives_nothing(chunk_tokens, compiled):
     """With every label ignored, loss and gradients are zero, not NaN."""
     hidden, head, labels = drawn(40, ignored=1.1)
-    loss = summed_loss(hidden, head, labels, chunk_tokens=chunk_tokens)
+    loss = summed_loss(hidden, head, labels, chunk_tokens=chunk_tokens, compiled=compiled)
     assert loss == 0
     assert not any(gradient.any() for gradient in torch.autograd.grad(loss, (hidden, head)))
 
 
-def test_extreme_logits_stay_finite():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_extreme_logits_stay_finite(compiled):
     """Logits of ±1e4 overflow no exponential: the loss of a sure and wrong model is their difference."""
     hidden = torch.tensor([[1e4], [-1e4]], requires_grad=True)
     head = torch.tensor([[1.0], [-1.0]], requires_grad=True)
-    loss = summed_loss(hidden, head, torch.tensor([1, 1]), chunk_tokens=1)
+    loss = summed_loss(hidden, head, torch.tensor([1, 1]), chunk_tokens=1, compiled=compiled)
     assert loss.item() == 2e4
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, (hidden, head)))
 

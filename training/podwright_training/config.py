@@ -212,7 +212,7 @@ class TrainConfig:
         choices=PRECISIONS,
     )
     float8: bool = option(False, "Multiply matrices of blocks in float8; needs torchao and an H100 or newer.")
-    compile: bool = option(False, "Compile each block with torch.compile.")
+    compile: bool = option(False, "Compile each block and the loss with torch.compile.")
     attention: str = option(
         "sdpa",
         "How a GPU hides what document masks and sliding windows hide: a mask of all pairs, or flex_attention, which "

@@ -18,6 +18,7 @@ def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:
     """Apply the options to a model, before it is divided among ranks."""
     model.loss_chunk_tokens = options.loss_chunk_tokens
     model.z_loss = options.z_loss
+    model.compiled_loss = options.compile
     model.model.attention = options.attention
     if options.float8:
         _use_float8(model)

@@ -29,11 +29,12 @@ class LlamaForCausalLM(nn.Module):
     """Token ids → logits or loss. Build it on the meta device, shard it, ``to_empty``, then ``init_weights``.
 
     Attributes:
-        loss_chunk_tokens, z_loss: as of ``summed_loss``.
+        loss_chunk_tokens, z_loss, compiled_loss: as of ``summed_loss``.
     """
 
     loss_chunk_tokens: int | None = None
     z_loss = 0.0
+    compiled_loss = False
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -63,6 +64,7 @@ class LlamaForCausalLM(nn.Module):
             labels_BT.flatten(),
             chunk_tokens=self.loss_chunk_tokens,
             z_loss=self.z_loss,
+            compiled=self.compiled_loss,
         )
 
     @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -12,9 +14,17 @@ from torch.autograd.function import once_differentiable
 from podwright_training.batch import IGNORED
 from podwright_training.config import QUICK_LOSS_CHUNK_TOKENS
 
+Judge = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]  # logits, labels, z_loss → loss, gradient of logits
+
 
 def summed_loss(
-    hidden_SD: Tensor, head_VD: Tensor, labels_S: Tensor, *, chunk_tokens: int | None = None, z_loss: float = 0.0
+    hidden_SD: Tensor,
+    head_VD: Tensor,
+    labels_S: Tensor,
+    *,
+    chunk_tokens: int | None = None,
+    z_loss: float = 0.0,
+    compiled: bool = False,
 ) -> Tensor:
     """Sum over labels that are not ``IGNORED`` of cross-entropy + ``z_loss`` · logsumexp(logits)², a scalar in fp32.
 
@@ -25,12 +35,13 @@ def summed_loss(
         chunk_tokens: tokens whose logits are in memory at a time; their gradient is computed in the forward pass. 0:
             all at once, by operations that DTensor and ``torch.compile`` know. ``None``: as many as are quick.
         z_loss: weight of PaLM's auxiliary loss (arXiv:2204.02311, section 5).
+        compiled: let ``torch.compile`` make few passes over a chunk's logits of what else are many.
     """
     if chunk_tokens is None:
         chunk_tokens = QUICK_LOSS_CHUNK_TOKENS["cpu" if hidden_SD.device.type == "cpu" else "accelerator"]
     if chunk_tokens and torch.is_grad_enabled():
         loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss
+            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, _compiled_judge() if compiled else _judge
         )
         return loss
     if chunk_tokens:
@@ -49,7 +60,7 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd gives no names
-        ctx: Any, hidden_SD: Tensor, head_VD: Tensor, labels_S: Tensor, chunk_tokens: int, z_loss: float
+        ctx: Any, hidden_SD: Tensor, head_VD: Tensor, labels_S: Tensor, chunk_tokens: int, z_loss: float, judge: Judge
     ) -> Tensor:
         total = torch.zeros((), dtype=torch.float32, device=hidden_SD.device)
         dhidden_SD = torch.empty_like(hidden_SD)
@@ -57,22 +68,43 @@ class _ChunkedLoss(torch.autograd.Function):
         for begin in range(0, len(hidden_SD), chunk_tokens):
             chunk = slice(begin, begin + chunk_tokens)
             x_CD, labels_C = hidden_SD[chunk], labels_S[chunk]
-            result = _softmax(torch.mm(x_CD, head_VD.t()), labels_C, z_loss)
-            dlogits_CV = _gradient(result, labels_C, z_loss).to(head_VD.dtype)
+            loss, dlogits_CV = judge(torch.mm(x_CD, head_VD.t()), labels_C, z_loss)
             dhidden_SD[chunk] = torch.mm(dlogits_CV, head_VD)
             if x_CD.dtype == dhead_VD.dtype:
                 dhead_VD.addmm_(dlogits_CV.t(), x_CD)
             else:
                 dhead_VD += torch.mm(dlogits_CV.t(), x_CD)
-            total += result.loss
+            total += loss
         ctx.save_for_backward(dhidden_SD, dhead_VD.to(head_VD.dtype))
         return total
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None, None, None]:
         dhidden_SD, dhead_VD = ctx.saved_tensors
-        return dhidden_SD * gradient, dhead_VD * gradient, None, None, None
+        return dhidden_SD * gradient, dhead_VD * gradient, None, None, None, None
+
+
+def _judge(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+    """Summed loss in fp32, and its gradient by the logits in their dtype."""
+    result = _softmax(logits_CV, labels_C, z_loss)
+    return result.loss, _gradient(result, labels_C, z_loss).to(logits_CV.dtype)
+
+
+def _judge_in_few_passes(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+    """The same for compilers: nothing of the size of the logits is written but the gradient, nothing is scattered."""
+    x_CV, label_C1 = logits_CV.float(), labels_C.clamp(min=0).unsqueeze(-1)
+    counts_C1 = (labels_C != IGNORED).unsqueeze(-1).float()
+    lse_C1 = x_CV.logsumexp(-1, keepdim=True)
+    loss_C1 = lse_C1 - x_CV.gather(-1, label_C1) + z_loss * lse_C1.square()
+    is_label_CV = torch.arange(x_CV.shape[-1], device=x_CV.device) == label_C1
+    dlogits_CV = ((x_CV - lse_C1).exp() * (1 + 2 * z_loss * lse_C1) - is_label_CV.float()) * counts_C1
+    return (loss_C1 * counts_C1).sum(), dlogits_CV.to(logits_CV.dtype)
+
+
+@cache
+def _compiled_judge() -> Judge:
+    return torch.compile(_judge_in_few_passes, dynamic=False)  # sizes: of a chunk, and of a last one that is smaller
 
 
 class _Softmax(NamedTuple):
