@@ -11,14 +11,14 @@ import torch
 import work
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-args = work.arguments()
+task, _ = work.arguments()
 
 
 class Packed(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
     """The stream of all ranks; the Trainer shares it out."""
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        for sequence in work.packed(args.data, rank=0, world_size=1):
+        for sequence in task.packed(rank=0, world_size=1):
             tokens = torch.tensor(sequence[:-1])
             yield {"input_ids": tokens, "labels": tokens}
 
@@ -35,25 +35,13 @@ class Clock(TrainerCallback):
 
 
 torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=args.vocab_size,
-        hidden_size=work.WIDTH,
-        intermediate_size=work.FEED_FORWARD,
-        num_hidden_layers=work.LAYERS,
-        num_attention_heads=work.HEADS,
-        num_key_value_heads=work.KEY_VALUE_HEADS,
-        max_position_embeddings=work.SEQUENCE,
-        tie_word_embeddings=False,
-        use_cache=False,
-    )
-)
+model = LlamaForCausalLM(LlamaConfig(**{**task.model, "use_cache": False}))
 clock = Clock()
 with tempfile.TemporaryDirectory() as output:
     settings = TrainingArguments(
         output_dir=output,
-        per_device_train_batch_size=work.SEQUENCES_PER_RANK,
-        max_steps=args.steps,
+        per_device_train_batch_size=task.sequences_per_rank,
+        max_steps=task.steps,
         learning_rate=work.LEARNING_RATE,
         adam_beta1=work.BETAS[0],
         adam_beta2=work.BETAS[1],
@@ -62,9 +50,11 @@ with tempfile.TemporaryDirectory() as output:
         logging_steps=1,
         save_strategy="no",
         report_to="none",
-        use_cpu=True,
-        bf16=args.dtype == "bf16",
+        use_cpu=task.device == "cpu",
+        bf16=task.dtype == "bf16",
+        torch_compile=task.compile,
         optim="adamw_torch_fused",
+        dataloader_num_workers=int(task.device == "cuda"),
         disable_tqdm=True,
     )
     Trainer(model=model, args=settings, train_dataset=Packed(), callbacks=[clock]).train()

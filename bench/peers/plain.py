@@ -13,25 +13,19 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 
-args = work.arguments()
-dist.init_process_group("gloo")
+task, options = work.arguments("--wrap")
+device = torch.device(task.device, int(os.environ["LOCAL_RANK"]) if task.device == "cuda" else None)
+if task.device == "cuda":
+    torch.cuda.set_device(device)
+dist.init_process_group("nccl" if task.device == "cuda" else "gloo")
 torch.manual_seed(0)
-model = LlamaForCausalLM(
-    LlamaConfig(
-        vocab_size=args.vocab_size,
-        hidden_size=work.WIDTH,
-        intermediate_size=work.FEED_FORWARD,
-        num_hidden_layers=work.LAYERS,
-        num_attention_heads=work.HEADS,
-        num_key_value_heads=work.KEY_VALUE_HEADS,
-        max_position_embeddings=work.SEQUENCE,
-        tie_word_embeddings=False,
-        use_cache=False,
-        attn_implementation="sdpa",
-    )
-)
-bf16 = args.dtype == "bf16"
-if args.wrap == "fsdp2":
+with device:
+    model = LlamaForCausalLM(LlamaConfig(**{**task.model, "use_cache": False}, attn_implementation="sdpa"))
+if task.compile:
+    for layer in model.model.layers:
+        layer.compile()
+bf16 = task.dtype == "bf16"
+if options.wrap == "fsdp2":
     policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bf16 else MixedPrecisionPolicy()
     for layer in model.model.layers:
         fully_shard(layer, mp_policy=policy)
@@ -41,12 +35,12 @@ else:
 optimizer = torch.optim.AdamW(
     model.parameters(), lr=work.LEARNING_RATE, betas=work.BETAS, weight_decay=work.WEIGHT_DECAY, fused=True
 )
-sequences = work.packed(args.data, rank=int(os.environ["RANK"]), world_size=dist.get_world_size())
+batches = task.batches()
 step_s = []
-for _ in range(args.steps):
+for _ in range(task.steps):
     begin = time.perf_counter()
-    batch = torch.tensor([next(sequences) for _ in range(work.SEQUENCES_PER_RANK)])
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16 and args.wrap == "ddp"):
+    batch = torch.tensor(next(batches), device=device)
+    with torch.autocast(task.device, torch.bfloat16, enabled=bf16 and options.wrap == "ddp"):
         logits = model(input_ids=batch[:, :-1]).logits
     loss = F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
     loss.backward()

@@ -1,4 +1,8 @@
-"""torchtitan's own Trainer, 0.3.0 from PyPI and unedited, on CPUs: only what it asks of a GPU is answered here."""
+"""torchtitan's own Trainer, 0.3.0 from PyPI and unedited.
+
+On a GPU it has its defaults, CUDA graphs and all: its attention keeps documents apart. On a CPU, where that has no
+backward, it has another, and what torchtitan asks of a GPU is answered here.
+"""
 
 # ruff: noqa: E402, SLF001 -- it looks for a GPU when it is imported, and its builders of models are private
 
@@ -10,39 +14,45 @@ import types
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 import torch.nn.functional as F
 import work
 from datasets import load_dataset
 from torch.distributed.fsdp import FSDPModule
 
-args = work.arguments()
+task, _ = work.arguments()
 sys.argv = sys.argv[:1]
 
 
-def _memory_stats(*_: object) -> dict[str, int]:
-    resident = psutil.Process().memory_info().rss
-    return {
-        "active_bytes.all.peak": resident,
-        "reserved_bytes.all.peak": resident,
-        "num_alloc_retries": 0,
-        "num_ooms": 0,
-    }
+def _answer_for_cpus() -> None:
+    """What torchtitan asks of the device."""
+    import psutil
+
+    def memory_stats(*_: object) -> dict[str, int]:
+        resident = psutil.Process().memory_info().rss
+        return {
+            "active_bytes.all.peak": resident,
+            "reserved_bytes.all.peak": resident,
+            "num_alloc_retries": 0,
+            "num_ooms": 0,
+        }
+
+    torch._utils._get_available_device_type = lambda: "cpu"
+    for name, answer in {
+        "get_device_name": "CPU",
+        "get_device_properties": types.SimpleNamespace(total_memory=psutil.virtual_memory().total),
+        "device_count": 1,
+        "set_device": None,
+        "empty_cache": None,
+        "reset_peak_memory_stats": None,
+        "current_device": 0,
+    }.items():
+        setattr(torch.cpu, name, lambda *_, answer=answer: answer)
+    torch.cpu.memory_stats = memory_stats
 
 
-torch._utils._get_available_device_type = lambda: "cpu"
-for name, answer in {
-    "get_device_name": "CPU",
-    "get_device_properties": types.SimpleNamespace(total_memory=psutil.virtual_memory().total),
-    "device_count": 1,
-    "set_device": None,
-    "empty_cache": None,
-    "reset_peak_memory_stats": None,
-    "current_device": 0,
-}.items():
-    setattr(torch.cpu, name, lambda *_, answer=answer: answer)
-torch.cpu.memory_stats = _memory_stats
+if task.device == "cpu":
+    _answer_for_cpus()
 if not hasattr(torch.distributed, "set_timeout"):  # newer than torch 2.13
     torch.distributed.set_timeout = lambda *_: None
 
@@ -86,36 +96,43 @@ def _plain_sum(model: torch.nn.Module) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-torchtitan.distributed.fsdp.disable_fsdp_gradient_division = _plain_sum
-llama3.parallelize.disable_fsdp_gradient_division = _plain_sum
-llama3.get_attention_config = lambda _backend: CausalAttention.Config()
+if task.device == "cpu":
+    torchtitan.distributed.fsdp.disable_fsdp_gradient_division = _plain_sum
+    llama3.parallelize.disable_fsdp_gradient_division = _plain_sum
+    llama3.get_attention_config = lambda _backend: CausalAttention.Config()
 text_datasets.DATASETS["bench"] = DatasetConfig(
-    path=str(args.data),
+    path=task.data,
     loader=lambda _path: load_dataset(
-        "json", data_files=[str(path) for path in work.shards(args.data)], split="train", streaming=True
+        "json", data_files=[str(path) for path in task.shards], split="train", streaming=True
     ),
     sample_processor=lambda sample: sample["text"],
 )
 
-width = work.WIDTH
+shape = task.model
+width, vocab_size, tied = shape["hidden_size"], shape["vocab_size"], shape["tie_word_embeddings"]
+rope = shape["rope_parameters"]
+llama = {"scaling": "llama", "scaling_factor": rope["factor"]} if rope["rope_type"] == "llama3" else {}
 model = llama3.Llama3Model.Config(
     dim=width,
-    vocab_size=args.vocab_size,
+    vocab_size=vocab_size,
+    enable_weight_tying=tied,
     tok_embeddings=Embedding.Config(
-        num_embeddings=args.vocab_size, embedding_dim=width, param_init=llama3._EMBEDDING_INIT
+        num_embeddings=vocab_size,
+        embedding_dim=width,
+        param_init=llama3._EMBEDDING_SKIP_INIT if tied else llama3._EMBEDDING_INIT,
     ),
     norm=RMSNorm.Config(normalized_shape=width, param_init=llama3._NORM_INIT),
-    lm_head=Linear.Config(
-        in_features=width, out_features=args.vocab_size, param_init=llama3._output_linear_init(width)
-    ),
+    lm_head=Linear.Config(in_features=width, out_features=vocab_size, param_init=llama3._output_linear_init(width)),
     layers=llama3._build_llama3_layers(
-        n_layers=work.LAYERS,
+        n_layers=shape["num_hidden_layers"],
         dim=width,
-        n_heads=work.HEADS,
-        n_kv_heads=work.KEY_VALUE_HEADS,
-        hidden_dim=work.FEED_FORWARD,
-        rope=ComplexRoPE.Config(dim=width // work.HEADS, max_seq_len=work.SEQUENCE, theta=10000, scaling="none"),
-        attn_backend="sdpa",
+        n_heads=shape["num_attention_heads"],
+        n_kv_heads=shape["num_key_value_heads"],
+        hidden_dim=shape["intermediate_size"],
+        rope=ComplexRoPE.Config(
+            dim=shape["head_dim"], max_seq_len=shape["max_position_embeddings"], theta=rope["rope_theta"], **llama
+        ),
+        attn_backend="flex",
     ),
 )
 config = Trainer.Config(
@@ -128,23 +145,23 @@ config = Trainer.Config(
         post_optimizer_build_fn=None,
         state_dict_adapter=Llama3StateDictAdapter,
     ),
-    loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=args.vocab_size)),
-    hf_assets_path=str(args.data / "tokenizer"),
+    loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=vocab_size)),
+    hf_assets_path=str(task.tokenizer),
     optimizer=default_adamw(lr=work.LEARNING_RATE),
     lr_scheduler=LRSchedulersContainer.Config(warmup_steps=2),
     training=TrainingConfig(
-        local_batch_size=work.SEQUENCES_PER_RANK,
-        seq_len=work.SEQUENCE,
-        steps=args.steps,
-        disable_cuda_graphs=True,
-        mixed_precision_param={"fp32": "float32", "bf16": "bfloat16"}[args.dtype],
+        local_batch_size=task.sequences_per_rank,
+        seq_len=task.sequence,
+        steps=task.steps,
+        disable_cuda_graphs=task.device == "cpu",
+        mixed_precision_param={"fp32": "float32", "bf16": "bfloat16"}[task.dtype],
     ),
     dataloader=text_datasets.HuggingFaceTextDataLoader.Config(dataset="bench"),
     metrics=MetricsProcessor.Config(log_freq=1),
-    parallelism=ParallelismConfig(spmd_backend="partial_dtensor"),
+    parallelism=ParallelismConfig(**({"spmd_backend": "partial_dtensor"} if task.device == "cpu" else {})),
     checkpoint=CheckpointManager.Config(enable=False),
     activation_checkpoint=None,
-    compile=CompileConfig(enable=False),
+    compile=CompileConfig(enable=task.compile),
 )
 init_logger()
 trainer = config.build()
