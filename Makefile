@@ -5,16 +5,19 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/
 # By their first lines; the template of a batch script is judged when it is rendered.
 SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.py' ':!*.sbatch')
 
+# One more than there are cores: Terraform waits for AWS for most of a test. Who shares a worker: tests/conftest.py.
+SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 1)) --maxprocesses=6 --dist=loadfile
+
 .PHONY: rehearse test setup setup-rehearsal lint types quick lock clean
 
 rehearse: setup-rehearsal ## the main job: deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
 
 test: setup-rehearsal lint types ## everything CI checks
-	$(BIN)/pytest
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 quick: setup lint types ## the tests that need neither hosts nor Terraform
-	$(BIN)/pytest -m "not hosts and not terraform and not rehearsal"
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not hosts and not terraform and not rehearsal"
 
 setup:
 	@tools/setup.sh
