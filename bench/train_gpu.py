@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--peer_python", type=Path)
     args = parser.parse_args()
     on_gpu = args.device == "cuda"
+    if on_gpu and not torch.cuda.is_available():
+        parser.error("torch finds no GPU here; --device cpu --preset tiny --sequence 256 --tokens 1024 runs")
     peak_flops = _measured_peak_flops() if on_gpu else None
     for sequence in args.sequence:
         options = {
