@@ -99,7 +99,7 @@ class Match:
                     runs.pop(name, None)
                     continue
                 runs[name].append(run)
-                print(f"{self.title} round {number + 1} {name:12} {self.tokens_per_s([run]):8,.0f} tok/s", flush=True)
+                print(f"{self.title} round {number + 1} {name:26} {self.tokens_per_s([run]):8,.0f} tok/s", flush=True)
         return runs
 
     def tokens_per_s(self, runs: list[Run]) -> float:
@@ -155,10 +155,10 @@ def print_table(match: Match, runs: dict[str, list[Run]], *, peak_flops: float |
     peaks = {name: statistics.median(run.peak_mib for run in each) for name, each in runs.items()}
     flops = match.config.model.flops_per_token(match.config.max_context_width)
     print(f"\n{match.title}: {len(runs[OURS])} rounds, medians of all counted steps")
-    print(f"{'':24} {'tok/s':>8} {'podwright is':>13} {'peak MiB':>9}" + f" {'MFU':>5}" * bool(peak_flops))
+    print(f"{'':26} {'tok/s':>8} {'podwright is':>13} {'peak MiB':>9}" + f" {'MFU':>5}" * bool(peak_flops))
     for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
         used = f" {speed * flops / peak_flops:5.0%}" if peak_flops else ""
-        print(f"{name:24} {speed:8,.0f} {speeds[OURS] / speed:12.2f}x {peaks[name]:9,.0f}{used}")
+        print(f"{name:26} {speed:8,.0f} {speeds[OURS] / speed:12.2f}x {peaks[name]:9,.0f}{used}")
     peers = [name for name in runs if not name.startswith(OURS)]
     if peers:
         print(
