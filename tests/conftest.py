@@ -10,13 +10,15 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from podwright.rehearsal.terraform import find_mirror
+
 # How fast a machine is, is no property of the code.
 settings.register_profile("podwright", deadline=None)
 settings.load_profile("podwright")
 
-# Terraform's cache of providers is not for several at once; it is used where there is no mirror.
+# Terraform's cache of providers, used where there is no mirror, is not for several at once.
 worker = os.environ.get("PYTEST_XDIST_WORKER")
-if worker:
+if worker and not find_mirror():
     cache = Path(__file__).parents[1] / ".cache" / "terraform-plugins" / worker
     os.environ.setdefault("TF_PLUGIN_CACHE_DIR", str(cache))
 
