@@ -86,20 +86,17 @@ class Match:
         return [*self._torchrun(self.python), str(PEERS / script), f"--work={json.dumps(asdict(same))}", *options]
 
     def play(self, sides: dict[str, list[str]], *, rounds: int) -> dict[str, list[Run]]:
-        """Measure all sides by turns; one that fails, as for want of memory, is told and left out from then on."""
+        """Measure all sides by turns; that one failed, as for want of memory, is told, and its round does not count."""
         runs: dict[str, list[Run]] = defaultdict(list)
         for number in range(rounds):
-            for name, command in list(sides.items()):
+            for name, command in sides.items():
                 run = self._measured(command)
-                if isinstance(run, str) and name == OURS:
-                    raise SystemExit(f"{' '.join(command)}\nfailed: {run}")
-                if isinstance(run, str):
-                    print(f"{self.title}: {name} failed, and is left out: {run}", flush=True)
-                    del sides[name]
-                    runs.pop(name, None)
-                    continue
-                runs[name].append(run)
-                print(f"{self.title} round {number + 1} {name:26} {self.tokens_per_s([run]):8,.0f} tok/s", flush=True)
+                if isinstance(run, Run):
+                    runs[name].append(run)
+                    told = f"{self.tokens_per_s([run]):8,.0f} tok/s"
+                else:
+                    told = f"failed: {run}"
+                print(f"{self.title} round {number + 1} {name:26} {told}", flush=True)
         return runs
 
     def tokens_per_s(self, runs: list[Run]) -> float:
@@ -107,8 +104,8 @@ class Match:
         tokens = self.ranks * self.config.train_batch_size * self.config.max_context_width
         return tokens / statistics.median(seconds for run in runs for seconds in run.step_s)
 
-    def _measured(self, command: list[str]) -> Run | str:
-        """Run a trainer in a folder of its own; if it fails, what it said."""
+    def _measured(self, command: list[str]) -> Run | Path:
+        """Run a trainer in a folder of its own; if it fails, the file that holds what it said."""
         with tempfile.TemporaryDirectory() as folder:
             run_dir = Path(folder) / "run"
             if "podwright_training" in command:
@@ -122,8 +119,9 @@ class Match:
                 _, status, usage = os.wait4(process.pid, 0)
             printed = log.read_text()
             if status:
-                errors = [line for line in printed.splitlines() if "Error" in line]
-                return (errors or printed.splitlines() or ["it said nothing"])[0]
+                kept = CACHE / "bench" / f"failed-{process.pid}.log"
+                kept.write_text(printed)
+                return kept
             step_s, gpu_bytes = _result(run_dir / "metrics.jsonl", printed)
             return Run(step_s[self.warm_up :], gpu_bytes / 2**20 if gpu_bytes else usage.ru_maxrss / 1024)
 
@@ -151,14 +149,16 @@ def options_of_work(*, vocab_size: int) -> dict[str, Any]:
 
 def print_table(match: Match, runs: dict[str, list[Run]], *, peak_flops: float | None = None) -> None:
     """Tokens/s, how ours compares, peak memory and, of a peak that was measured, the share that is used."""
+    if OURS not in runs:
+        raise SystemExit(f"{match.title}: no run of {OURS} came to its end")
     speeds = {name: match.tokens_per_s(each) for name, each in runs.items()}
     peaks = {name: statistics.median(run.peak_mib for run in each) for name, each in runs.items()}
     flops = match.config.model.flops_per_token(match.config.max_context_width)
-    print(f"\n{match.title}: {len(runs[OURS])} rounds, medians of all counted steps")
-    print(f"{'':26} {'tok/s':>8} {'podwright is':>13} {'peak MiB':>9}" + f" {'MFU':>5}" * bool(peak_flops))
+    print(f"\n{match.title}: medians of all counted steps of all rounds")
+    print(f"{'':26} rounds {'tok/s':>8} {'podwright is':>13} {'peak MiB':>9}" + f" {'MFU':>5}" * bool(peak_flops))
     for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
         used = f" {speed * flops / peak_flops:5.0%}" if peak_flops else ""
-        print(f"{name:26} {speed:8,.0f} {speeds[OURS] / speed:12.2f}x {peaks[name]:9,.0f}{used}")
+        print(f"{name:26} {len(runs[name]):6} {speed:8,.0f} {speeds[OURS] / speed:12.2f}x {peaks[name]:9,.0f}{used}")
     peers = [name for name in runs if not name.startswith(OURS)]
     if peers:
         print(
