@@ -186,8 +186,8 @@ def _result(metrics: Path, printed: str) -> tuple[list[float], int | None]:
     if metrics.exists():
         events = [json.loads(line) for line in metrics.read_text().splitlines()]
         steps = [event for event in events if event["event"] == "train"]
-        on_gpu = steps[-1]["memory_reserved_bytes"] is not None
-        return [event["step_s"] for event in steps], steps[-1]["memory_peak_bytes"] if on_gpu else None
+        step_s, last = [event["step_s"] for event in steps], steps[-1]
+        return step_s, last["memory_peak_bytes"] if last["memory_reserved_bytes"] else None
     (line,) = [line for line in printed.splitlines() if line.startswith("RESULT ")]
     result = json.loads(line.removeprefix("RESULT "))
     return result["step_s"], result["gpu_bytes"]
