@@ -9,24 +9,17 @@ import sys
 for warning in ("DEPRECATED", "END_OF_LIFE"):
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
 
-from cdktf import App
-
-from podwright.findings import ConfigError, UnreadableFileError
-from podwright.settings import config_path, load
+from podwright.check.findings import ConfigError, UnreadableFileError
+from podwright.check.load import config_path, load
 from podwright_constructs.problems import InvalidArgumentsError
-from stacks.cluster import ClusterStack
-from stacks.foundation import FoundationStack
-from stacks.wheel import WheelError
+from podwright_stacks.app import synthesize
+from podwright_stacks.wheel import WheelError
 
 
 def main() -> int:
     """Synthesize both stacks, or say everything that is wrong."""
     try:
-        settings = load(config_path())
-        app = App()
-        foundation = FoundationStack(app, settings=settings)
-        ClusterStack(app, settings=settings, foundation=foundation)
-        app.synth()
+        synthesize(load(config_path()))
     except (ConfigError, UnreadableFileError, InvalidArgumentsError, WheelError) as error:
         print(error, file=sys.stderr)
         return 1

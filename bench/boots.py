@@ -1,4 +1,4 @@
-"""Boots of the hosts of tests/nodes, for benchmarks: root, namespaces, real files, mounts, pip and ssh-keygen."""
+"""Boots of the hosts of tests/bootstrap, for benchmarks: root, namespaces, real files, mounts, pip and ssh-keygen."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Measured:
 
 def cluster(folder: Path) -> tuple[Any, Any]:
     """A shared file system, bucket and package index below ``folder``, and the class of their hosts."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "nodes"))
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bootstrap"))
     import conftest
 
     return conftest.Cloud(folder / "cloud"), conftest.Host

@@ -1,6 +1,6 @@
 """How long a node's bootstrap takes, beside AWS's reference scripts for HyperPod on the same hosts.
 
-    python bench/bootstrap.py        as root: hosts of tests/nodes, medians of interleaved rounds
+    python bench/bootstrap.py        as root: hosts of tests/bootstrap, medians of interleaved rounds
 
 Measured: our boots, and those commands of the reference that a host of tests/nodes can run: mounts, key pairs, daemons.
 Counted, not slept: the waits that the reference's scripts hard-code on a path without any fault. Counted, not timed, in

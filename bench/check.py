@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-CASES = sorted((CHECKOUT / "tests" / "infra" / "cases").glob("*.yaml"))
+CASES = sorted((CHECKOUT / "tests" / "podwright" / "cases").glob("*.yaml"))
 EXAMPLE = CHECKOUT / "examples" / "production" / "cluster.yaml"
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     python = [_seconds([sys.executable, "-c", "pass"]) for _ in range(rounds)]
     print(f"podwright check, the production example: {statistics.median(alone):.2f} s", end="")
     print(f", of which Python itself {statistics.median(python):.2f} s")
-    from podwright.check import check as judge
+    from podwright.check.report import check as judge
 
     start = time.perf_counter()
     found = sum(len(judge(file).findings) for file in CASES)

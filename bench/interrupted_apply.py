@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from podwright.rehearsal.aws import AwsStandIn
-from podwright.rehearsal.aws.interruption import KINDS, Kind
-from podwright.rehearsal.terraform import TerraformError
-from podwright.rehearsal.workspace import ALL_AT_ONCE, STACKS, Workspace, kill
-from podwright.settings import load
+from podwright.check.load import load
+from podwright.deploy.terraform import TerraformError
+from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws.interruption import KINDS, Kind
+from podwright_rehearsal.run.workspace import ALL_AT_ONCE, STACKS, Workspace, kill
 
 KILLED: Literal["killed"] = "killed"
 MINIMAL = Path(__file__).resolve().parents[1] / "examples" / "minimal" / "cluster.yaml"

@@ -34,9 +34,11 @@ from typing import Any
 
 import torch
 
-from podwright_training import checkpoint, data, saver, train
+from podwright_training import data
 from podwright_training.__main__ import main as podwright_train
-from podwright_training.run import RunFolder
+from podwright_training.checkpoint import checkpoint, saver
+from podwright_training.loop import trainer
+from podwright_training.run_folder import RunFolder
 
 # What the ranks do, and how often a kill is aimed at it. The loop and the background are two threads.
 START, DATA, STEP, STAGING = "start-up", "data", "step", "staging"
@@ -325,7 +327,7 @@ def _wrap_functions(marks: Marks, rank: int, reached: Callable[[str], None]) -> 
         setattr(owner, name, wrapped)
 
     wrap(data.PackedStream, "next_batch", DATA, LOOP)
-    wrap(train.Trainer, "_take_step", STEP, LOOP)
+    wrap(trainer.Trainer, "_take_step", STEP, LOOP)
     wrap(saver.Saver, "save", STAGING, LOOP)
     wrap(checkpoint, "write", BETWEEN, BACKGROUND)
     for name, phase in (

@@ -1,6 +1,6 @@
 """What a boot asks of services that all hosts share, for 16 to 5,000 hosts: before and after the asking was bounded.
 
-    python bench/scale.py            as root, with strace: two hosts of tests/nodes boot first, and are measured
+    python bench/scale.py            as root, with strace: two hosts of tests/bootstrap boot first, and are measured
 
 Measured here: what each step does to the shared file system (system calls of a real boot, by strace) and its seconds,
 what reading the service's list of all instances takes, and the real lock with a thread per host.
@@ -26,9 +26,9 @@ import simpy
 from boots import Measured, measure
 
 from podwright_bootstrap import contract, node
-from podwright_bootstrap.lock import locked
 from podwright_bootstrap.steps.environment import BUILD_LIMIT_S
 from podwright_bootstrap.steps.slurm import DAEMON_LIMIT_S
+from podwright_bootstrap.storage.lock import locked
 
 SIZES = (16, 100, 1000, 5000)
 

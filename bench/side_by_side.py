@@ -22,10 +22,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import work
 
-from podwright.rehearsal.prose import fetch_prose
-from podwright_training.config import TrainConfig
-from podwright_training.options import load
-from podwright_training.prepare import prepare
+from podwright_rehearsal.run.prose import fetch_prose
+from podwright_training.commands.prepare import prepare
+from podwright_training.config.sources import load
+from podwright_training.config.train_config import TrainConfig
 
 CACHE = Path(__file__).resolve().parents[1] / ".cache"
 PEERS = Path(__file__).parent / "peers"

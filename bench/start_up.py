@@ -23,7 +23,7 @@ def commands(settings: Path) -> dict[str, list[str]]:
     """What is measured, by name."""
     return {
         BARE: ["-c", "pass"],
-        "import podwright_training.config": ["-c", "import podwright_training.config"],
+        "import podwright_training.config.train_config": ["-c", "import podwright_training.config.train_config"],
         "podwright-train --help": ["-m", "podwright_training", "--help"],
         "podwright-train train --help": ["-m", "podwright_training", "train", "--help"],
         "podwright check": ["-m", "podwright", "check", str(settings)],

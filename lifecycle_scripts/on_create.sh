@@ -1,6 +1,6 @@
 #!/bin/bash
 # HyperPod runs this as root on every new node: at creation, at replacement, at a software update. It may be run again at any time.
-# What it does is in podwright_bootstrap/__main__.py; it ends with that program's exit code.
+# What it does is in podwright_bootstrap/boot.py; it ends with that program's exit code.
 set -euo pipefail
 umask 022
 

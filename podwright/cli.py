@@ -13,14 +13,16 @@ from pathlib import Path
 from textwrap import indent
 from typing import TypeAlias
 
-from podwright import findings, outputs, settings
-from podwright.check import check, check_live, codes
-from podwright.deployed import NotDeployedError
-from podwright.explain import keys
+from podwright.check import findings
+from podwright.check import load as loading
+from podwright.check.explain import keys
+from podwright.check.report import check, check_live, codes
+from podwright.deploy import outputs
+from podwright.deploy.deployed import NotDeployedError
+from podwright.deploy.terraform import TerraformError
 from podwright.planning import command as planning
-from podwright.rehearsal.terraform import TerraformError
+from podwright_training.config.sources import load_file
 from podwright_training.errors import ConfigError as RunConfigError
-from podwright_training.options import load_file
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — argparse has no public name for it
@@ -102,7 +104,7 @@ def _add_explain(commands: Subparsers) -> None:
 
 def _explain(options: argparse.Namespace) -> int:
     if options.output or (options.key and _is_file(options.key)):
-        return _draw(Path(options.key or settings.config_path()), options.output)
+        return _draw(Path(options.key or loading.config_path()), options.output)
     meanings = codes()
     if options.key in meanings:
         print(f"{options.key}\n{indent(meanings[options.key], '    ')}")
@@ -125,10 +127,14 @@ def _is_file(word: str) -> bool:
 
 
 def _draw(file: Path, output: Path | None) -> int:
-    from podwright.picture import command  # noqa: PLC0415 — the planner's prices, and cdktf when it draws
+    settings = loading.load(file)
+    for warning in ("DEPRECATED", "END_OF_LIFE"):  # cdktf's Node prints a banner about its age otherwise
+        os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
+    from podwright.diagram import command  # noqa: PLC0415 — the planner's prices
+    from podwright_stacks.app import synthesize  # noqa: PLC0415 — cdktf starts Node
 
     try:
-        print(command.draw(file, output))
+        print(command.draw(settings, output, synthesize))
     except command.DrawingError as error:
         print(f"podwright: {error}", file=sys.stderr)
         return FAILED
@@ -164,10 +170,10 @@ def _add_bundle(commands: Subparsers) -> None:
 
 
 def _bundle(options: argparse.Namespace) -> int:
-    from podwright import bundle  # noqa: PLC0415 — boto3
+    from podwright.deploy import bundle  # noqa: PLC0415 — boto3
 
     try:
-        bundle.run(settings.load(options.file), options.output, python=options.python, upload=options.upload)
+        bundle.run(loading.load(options.file), options.output, python=options.python, upload=options.upload)
     except (bundle.BundleError, NotDeployedError, TerraformError) as error:
         print(f"podwright: {error}", file=sys.stderr)
         return FAILED
@@ -186,7 +192,7 @@ def _add_outputs(commands: Subparsers) -> None:
 
 def _outputs(options: argparse.Namespace) -> int:
     try:
-        found = outputs.outputs(settings.load(options.file).name, folder=Path.cwd())
+        found = outputs.outputs(loading.load(options.file).name, folder=Path.cwd())
     except (NotDeployedError, TerraformError) as error:
         print(f"podwright: {error}", file=sys.stderr)
         return FAILED
@@ -205,11 +211,11 @@ def _add_adopt(commands: Subparsers) -> None:
 
 
 def _adopt(options: argparse.Namespace) -> int:
-    from podwright import adopt  # noqa: PLC0415 — boto3
-    from podwright.rules.unanswered import UnansweredError  # noqa: PLC0415
+    from podwright.check.unanswered import UnansweredError  # noqa: PLC0415
+    from podwright.deploy import adopt  # noqa: PLC0415 — boto3
 
     try:
-        left = adopt.adopt(settings.load(options.file), folder=Path.cwd(), apply=options.apply)
+        left = adopt.adopt(loading.load(options.file), folder=Path.cwd(), apply=options.apply)
     except (NotDeployedError, TerraformError, UnansweredError) as error:
         hint = f": {error.hint}" if isinstance(error, UnansweredError) else ""
         print(f"podwright: {error}{hint}", file=sys.stderr)
@@ -247,7 +253,7 @@ def _count(text: str) -> int:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
-    from podwright.rehearsal import command  # noqa: PLC0415 — boto3 and moto take longer to load than a check takes
+    from podwright_rehearsal import command  # noqa: PLC0415 — boto3 and moto take longer to load than a check takes
 
     if options.clean:
         return command.clean()
@@ -269,9 +275,9 @@ def _add_file(parser: argparse.ArgumentParser) -> None:
         "file",
         nargs="?",
         type=Path,
-        default=settings.config_path(),
+        default=loading.config_path(),
         metavar="FILE",
-        help=f"default: ${settings.CONFIG_VARIABLE}, else {settings.DEFAULT_CONFIG}",
+        help=f"default: ${loading.CONFIG_VARIABLE}, else {loading.DEFAULT_CONFIG}",
     )
 
 

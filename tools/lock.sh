@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pin, with hashes, every package the four distributions and the workshop admit.
+# Pin, with hashes, every package the distributions and the workshop admit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { .venv/bin/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-header --no-annotate "$@"; }
@@ -14,6 +14,7 @@ compile training/pyproject.toml -o training/requirements.lock
 grep -q "$cpu_torch" training/requirements.lock || # uv keeps what an earlier lock had
   sed -i "/^torch==2.13.0 /s/\$/\n    --hash=sha256:$cpu_torch \\\\/" training/requirements.lock
 
-# torch comes from the lock above; our own four are installed from this checkout.
+# torch comes from the lock above; our own five are installed from this checkout.
 UV_FIND_LINKS=${PIP_FIND_LINKS:-} compile pyproject.toml --extra rehearsal --group dev -o requirements.lock \
-  --no-emit-package torch --no-emit-package podwright-constructs --no-emit-package podwright-bootstrap --no-emit-package podwright-training
+  --no-emit-package torch --no-emit-package podwright-constructs --no-emit-package podwright-bootstrap \
+  --no-emit-package podwright-rehearsal --no-emit-package podwright-training --no-emit-package podwright

@@ -61,7 +61,7 @@ install_python_packages() {
   # torch first and by its exact version: where a directory of wheels offers a CPU build, no CUDA packages are fetched.
   UV_FIND_LINKS=${PIP_FIND_LINKS:-} .venv/bin/uv pip install -q -c training/requirements.lock torch==2.13.0
   .venv/bin/uv pip install -q -r requirements.lock
-  .venv/bin/uv pip install -q --no-deps -e . -e constructs -e lifecycle_scripts -e training
+  .venv/bin/uv pip install -q --no-deps -e . -e constructs -e lifecycle_scripts -e rehearsal -e training
 }
 
 install_node() {
@@ -87,7 +87,7 @@ if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
   say "virtual environment"
   make_venv
 fi
-once python-packages requirements.lock training/requirements.lock pyproject.toml {constructs,lifecycle_scripts,training}/pyproject.toml \
+once python-packages requirements.lock training/requirements.lock pyproject.toml {constructs,lifecycle_scripts,rehearsal,training}/pyproject.toml \
   -- install_python_packages
 once node tools/node.lock -- install_node
 [[ -x node_modules/.bin/cdktf ]] || rm -f "$cache/stamps/cdktf-cli"
@@ -100,5 +100,5 @@ if [[ ${1:-} == rehearsal ]]; then
     need iproute2 ip -V
     need util-linux unshare --version
   fi
-  .venv/bin/python -m podwright.rehearsal.supplies
+  .venv/bin/python -m podwright_rehearsal.run.supplies
 fi

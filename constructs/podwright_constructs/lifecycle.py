@@ -19,7 +19,7 @@ from podwright_bootstrap.contract import (
     ProvisioningParameters,
     WorkerGroup,
 )
-from podwright_bootstrap.node_settings import NodeSettings
+from podwright_bootstrap.features import NodeSettings
 from podwright_constructs import checks
 from podwright_constructs.accounting import AccountingDatabase
 from podwright_constructs.aws.data_region import DataRegion

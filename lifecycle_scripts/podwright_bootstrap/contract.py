@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from podwright_bootstrap.node_settings import NodeSettings, build
+from podwright_bootstrap.features import NodeSettings, build
 
 # Written by the service before any script runs.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html

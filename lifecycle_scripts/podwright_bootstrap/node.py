@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterable
 
-from podwright_bootstrap import contract, network, shell
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFacts, ProvisioningParameters
-from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.host import network, shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 
 IDENTITY_LIMIT_S = 300
 # How many hosts a second may ask a service that all of them share. A boot is some 70 operations on the shared file

@@ -6,7 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Iterable
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
 from podwright_bootstrap.node import Node
 
 CHANGED, UNCHANGED, SKIPPED, FAILED = "changed", "unchanged", "skipped", "failed"

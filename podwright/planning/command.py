@@ -35,9 +35,9 @@ from podwright.planning.software import Software
 from podwright.planning.trainer import OUR_SOFTWARE
 from podwright.planning.units import DAY_S, UnitError, format_count, parse_count, parse_duration
 from podwright_constructs.catalog import UnknownInstanceTypeError
-from podwright_training.config import TrainConfig
+from podwright_training.config.sources import load_file
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ConfigError
-from podwright_training.options import load_file
 
 OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table

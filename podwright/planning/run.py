@@ -9,8 +9,8 @@ from podwright.planning.cluster import Cluster
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.trainer import OUR_CHUNK_TOKENS
-from podwright_training.config import TrainConfig
-from podwright_training.layout import stages_per_rank
+from podwright_training.config.layout import stages_per_rank
+from podwright_training.config.train_config import TrainConfig
 
 
 def model_of(config: TrainConfig) -> Model:

@@ -8,8 +8,8 @@ from typing import Any
 
 from podwright.planning.layout import Layout, Recompute
 from podwright.planning.model import Model
-from podwright_training import layout as trainer_layout
-from podwright_training.config import QUICK_LOSS_CHUNK_TOKENS, TrainConfig, conflicts
+from podwright_training.config import layout as trainer_layout
+from podwright_training.config.train_config import QUICK_LOSS_CHUNK_TOKENS, TrainConfig, conflicts
 
 OUR_SOFTWARE = "podwright"
 OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from podwright.planning.model import Model, UnknownModelError, model_names
 from podwright.planning.run import model_of
-from podwright_training.config import PRESETS
-from podwright_training.options import load_file
+from podwright_training.config.sources import load_file
+from podwright_training.config.train_config import PRESETS
 
 # Counted by transformers from the published configurations.
 EXACT = {

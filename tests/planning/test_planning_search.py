@@ -20,8 +20,8 @@ from podwright.planning.software import Software
 from podwright.planning.trainer import beyond, flags
 from podwright.planning.units import DAY_S
 from podwright_constructs.catalog import UnknownInstanceTypeError
-from podwright_training import layout as trainer_layout
-from podwright_training import options
+from podwright_training.config import layout as trainer_layout
+from podwright_training.config import sources
 
 OURS = Software.named("podwright")
 
@@ -162,12 +162,12 @@ def test_layouts_are_made_on_demand():
 def test_what_the_trainer_is_said_to_run_it_accepts(name):
     """The flags of every such layout are options of the trainer, and with them the model can be laid out so."""
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    sources.add_arguments(parser)
     realised = [item.layout for item in found(name, batch=1024) if item.realisable]
     assert {layout.tensor for layout in realised} >= {1, 2}
     assert (max(layout.pipeline for layout in realised) > 1) != Model.of(name).tied
     for layout in realised:
-        config = options.load(parser.parse_args([f"--preset={name}", *flags(layout)]))
+        config = sources.load(parser.parse_args([f"--preset={name}", *flags(layout)]))
         assert not list(trainer_layout.problems(config, world_size=layout.gpus, nodes=8))
         ranks = trainer_layout.Layout.of(config, world_size=layout.gpus, nodes=8)
         assert ranks.data_size == layout.data
@@ -201,10 +201,10 @@ def test_a_run_comes_back_from_its_plan(given):
     """Planned for a cluster, its layout is told in its own options, and nothing of it is beyond the trainer."""
     words = [f"--{name}={int(value) if isinstance(value, bool) else value}" for name, value in given.items()]
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
-    config = options.load(parser.parse_args(["--preset=llama3_1_8b", *words]))
+    sources.add_arguments(parser)
+    config = sources.load(parser.parse_args(["--preset=llama3_1_8b", *words]))
     plan = plan_run(config, Cluster(instance_type="ml.p5.48xlarge", nodes=8))
-    told = options.load(parser.parse_args([f"--preset={config.preset}", *flags(plan.layout)]))
+    told = sources.load(parser.parse_args([f"--preset={config.preset}", *flags(plan.layout)]))
     assert {name: getattr(told, name) for name in given} == {name: getattr(config, name) for name in given}
     assert plan.beyond_the_trainer() == []
     shares = trainer_layout.Layout.of(config, world_size=64, nodes=8).data_size

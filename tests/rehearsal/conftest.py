@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.slurm import Node, SlurmStandIn, build_image, why_not
+from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn, build_image, why_not
 
 CHECKOUT = Path(__file__).parents[2]
 LUSTRE_SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"

@@ -9,7 +9,7 @@ import time
 import pytest
 from botocore.exceptions import ClientError
 
-from podwright.rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws import AwsStandIn
 
 TYPE = "AWS::SageMaker::Cluster"
 BUCKET = "sagemaker-scripts"

@@ -7,9 +7,9 @@ from botocore.exceptions import ClientError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from podwright.rehearsal.aws import AwsStandIn, lustre_limits, openzfs_limits
-from podwright.rehearsal.aws.errors import AwsError
 from podwright_constructs import checks
+from podwright_rehearsal.aws import AwsStandIn, lustre_limits, openzfs_limits
+from podwright_rehearsal.aws.errors import AwsError
 
 TRANSITION_S = 0.5
 THROUGHPUTS = st.integers(0, 1100) | st.sampled_from([50, 100, 125, 200, 250, 500, 1000])

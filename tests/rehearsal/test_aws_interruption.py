@@ -4,7 +4,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-from podwright.rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws import AwsStandIn
 
 SERVICES = {
     "ec2": lambda client: client.create_vpc(CidrBlock="10.0.0.0/16"),

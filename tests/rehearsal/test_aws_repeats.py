@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from podwright.rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws import AwsStandIn
 
 FORM = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-west-2/ec2/aws4_request, SignedHeaders=a, Signature=b",

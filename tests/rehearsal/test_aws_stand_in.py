@@ -14,11 +14,11 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from podwright.rehearsal.aws import AwsStandIn, AwsStandInError
+from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
 
 OWNER = """
 import os, pathlib, sys
-from podwright.rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws import AwsStandIn
 print(AwsStandIn(directory=pathlib.Path(sys.argv[1])).start().pid, flush=True)
 sys.stdin.read()
 """

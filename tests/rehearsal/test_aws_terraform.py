@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from podwright.rehearsal import terraform
-from podwright.rehearsal.aws import AwsStandIn
+from podwright.deploy import terraform
+from podwright_rehearsal.aws import AwsStandIn
 
 TRUST = {
     "Version": "2012-10-17",

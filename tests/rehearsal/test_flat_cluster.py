@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.cluster import HostError
-from podwright.rehearsal.debian import DebianError
-from podwright.rehearsal.flat import FlatStandIn
-from podwright.rehearsal.processes import marked
-from podwright.rehearsal.slurm_packages import PACKAGES, SlurmPackages, fetch_slurm
+from podwright_rehearsal.clusters.cluster import HostError
+from podwright_rehearsal.clusters.flat import FlatStandIn
+from podwright_rehearsal.hosts.debian import DebianError
+from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fetch_slurm
+from podwright_rehearsal.processes import marked
 
 CHECKOUT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -36,10 +36,10 @@ until [[ -e {shared}/fail || -e {shared}/go ]]; do sleep 0.1; done
 AS_ANY_USER = """
 import sys
 from pathlib import Path
-from podwright.rehearsal.cluster import Node
-from podwright.rehearsal.flat import FlatStandIn
-from podwright.rehearsal.processes import MARKER
-from podwright.rehearsal.slurm_packages import SlurmPackages
+from podwright_rehearsal.clusters.cluster import Node
+from podwright_rehearsal.clusters.flat import FlatStandIn
+from podwright_rehearsal.processes import MARKER
+from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
 
 home = Path.cwd()
 roles = {"ip-10-0-16-5": "controller", "ip-10-0-16-6": "compute", "ip-10-0-16-7": "compute"}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from podwright.rehearsal.hosting import FlatHosts, NamespacedHosts
-from podwright.rehearsal.run import DIRECTORY, MAX_STEPS, last_per_step, steps
-from podwright.rehearsal.supplies import CHECKOUT
-from podwright_training.run import RunFolder
+from podwright_rehearsal.run.hosting import FlatHosts, NamespacedHosts
+from podwright_rehearsal.run.rehearsal import DIRECTORY, MAX_STEPS, last_per_step, steps
+from podwright_rehearsal.run.supplies import CHECKOUT
+from podwright_training.run_folder import RunFolder
 
 
 def test_only_the_preparation_differs() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.hosts.faults import NEVER, Download
-from podwright.rehearsal.slurm import HostError, SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import HostError, SlurmStandIn
+from podwright_rehearsal.hosts.faults import NEVER, Download
 
 pytestmark = pytest.mark.hosts
 FIRST, SECOND = "ip-10-0-16-6", "ip-10-0-16-7"

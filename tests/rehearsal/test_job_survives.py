@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from podwright.rehearsal.cluster import Failure
-from podwright.rehearsal.hosts.faults import NEVER
-from podwright.rehearsal.slurm import SlurmStandIn
-from podwright.rehearsal.supplies import SHARDS, dataset
-from podwright_training.run import RunFolder
+from podwright_rehearsal.clusters.cluster import Failure
+from podwright_rehearsal.clusters.namespaced import SlurmStandIn
+from podwright_rehearsal.hosts.faults import NEVER
+from podwright_rehearsal.run.supplies import SHARDS, dataset
+from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal import processes
+from podwright_rehearsal import processes
 
 
 def gone(pid: int, *, within_s: float = 5.0) -> bool:
@@ -61,7 +61,7 @@ def test_an_interrupted_program_is_ended_with_its_children(tmp_path: Path) -> No
 
 ORPHANS = """
 import subprocess, sys
-from podwright.rehearsal import processes
+from podwright_rehearsal import processes
 processes.adopt_orphans()
 pid = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
 print(int(pid) in processes.end_descendants(), pid)

@@ -6,8 +6,8 @@ from io import StringIO
 
 import pytest
 
-from podwright.rehearsal import progress
-from podwright.rehearsal.progress import Progress
+from podwright_rehearsal.run import progress
+from podwright_rehearsal.run.progress import Progress
 
 
 def test_a_program_that_is_silent_is_not_quoted_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from podwright.rehearsal import prose
-from podwright.rehearsal.prose import ProseError, fetch_prose
+from podwright_rehearsal.run import prose
+from podwright_rehearsal.run.prose import ProseError, fetch_prose
 
 needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs a system with apt")
 

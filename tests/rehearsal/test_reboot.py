@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.slurm import SlurmStandIn
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
+from podwright_rehearsal.clusters.namespaced import SlurmStandIn
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"

@@ -14,12 +14,12 @@ import pytest
 import torch
 import transformers
 
-from podwright.rehearsal.run import DIRECTORY, MAX_STEPS
-from podwright.rehearsal.supplies import CHECKOUT
-from podwright.rehearsal.terraform import find_terraform
-from podwright_training import checkpoint
+from podwright.deploy.terraform import find_terraform
+from podwright_rehearsal.run.rehearsal import DIRECTORY, MAX_STEPS
+from podwright_rehearsal.run.supplies import CHECKOUT
+from podwright_training.checkpoint import checkpoint
 from podwright_training.model import LlamaForCausalLM
-from podwright_training.run import RunFolder
+from podwright_training.run_folder import RunFolder
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform, pytest.mark.timeout(1800)]
 PODWRIGHT = [sys.executable, "-m", "podwright.cli", "rehearse"]

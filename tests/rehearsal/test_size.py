@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from podwright import cli, settings
-from podwright.rehearsal import overview
-from podwright.rehearsal.resize import resized
-from podwright.rehearsal.run import job_size
+from podwright import cli
+from podwright.settings import root
+from podwright_rehearsal.run import overview
+from podwright_rehearsal.run.rehearsal import job_size
+from podwright_rehearsal.run.resize import resized
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -28,7 +29,7 @@ def test_only_the_count_of_the_first_compute_group_changes(tmp_path: Path) -> No
 
 def test_a_number_that_the_file_does_not_admit_is_refused(tmp_path: Path) -> None:
     """The rules hold for the changed file as for any other; the finding has its place."""
-    with pytest.raises(settings.ConfigError) as refused:
+    with pytest.raises(root.ConfigError) as refused:
         resized(CHECKOUT / "examples/production/cluster.yaml", 3, folder=tmp_path)
     assert "min_count" in str(refused.value)
 

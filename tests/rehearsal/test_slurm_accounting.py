@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.hosts.fabric import wait_for
-from podwright.rehearsal.slurm import SlurmStandIn
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
-from podwright_bootstrap.node_settings import NodeSettings, PamSlurmAdopt
+from podwright_bootstrap.features import NodeSettings, PamSlurmAdopt
+from podwright_rehearsal.clusters.namespaced import SlurmStandIn
+from podwright_rehearsal.hosts.fabric import wait_for
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"

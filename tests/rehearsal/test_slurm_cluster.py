@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.slurm import HostError, SlurmStandIn
-from podwright_training.launch import Job, render
-from podwright_training.options import preset_names
-from podwright_training.run import RunFolder
+from podwright_rehearsal.clusters.namespaced import HostError, SlurmStandIn
+from podwright_training.commands.launch import Job, render
+from podwright_training.config.sources import preset_names
+from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]

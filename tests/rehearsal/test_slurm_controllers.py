@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.hosts.fabric import wait_for
-from podwright.rehearsal.slurm import SlurmStandIn
 from podwright_bootstrap.contract import Accounting, MultiHead, ProvisioningParameters, WorkerGroup
+from podwright_rehearsal.clusters.namespaced import SlurmStandIn
+from podwright_rehearsal.hosts.fabric import wait_for
 
 pytestmark = pytest.mark.hosts
 PRIMARY, BACKUP, COMPUTE, DATABASE = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6", "ip-10-0-16-9"

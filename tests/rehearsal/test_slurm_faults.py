@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.slurm import HostError, SlurmStandIn, clean, leftovers, why_not
+from podwright_rehearsal.clusters.namespaced import HostError, SlurmStandIn, clean, leftovers, why_not
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -135,7 +135,7 @@ def test_a_failed_start_leaves_nothing(make_stand_in: Callable[..., SlurmStandIn
 OWNER = """
 import sys, time
 from pathlib import Path
-from podwright.rehearsal.slurm import Node, SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn
 node = Node(hostname="ip-10-0-16-5", private_ip="10.0.16.5", instance_id="i-1", instance_group="controller",
             instance_type="ml.m5.xlarge", role="controller")
 directory = Path(sys.argv[2])

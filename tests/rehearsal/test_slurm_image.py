@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.hosts import image, permission
-from podwright.rehearsal.slurm import ImageError, build_image, leftovers, why_not
+from podwright_rehearsal.clusters.namespaced import ImageError, build_image, leftovers, why_not
+from podwright_rehearsal.hosts import image, permission
 
 
 @pytest.mark.hosts

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright.rehearsal.slurm import Node, SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn
 
 COMPUTE = Node(
     hostname="ip-10-0-16-6",

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import podwright_bootstrap
-from podwright.rehearsal.slurm import Node, SlurmStandIn
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
+from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn
 
 pytestmark = pytest.mark.hosts
 SCRIPTS = Path(podwright_bootstrap.__file__).parents[1]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from podwright.rehearsal.slurm import SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import SlurmStandIn
 
 pytestmark = pytest.mark.hosts
 HOST = "ip-10-0-16-6"

@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training import checkpoint
+from podwright_training.checkpoint import checkpoint
 from podwright_training.model import LlamaForCausalLM
 
 ROOT = Path(__file__).parents[2]

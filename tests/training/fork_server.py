@@ -9,8 +9,8 @@ import socket
 import sys
 import tempfile
 
-from podwright_training import train  # noqa: F401 - imported before forking: that is the point
 from podwright_training.__main__ import main
+from podwright_training.loop import trainer  # noqa: F401 - imported before forking: that is the point
 
 
 def run(argv, ranks):

@@ -7,14 +7,14 @@ import shutil
 import pytest
 import torch
 
-from podwright_training import checkpoint
 from podwright_training.__main__ import main
-from podwright_training.architecture import ModelConfig
-from podwright_training.checkpoint import CheckpointError, DamagedCheckpointError
+from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint.checkpoint import CheckpointError, DamagedCheckpointError
+from podwright_training.config.architecture import ModelConfig
 from podwright_training.device import process_group
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.ranks import Ranks
-from podwright_training.run import RunFolder
+from podwright_training.run_folder import RunFolder
 
 
 @pytest.fixture

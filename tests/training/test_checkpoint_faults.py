@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from podwright_training import checkpoint
 from podwright_training.__main__ import main
-from podwright_training.run import RunFolder
+from podwright_training.checkpoint import checkpoint
+from podwright_training.run_folder import RunFolder
 
 FREE_BYTES = 1_500_000  # three checkpoints of the tiny model, not four
 

@@ -7,8 +7,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from podwright_training.__main__ import main
-from podwright_training.remote import Mirror
-from podwright_training.run import RunFolder
+from podwright_training.checkpoint.mirror import Mirror
+from podwright_training.run_folder import RunFolder
 
 URL = "s3://bucket/runs/tiny"
 

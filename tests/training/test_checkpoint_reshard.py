@@ -2,8 +2,8 @@
 
 import pytest
 
-from podwright_training import checkpoint
-from podwright_training.run import RunFolder
+from podwright_training.checkpoint import checkpoint
+from podwright_training.run_folder import RunFolder
 
 SEQUENCES = 12  # per step, on any number of ranks
 LAYOUTS = {  # steps: ranks, shares of the data, options

@@ -7,10 +7,10 @@ import sys
 import pytest
 import yaml
 
-from podwright_training import options as sources
-from podwright_training.config import TrainConfig
+from podwright_training.config import sources
+from podwright_training.config.sources import load_file
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import ConfigError
-from podwright_training.options import load_file
 
 SEED_FLAGS = """
     --max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from podwright_training import checkpoint
 from podwright_training.__main__ import main
-from podwright_training.consolidate import consolidate
+from podwright_training.checkpoint import checkpoint
+from podwright_training.commands.consolidate import consolidate
+from podwright_training.commands.evaluate import evaluate
 from podwright_training.errors import UserError
-from podwright_training.evaluate import evaluate
-from podwright_training.run import RunFolder
+from podwright_training.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from moto.server import ThreadedMotoServer
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training import tokenize
-from podwright_training.config import TrainConfig
+from podwright_training.commands import tokenize
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import (
     DataError,
     PackedStream,

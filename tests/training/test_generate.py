@@ -6,9 +6,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
 
-from podwright_training import generate as command
-from podwright_training.generate import GenerateError, generate
-from podwright_training.run import RunFolder
+from podwright_training.commands import generate as command
+from podwright_training.commands.generate import GenerateError, generate
+from podwright_training.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")

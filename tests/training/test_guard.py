@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright_training.config import TrainConfig
-from podwright_training.guard import Guard, robust_z_score
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.loop.guard import Guard, robust_z_score
 
 finite = st.integers(-100_000, 100_000).map(lambda hundredths: hundredths / 100)
 samples = st.lists(finite, min_size=1, max_size=40)

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright_bootstrap import contract
-from podwright_training import launch
-from podwright_training.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
-from podwright_training.options import preset_names
-from podwright_training.run import RunFolder
+from podwright_training.commands import launch
+from podwright_training.commands.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
+from podwright_training.config.sources import preset_names
+from podwright_training.run_folder import RunFolder
 
 ENVIRONMENT = Path("/fsx/podwright/environments/abc-def")
 

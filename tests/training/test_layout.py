@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from podwright_training import layout
-from podwright_training.config import TrainConfig
-from podwright_training.layout import Layout
-from podwright_training.options import load_file
+from podwright_training.config import layout
+from podwright_training.config.layout import Layout
+from podwright_training.config.sources import load_file
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.parallel.divide import stages_of
 from podwright_training.parallel.meshes import Meshes
 

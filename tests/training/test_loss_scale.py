@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright_training import loss_scale
 from podwright_training.__main__ import main
-from podwright_training.config import TrainConfig
-from podwright_training.loss_scale import LossScale
-from podwright_training.run import RunFolder
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.loop import loss_scale
+from podwright_training.loop.loss_scale import LossScale
+from podwright_training.run_folder import RunFolder
 
 FP16 = TrainConfig(precision="fp16")
 norms = st.lists(st.sampled_from([1.0, math.inf, math.nan]), max_size=60)

@@ -8,11 +8,11 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from podwright_training.config import TrainConfig
-from podwright_training.metrics import batch_hash
-from podwright_training.noise import NoiseScale
-from podwright_training.sinks import missing_packages
-from podwright_training.watch import Profile, Watch
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.loop.metrics import batch_hash
+from podwright_training.loop.noise_scale import NoiseScale
+from podwright_training.loop.sinks import missing_packages
+from podwright_training.loop.timing import Profile, Watch
 
 
 def test_the_rank_that_the_others_wait_for_is_named():

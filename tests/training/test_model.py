@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from podwright_training.architecture import ModelConfig, RopeScaling
 from podwright_training.batch import IGNORED
+from podwright_training.config.architecture import ModelConfig, RopeScaling
 from podwright_training.model import LlamaForCausalLM, Recomputation, to_hugging_face
 from podwright_training.model.experts import load_balancing_loss
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from podwright_training.config import TrainConfig
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import squared_norm
 

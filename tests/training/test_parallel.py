@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import multiprocessing
 
 from podwright_training.batch import IGNORED, Batch
-from podwright_training.config import TrainConfig
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
 from podwright_training.ranks import Ranks

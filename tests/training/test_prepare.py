@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright_training import prepare as command
+from podwright_training.commands import prepare as command
+from podwright_training.commands.prepare import PrepareError, html_to_text, prepare, rst_to_text, split_documents
 from podwright_training.data import PackedStream, Source, load_tokenizer
-from podwright_training.prepare import PrepareError, html_to_text, prepare, rst_to_text, split_documents
 
 WORDS = ("sea", "was", "calm", "a", "small", "boat", "went", "slowly", "past", "our", "old", "stone", "house", "light")
 

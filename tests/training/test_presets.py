@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 
-from podwright_training.config import PRESETS
+from podwright_training.config.sources import load_file
+from podwright_training.config.train_config import PRESETS
 from podwright_training.model import LlamaForCausalLM
-from podwright_training.options import load_file
 
 PUBLISHED_PARAMETERS = {
     "llama2_7b": 6_738_415_616,

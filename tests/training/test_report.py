@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright_training import report
-from podwright_training.report import History, ReportError, smooth
-from podwright_training.run import RunFolder
+from podwright_training.commands import report
+from podwright_training.commands.report import History, ReportError, smooth
+from podwright_training.run_folder import RunFolder
 
 
 def train(step, ranks=2):

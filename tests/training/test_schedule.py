@@ -6,8 +6,8 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from podwright_training.config import TrainConfig
-from podwright_training.schedule import learning_rate, micro_batches
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.loop.schedule import learning_rate, micro_batches
 
 fractions = st.floats(0, 1)
 

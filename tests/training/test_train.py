@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from podwright_training.__main__ import main
-from podwright_training.metrics import Metrics
-from podwright_training.run import RunFolder
+from podwright_training.loop.metrics import Metrics
+from podwright_training.run_folder import RunFolder
 
 EXACT = ("loss", "grad_norm", "lr", "batch_digest", "sequences")
 

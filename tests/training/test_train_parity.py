@@ -6,12 +6,12 @@ from transformers import LlamaConfig
 from transformers import LlamaForCausalLM as TheirLlama
 
 from podwright_training.batch import Batch
-from podwright_training.config import TrainConfig
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.device import process_group
+from podwright_training.loop.schedule import learning_rate
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
 from podwright_training.ranks import Ranks
-from podwright_training.schedule import learning_rate
 
 STEPS = 200
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from podwright_training.errors import UserError
 USER_ERROR_STATUS = 2  # what argparse exits with too
 
 COMMANDS = {  # name: (module, summary)
-    "train": ("start", "train a model; start it with torchrun for more than one process"),
+    "train": ("train", "train a model; start it with torchrun for more than one process"),
     "launch": ("launch", "make a run folder and hand its job to Slurm"),
     "consolidate": ("consolidate", "newest checkpoint to a Hugging Face folder"),
     "evaluate": ("evaluate", "perplexity of the consolidated model, run by transformers"),
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _add(subparser: argparse.ArgumentParser, module: str) -> None:
-    command = importlib.import_module(f"podwright_training.{module}")
+    command = importlib.import_module(f"podwright_training.commands.{module}")
     command.add_arguments(subparser)
     subparser.set_defaults(command=command.run)
 

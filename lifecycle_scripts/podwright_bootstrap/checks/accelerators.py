@@ -6,9 +6,9 @@ import json
 import re
 from typing import Iterator, List
 
-from podwright_bootstrap import shell
 from podwright_bootstrap.contract import InstanceFacts
-from podwright_bootstrap.shell import CommandError
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import CommandError
 
 TOOL_LIMIT_S = 60  # without persistence mode the driver is loaded anew, which takes seconds per GPU
 NEURON_LS = "/opt/aws/neuron/bin/neuron-ls"

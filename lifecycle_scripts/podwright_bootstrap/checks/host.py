@@ -8,9 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Dict, Iterator
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import InstanceFacts
-from podwright_bootstrap.shell import PATIENCE, BootstrapError, TimeLimitError
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, TimeLimitError
 
 FI_INFO = "/opt/amazon/efa/bin/fi_info"
 MEMINFO = Path("/proc/meminfo")

@@ -6,8 +6,8 @@ from typing import Iterator
 
 from podwright_bootstrap import checks
 from podwright_bootstrap.checks import accelerators
+from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import CommandError
 from podwright_bootstrap.steps import Step
 
 

@@ -9,12 +9,15 @@ import sys
 from pathlib import Path
 from typing import Callable, Iterator
 
-from podwright_bootstrap import contract, database, library, network, sacctmgr, shell, slurm_conf, units
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.database import Database
+from podwright_bootstrap.host import network, shell, units
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
-from podwright_bootstrap.slurm_conf import ACCOUNTING_CONF, Controller
+from podwright_bootstrap.slurm import database, sacctmgr, slurm_conf
+from podwright_bootstrap.slurm.database import Database
+from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, Controller
+from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
 PORT = 6819  # slurmdbd.conf(5), DbdPort
@@ -30,7 +33,7 @@ ROTATION_SERVICE = f"""[Unit]
 Description=slurmdbd with the password that its database has now
 [Service]
 Type=oneshot
-Environment=PYTHONPATH={library.FOLDER}
+Environment=PYTHONPATH={installed_copy.FOLDER}
 ExecStart={sys.executable} -m podwright_bootstrap --only accounting
 """
 ROTATION_TIMER = """[Unit]
@@ -146,7 +149,7 @@ def _let_primary_begin(primary: Controller) -> None:
 
 def _follow_rotation() -> Iterator[str]:
     """Do this again every ten minutes: where the password was changed, slurmdbd gets the new one."""
-    yield from library.install()
+    yield from installed_copy.install()
     files = {f"{ROTATION}.service": ROTATION_SERVICE, f"{ROTATION}.timer": ROTATION_TIMER}
     changed = [name for name, text in files.items() if shell.write_file(units.FOLDER / name, text)]
     for name in changed:

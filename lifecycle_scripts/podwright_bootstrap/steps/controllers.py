@@ -10,12 +10,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import shell, slurm_conf
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.lock import locked
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.slurm import slurm_conf
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage.lock import locked
 
 LOCK_LIMIT_S = 300
 OWN = ("slurmdbd.conf", "podwright-")  # each controller has its own: the first holds a password, the rest we write

@@ -10,12 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Any, Dict, Iterator
 
-from podwright_bootstrap import contract, packages, shell, units
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.local_disk import local_disk
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.software import packages
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage.local_disk import local_disk
 
 DAEMON_JSON = Path("/etc/docker/daemon.json")
 GROUP = "docker"

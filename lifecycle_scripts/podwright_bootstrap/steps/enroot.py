@@ -10,12 +10,15 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, downloads, packages, plugstack, shell, slurm_conf
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.local_disk import local_disk
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.slurm import plugstack, slurm_conf
+from podwright_bootstrap.software import downloads, packages
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage.local_disk import local_disk
 
 ENROOT_CONF = Path("/etc/enroot/enroot.conf")
 RUNTIME = Path("/run/enroot")

@@ -9,13 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Iterator
 
-from podwright_bootstrap import downloads, s3, shell
+from podwright_bootstrap.aws import s3
 from podwright_bootstrap.contract import COMPUTE, TrainingPayload
-from podwright_bootstrap.lock import locked
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.requirements import Requirements, sha256_of
-from podwright_bootstrap.shell import BootstrapError, CommandError
+from podwright_bootstrap.software import downloads
+from podwright_bootstrap.software.requirements import Requirements, sha256_of
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage.lock import locked
 
 BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files of them
 COMPLETE = ".complete"  # written last: an environment without it is a torso

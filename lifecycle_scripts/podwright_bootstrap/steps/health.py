@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List
 
-from podwright_bootstrap import checks, shell
+from podwright_bootstrap import checks
 from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 FAIL, WARN, SKIP = "fail", "warn", "skip"

@@ -8,15 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import shell
-from podwright_bootstrap.homes import copy_once
-from podwright_bootstrap.lock import locked
+from podwright_bootstrap.features import User
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.node_settings import User
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.ssh import KEY_NAME
 from podwright_bootstrap.steps.users import home_of
+from podwright_bootstrap.storage.copy_once import copy_once
+from podwright_bootstrap.storage.lock import locked
 
 SKELETON = Path("/etc/skel")
 HOME_MODE = 0o750

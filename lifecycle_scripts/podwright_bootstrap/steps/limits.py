@@ -10,11 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Iterator
 
-from podwright_bootstrap import node_settings as wanted
-from podwright_bootstrap import shell, units
+from podwright_bootstrap import features as wanted
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 USERS = Path("/etc/security/limits.d/99-podwright.conf")

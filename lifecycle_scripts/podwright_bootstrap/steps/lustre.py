@@ -9,9 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, lnet, lustre_client, mounts, shell, units
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import lnet, lustre_client, mounts
 
 # flock: locks hold among all hosts. noatime: a read does not become a write on the metadata server.
 OPTIONS = "noatime,flock"

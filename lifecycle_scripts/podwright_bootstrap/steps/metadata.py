@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Iterator, List
 
-from podwright_bootstrap import metadata, shell
+from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 LIMIT_S = 180

@@ -9,10 +9,11 @@ import stat
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 MOTD = Path("/etc/motd.d/podwright")

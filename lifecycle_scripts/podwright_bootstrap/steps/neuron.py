@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from podwright_bootstrap import packages, shell
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import CommandError
+from podwright_bootstrap.software import packages
 from podwright_bootstrap.steps import Step
 
 PACKAGES = {"driver": "aws-neuronx-dkms", "tools": "aws-neuronx-tools", "runtime": "aws-neuronx-runtime-lib"}

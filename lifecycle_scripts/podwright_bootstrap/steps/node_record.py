@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import NodeRecord
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 

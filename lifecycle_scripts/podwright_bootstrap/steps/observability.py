@@ -14,10 +14,12 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, downloads, library, network, shell, units
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.host import network, shell, units
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.software import downloads, installed_copy
 from podwright_bootstrap.steps import Step
 
 USER = "podwright-metrics"
@@ -68,7 +70,7 @@ class Observability(Step):
             yield f"added user {USER}"
         _refuse_foreign(node)
         yield from _folders()
-        updated = list(library.install())
+        updated = list(installed_copy.install())
         yield from updated
         yield from _service(EXPORTER, "Metrics of this host", _exporter(node), node=node)
         about = "Metrics of accelerators, EFA, Slurm and runs"
@@ -182,7 +184,7 @@ def _program(name: str, node: Node) -> Path:
 
 
 def _service(unit: str, description: str, command: str, *, node: Node, restart: bool = False) -> Iterator[str]:
-    environment = f"PYTHONPATH={library.FOLDER} PODWRIGHT_RUNS={node.shared(contract.RUNS_DIRECTORY)}"
+    environment = f"PYTHONPATH={installed_copy.FOLDER} PODWRIGHT_RUNS={node.shared(contract.RUNS_DIRECTORY)}"
     text = UNIT.format(description=description, user=USER, environment=environment, command=command)
     changed = shell.write_file(units.FOLDER / f"{unit}.service", text)
     if changed:

@@ -9,11 +9,13 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, mounts, shell
-from podwright_bootstrap.homes import copy_once
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import mounts
+from podwright_bootstrap.storage.copy_once import copy_once
 
 # nconnect: several connections, for more throughput than one has. A server that is silent is waited for (hard, NFS's
 # default): a program in its home must not be told that a write failed because a server was replaced.

@@ -9,10 +9,12 @@ import re
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, shell, slurm_conf
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
+from podwright_bootstrap.slurm import slurm_conf
 from podwright_bootstrap.steps import Step
 
 PAM_SSHD = Path("/etc/pam.d/sshd")

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ProvisioningParameters
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 BESIDE_THE_SCRIPTS = Path(__file__).resolve().parents[2] / contract.PROVISIONING_PARAMETERS_NAME

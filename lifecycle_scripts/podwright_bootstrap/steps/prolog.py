@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 from typing import Dict, Iterator
 
-from podwright_bootstrap import contract, library, shell, slurm_conf
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError, CommandError
-from podwright_bootstrap.slurm_conf import SCONTROL, SLURM_CONF
+from podwright_bootstrap.slurm import slurm_conf
+from podwright_bootstrap.slurm.slurm_conf import SCONTROL, SLURM_CONF
+from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
 # Slurm runs all that match, in order, and nothing where nothing does: a node without them takes jobs as ever.
@@ -53,7 +56,7 @@ class Prolog(Step):
 
 
 def _install(node: Node) -> Iterator[str]:
-    yield from library.install()
+    yield from installed_copy.install()
     for name, wanted in _wanted_programs(node).items():
         program = PROGRAMS[name]
         if wanted and shell.write_file(program, _program(name), mode=0o755):
@@ -77,8 +80,8 @@ def _program(name: str) -> str:
     python = Path(sys.executable)
     return (
         f"#!/bin/sh\n# Written by podwright's bootstrap.\n"
-        f"export PATH={path} PYTHONPATH={library.FOLDER} PYTHONDONTWRITEBYTECODE=1\n"
-        f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {library.PACKAGE.name}.{name} "$@"\n'
+        f"export PATH={path} PYTHONPATH={installed_copy.FOLDER} PYTHONDONTWRITEBYTECODE=1\n"
+        f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {installed_copy.PACKAGE.name}.{name} "$@"\n'
     )
 
 

@@ -6,9 +6,10 @@ import os
 import stat
 from typing import Iterator
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 OF_EVERYBODY = 0o1777  # as /tmp: each removes only what is theirs

@@ -10,11 +10,12 @@ import shutil
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import mounts, shell, units
+from podwright_bootstrap.features import S3Mount
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.node_settings import S3Mount
-from podwright_bootstrap.shell import BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import mounts
 
 PROGRAM = "mount-s3"
 SOURCE = "mountpoint-s3"  # as findmnt shows what it mounted

@@ -9,12 +9,13 @@ import os
 from pathlib import Path
 from typing import Iterator, List
 
-from podwright_bootstrap import disks, mounts, shell
 from podwright_bootstrap.contract import COMPUTE
-from podwright_bootstrap.local_disk import instance_store
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError, CommandError
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import disks, mounts
+from podwright_bootstrap.storage.local_disk import instance_store
 
 LABEL = "podwright-nvme"  # of the file system, at most 16 letters: a later boot finds it by this
 VOLUME_GROUP, VOLUME = "podwright", "scratch"

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
-from podwright_bootstrap import contract, gres, network, shell, slurm_conf, units
+from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER, LOGIN
+from podwright_bootstrap.host import network, shell, units
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm_conf import SCONTROL
+from podwright_bootstrap.slurm import gres, slurm_conf
+from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 from podwright_bootstrap.steps import Step
 
 CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort

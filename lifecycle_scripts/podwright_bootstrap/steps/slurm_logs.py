@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import shell
+from podwright_bootstrap.host import shell
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 

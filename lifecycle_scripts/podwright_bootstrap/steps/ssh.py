@@ -12,9 +12,10 @@ import shutil
 from pathlib import Path
 from typing import Iterator
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 HOST_KEY = Path("/etc/ssh/ssh_host_ed25519_key.pub")

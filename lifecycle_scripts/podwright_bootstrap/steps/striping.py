@@ -10,9 +10,10 @@ import re
 from pathlib import Path
 from typing import Iterator, List, Tuple
 
-from podwright_bootstrap import contract, shell
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.shell import CommandError
 from podwright_bootstrap.steps import Step
 
 MIB, GIB = 1 << 20, 1 << 30

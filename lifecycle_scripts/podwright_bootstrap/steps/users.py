@@ -10,10 +10,10 @@ import pwd
 from pathlib import Path
 from typing import Dict, Iterator, List
 
-from podwright_bootstrap import shell
+from podwright_bootstrap.features import Group, NodeSettings, User
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.node_settings import Group, NodeSettings, User
-from podwright_bootstrap.shell import BootstrapError
 from podwright_bootstrap.steps import Step
 
 SHELL = "/bin/bash"

@@ -12,7 +12,7 @@ import httpx2
 import yaml
 
 from podwright_training.data.faults import DataError, first_line
-from podwright_training.data.storage import HUB, S3
+from podwright_training.data.schemes import HUB, S3
 
 CARD = "README.md"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from podwright_training.config import TrainConfig
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: its multiples spread most evenly

@@ -16,7 +16,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from pyarrow import fs
 
 from podwright_training.data.faults import DataError, first_line
-from podwright_training.data.storage import HUB, S3
+from podwright_training.data.schemes import HUB, S3
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from podwright_training.data.faults import DataError
-
-HUB = "hf://"
-S3 = "s3://"
+from podwright_training.data.schemes import HUB, S3
 
 
 def list_files(dataset: str, folder: str = "") -> dict[str, str]:

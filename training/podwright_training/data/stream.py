@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from podwright_training.config import TrainConfig
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.corpus import Corpus, Position
 from podwright_training.data.faults import DataError, Faults
 from podwright_training.data.mixture import Mixture, Source, sources_of

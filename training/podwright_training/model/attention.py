@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from podwright_training.architecture import ModelConfig
+from podwright_training.config.architecture import ModelConfig
 from podwright_training.model.blockwise import Rows, blockwise_attention, rows_of
 from podwright_training.model.rotary import rotate
 

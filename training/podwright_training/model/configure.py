@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from podwright_training.config import TrainConfig
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 

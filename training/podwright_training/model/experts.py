@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from podwright_training.architecture import ModelConfig
+from podwright_training.config.architecture import ModelConfig
 
 
 class MixtureOfExperts(nn.Module):

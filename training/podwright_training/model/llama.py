@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from podwright_training.architecture import ModelConfig
+from podwright_training.config.architecture import ModelConfig
 from podwright_training.model.attention import Attention, Mask, make_mask
 from podwright_training.model.experts import MixtureOfExperts
 from podwright_training.model.loss import summed_loss

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from podwright_training.architecture import ModelConfig
+from podwright_training.config.architecture import ModelConfig
 
 
 class RotaryEmbedding(nn.Module):

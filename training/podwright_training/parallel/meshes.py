@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from podwright_training.layout import Layout
+from podwright_training.config.layout import Layout
 
 
 @dataclass(frozen=True)

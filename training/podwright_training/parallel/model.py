@@ -11,8 +11,8 @@ from torch.distributed.fsdp import FSDPModule
 
 from podwright_training import cpu
 from podwright_training.batch import Batch
-from podwright_training.config import TrainConfig
-from podwright_training.layout import Layout
+from podwright_training.config.layout import Layout
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES
 from podwright_training.parallel import gradients
 from podwright_training.parallel.divide import stages_of

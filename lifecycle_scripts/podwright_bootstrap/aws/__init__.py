@@ -1,0 +1,1 @@
+"""AWS's APIs as a node calls them."""

@@ -1,0 +1,199 @@
+"""The boot of a HyperPod node: STEPS is its table of contents.
+
+Runs at creation, at replacement and after a software update, and may be run again at any time: a second run changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+import time
+
+from podwright_bootstrap import contract, report
+from podwright_bootstrap.contract import ContractError, ProvisioningParameters
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, CommandError
+from podwright_bootstrap.node import Node, identify
+from podwright_bootstrap.report import Result
+from podwright_bootstrap.steps import Step
+from podwright_bootstrap.steps.accelerators import Accelerators
+from podwright_bootstrap.steps.accounting import Accounting
+from podwright_bootstrap.steps.controllers import Controllers
+from podwright_bootstrap.steps.dns import Names
+from podwright_bootstrap.steps.docker import Docker
+from podwright_bootstrap.steps.enroot import Enroot
+from podwright_bootstrap.steps.environment import Environment
+from podwright_bootstrap.steps.health import Health
+from podwright_bootstrap.steps.homes import Homes
+from podwright_bootstrap.steps.ldap import Directory
+from podwright_bootstrap.steps.limits import Limits
+from podwright_bootstrap.steps.lustre import Lustre
+from podwright_bootstrap.steps.metadata import Metadata
+from podwright_bootstrap.steps.motd import Motd
+from podwright_bootstrap.steps.neuron import Neuron
+from podwright_bootstrap.steps.node_record import Record
+from podwright_bootstrap.steps.observability import Observability
+from podwright_bootstrap.steps.openzfs import OpenZfs
+from podwright_bootstrap.steps.pam_slurm_adopt import PamSlurmAdopt
+from podwright_bootstrap.steps.parameters import Parameters, source
+from podwright_bootstrap.steps.prolog import Prolog
+from podwright_bootstrap.steps.runs import Runs
+from podwright_bootstrap.steps.s3_mounts import S3Mounts
+from podwright_bootstrap.steps.scratch import Scratch
+from podwright_bootstrap.steps.slurm import Slurm
+from podwright_bootstrap.steps.slurm_logs import SlurmLogs
+from podwright_bootstrap.steps.ssh import Ssh
+from podwright_bootstrap.steps.striping import Striping
+from podwright_bootstrap.steps.users import Users
+
+# Nobody waits in a circle: compute nodes wait for the controller, the controller waits for no other host. Slurm comes
+# last, so that a node that takes jobs has everything else.
+STEPS: tuple[Step, ...] = (
+    Parameters(),
+    Names(),  # before anything is looked up
+    Limits(),
+    Neuron(),
+    Accelerators(),  # before the minutes of the rest
+    Scratch(),
+    Lustre(),
+    OpenZfs(),  # before anything is written to a home
+    Users(),
+    Homes(),
+    Directory(),
+    S3Mounts(),
+    Runs(),
+    Striping(),
+    Health(),  # with the limits and mounts that a job will have
+    Ssh(),
+    Metadata(),
+    Environment(),
+    Docker(),
+    Enroot(),
+    Observability(),
+    Record(),
+    Controllers(),
+    Accounting(),  # slurmctld asks it for its users when it starts
+    PamSlurmAdopt(),
+    SlurmLogs(),
+    Motd(),
+    Prolog(),  # names itself in slurm.conf, beside what the others wrote there
+    Slurm(),
+)
+
+
+RETRY_PAUSE_S = 10.0  # between two attempts at a step
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Boot this node; 0 if every step that is for it holds."""
+    options = _options(arguments)
+    os.umask(0o022)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children are ended too
+    if options.status:
+        return _status()
+    try:
+        node = identify(ProvisioningParameters.from_json(source().read_text()))
+        _require_needed(node.parameters.nodes.skip)
+    except (BootstrapError, ContractError, OSError) as error:
+        hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
+        shell.say(report.failure("identity", error, host=socket.gethostname(), hint=hint))
+        return 1
+    cluster = node.parameters.cluster_name
+    shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
+    chosen = [step for step in STEPS if options.only in {None, step.name} and step.name not in options.skip]
+    return _plan(chosen, node) if options.dry_run else _boot(chosen, node)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="on_create.sh", description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="say which steps would run here, change nothing")
+    names = [step.name for step in STEPS]
+    parser.add_argument("--only", metavar="STEP", choices=names, help="run this step alone")
+    skip = "leave this step out; may be repeated"
+    parser.add_argument("--skip", metavar="STEP", choices=names, action="append", default=[], help=skip)
+    parser.add_argument("--status", action="store_true", help="show how the last boot went")
+    return parser.parse_args(arguments)
+
+
+def _status() -> int:
+    results = report.load()
+    if not results:
+        print(f"no boot is recorded in {contract.BOOTSTRAP_JSON}")
+        return 1
+    print(report.table(results))
+    failed = [result for result in results if result.outcome == report.FAILED]
+    for result in failed:
+        print(report.failure(result.step, result.detail, host=socket.gethostname(), hint=result.hint))
+    return 1 if failed else 0
+
+
+def _plan(steps: list[Step], node: Node) -> int:
+    for step in steps:
+        purpose, reason = (step.__doc__ or "").splitlines()[0], _why_not(step, node)
+        shell.say(f"{step.name:<13} {f'skipped: {reason}' if reason else 'would run'}: {purpose}")
+    return 0
+
+
+def _require_needed(skip: tuple[str, ...]) -> None:
+    """``podwright check`` says this earlier; constructs may be used without it."""
+    needed = [step for step in STEPS if step.needed and step.name in skip]
+    if needed:
+        why = "; ".join(f"step {step.name} cannot be skipped: {step.needed}" for step in needed)
+        raise BootstrapError(why, hint="take it out of nodes.skip and deploy the cluster stack again")
+
+
+def _why_not(step: Step, node: Node) -> str:
+    """Why a step is not done on this node; "" if it is."""
+    if not step.applies(node):
+        return f"for {step.whose}"
+    return "cluster.yaml says so (nodes.skip)" if step.name in node.parameters.nodes.skip else ""
+
+
+def _boot(steps: list[Step], node: Node) -> int:
+    results: list[Result] = []
+    for step in steps:
+        results.append(_run(step, node))
+        results[-1].tell(node)
+        if results[-1].outcome == report.FAILED:
+            break
+    print(report.table(results), flush=True)
+    try:
+        report.save(results)
+    except OSError as error:
+        results.append(
+            Result("report", report.FAILED, [], 0.0, detail=str(error), hint="df -h tells which disk is full")
+        )
+    failed = next((result for result in results if result.outcome == report.FAILED), None)
+    if not failed:
+        return 0
+    host = f"{node.hostname} ({node.instance_group}, {node.instance_id})"
+    shell.say(report.failure(failed.step, failed.detail, host=host, hint=failed.hint))
+    return 1
+
+
+def _run(step: Step, node: Node) -> Result:
+    """Run one step within its time, again if trying again may help."""
+    reason = _why_not(step, node)
+    if reason:
+        return Result(step.name, report.SKIPPED, [], 0.0, detail=reason)
+    started = time.monotonic()
+    changes: list[str] = []
+
+    def attempt() -> None:
+        changes.extend(step.apply(node))  # of a step that fails, what it had changed until then
+        step.verify(node)
+
+    try:
+        with shell.time_limit(step.time_limit_s * PATIENCE):
+            pause_s = max(RETRY_PAUSE_S, node.poll_s)
+            shell.retry(attempt, attempts=step.attempts, pause_s=pause_s, errors=(CommandError, OSError))
+    except (BootstrapError, ContractError, OSError) as error:
+        seconds = round(time.monotonic() - started, 3)
+        hint = getattr(error, "hint", "") or step.hint
+        return Result(step.name, report.FAILED, changes, seconds, detail=str(error), hint=hint)
+    outcome = report.CHANGED if changes else report.UNCHANGED
+    return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))

@@ -1,0 +1,1 @@
+"""The operating system: programs, files, units, addresses."""

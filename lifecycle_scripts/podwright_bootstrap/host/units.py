@@ -1,0 +1,73 @@
+"""systemd's units: on or off, now and after a reboot; ours, and settings of ours for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap.host import shell
+
+FOLDER = Path("/etc/systemd/system")
+START_LIMIT_S = 120
+
+
+def keep_on(unit: str, *, restart: bool = False) -> Iterator[str]:
+    """Enabled and active; restarted where its configuration changed."""
+    if restart:
+        shell.run("systemctl", "daemon-reload", timeout_s=60)
+    if answer("is-enabled", unit) != "enabled":
+        shell.run("systemctl", "enable", unit, timeout_s=60)
+        yield f"enabled {unit}"
+    active = answer("is-active", unit) == "active"
+    if restart or not active:
+        shell.run("systemctl", "restart", unit, timeout_s=START_LIMIT_S)
+        yield f"{'restarted' if active else 'started'} {unit}"
+
+
+def keep_off(unit: str) -> Iterator[str]:
+    """Stopped and masked. HyperPod's image has its units where masks go: such a file is moved aside."""
+    if answer("is-enabled", unit) == "masked":
+        return
+    shell.run("systemctl", "disable", "--now", unit, timeout_s=60, check=False)
+    file = FOLDER / f"{unit}.service"
+    if file.exists():
+        file.rename(file.with_name(f"{file.name}.masked-by-podwright"))
+    shell.run("systemctl", "mask", unit, timeout_s=60)
+    yield f"masked {unit}"
+
+
+def answer(question: str, unit: str) -> str:
+    """What systemctl says to is-active or is-enabled, whatever it is."""
+    return shell.run("systemctl", question, unit, timeout_s=30, check=False, quiet=True).output.strip()
+
+
+def drop_in(unit: str, name: str, text: str) -> Iterator[str]:
+    """Settings of ours for somebody's unit; a daemon that runs has them after its next start."""
+    yield from _write(FOLDER / f"{unit}.d" / f"{name}.conf", text)
+
+
+def exists(name: str) -> bool:
+    """Whether the unit was written here."""
+    return (FOLDER / name).is_file()
+
+
+def run_at_boot(name: str, text: str) -> Iterator[str]:
+    """A service of Type=oneshot with RemainAfterExit=yes: run now unless it has, and after every reboot.
+
+    Raises:
+        CommandError: one of its commands failed.
+    """
+    changed = list(_write(FOLDER / name, text))
+    yield from changed
+    if answer("is-enabled", name) != "enabled":
+        shell.run("systemctl", "enable", name, timeout_s=60)
+        yield f"enabled {name}"
+    if changed or answer("is-active", name) != "active":
+        shell.run("systemctl", "restart", name, timeout_s=START_LIMIT_S)
+        yield f"ran {name}"
+
+
+def _write(path: Path, text: str) -> Iterator[str]:
+    if shell.write_file(path, text):
+        shell.run("systemctl", "daemon-reload", timeout_s=60)
+        yield f"wrote {path}"

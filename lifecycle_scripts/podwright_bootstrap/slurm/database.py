@@ -1,0 +1,138 @@
+"""The SQL database that slurmdbd keeps jobs in: MariaDB on the controller, or one that is reached by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap.aws import secret
+from podwright_bootstrap.contract import Accounting
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
+
+USER = "slurm"  # as which slurmdbd runs, and the user of the database on the controller
+SCHEMA = "slurm_acct_db"  # slurmdbd.conf(5), StorageLoc
+MARIADB_CONF = Path("/etc/mysql/mariadb.conf.d/60-slurm.cnf")
+CONNECT_LIMIT_S = 10
+MAX_SCHEMA_LENGTH = 64
+
+# What Slurm recommends, and no TCP port: slurmdbd comes through the socket.
+# https://slurm.schedmd.com/accounting.html#slurm-accounting-configuration-before-build
+MARIADB_SETTINGS = """[mariadbd]
+skip_networking
+innodb_buffer_pool_size = 1G
+innodb_log_file_size = 64M
+innodb_lock_wait_timeout = 900
+"""
+LOOK = """
+SHOW DATABASES LIKE 'slurm_acct_db';
+SELECT plugin FROM mysql.user WHERE User = 'slurm' AND Host = 'localhost';
+"""
+# No password: the socket tells MariaDB the user on its other end.
+# https://mariadb.com/kb/en/authentication-plugin-unix-socket/
+SET_UP = f"""
+CREATE DATABASE IF NOT EXISTS {SCHEMA};
+CREATE OR REPLACE USER '{USER}'@'localhost' IDENTIFIED VIA unix_socket;
+GRANT ALL PRIVILEGES ON {SCHEMA}.* TO '{USER}'@'localhost';
+"""
+
+
+@dataclass(frozen=True)
+class Database:
+    """How slurmdbd reaches its database."""
+
+    host: str = "localhost"
+    port: int = 0  # none: through the socket
+    user: str = USER
+    password: str = ""
+    schema: str = SCHEMA
+
+    def slurmdbd_conf(self) -> str:
+        """Its lines of slurmdbd.conf."""
+        lines = {"StorageHost": self.host, "StorageUser": self.user, "StorageLoc": self.schema}
+        if self.port:
+            lines.update(StoragePort=str(self.port), StoragePass=_quoted(self.password))
+        return "StorageType=accounting_storage/mysql\n" + "".join(f"{key}={text}\n" for key, text in lines.items())
+
+
+def on_this_host() -> Iterator[str]:
+    """MariaDB runs, with a database for slurmdbd and a user who needs no password."""
+    configured = shell.write_file(MARIADB_CONF, MARIADB_SETTINGS)
+    if configured:
+        yield f"wrote {MARIADB_CONF}"
+    yield from units.keep_on("mariadb", restart=configured)
+    if _sql(LOOK).split() != [SCHEMA, "unix_socket"]:
+        _sql(SET_UP)
+        yield f"made database {SCHEMA} for {USER}"
+
+
+def by_name(accounting: Accounting, *, cluster_name: str) -> Database:
+    """A database elsewhere, with what the secret says today; it answers, and lets us in.
+
+    It may serve several clusters, so each has a schema, by its name: a cluster that is created again finds its jobs.
+
+    Raises:
+        BootstrapError: the secret cannot be read or is none of a database, or the database does not answer or refuses.
+    """
+    user, password = _credentials(accounting.secret_arn)
+    schema = f"{SCHEMA}_{cluster_name.replace('-', '_')}"[:MAX_SCHEMA_LENGTH]
+    database = Database(accounting.endpoint, accounting.port, user, password, schema)
+    _connect(database, accounting.secret_arn)
+    return database
+
+
+def _sql(statements: str) -> str:
+    """Run SQL on this host as its administrator: root of the host, known by the socket. Gives the rows."""
+    command = ("mysql", "--user=root", "--batch", "--skip-column-names")
+    return shell.run(*command, timeout_s=60, quiet=True, stdin=statements).output
+
+
+def _credentials(secret_arn: str) -> tuple[str, str]:
+    text = secret.read(secret_arn)
+    try:
+        content = json.loads(text)
+        return str(content["username"]), str(content["password"])
+    except (ValueError, KeyError, TypeError):  # what it holds is not for the log
+        hint = 'its text has to be JSON like {"username": "…", "password": "…"}, as RDS writes it'
+        raise BootstrapError(f"the secret {secret_arn} has no username and password", hint=hint) from None
+
+
+def _connect(database: Database, secret_arn: str) -> None:
+    """Log in once, with a client that says what is wrong; the password goes through a pipe."""
+    options = f'[client]\nuser="{database.user}"\npassword="{_escaped(database.password)}"\n'
+    command = ("mysql", "--defaults-extra-file=/dev/stdin", f"--host={database.host}", f"--port={database.port}")
+    flags = ("--protocol=tcp", f"--connect-timeout={CONNECT_LIMIT_S}", "--execute=SELECT 1")
+    try:
+        shell.retry(
+            lambda: shell.run(*command, *flags, timeout_s=3 * CONNECT_LIMIT_S, quiet=True, stdin=options),
+            attempts=6,
+            pause_s=10,
+            errors=(CommandError,),
+        )
+    except CommandError as error:
+        refused = "Access denied" in str(error)
+        hint = (
+            f"does the secret {secret_arn} hold the password that the database has now?"
+            if refused
+            else f"is the database available, and does its security group admit TCP {database.port} from the nodes?"
+        )
+        raise BootstrapError(
+            f"the database {database.host}:{database.port} {'refuses' if refused else 'does not answer'}: {error}",
+            hint=hint,
+        ) from error
+
+
+def _quoted(password: str) -> str:
+    """As Slurm reads its files: a backslash escapes, # begins a comment, a space ends a value that has no quotes."""
+    if password.startswith('"') or (" " in password and '"' in password):
+        hint = "choose another password: no double quote at the beginning, nor together with spaces"
+        raise BootstrapError("slurmdbd.conf cannot hold the password of the database", hint=hint)
+    text = password.replace("\\", "\\\\").replace("#", "\\#")
+    return f'"{text}"' if " " in text else text
+
+
+def _escaped(text: str) -> str:
+    """As an option file quotes: https://dev.mysql.com/doc/refman/8.0/en/option-files.html."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')

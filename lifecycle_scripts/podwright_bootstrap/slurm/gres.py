@@ -1,0 +1,69 @@
+"""Accelerators and tasks in Slurm's configuration: is it what the node has, and what HyperPod needs?
+
+https://slurm.schedmd.com/gres.html
+"""
+
+from __future__ import annotations
+
+import re
+
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.slurm import slurm_conf
+from podwright_bootstrap.slurm.slurm_conf import CGROUP_CONF, SCONTROL, SLURM_CONF
+
+AUTO_RESUME_PLUGIN = "task/none"
+
+
+def check_tasks(node: Node) -> None:
+    """Auto-resume goes without tasks' confinement; without auto-resume, a confined job has its own GPUs alone.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-auto-resume.html
+
+    Raises:
+        BootstrapError: slurm.conf or cgroup.conf says otherwise.
+    """
+    plugins = slurm_conf.value("TaskPlugin", AUTO_RESUME_PLUGIN)
+    if node.parameters.auto_resume:
+        if plugins != AUTO_RESUME_PLUGIN:
+            raise BootstrapError(
+                f"{SLURM_CONF} says TaskPlugin={plugins}, with which HyperPod cannot resume a job on a replaced node",
+                hint=f"write TaskPlugin={AUTO_RESUME_PLUGIN} there, or `node_recovery: none` in cluster.yaml",
+            )
+    elif "task/cgroup" in plugins.split(",") and _has_gpus(node):
+        constrained = slurm_conf.value("ConstrainDevices", "no", CGROUP_CONF)
+        if constrained.lower() != "yes":
+            raise BootstrapError(
+                f"{CGROUP_CONF} says ConstrainDevices={constrained}: a job would see the GPUs of others",
+                hint="write ConstrainDevices=yes there",
+            )
+
+
+def check_count(node: Node) -> None:
+    """Where Slurm counts GPUs it counts as many as the instance type has.
+
+    Raises:
+        BootstrapError: it counts others, or the node has told it of fewer.
+    """
+    if node.facts.accelerator != "gpu":
+        return
+    shown = shell.run(SCONTROL, "show", "node", "-o", node.hostname, timeout_s=30, quiet=True).output
+    has = f"{node.instance_type} has {node.facts.accelerators_per_node} {node.facts.accelerator_name}"
+    match = re.search(r"\bGres=(\S+)", shown)
+    counts = re.findall(r"\bgpu(?::[^:,()]+)?:(\d+)", match[1] if match else "")
+    if counts and sum(map(int, counts)) != node.facts.accelerators_per_node:
+        raise BootstrapError(
+            f"Slurm counts Gres={match[1] if match else ''} on {node.hostname}; {has}",
+            hint=f"correct the node's Gres= in {SLURM_CONF} on the controller, then `scontrol reconfigure`",
+        )
+    complaint = re.search(r"Reason=(gres/gpu count[^\[]*)", shown)
+    if complaint:
+        raise BootstrapError(
+            f"Slurm drains {node.hostname}: {complaint[1].strip()}; {has}",
+            hint="nvidia-smi shows what the driver sees; gres.conf on the controller names a File= for each of them",
+        )
+
+
+def _has_gpus(node: Node) -> bool:
+    return any(facts.accelerator == "gpu" for facts in node.parameters.instance_facts.values())

@@ -1,0 +1,63 @@
+"""Before a job: is this node sound? Run by slurmd as root; a failure drains the node, and the job goes elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import List
+
+from podwright_bootstrap import checks, contract
+from podwright_bootstrap.checks import accelerators
+from podwright_bootstrap.contract import InstanceFacts, NodeRecord, ProvisioningParameters
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.slurm.job import Job, folder_of
+
+# Seconds of a job's start are everybody's: only what is quick and breaks while nodes work.
+QUICK = (accelerators.count, accelerators.gpu_memory)
+SHARED_LIMIT_S = 30
+REASON_LENGTH = 200
+
+
+def main() -> int:
+    """Check, make the job's folder; 1 if the node must not have the job."""
+    parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
+    record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+    found = _findings(parameters.facts_of(record.instance_group), record) if _checks(parameters) else []
+    if "--only-check" in sys.argv[1:]:
+        print("; ".join(found))
+        return 1 if found else 0
+    job = Job.of_environment()
+    if found:
+        _drain(found, job)
+        return 1
+    folder = folder_of(job, parameters)
+    if folder:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        os.chown(folder, job.uid, job.gid)
+    return 0
+
+
+def _checks(parameters: ProvisioningParameters) -> bool:
+    return parameters.nodes.prolog is not None and parameters.nodes.prolog.check
+
+
+def _findings(facts: InstanceFacts, record: NodeRecord) -> List[str]:
+    found = [finding for check in QUICK for finding in checks.findings(check, facts)]
+    if record.shared_root:
+        try:
+            shell.run("stat", "--file-system", record.shared_root, timeout_s=SHARED_LIMIT_S, quiet=True)
+        except CommandError as error:
+            found.append(str(error))
+    return found
+
+
+def _drain(found: List[str], job: Job) -> None:
+    """Say why before slurmd does: it knows no more than that a prolog failed, and the first reason stays."""
+    reason = f"podwright: {'; '.join(found)}"[:REASON_LENGTH]
+    command = ("scontrol", "update", f"NodeName={job.node}", "State=DRAIN", f"Reason={reason}")
+    shell.run(*command, timeout_s=30, check=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What the service wrote into slurm.conf, on a controller.
+
+https://slurm.schedmd.com/slurm.conf.html
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from pathlib import Path
+from typing import NamedTuple
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
+
+FOLDER = contract.SLURM_ROOT / "etc"
+SLURM_CONF = FOLDER / "slurm.conf"
+CGROUP_CONF = FOLDER / "cgroup.conf"
+ACCOUNTING_CONF = FOLDER / "accounting.conf"  # empty on HyperPod's image, and included
+SCONTROL = contract.SLURM_ROOT / "bin" / "scontrol"
+LIMIT_S = 600  # the service writes it late
+
+
+class Controller(NamedTuple):
+    """A host that may run slurmctld, as slurm.conf names it."""
+
+    hostname: str
+    address: str
+
+
+def wait() -> None:
+    """Return when there is a slurm.conf; raises ``BootstrapError`` if there is none in time."""
+    shell.wait_until(
+        lambda: SLURM_CONF.is_file() and SLURM_CONF.stat().st_size > 0,
+        what=f"{SLURM_CONF}, which the service writes",
+        limit_s=LIMIT_S,
+        hint="is this an image of HyperPod for Slurm, and is the cluster's orchestrator Slurm?",
+    )
+
+
+def values(key: str, path: Path = SLURM_CONF) -> list[str]:
+    """What a file gives a key, in its order; keys have no case. None where there is no such file."""
+    text = path.read_text() if path.exists() else ""
+    return re.findall(rf"(?im)^\s*{key}\s*=\s*([^\s#]+)", text)
+
+
+def value(key: str, default: str, path: Path = SLURM_CONF) -> str:
+    """What counts of a key that may be given more than once: the last."""
+    return (values(key, path) or [default])[-1]
+
+
+def write(path: Path, text: str) -> bool:
+    """Give a file this text, mode and owner stay; whether it had another. Several controllers share it by a link."""
+    path = path.resolve()
+    if not path.exists():
+        return shell.write_file(path, text)
+    return shell.write_file(path, text, mode=stat.S_IMODE(path.stat().st_mode), owner=path.owner())
+
+
+def cluster_name() -> str:
+    """As Slurm calls it: in small letters."""
+    return value("ClusterName", "").lower()
+
+
+def controllers() -> list[Controller]:
+    """Who may run slurmctld, the primary first; raises ``BootstrapError`` if slurm.conf names nobody."""
+    named = [re.fullmatch(r"([^(]+)(?:\(([^)]+)\))?", host) for host in values("SlurmctldHost")]
+    found = [Controller(match[1], match[2] or match[1]) for match in named if match]
+    if not found:
+        raise BootstrapError(
+            f"{SLURM_CONF} names no SlurmctldHost",
+            hint="the service writes one for each controller: let HyperPod replace the node, or ask AWS support",
+        )
+    return found
+
+
+def require_include(path: Path) -> None:
+    """Raise ``BootstrapError`` unless slurm.conf includes a file of its folder."""
+    if not re.search(rf"(?im)^\s*include\s+(?:{FOLDER}/)?{re.escape(path.name)}\s*$", SLURM_CONF.read_text()):
+        raise BootstrapError(
+            f"{SLURM_CONF} does not include {path.name}, so Slurm would not read it",
+            hint=f"add the line `include {path.name}`, or use a newer image of HyperPod, which has it",
+        )
+
+
+def running(key: str) -> str:
+    """What the slurmctld that runs takes for a key; nothing if none answers."""
+    shown = shell.run(SCONTROL, "show", "config", timeout_s=30, check=False, quiet=True).output
+    match = re.search(rf"(?im)^{key}\s*=\s*(\S+)", shown)
+    return match[1] if match else ""

@@ -1,0 +1,1 @@
+"""Programs and packages that a node installs."""

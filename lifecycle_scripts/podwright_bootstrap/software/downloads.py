@@ -1,0 +1,204 @@
+"""Programs that an image may lack: each is named in ``downloads.json`` with its checksum, and fetched once a cluster.
+
+The first node that takes the lock on the shared file system fetches; whoever uses a file compares its checksum again.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import Dict, List, Mapping, Optional, Tuple
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.aws import s3
+from podwright_bootstrap.features import BUNDLE, NodeSettings
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.software.requirements import sha256_of
+from podwright_bootstrap.storage.lock import locked
+
+MANIFEST = Path(__file__).with_suffix(".json")
+FETCH_LIMIT_S = 900  # waiting for the node that fetches
+SILENCE_LIMIT_S = 60  # of a server
+ATTEMPTS = 5
+BLOCK_BYTES = 1 << 20
+FULL = {errno.ENOSPC, errno.EDQUOT}
+BUNDLE_HINT = "make it again where you deploy: podwright bundle --upload"
+
+Identity = Optional[Tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Download:
+    """One file of the manifest."""
+
+    name: str
+    url: str
+    sha256: str
+
+    @property
+    def filename(self) -> str:
+        """As its page calls it."""
+        return self.url.rsplit("/", 1)[-1]
+
+
+def manifest() -> Dict[str, Dict[str, Download]]:
+    """All files by name, then by machine as ``uname -m`` calls it."""
+    entries = json.loads(MANIFEST.read_text())
+    return {name: _files(name, entry["files"]) for name, entry in entries.items()}
+
+
+def find(name: str) -> Download:
+    """The file of that name for this machine; ``BootstrapError`` if there is none."""
+    machine = platform.machine()
+    wanted = manifest()[name].get(machine)
+    if wanted is None:
+        raise BootstrapError(f"{name} is not published for {machine}", hint=f"use an image that has {name}")
+    return wanted
+
+
+def from_bundle(node: Node) -> bool:
+    """Whether the cluster takes files from its bucket, and none from the internet."""
+    settings = node.parameters.nodes.downloads
+    return settings is not None and settings.source == BUNDLE
+
+
+def fetch(name: str, node: Node) -> Path:
+    """The file of that name for this machine, whose checksum is the manifest's.
+
+    Raises:
+        BootstrapError: there is none for this machine, it could not be had, or what was had is another file.
+    """
+    wanted = find(name)
+    path = _folder(node) / wanted.filename
+    earlier = _identity(path)
+    if _is(path, wanted):
+        return path
+    lock = path.with_name(f".{path.name}.lock")
+    with locked(lock, limit_s=FETCH_LIMIT_S, unless=lambda: _identity(path) not in {None, earlier}) as mine:
+        if mine and not _is(path, wanted):
+            if path.exists():
+                shell.say(f"{path} is not what the manifest says: fetching it anew")
+            _bring(wanted, path, node)
+    if not _is(path, wanted):
+        raise BootstrapError(f"{path} changed after it was fetched", hint="who writes there besides root?")
+    return path
+
+
+def needed(nodes: NodeSettings, *, sends: bool) -> List[str]:
+    """The files that nodes with these features may fetch; ``sends`` says that there is a workspace for metrics."""
+    names = ["enroot", "enroot-caps", "pyxis"] if nodes.containers and nodes.containers.enroot else []
+    if nodes.observability:
+        names += ["node_exporter", *(["prometheus"] if sends else [])]
+    return names
+
+
+def fetch_wheels(folder: Path, node: Node) -> None:
+    """Copy the offline bundle's wheels; raises ``BootstrapError`` if it has none."""
+    uri = f"{node.parameters.bundle_s3_uri}/wheels/"
+    s3.copy(uri, folder, region=node.parameters.region, recursive=True)
+    if not any(folder.glob("*.whl")):
+        raise BootstrapError(f"the offline bundle has no wheels: {uri}", hint=BUNDLE_HINT)
+
+
+def from_internet(url: str, part: Path) -> None:
+    """Go on where an earlier attempt, of this node or one that died, broke off."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (manifest)
+    shell.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
+    try:
+        with urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S) as answer:  # noqa: S310
+            resumed = answer.status == 206  # noqa: PLR2004 (Partial Content)
+            length = answer.headers.get("Content-Length")
+            with part.open("ab" if resumed else "wb") as file:
+                start = file.tell()
+                for block in iter(lambda: answer.read(BLOCK_BYTES), b""):
+                    file.write(block)
+                if length and file.tell() - start != int(length):
+                    raise ConnectionError(f"{file.tell() - start} of {length} bytes came")
+    except HTTPException as error:
+        raise ConnectionError(f"{url} broke off: {error}") from error
+    except urllib.error.HTTPError as error:
+        part.unlink(missing_ok=True)  # 416: there is more than the server has
+        raise OSError(f"the server answers {error.code} {error.reason}") from error
+    except OSError as error:
+        if error.errno in FULL:
+            part.unlink(missing_ok=True)
+            raise BootstrapError(f"no space for {url} at {part.parent}: {error}", hint="df -h shows it") from error
+        raise
+
+
+def _files(name: str, files: Mapping[str, Mapping[str, str]]) -> Dict[str, Download]:
+    return {machine: Download(name, file["url"], file["sha256"]) for machine, file in files.items()}
+
+
+def _folder(node: Node) -> Path:
+    """Of the cluster; of this node alone where nothing is shared."""
+    return node.shared(contract.DOWNLOADS_DIRECTORY) if node.has_shared else contract.STATE_DIRECTORY / "downloads"
+
+
+def _is(path: Path, wanted: Download) -> bool:
+    return path.is_file() and sha256_of(path) == wanted.sha256
+
+
+def _identity(path: Path) -> Identity:
+    """What tells a replaced file from the earlier one, without reading it."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_mtime_ns
+
+
+def _bring(wanted: Download, path: Path, node: Node) -> None:
+    """Fetch under a temporary name, compare, make it durable, rename."""
+    part = path.with_name(f".{path.name}.part")
+    bundled = from_bundle(node)
+    try:
+        if bundled:
+            source = f"{node.parameters.bundle_s3_uri}/files/{wanted.filename}"
+            _from_bundle(source, part, node.parameters.region)
+        else:
+            source = wanted.url
+            shell.retry(partial(from_internet, source, part), attempts=ATTEMPTS, pause_s=5, errors=(OSError,))
+    except OSError as error:
+        raise BootstrapError(f"{source} cannot be had: {error}", hint=_hint(error)) from error
+    found = sha256_of(part)
+    if found != wanted.sha256:
+        part.unlink()
+        raise BootstrapError(
+            f"{source} has sha256 {found}, the manifest says {wanted.sha256}: the file was removed",
+            hint=BUNDLE_HINT if bundled else "does a proxy answer in its place?",
+        )
+    _sync(part)
+    part.replace(path)
+
+
+def _from_bundle(uri: str, part: Path, region: str) -> None:
+    try:
+        s3.copy(uri, part, region=region)
+    except CommandError as error:
+        raise BootstrapError(f"the offline bundle lacks {uri}: {error}", hint=BUNDLE_HINT) from error
+
+
+def _hint(error: OSError) -> str:
+    if error.errno in FULL:
+        return "df -h tells which disk is full"
+    return "has the node internet? Without, set nodes.downloads to {source: bundle} and run: podwright bundle --upload"
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

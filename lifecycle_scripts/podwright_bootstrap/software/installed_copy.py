@@ -1,0 +1,20 @@
+"""A copy of this package on the node: what Slurm and systemd start must outlive the scripts' temporary folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell
+
+FOLDER = contract.STATE_DIRECTORY / "lib"
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def install() -> Iterator[str]:
+    """Copy what differs; nothing when it is the copy that runs."""
+    files = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.json")]
+    wrote = [shell.write_file(FOLDER / path.relative_to(PACKAGE.parent), path.read_bytes()) for path in files]
+    if any(wrote):
+        yield f"copied this package to {FOLDER}"

@@ -1,0 +1,58 @@
+"""The names of the file systems: HyperPod may restart a new host's resolver in its first seconds."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.steps import Step
+
+RESOLVE_LIMIT_S = 300
+
+
+class Names(Step):
+    """The names that this boot mounts from resolve to addresses of other hosts."""
+
+    name = "names"
+    whose = "clusters with a file system"
+    needed = "file systems are mounted by the names that it waits for"
+    hint = "does the VPC have enableDnsSupport and enableDnsHostnames, and is the file system in it?"
+    time_limit_s = 2 * RESOLVE_LIMIT_S
+
+    def applies(self, node: Node) -> bool:
+        """Where the contract names a file system."""
+        return bool(_wanted(node))
+
+    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+        """Nothing to change: the network answers or does not."""
+        return iter(())
+
+    def verify(self, node: Node) -> None:
+        """Ask until each has an address."""
+        silent = _wanted(node)
+
+        def answered() -> bool:
+            silent[:] = [name for name in silent if not _resolves(name)]
+            return not silent
+
+        try:
+            shell.wait_until(answered, what="DNS", limit_s=RESOLVE_LIMIT_S)
+        except BootstrapError as error:
+            raise BootstrapError(f"{error}: no address for {', '.join(silent)}", hint=self.hint) from error
+
+
+def _wanted(node: Node) -> list[str]:
+    parameters = node.parameters
+    return [name for name in (parameters.fsx_dns_name, parameters.fsx_openzfs_dns_name) if name]
+
+
+def _resolves(name: str) -> bool:
+    """By a program that can be ended: the resolver's own calls cannot. This host's own address is no answer."""
+    try:
+        answer = shell.run("getent", "ahostsv4", name, timeout_s=15, check=False, quiet=True).output
+    except shell.CommandError:
+        return False
+    addresses = {line.split()[0] for line in answer.splitlines() if line.strip()}
+    return bool(addresses) and not any(address.startswith("127.") for address in addresses)

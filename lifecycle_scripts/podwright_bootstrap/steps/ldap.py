@@ -1,0 +1,173 @@
+"""People that an LDAP server knows, through SSSD.
+
+https://sssd.io/docs/ldap/ldap-introduction.html and sssd-ldap(5); the packages are the distribution's, which apt
+verifies by their repository's signature.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator, Optional
+
+from podwright_bootstrap.aws import secret
+from podwright_bootstrap.features import Directory as Settings
+from podwright_bootstrap.host import ldap, shell, units
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.software import packages
+from podwright_bootstrap.steps import Step
+
+PACKAGES = ("sssd-ldap", "libnss-sss", "libpam-sss")
+LIBRARIES, INSTALLED = Path("/usr/lib"), ("*/sssd/libsss_ldap.so", "*/libnss_sss.so.2", "*/security/pam_sss.so")
+CONFIGURATION = Path("/etc/sssd/sssd.conf")
+CERTIFICATE = Path("/etc/ssl/podwright-directory.pem")
+IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+NSSWITCH = Path("/etc/nsswitch.conf")
+PAM_PROFILES = {"sss": "pam_sss.so", "mkhomedir": "pam_mkhomedir.so"}  # pam-auth-update's names, and the modules
+PAM = (Path("/etc/pam.d/common-auth"), Path("/etc/pam.d/common-session"))
+SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket")
+ANSWER_LIMIT_S = 20  # of the server, to us
+FIRST_ANSWER_LIMIT_S = 120  # of SSSD
+
+
+class Directory(Step):
+    """People of the LDAP server are known here, over TLS alone."""
+
+    name = "directory"
+    whose = "clusters with an LDAP server"
+    hint = "journalctl -u sssd and /var/log/sssd/ say more; does the server admit the nodes' addresses?"
+    time_limit_s = 1800
+    attempts = 3
+
+    def applies(self, node: Node) -> bool:
+        """Where the settings name a server."""
+        return node.parameters.nodes.directory is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Ask the server ourselves first: SSSD would only not know anybody."""
+        wanted = _settings(node)
+        if _is_text(wanted.certificate) and shell.write_file(CERTIFICATE, f"{(wanted.certificate or '').strip()}\n"):
+            yield f"wrote {CERTIFICATE}"
+        password = _password(wanted)
+        bind = (wanted.bind_dn, password) if wanted.bind_dn and password else None
+        ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind, timeout_s=ANSWER_LIMIT_S * shell.PATIENCE)
+        yield from _install(node)
+        changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node.homes), mode=0o600)
+        if changed:
+            yield f"wrote {CONFIGURATION}"
+        node.homes.mkdir(parents=True, exist_ok=True)  # where first logins make homes
+        yield from _ask_sssd_for_names()
+        yield from _ask_sssd_at_login()
+        yield from _no_second_door()
+        yield from units.keep_on("sssd", restart=changed)
+
+    def verify(self, node: Node) -> None:
+        """The daemon runs, and finds whom it must."""
+        wanted = _settings(node)
+        shell.run("systemctl", "is-active", "sssd", timeout_s=30, quiet=True)
+        user = wanted.probe_user
+        if user:
+            what = f"user {user} of {wanted.uri}"
+            hint = f"is {user} below {wanted.search_base}, with uidNumber and gidNumber? {self.hint}"
+            shell.wait_until(lambda: _is_known(user), what=what, limit_s=FIRST_ANSWER_LIMIT_S, hint=hint)
+            shell.run("id", user, timeout_s=60)
+
+
+def _settings(node: Node) -> Settings:
+    wanted = node.parameters.nodes.directory
+    if wanted is None:
+        raise BootstrapError("the contract names no LDAP server")
+    return wanted
+
+
+def _install(node: Node) -> Iterator[str]:
+    """From the distribution, where the image lacks it."""
+    if all(any(LIBRARIES.glob(file)) for file in INSTALLED):
+        return
+    try:
+        packages.install(*PACKAGES, node=node)
+    except CommandError as error:
+        raise CommandError(
+            f"this image has no SSSD, and apt cannot install it: {error}",
+            hint=f"make an image with {' '.join(PACKAGES)} (image_id), or let the nodes reach their apt repositories",
+        ) from error
+    yield f"installed {', '.join(PACKAGES)}"
+
+
+def _is_text(certificate: Optional[str]) -> bool:
+    return certificate is not None and not certificate.startswith("/")
+
+
+def _certificate(wanted: Settings) -> Path:
+    if wanted.certificate is None:
+        return IMAGE_AUTHORITIES
+    return CERTIFICATE if _is_text(wanted.certificate) else Path(wanted.certificate)
+
+
+def _password(wanted: Settings) -> Optional[str]:
+    """From Secrets Manager into memory: neither arguments nor log have it."""
+    arn = wanted.bind_secret_arn
+    if not arn:
+        return None
+    password = secret.read(arn)
+    if not password or password != password.strip() or not password.isprintable():
+        raise BootstrapError(
+            f"the value of {arn} is no password of one line", hint="put the password alone into it, as text, not JSON"
+        )
+    return password
+
+
+def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> str:
+    options = {
+        "id_provider": "ldap",
+        "auth_provider": "ldap",
+        "ldap_uri": wanted.uri,
+        "ldap_search_base": wanted.search_base,
+        "ldap_schema": wanted.ldap_schema,
+        "ldap_id_use_start_tls": str(wanted.uri.startswith("ldap:")).lower(),
+        "ldap_tls_reqcert": "demand",
+        "ldap_tls_cacert": _certificate(wanted),
+        "ldap_default_bind_dn": wanted.bind_dn,
+        "ldap_default_authtok": password,
+        "access_provider": "simple" if wanted.allowed_groups else "permit",
+        "simple_allow_groups": ", ".join(wanted.allowed_groups),
+        "override_homedir": homes / "%u",
+        "override_shell": "/bin/bash",
+        "cache_credentials": "true",  # who has logged in can again while the server is away
+    }
+    lines = [f"{name} = {value}" for name, value in options.items() if value]
+    return "\n".join(["[sssd]", "services = nss, pam", "domains = ldap", "", "[domain/ldap]", *lines]) + "\n"
+
+
+def _no_second_door() -> Iterator[str]:
+    """Debian's package lets systemd start SSSD's parts, too: their sockets fail where sssd.conf lists the services."""
+    for socket in SOCKETS:
+        if units.answer("is-enabled", socket) == "enabled":
+            shell.run("systemctl", "disable", "--now", socket, timeout_s=60)
+            yield f"disabled {socket}"
+
+
+def _ask_sssd_for_names() -> Iterator[str]:
+    """The package does it where it is installed; an image's own file may lack it."""
+    lines = NSSWITCH.read_text().splitlines()
+    asking = [f"{line} sss" if _lacks_sssd(line) else line for line in lines]
+    if shell.write_file(NSSWITCH, "\n".join(asking) + "\n"):
+        yield f"named sss in {NSSWITCH}"
+
+
+def _lacks_sssd(line: str) -> bool:
+    database, _, sources = line.partition(":")
+    return database in {"passwd", "group", "shadow"} and "sss" not in sources.split()
+
+
+def _ask_sssd_at_login() -> Iterator[str]:
+    """By the distribution's own tool; a home is made at the first login."""
+    text = "".join(path.read_text() for path in PAM)
+    missing = [profile for profile, module in PAM_PROFILES.items() if module not in text]
+    if missing:
+        shell.run("pam-auth-update", "--enable", *missing, timeout_s=60)
+        yield f"enabled {', '.join(missing)} in PAM"
+
+
+def _is_known(user: str) -> bool:
+    return shell.run("getent", "passwd", user, timeout_s=30, check=False, quiet=True).exit_code == 0

@@ -1,0 +1,45 @@
+"""Folders that appear whole on a file system that many hosts share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import CommandError
+
+
+def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int | None = None) -> bool:
+    """Make ``target`` a copy of a folder; whoever renames first has copied, the others take theirs away.
+
+    Args:
+        source: copied with everything in it.
+        target: its parents are made if need be.
+        owner: id of the user and of the group of all of it; none is the source's.
+        mode: permissions of the folder itself; none is the source's.
+
+    Returns:
+        Whether it was this host that made it.
+
+    Raises:
+        CommandError: it cannot be copied there.
+    """
+    if target.is_dir():
+        return False
+    candidate = target.with_name(f".{target.name}-from-{os.uname().nodename}")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shell.run("rm", "-rf", candidate, timeout_s=60)  # of a boot that was killed
+    shell.run("cp", "--archive", "--no-target-directory", source, candidate, timeout_s=300, quiet=True)
+    if owner is not None:
+        for path in (*candidate.rglob("*"), candidate):
+            os.chown(path, owner, owner, follow_symlinks=False)
+    if mode is not None:
+        candidate.chmod(mode)
+    try:
+        candidate.rename(target)
+    except OSError as error:  # it is there, and not empty
+        shell.run("rm", "-r", candidate, timeout_s=60)
+        if not target.is_dir():
+            raise CommandError(f"cannot make {target}: {error}") from error
+        return False
+    return True

@@ -1,0 +1,42 @@
+"""The node's own disk: instance store where the type has some, else the volume HyperPod adds. Never the root volume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Optional
+
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.storage import mounts
+
+INSTANCE_STORE = Path("/opt/dlami/nvme")
+ADDITIONAL_VOLUME = Path("/opt/sagemaker")
+LIMIT_S = 300
+
+
+def instance_store() -> Optional[Path]:
+    """Where AWS's deep learning images have put the instance's own disks; none where they have not.
+
+    https://docs.aws.amazon.com/dlami/latest/devguide/dlami-release-notes.html: dlami-nvme.service makes one file system
+    of the instance store, while lifecycle scripts may already run.
+    """
+    shell.wait_until(
+        lambda: units.answer("is-active", "dlami-nvme") != "activating",
+        what="dlami-nvme.service to mount the instance store",
+        limit_s=LIMIT_S,
+        hint="journalctl -u dlami-nvme says more",
+    )
+    return INSTANCE_STORE if mounts.mounted_at(INSTANCE_STORE) else None
+
+
+def local_disk() -> Path:
+    """Where large things go that need not survive the node; ``BootstrapError`` if there is only the root volume."""
+    own = instance_store()
+    if own:
+        return own
+    if mounts.mounted_at(ADDITIONAL_VOLUME):
+        return ADDITIONAL_VOLUME
+    raise BootstrapError(
+        f"neither {INSTANCE_STORE} nor {ADDITIONAL_VOLUME} is mounted, and images would fill the root volume",
+        hint="give the instance group a volume: volume_gib in cluster.yaml",
+    )

@@ -1,0 +1,56 @@
+"""One at a time among all hosts: a lock on the shared file system, freed by the kernel when its holder dies."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Callable, Iterator
+
+from podwright_bootstrap.host import shell
+
+
+def _never() -> bool:
+    return False
+
+
+@contextmanager
+def locked(path: Path, *, limit_s: float, every_s: float = 2, unless: Callable[[], bool] = _never) -> Iterator[bool]:
+    """Hold ``path``'s lock for the block: gives True, or False without the lock as soon as ``unless()`` holds.
+
+    A host that waits asks for it about each ``every_s``: all waiting hosts ask the same server.
+    Lustre's ``flock`` option makes flock(2) hold among hosts; its server frees the locks of a client that died.
+
+    Raises:
+        BootstrapError: somebody else held it all the time; the message names the host.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        mine = False
+
+        def settled() -> bool:
+            nonlocal mine
+            if unless():
+                return True
+            mine = _try(descriptor)
+            return mine
+
+        holder = os.pread(descriptor, 256, 0).decode(errors="replace") or "another host"
+        shell.wait_until(settled, what=f"{path}, held by {holder}", limit_s=limit_s, every_s=every_s)
+        if mine:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, socket.gethostname().encode(), 0)
+        yield mine
+    finally:
+        os.close(descriptor)  # which frees the lock
+
+
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""What is mounted where, now and after a reboot, and whether it can be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
+
+FSTAB = Path("/etc/fstab")
+
+
+class Mount(NamedTuple):
+    """What the kernel says is mounted somewhere."""
+
+    source: str
+    kind: str
+
+    def __str__(self) -> str:
+        return f"{self.source} ({self.kind})"
+
+
+def mounted_at(path: Path) -> Mount | None:
+    """The topmost file system mounted exactly at ``path``."""
+    mount = _topmost(path)
+    if mount and mount.kind == "autofs":  # after a reboot systemd mounts when somebody looks
+        shell.run("ls", path, timeout_s=120, check=False, quiet=True)
+        mount = _topmost(path)
+    return mount if mount and mount.kind != "autofs" else None
+
+
+def _topmost(path: Path) -> Mount | None:
+    columns = ("--noheadings", "--raw", "--output", "SOURCE,FSTYPE")
+    shown = shell.run("findmnt", *columns, "--mountpoint", path, timeout_s=30, check=False, quiet=True)
+    return Mount(*shown.output.splitlines()[-1].split()) if shown.exit_code == 0 else None
+
+
+def refuse_other(found: Mount, *, wanted: str, path: Path) -> None:
+    """Say that something else is where a file system is to be; raises ``BootstrapError``."""
+    raise BootstrapError(
+        f"{path} already holds {found}, not {wanted}",
+        hint=f"unmount it, or choose another mount path in cluster.yaml ({FSTAB} may name it)",
+    )
+
+
+def enter_in_fstab(line: str, path: Path) -> bool:
+    """Make ``line`` the only one for its mount point; returns whether anything had to be changed."""
+    text = FSTAB.read_text() if FSTAB.exists() else ""
+    lines = text.splitlines()
+    others = [other for other in lines if other.split()[1:2] != [str(path)]]
+    if lines.count(line) == 1 and len(others) == len(lines) - 1:
+        return False
+    return shell.write_file(FSTAB, "\n".join([*others, line]) + "\n")
+
+
+def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
+    """Write a file of this node's own into a folder of what is mounted at ``path``, and read it back.
+
+    Raises:
+        BootstrapError: nothing is mounted there, or it cannot be written.
+    """
+    if not mounted_at(path):
+        raise BootstrapError(f"nothing is mounted on {path}")
+    prove_readback(folder, hostname=hostname)
+
+
+def prove_readback(folder: Path, *, hostname: str) -> None:
+    """Write a file of this node's own and read it back, by programs that can be ended if servers are silent.
+
+    Raises:
+        CommandError: it cannot be written, or reads as something else.
+    """
+    with tempfile.NamedTemporaryFile() as local:
+        local.write(os.urandom(4096))
+        local.flush()
+        remote = folder / f".written-by-{hostname}"
+        shell.run("cp", local.name, remote, timeout_s=60, quiet=True)
+        shell.run("cmp", local.name, remote, timeout_s=60, quiet=True)
+        shell.run("rm", remote, timeout_s=60, quiet=True)

@@ -1,0 +1,1 @@
+"""``podwright check``: read a settings file and report every problem at once."""

@@ -1,0 +1,209 @@
+"""What rules ask of an AWS account, through boto3, with the user's own credentials. Nothing is changed there.
+
+Every question needs one read-only permission, which has the name of boto3's operation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import boto3
+import jmespath
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError  # noqa: A004 — its name
+
+from podwright.check.unanswered import UnansweredError
+
+# A question that hangs says nothing; boto3's own timeouts are a minute each, its attempts five.
+_CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 2})
+_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
+_NO_IDENTITY = {
+    "AuthFailure",
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+}
+_ABSENT = {
+    "DBInstanceNotFound",
+    "FileSystemNotFound",
+    "InvalidVpcID.NotFound",
+    "NatGatewayNotFound",
+    "NoSuchEntity",
+    "NoSuchTagSet",
+    "NotFoundException",
+    "ResourceNotFound",
+    "ResourceNotFoundException",
+}
+_PERMISSIONS = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}  # where not boto3's word
+_IDENTITY_HINT = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, AWS_PROFILE or access keys"
+_NETWORK_HINT = "compare the region's name, and see whether a proxy (HTTPS_PROXY) or a firewall is in the way"
+
+
+class Account:
+    """An account in one region; each question is asked once.
+
+    Every method raises ``UnansweredError`` where AWS does not answer: no credentials, no network, no permission.
+    """
+
+    def __init__(self, *, region: str) -> None:
+        self.region = region
+        self._session: Any = None
+        self._answers: dict[tuple[str, str, str], Mapping[str, Any] | UnansweredError] = {}
+
+    def quotas(self) -> dict[str, float]:
+        """SageMaker's quotas by name: AWS's defaults, and over them what the account was given."""
+        asked = ("list_aws_default_service_quotas", "list_service_quotas")
+        answers = [self._ask("service-quotas", operation, ServiceCode="sagemaker") for operation in asked]
+        return {quota["QuotaName"]: quota["Value"] for answer in answers for quota in answer.get("Quotas", ())}
+
+    def nodes(self) -> dict[str, Counter[str]]:
+        """How many nodes of each type every cluster of the region has, by the cluster's name."""
+        names = [item["ClusterName"] for item in self._ask("sagemaker", "list_clusters").get("ClusterSummaries", ())]
+        return {name: self._nodes_of(name) for name in names}
+
+    def _nodes_of(self, cluster: str) -> Counter[str]:
+        counts: Counter[str] = Counter()
+        for group in self._ask("sagemaker", "describe_cluster", ClusterName=cluster)["InstanceGroups"]:
+            counts[group["InstanceType"]] += max(group["CurrentCount"], group.get("TargetCount", 0))
+        return counts
+
+    def offered(self, instance_types: Sequence[str], zone_id: str) -> set[str]:
+        """Those of the EC2 types that the zone has."""
+        filters = {"instance-type": instance_types, "location": [zone_id]}
+        answer = self._ec2("describe_instance_type_offerings", filters, LocationType="availability-zone-id")
+        return {item["InstanceType"] for item in answer["InstanceTypeOfferings"]}
+
+    def vpc(self, vpc_id: str) -> Mapping[str, Any] | None:
+        """The VPC as EC2 describes it, or None."""
+        return next(iter(self._ec2("describe_vpcs", {"vpc-id": [vpc_id]})["Vpcs"]), None)
+
+    def has_dns(self, vpc_id: str) -> dict[str, bool]:
+        """EC2's two attributes of the VPC, by name."""
+        attributes = {"enableDnsSupport": "EnableDnsSupport", "enableDnsHostnames": "EnableDnsHostnames"}
+        return {
+            name: self._ask("ec2", "describe_vpc_attribute", VpcId=vpc_id, Attribute=name)[key]["Value"]
+            for name, key in attributes.items()
+        }
+
+    def subnets(self, subnet_ids: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+        """Those of the subnets that exist, by id, as EC2 describes them."""
+        answer = self._ec2("describe_subnets", {"subnet-id": subnet_ids})
+        return {item["SubnetId"]: item for item in answer["Subnets"]}
+
+    def subnets_of(self, vpc_id: str) -> Sequence[Mapping[str, Any]]:
+        """Every subnet of the VPC."""
+        return tuple(self._ec2("describe_subnets", {"vpc-id": [vpc_id]})["Subnets"])
+
+    def security_group(self, group_id: str) -> Mapping[str, Any] | None:
+        """The security group as EC2 describes it, with its permissions, or None."""
+        return next(iter(self._ec2("describe_security_groups", {"group-id": [group_id]})["SecurityGroups"]), None)
+
+    def route_tables(self, vpc_id: str) -> Sequence[Mapping[str, Any]]:
+        """Every route table of the VPC."""
+        return tuple(self._ec2("describe_route_tables", {"vpc-id": [vpc_id]})["RouteTables"])
+
+    def s3_route_tables(self, vpc_id: str) -> set[str]:
+        """The route tables that a gateway endpoint of S3 is on."""
+        filters = {"vpc-id": [vpc_id], "vpc-endpoint-type": ["Gateway"]}
+        endpoints = self._ec2("describe_vpc_endpoints", filters)["VpcEndpoints"]
+        return {
+            table
+            for item in endpoints
+            if item["ServiceName"].endswith(".s3")
+            for table in item.get("RouteTableIds", ())
+        }
+
+    def bucket_region(self, name: str) -> str | None:
+        """The region of a bucket, or None if there is no such bucket.
+
+        https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetBucketLocation.html
+        """
+        answer = self._ask("s3", "get_bucket_location", absent={"NoSuchBucket"}, Bucket=name)
+        return str(answer["LocationConstraint"] or "us-east-1") if answer else None
+
+    def trust_policy(self, role_name: str) -> Mapping[str, Any] | None:
+        """Who may assume a role, or None if there is no such role."""
+        answer = self._ask("iam", "get_role", absent={"NoSuchEntity"}, RoleName=role_name)
+        return dict(answer["Role"]["AssumeRolePolicyDocument"]) if answer else None
+
+    def file_system(self, file_system_id: str) -> Mapping[str, Any] | None:
+        """The file system as FSx describes it, or None."""
+        absent = {"FileSystemNotFound"}
+        answer = self._ask("fsx", "describe_file_systems", absent=absent, FileSystemIds=[file_system_id])
+        return next(iter(answer.get("FileSystems", ())), None)
+
+    def account_id(self) -> str:
+        """Whose account it is."""
+        return str(self._ask("sts", "get_caller_identity")["Account"])
+
+    def tagged(self, key: str, value: str) -> dict[str, dict[str, str]]:
+        """The tags of everything in the region that has this one, by ARN; IAM's roles are not among it.
+
+        https://docs.aws.amazon.com/resourcegroupstagging/latest/APIReference/API_GetResources.html
+        """
+        wanted = [{"Key": key, "Values": [value]}]
+        answer = self._ask("resourcegroupstaggingapi", "get_resources", TagFilters=wanted)
+        return {
+            item["ResourceARN"]: {tag["Key"]: tag["Value"] for tag in item["Tags"]}
+            for item in answer["ResourceTagMappingList"]
+        }
+
+    def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
+        """What a JMESPath expression finds in an answer, or None where what was asked for is not there."""
+        return jmespath.search(expression, self._ask(service, operation, absent=_ABSENT, **arguments)) or None
+
+    def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:
+        """Filters in place of ids: what is not there is left out of the answer and is no error."""
+        wanted = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
+        return self._ask("ec2", operation, Filters=wanted, **arguments)
+
+    def _ask(
+        self, service: str, operation: str, *, absent: Collection[str] = (), **arguments: Any
+    ) -> Mapping[str, Any]:
+        """The whole answer, all pages; empty where the error says that what was asked for is not there."""
+        key = (service, operation, json.dumps(arguments, sort_keys=True))
+        if key not in self._answers:
+            try:
+                self._answers[key] = self._call(service, operation, arguments)
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                self._answers[key] = {} if code in absent else _refused(service, error)
+            except BotoCoreError as error:
+                self._answers[key] = _not_sent(service, error)
+        answer = self._answers[key]
+        if isinstance(answer, UnansweredError):
+            raise answer
+        return answer
+
+    def _call(self, service: str, operation: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._session is None:
+            self._session = boto3.Session(region_name=self.region)
+        client = self._session.client(service, config=_CONFIG)
+        if client.can_paginate(operation):
+            return dict(client.get_paginator(operation).paginate(**arguments).build_full_result())
+        return dict(getattr(client, operation)(**arguments))
+
+
+def _refused(service: str, error: ClientError) -> UnansweredError:
+    """AWS answered no."""
+    code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
+    if code in _NO_IDENTITY:
+        return UnansweredError(f"AWS does not accept these credentials ({code})", _IDENTITY_HINT)
+    action = f"{_PERMISSIONS.get(service, service)}:{error.operation_name}"
+    if code in _DENIED:
+        hint = f"have {action} allowed; `podwright explain CODE` says how each rule is checked by hand"
+        return UnansweredError(f"the account was not asked: {action} is not allowed to you", hint, fatal=False)
+    return UnansweredError(f"{action} was refused: {code}: {message}", "try again; AWS's words are all that is known")
+
+
+def _not_sent(service: str, error: BotoCoreError) -> UnansweredError:
+    """The question did not reach AWS."""
+    if isinstance(error, HTTPClientError | ConnectionError):
+        return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
+    return UnansweredError(f"the account was not asked: {str(error).rstrip('.')}", _IDENTITY_HINT)

@@ -1,0 +1,215 @@
+"""A YAML file as plain data, with the place of every value.
+
+Scalars stay the text that was written: what ``yes``, ``010`` or ``1_000`` mean is decided by the setting they are given
+to, not by YAML 1.1. So a name may be ``no`` and a tag ``0012``. One value has one place: anchors, aliases, tags and
+repeated keys are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podwright.check.findings import Finding, KeyPath, Level, UnreadableFileError
+
+MAX_DEPTH = 20  # far below Python's recursion limit, far above what a settings file needs
+
+# What each code means; `podwright explain CODE` prints it.
+CODES = {
+    "yaml-syntax": "The file is not YAML. The place is where the reader gave up; the mistake is there or just before.",
+    "yaml-feature": "Anchors, aliases, tags and several documents are not for this file: a value has one place.",
+    "yaml-key": "A key of a mapping must be a word, not a list or a mapping.",
+    "yaml-depth": f"Nested more than {MAX_DEPTH} levels deep.",
+    "duplicate-key": "The same key twice in one mapping: YAML readers keep only one of them, and not all the same one.",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Line and column count from 1; ``width`` characters belong to the value or key."""
+
+    line: int
+    column: int
+    width: int = 1
+
+
+@dataclass(frozen=True)
+class Document:
+    """One settings file.
+
+    ``data`` holds dictionaries, lists, strings and None (for an empty value); it says nothing unless ``parsed``.
+    """
+
+    file: Path
+    text: str
+    parsed: bool
+    data: Any
+    findings: tuple[Finding, ...]
+    _values: dict[KeyPath, Place]
+    _keys: dict[KeyPath, Place]
+
+    @classmethod
+    def read(cls, file: Path) -> Document:
+        """Read and parse the file.
+
+        Raises:
+            UnreadableFileError: there is no such file, it may not be read, or it is not UTF-8.
+        """
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UnreadableFileError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        except (OSError, ValueError) as error:  # ValueError: a null character in the name
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UnreadableFileError(f"cannot read {file}: {reason}") from error
+        return cls.parse(text, file=file)
+
+    @classmethod
+    def parse(cls, text: str, *, file: Path = Path("cluster.yaml")) -> Document:
+        """Parse the text of a file; what is wrong with it is in ``findings``."""
+        try:
+            refused = tuple(_refused_features(text))
+            node = None if refused else yaml.compose(text, Loader=yaml.SafeLoader)
+        except yaml.MarkedYAMLError as error:
+            refused, node = (_syntax_finding(error),), None
+        except yaml.reader.ReaderError as error:
+            refused, node = (_character_finding(error, text),), None
+        except (ValueError, OverflowError) as error:  # an escape or a version number that is none
+            refused, node = (_finding("yaml-syntax", (), Place(1, 1), f"not YAML: {error}", _SYNTAX_HINT),), None
+        reader = _Reader()
+        data = reader.convert(node, ()) if node else None
+        return cls(file, text, not refused, data, refused + tuple(reader.findings), reader.values, reader.keys)
+
+    def place(self, path: KeyPath, *, key: bool = False) -> Place:
+        """Where the value at a path is written, or its key, or the nearest thing around it that the file has."""
+        if not key and path in self._values:
+            return self._values[path]
+        while path:
+            if path in self._keys:
+                return self._keys[path]
+            path = path[:-1]
+        return Place(1, 1)
+
+    def has(self, path: KeyPath) -> bool:
+        """Whether the file itself says something at this path."""
+        return not path or path in self._keys
+
+
+_SYNTAX_HINT = "compare the indentation and punctuation with the lines above"
+
+
+class _Reader:
+    """Turns nodes into data and remembers places; a mapping or list has the place of its key."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.values: dict[KeyPath, Place] = {}
+        self.keys: dict[KeyPath, Place] = {}
+
+    def convert(self, node: yaml.Node, path: KeyPath) -> Any:
+        """Data of a node."""
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return self._sequence(node, path)
+        self.values[path] = _place(node)
+        if node.tag == "tag:yaml.org,2002:null":
+            return None
+        return node.value
+
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._report("yaml-key", key_node, path, "this key is not a word", "write `key: value`")
+                continue
+            key = key_node.value
+            here = (*path, key)
+            if key in data:
+                hint = f"the first is in line {self.keys[here].line}; keep one of them"
+                self._report("duplicate-key", key_node, here, f"{key} is set twice", hint)
+                continue
+            self.keys[here] = _place(key_node)
+            data[key] = self.convert(value_node, here)
+        return data
+
+    def _sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
+        data = []
+        for index, item in enumerate(node.value):
+            here = (*path, index)
+            self.keys[here] = _place(item)
+            data.append(self.convert(item, here))
+        return data
+
+    def _report(self, code: str, node: yaml.Node, path: KeyPath, message: str, hint: str) -> None:
+        self.findings.append(_finding(code, path, _place(node), message, hint))
+
+
+def _refused_features(text: str) -> Iterator[Finding]:
+    """What YAML allows and a settings file does not need, and depth, before anything recursive sees the text."""
+    depth = documents = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        if depth > MAX_DEPTH:
+            yield _finding(
+                "yaml-depth", (), _start(event), f"nested more than {MAX_DEPTH} levels deep", "write less deep"
+            )
+            return
+        if documents > 1:
+            hint = "one file, one cluster: give the other one a file of its own"
+            yield _finding("yaml-feature", (), _start(event), "a second document starts here", hint)
+            return
+        feature = _feature(event)
+        if feature:
+            hint = "remove it and write the value out; each setting knows its type"
+            yield _finding("yaml-feature", (), _start(event), f"{feature} is not for this file", hint)
+
+
+def _feature(event: yaml.Event) -> str | None:
+    """The anchor, alias or tag of an event, in words."""
+    if isinstance(event, yaml.AliasEvent):
+        return f"the alias *{event.anchor}"
+    if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+        return f"the anchor &{event.anchor}"
+    if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag not in {None, "!"}:
+        return f"the tag {event.tag}"
+    return None
+
+
+def _syntax_finding(error: yaml.MarkedYAMLError) -> Finding:
+    message = " ".join(part for part in (error.problem, error.context) if part)
+    unclosed = "end of stream" in message or "stream end" in message  # then the place to look at is where it was opened
+    mark = (error.context_mark if unclosed else error.problem_mark) or error.problem_mark or error.context_mark
+    hint = _SYNTAX_HINT
+    if "'\\t'" in message:
+        hint = "indent with spaces, not with tabs"
+    place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+    return _finding("yaml-syntax", (), place, f"not YAML: {message}", hint)
+
+
+def _character_finding(error: yaml.reader.ReaderError, text: str) -> Finding:
+    before = text[: error.position].splitlines() or [""]
+    place = Place(len(before), len(before[-1]) + 1)
+    message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
+    return _finding("yaml-syntax", (), place, message, "delete it; it may be invisible in your editor")
+
+
+def _finding(code: str, path: KeyPath, place: Place, message: str, hint: str) -> Finding:
+    return Finding(Level.ERROR, code, path, message, hint, line=place.line, column=place.column, width=place.width)
+
+
+def _place(node: yaml.Node) -> Place:
+    """Where a node starts; a scalar in one line has its width, anything else is marked by its first character."""
+    start, end = node.start_mark, node.end_mark
+    one_line = isinstance(node, yaml.ScalarNode) and start.line == end.line
+    return Place(start.line + 1, start.column + 1, max(1, end.column - start.column) if one_line else 1)
+
+
+def _start(event: yaml.Event) -> Place:
+    mark = event.start_mark
+    return Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)

@@ -1,0 +1,67 @@
+"""What every key of a settings file means: read from the types themselves, so that it cannot be out of date."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from textwrap import fill
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from podwright.settings.root import Settings
+from podwright.settings.section import Section, sections, source_of
+
+_WORDS = {str: "text", int: "whole number", bool: "true | false"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: ``name`` is its path, ``cluster.instance_groups[].count``; ``source`` the variant that has it."""
+
+    name: str
+    source: str
+    values: str
+    default: str
+    description: str
+
+    def __str__(self) -> str:
+        variant = f"  (source: {self.source})" if self.source else ""
+        text = fill(self.description, width=100, initial_indent="    ", subsequent_indent="    ")
+        return f"{self.name}{variant}\n    {self.values}; {self.default}\n{text}\n"
+
+
+def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") -> Iterator[Key]:
+    """Every key in the order of the types, a resource's variants one after the other."""
+    for word, field in section.model_fields.items():
+        name = prefix + word
+        inner = sections(field.annotation)
+        yield Key(name, source, _values(field.annotation), _default(field), field.description or "")
+        for variant in inner:
+            chosen = source_of(variant) if len(inner) > 1 else ""
+            item = "[]" if get_origin(field.annotation) is tuple else ""
+            yield from keys(variant, f"{name}{item}.", chosen)
+
+
+def _values(annotation: Any) -> str:
+    """The type in a reader's words: ``create | existing``, ``whole number``, ``list of text``."""
+    if get_origin(annotation) is Literal:
+        return " | ".join(map(str, get_args(annotation)))
+    if get_origin(annotation) is tuple:
+        return f"list of {_values(get_args(annotation)[0])}"
+    if annotation in _WORDS:
+        return _WORDS[annotation]
+    if NoneType in get_args(annotation):
+        return _values(get_args(annotation)[0])
+    return "mapping"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    if isinstance(field.default, Section):
+        return "default: as below"
+    if isinstance(field.default, bool):
+        return f"default: {str(field.default).lower()}"
+    return f"default: {'none' if field.default in (None, {}, ()) else field.default}"

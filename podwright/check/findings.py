@@ -1,0 +1,175 @@
+"""What is wrong with a file, told all at once: where, what was given, what is allowed, what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from podwright_constructs.problems import Problem
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+Key = str | int
+KeyPath = tuple[Key, ...]  # ("cluster", "instance_groups", 1, "count")
+
+
+class Level(str, Enum):
+    """How bad it is; only an error stops a deployment."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing to say about a settings file.
+
+    ``line`` and ``column`` count from 1; both are None for settings that no file gave. The caret underlines ``width``
+    characters.
+    """
+
+    level: Level
+    code: str
+    path: KeyPath
+    message: str
+    hint: str = ""
+    line: int | None = None
+    column: int | None = None
+    width: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as ``--json`` prints it."""
+        return {
+            "level": self.level.value,
+            "code": self.code,
+            "path": dotted(self.path),
+            "line": self.line,
+            "column": self.column,
+            "message": self.message,
+            "hint": self.hint,
+        }
+
+
+class UnreadableFileError(Exception):
+    """The settings file is not there, or it is not text."""
+
+
+class ConfigError(ValueError):
+    """A settings file has errors; its text shows every finding as ``podwright check`` would."""
+
+    def __init__(self, *, file: Path, text: str, findings: Sequence[Finding]) -> None:
+        self.file = file
+        self.findings = tuple(findings)
+        super().__init__(render(findings, file=file, text=text))
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    """Whether any of the findings stops a deployment."""
+    return any(finding.level is Level.ERROR for finding in findings)
+
+
+def dotted(path: KeyPath) -> str:
+    """The path as a person writes it: ``cluster.instance_groups[1].count``."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+
+
+def to_json(findings: Iterable[Finding]) -> str:
+    """The findings for machines."""
+    return json.dumps({"findings": [finding.to_dict() for finding in findings]}, indent=2)
+
+
+def render(findings: Iterable[Finding], *, file: Path, text: str) -> str:
+    """The findings for people, without colours: place, sentence, source line with a caret, hint."""
+    lines = text.splitlines()
+    return "\n".join("".join(part for part, _ in _pieces(finding, file, lines)) for finding in findings)
+
+
+def write(findings: Iterable[Finding], *, file: Path, text: str, stream: TextIO) -> None:
+    """Print the findings, coloured on a terminal only."""
+    findings = list(findings)
+    if not findings:
+        return
+    if not stream.isatty():
+        print(render(findings, file=file, text=text), file=stream)
+        return
+    from rich.console import Console  # noqa: PLC0415 — 60 ms that a pipe need not wait for
+
+    console = Console(file=stream, highlight=False, soft_wrap=True)
+    for finding in findings:
+        console.print(_coloured(_pieces(finding, file, text.splitlines())))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """How many of each level: ``2 errors, 1 warning``; empty when there are none."""
+    counts = [(sum(finding.level is level for finding in findings), level.value) for level in Level]
+    return ", ".join(f"{count} {word}{'s' if count > 1 and word != 'info' else ''}" for count, word in counts if count)
+
+
+_STYLES = {Level.ERROR: "bold red", Level.WARNING: "bold yellow", Level.INFO: "bold cyan"}
+_PLAIN = ""
+
+
+def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Text and its style, in order; the one layout behind the plain and the coloured form."""
+    style = _STYLES[finding.level]
+    place = f"{file}:{finding.line}:{finding.column}" if finding.line else f"{file}: {dotted(finding.path)}"
+    pieces = [
+        (f"{place}: ", "bold"),
+        (finding.level.value, style),
+        (f": {_printable(finding.message)} ", _PLAIN),
+        (f"[{finding.code}]\n", "dim"),
+    ]
+    if finding.line and finding.column and finding.line <= len(lines):
+        margin = f"{finding.line:5} | "
+        pieces += [
+            (margin, "dim"),
+            (f"{_printable(lines[finding.line - 1])}\n", _PLAIN),
+            (" " * (len(margin) + finding.column - 1), _PLAIN),
+        ]
+        pieces += [("^" * finding.width + "\n", style)]
+    if finding.hint:
+        pieces += [("  hint: ", "bold green"), (f"{_printable(finding.hint)}\n", _PLAIN)]
+    return pieces
+
+
+def _printable(text: str) -> str:
+    """The text with the same width and without what could move the cursor."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _coloured(pieces: Iterable[tuple[str, str]]) -> Text:
+    from rich.text import Text  # noqa: PLC0415 — as above
+
+    return Text.assemble(*pieces, end="")
+
+
+def findings_of(section: KeyPath, problems: Iterable[Problem]) -> Iterator[Finding]:
+    """A construct's problems at the places of its arguments: ``subnet_ids[1]`` is (…, "subnet_ids", 1)."""
+    for problem in problems:
+        keys = re.findall(r"\w+", problem.argument)
+        yield finding_of((*section, *(int(key) if key.isdigit() else key for key in keys)), problem)
+
+
+def finding_of(path: KeyPath, problem: Problem) -> Finding:
+    """A construct's problem at one place of the file."""
+    counted = problem.argument.endswith("s") and not isinstance(problem.given, int)
+    verb = "have" if counted else "be"  # tags cannot have 51 tags
+    message = f"{problem.argument} cannot {verb} {problem.given}"
+    return error(path, message, f"allowed: {problem.allowed}. {problem.hint}".rstrip(". "))
+
+
+def error(path: KeyPath, message: str, hint: str) -> Finding:
+    """A finding that stops; its code is the rule's."""
+    return Finding(Level.ERROR, "", path, message, hint)
+
+
+def warning(path: KeyPath, message: str, hint: str) -> Finding:
+    """A finding that only ``--strict`` takes for a failure."""
+    return Finding(Level.WARNING, "", path, message, hint)

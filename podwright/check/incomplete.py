@@ -1,0 +1,37 @@
+"""Settings of which some values are wrong or missing, so that the others can still be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from podwright.settings.section import UNKNOWN, Section, sections, source_of
+
+S = TypeVar("S", bound=Section)
+
+
+def partial(section: type[S], data: Mapping[str, Any]) -> S:
+    """The section that ``data`` describes; a value that it gives wrongly or lacks is UNKNOWN."""
+    fields = section.model_fields.items()
+    values: dict[str, Any] = {name: UNKNOWN for name, field in fields if field.is_required()}
+    values |= {name: _value(field, data[name]) for name, field in fields if name in data}
+    return section.model_construct(**values)
+
+
+def _value(field: FieldInfo, value: Any) -> Any:
+    options = sections(field.annotation)
+    if len(options) > 1 and isinstance(value, dict):
+        options = tuple(option for option in options if source_of(option) == value.get("source"))
+    listed = get_origin(field.annotation) is tuple
+    if options and not listed and isinstance(value, dict):
+        return partial(options[0], value)
+    if options and listed and isinstance(value, list):
+        return tuple(partial(options[0], item if isinstance(item, dict) else {}) for item in value)
+    annotation: Any = field.annotation
+    try:
+        return TypeAdapter[Any](annotation).validate_python(value)
+    except ValidationError:
+        return UNKNOWN

@@ -1,0 +1,83 @@
+"""Everything that is wrong with a settings file, in one pass: YAML, keys and types, rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from inspect import getdoc
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from podwright.check import document, rules, schema_errors
+from podwright.check.document import Document
+from podwright.check.findings import Finding, has_errors
+from podwright.check.incomplete import partial
+from podwright.settings.root import Settings
+from podwright_training.config.train_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a file says and what is wrong with it; ``settings`` is None when keys or types are wrong."""
+
+    document: Document
+    settings: Settings | None
+    findings: tuple[Finding, ...]
+
+
+def check(file: Path, run: TrainConfig | None = None) -> Report:
+    """Judge a settings file, and whether a run fits the cluster that it describes.
+
+    Raises:
+        UnreadableFileError: there is no such file, or it is not text.
+    """
+    return judge(Document.read(file), run)
+
+
+def judge(source: Document, run: TrainConfig | None = None) -> Report:
+    """Judge a parsed file; findings are in the order of the file."""
+    findings = list(source.findings)
+    settings = None
+    if source.parsed:
+        findings += schema_errors.templates(source.data)
+        data = {} if source.data is None else source.data
+        try:
+            settings = Settings.model_validate(data)
+            findings += rules.broken(settings, run)
+        except ValidationError as error:
+            findings += schema_errors.findings(error)
+            if isinstance(data, dict):
+                findings += rules.broken(partial(Settings, data), run)
+    return Report(source, settings, _in_order(findings, source))
+
+
+def check_live(report: Report) -> Report:
+    """The report with what the account itself would refuse; a file with errors is not held against an account."""
+    if report.settings is None or has_errors(report.findings):
+        return report
+    from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes longer to load than a check takes
+
+    found = rules.refused(report.settings, Account(region=report.settings.region))
+    return replace(report, findings=_in_order([*report.findings, *found], report.document))
+
+
+def _in_order(findings: Iterable[Finding], source: Document) -> tuple[Finding, ...]:
+    placed = [_placed(finding, source) for finding in findings]
+    return tuple(sorted(placed, key=lambda finding: (finding.line or 0, finding.column or 0)))
+
+
+def _placed(finding: Finding, source: Document) -> Finding:
+    """The finding with its place in the file; a value that the file does not give is said to be the default."""
+    if finding.line is not None:
+        return finding
+    at_key = finding.code in {"unknown-key", "missing-key"}
+    place = source.place(finding.path, key=at_key)
+    message = finding.message if at_key or source.has(finding.path) else f"{finding.message} (the default)"
+    return replace(finding, message=message, line=place.line, column=place.column, width=place.width)
+
+
+def codes() -> dict[str, str]:
+    """Every code a finding can have, and what it means."""
+    of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.ALL_RULES}
+    return {**document.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}

@@ -1,0 +1,82 @@
+"""Rules about instance groups, one by one and together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
+from podwright.check.rules.rule import GROUPS, each_group
+from podwright.settings.arguments import arguments, group_arguments
+from podwright.settings.cluster import ApiSlurm, InstanceGroup
+from podwright.settings.operations import DatabaseAccounting
+from podwright.settings.root import Settings
+from podwright_constructs import checks
+
+
+@each_group
+def instance_group(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+    """An instance group has a name, type, count, partition or volume that a cluster cannot have."""
+    yield from findings_of(path, checks.instance_group(group_arguments(group)))
+
+
+@each_group
+def compute_partition(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+    """A compute group does not say which Slurm partition its nodes join; jobs name the partition they run in."""
+    if group.role == "compute" and group.partition is None:
+        yield error(path, f"compute group {group.name} has no partition", "add `partition: NAME`, such as gpu")
+
+
+def group_composition(settings: Settings) -> Iterator[Finding]:
+    """A cluster has one controller group, at most one login group, a compute group, and names that differ."""
+    groups = settings.cluster.instance_groups
+    seen = [group.name for group in groups]
+    for problem in checks.cluster_instance_groups([group_arguments(group) for group in groups], multi_head=True):
+        if problem.argument != "instance_groups":  # about one group: the rule above
+            continue
+        repeated = [index for index, name in enumerate(seen) if name == problem.given and name in seen[:index]]
+        if repeated:
+            yield finding_of((*GROUPS, repeated[0], "name"), replace(problem, argument="name"))
+        else:
+            yield finding_of(GROUPS, problem)
+
+
+def multi_head(settings: Settings) -> Iterator[Finding]:
+    """Several controllers need a database that all of them reach: the one with a local database may be gone."""
+    if isinstance(settings.accounting, DatabaseAccounting) or isinstance(settings.cluster.slurm, ApiSlurm):
+        return
+    for index, group in enumerate(settings.cluster.instance_groups):
+        if group.role == "controller" and group.count > 1:
+            given = f"count: {group.count} controllers need a database apart, not accounting.source: "
+            hint = "write `accounting: {source: create, …}` or `{source: existing, …}`, or use 1 controller"
+            yield error((*GROUPS, index, "count"), given + settings.accounting.source, hint)
+
+
+def api_slurm(settings: Settings) -> Iterator[Finding]:
+    """Slurm by the API: its strategy goes with how nodes are provisioned, and it installs no training program."""
+    cluster, slurm = settings.cluster, settings.cluster.slurm
+    if not isinstance(slurm, ApiSlurm):
+        return
+    path: KeyPath = ("cluster", "slurm")
+    for problem in checks.api_slurm(
+        strategy=slurm.strategy,
+        node_provisioning=cluster.node_provisioning,
+        with_accounting=isinstance(settings.accounting, DatabaseAccounting),
+        instance_groups=[group_arguments(group) for group in cluster.instance_groups],
+    ):
+        places: dict[str, KeyPath] = {"accounting": ("accounting", "source"), "instance_groups": GROUPS}
+        yield finding_of(places.get(problem.argument, (*path, problem.argument)), problem)
+    if slurm.init_script:
+        yield from findings_of((*path, "init_script"), checks.init_script(**arguments(slurm.init_script)))
+    if settings.training.source == "bundled":
+        given = (
+            "the training program cannot be installed: lifecycle scripts do that, and `slurm: {source: api}` has none"
+        )
+        yield error(("training", "source"), given, "write `training: {source: none}`, or let lifecycle scripts set up")
+
+
+@each_group
+def spot_head(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
+    """A controller or login node on spot capacity may be taken away, and the queue or people's work with it."""
+    if group.role != "compute" and group.capacity == "spot":
+        yield warning((*path, "capacity"), f"capacity: spot can end {group.name}", "use on-demand for this group")

@@ -1,0 +1,138 @@
+"""Rules about what watches and remembers a cluster: accounting, logs, notices, budget, metrics, sessions, state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from ipaddress import IPv4Network
+
+from podwright.check.findings import Finding, error, findings_of, warning
+from podwright.settings import names
+from podwright.settings.access import ExistingRole
+from podwright.settings.arguments import arguments
+from podwright.settings.cluster import ApiSlurm
+from podwright.settings.network import CreatedNetwork
+from podwright.settings.operations import (
+    CreatedAccounting,
+    DatabaseAccounting,
+    ExistingAccounting,
+    ExistingPrometheus,
+    NoAccounting,
+    NoPrometheus,
+    S3State,
+)
+from podwright.settings.root import Settings
+from podwright_constructs import checks, facts
+from podwright_constructs.problems import Problem
+
+
+def created_accounting(settings: Settings) -> Iterator[Finding]:
+    """RDS has no such class or size, or the database's subnets are not in two zones."""
+    accounting = settings.accounting
+    if isinstance(accounting, CreatedAccounting):
+        problems = checks.accounting_maria_db(name="any", key_arn=None, **arguments(accounting))
+        for problem in problems:
+            zone = problem.argument.removeprefix("subnet_cidrs.")
+            if zone in accounting.subnet_cidrs:  # a zone's hyphens are no separators
+                path = ("accounting", "subnet_cidrs", zone)
+                yield error(path, f"{zone} cannot have {problem.given}", f"allowed: {problem.allowed}")
+            else:
+                yield from findings_of(("accounting",), [problem])
+
+
+def accounting_in_network(settings: Settings) -> Iterator[Finding]:
+    """The database's blocks are outside the created network, or lie over its subnets or each other."""
+    accounting, network = settings.accounting, settings.network
+    if not isinstance(accounting, CreatedAccounting) or not isinstance(network, CreatedNetwork):
+        return
+    if checks.training_network(**arguments(network, "flow_logs")) or any(created_accounting(settings)):
+        return
+    taken = [network.public_subnet_cidr] if network.internet == "nat" else []
+    taken += [network.private_subnet_cidr, *(subnet.cidr for subnet in network.extra_private_subnets)]
+    blocks = [network.cidr, *network.secondary_cidrs]
+    for zone, cidr in accounting.subnet_cidrs.items():
+        path = ("accounting", "subnet_cidrs", zone)
+        if not any(IPv4Network(cidr).subnet_of(IPv4Network(block)) for block in blocks):
+            within = " or ".join(blocks)
+            yield error(path, f"{cidr} is outside the network, {within}", f"use a block within {within}")
+        over = next((block for block in taken if IPv4Network(cidr).overlaps(IPv4Network(block))), None)
+        if over:
+            yield error(path, f"{cidr} overlaps {over}", "use a block of its own")
+        taken.append(cidr)
+
+
+def unused_accounting(settings: Settings) -> Iterator[Finding]:
+    """No accounting is asked for, and HyperPod, when it sets Slurm up, keeps accounts on the controller anyway."""
+    if isinstance(settings.accounting, NoAccounting) and isinstance(settings.cluster.slurm, ApiSlurm):
+        given = "source: none has no effect: with `slurm: {source: api}` HyperPod keeps accounts on the controller"
+        yield error(("accounting", "source"), given, "write `source: local`, or leave accounting out")
+
+
+def existing_accounting(settings: Settings) -> Iterator[Finding]:
+    """The endpoint is no host name, or the secret's ARN is none."""
+    if isinstance(settings.accounting, ExistingAccounting):
+        problems = checks.existing_accounting_database(**arguments(settings.accounting))
+        yield from findings_of(("accounting",), problems)
+
+
+def existing_prometheus(settings: Settings) -> Iterator[Finding]:
+    """The workspace's ARN or address does not have its form."""
+    if isinstance(settings.prometheus, ExistingPrometheus):
+        yield from findings_of(("prometheus",), checks.existing_prometheus(**arguments(settings.prometheus)))
+
+
+def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
+    """Your role is left as it is: what accounting and metrics ask of it is yours to give."""
+    if not isinstance(settings.role, ExistingRole):
+        return
+    directory = settings.nodes.directory
+    actions = {
+        "secretsmanager:GetSecretValue on the database's secret": isinstance(settings.accounting, DatabaseAccounting),
+        "aps:RemoteWrite on the workspace": not isinstance(settings.prometheus, NoPrometheus),
+        "s3:ListBucket and s3:GetObject on the mounted buckets": bool(settings.nodes.s3_mounts),
+        "s3:PutObject, s3:AbortMultipartUpload and s3:DeleteObject on mounts that are not read_only": any(
+            not mount.read_only for mount in settings.nodes.s3_mounts
+        ),
+        "secretsmanager:GetSecretValue on the directory's secret": bool(directory and directory.bind_secret_arn),
+    }
+    for action, asked in actions.items():
+        if asked:
+            yield warning(("role", "arn"), f"arn: your role also needs {action}", "add it to the role by hand")
+
+
+def log_retention(settings: Settings) -> Iterator[Finding]:
+    """CloudWatch keeps logs for certain numbers of days only."""
+    if settings.logs:
+        name = names.keeper_name("any", "us-west-2")
+        yield from findings_of(("logs",), checks.cluster_log_group(name=name, **arguments(settings.logs)))
+
+
+def notices_address(settings: Settings) -> Iterator[Finding]:
+    """The address of the notices cannot get mail."""
+    if settings.notices:
+        yield from findings_of(("notices",), checks.cluster_notices(name="any", **arguments(settings.notices)))
+
+
+def budget_limits(settings: Settings) -> Iterator[Finding]:
+    """A budget needs an amount, and an address that can get mail."""
+    if settings.budget:
+        yield from findings_of(("budget",), checks.cluster_budget(name="any", **arguments(settings.budget)))
+
+
+def session_length(settings: Settings) -> Iterator[Finding]:
+    """Session Manager ends silent sessions after 1 to 60 minutes."""
+    if settings.session:
+        yield from findings_of(("session",), checks.session_document(name="any", **arguments(settings.session)))
+
+
+def s3_state(settings: Settings) -> Iterator[Finding]:
+    """The bucket or the key of the state does not have its form."""
+    state = settings.state
+    if isinstance(state, S3State):
+        yield from findings_of(("state",), _state_problems(state))
+
+
+def _state_problems(state: S3State) -> Iterable[Problem]:
+    if not facts.BUCKET_NAME_PATTERN.fullmatch(state.bucket):
+        yield Problem("bucket", state.bucket, "3 to 63 lower-case letters, digits, dots and hyphens")
+    if state.key_arn and not facts.KEY_ARN_PATTERN.fullmatch(state.key_arn):
+        yield Problem("key_arn", state.key_arn, "an ARN like arn:aws:kms:us-west-2:123456789012:key/…")

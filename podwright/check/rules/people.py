@@ -1,0 +1,206 @@
+"""Rules about the people of a cluster: who they are, which ids they have, who knows them."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import urlsplit
+
+from podwright.check.findings import Finding, KeyPath, dotted, error, warning
+from podwright.settings.network import CreatedNetwork
+from podwright.settings.nodes import MAX_ID, MIN_ID, Directory
+from podwright.settings.root import Settings
+from podwright.settings.section import UnknownValueError
+from podwright.settings.storage import NoOpenZfs
+from podwright_bootstrap.contract import HOMES_DIRECTORY, JOB_USER, RUNS_DIRECTORY, SHARED_DIRECTORY
+from podwright_constructs import facts
+
+USERS: KeyPath = ("nodes", "users")
+GROUPS: KeyPath = ("nodes", "groups")
+DIRECTORY: KeyPath = ("nodes", "directory")
+
+NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # useradd(8)
+IMAGE_NAMES = frozenset(  # of the image: users and groups that a person's name must not be
+    f"root daemon bin sys sync mail news www-data backup list nobody adm sudo docker users video render plugdev staff "
+    f"sshd munge slurm mysql ssm-user systemd-network systemd-resolve messagebus syslog {JOB_USER}".split()
+)
+KEY_TYPES = frozenset(  # sshd(8), AUTHORIZED_KEYS FILE FORMAT
+    [
+        "ssh-ed25519",
+        "ssh-rsa",
+        "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521",
+        "sk-ssh-ed25519@openssh.com",
+        "sk-ecdsa-sha2-nistp256@openssh.com",
+    ]
+)
+PEM = re.compile(r"\s*(-----BEGIN CERTIFICATE-----\s[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----\s*)+")
+HOME = re.compile(r"(/(?!\.\.?(/|$))[\w.-]+)+")
+PORTS = range(1, 65536)
+
+
+def names_of_people(settings: Settings) -> Iterator[Finding]:
+    """A user's or group's name is none that useradd takes, belongs to the image, or is given twice."""
+    seen: set[str] = set()
+    for path, name in _each(settings, "name"):
+        if not NAME.fullmatch(name):
+            allowed = "lower-case letters, digits, - and _, at most 32, with a letter or _ first"
+            yield error(path, f"name cannot be {name!r}", f"allowed: {allowed}")
+        elif name in IMAGE_NAMES:
+            yield error(path, f"name: {name} belongs to the image", "use another name")
+        elif name in seen:
+            yield error(path, f"name: {name} is there already", "users and groups share one list of names")
+        seen.add(name)
+
+
+def ids_of_people(settings: Settings) -> Iterator[Finding]:
+    """An id is one of the system's, or of somebody else: a user's id is that of the user's own group, too."""
+    owners: dict[int, str] = {}
+    for path, number in _each(settings, "uid", "gid"):
+        if not MIN_ID <= number <= MAX_ID:
+            hint = f"allowed: {MIN_ID} to {MAX_ID}; below are the image's own users"
+            yield error(path, f"{path[-1]} cannot be {number}", hint)
+        elif number in owners:
+            yield error(path, f"{path[-1]}: {number} is that of {owners[number]}", "give each user and group its own")
+        else:
+            owners[number] = dotted(path[:-1])
+
+
+def groups_of_people(settings: Settings) -> Iterator[Finding]:
+    """A user is in a group that the file does not list: groups of the image, such as docker, may be root's like."""
+    listed = [group.name for group in settings.nodes.groups]
+    for index, user in enumerate(settings.nodes.users):
+        for place, group in enumerate(user.groups):
+            if group not in listed:
+                hint = f"add it to nodes.groups with a gid; there are {', '.join(listed) or 'none'}"
+                yield error((*USERS, index, "groups", place), f"groups: {group!r} is not in nodes.groups", hint)
+
+
+def ssh_keys_of_people(settings: Settings) -> Iterator[Finding]:
+    """A key is no public key of OpenSSH in one line: it lets nobody in, or is a private one."""
+    for index, user in enumerate(settings.nodes.users):
+        with suppress(UnknownValueError):
+            for place, key in enumerate(user.ssh_keys):
+                if why := _why_no_key(key):
+                    path = (*USERS, index, "ssh_keys", place)
+                    yield error(path, f"ssh_keys: {why}", "copy the one line of an id_….pub, as ssh-ed25519 AAAA… you")
+
+
+def homes_of_people(settings: Settings) -> Iterator[Finding]:
+    """A home is where not all nodes see it, where podwright keeps things, or somebody else's."""
+    lustre = PurePosixPath(settings.lustre.mount_path)
+    openzfs = None if isinstance(settings.openzfs, NoOpenZfs) else PurePosixPath(settings.openzfs.mount_path)
+    usual = openzfs or lustre / HOMES_DIRECTORY
+    owners: dict[PurePosixPath, str] = {}
+    for index, user in enumerate(settings.nodes.users):
+        path, home = (*USERS, index, "home"), PurePosixPath(user.home or usual / user.name)
+        ours = [lustre / SHARED_DIRECTORY, lustre / RUNS_DIRECTORY]
+        below = [root for root in (openzfs, lustre) if root and root in home.parents]
+        if user.home and not (below and HOME.fullmatch(user.home)):
+            where = f"{openzfs} or {lustre}" if openzfs else lustre
+            yield error(path, f"home cannot be {user.home!r}", f"allowed: a path below {where}, which all nodes have")
+        elif home == usual or any(home.is_relative_to(folder) for folder in ours):
+            yield error(path, f"home: {home} is not a person's", f"use a folder of its own, as {usual / user.name}")
+        elif owners.get(home, user.name) != user.name:
+            yield error(path, f"home: {home} is another user's", "use a folder of its own")
+        owners[home] = user.name
+
+
+def directory(settings: Settings) -> Iterator[Finding]:
+    """The LDAP server cannot be asked so: its address, who asks, or the authority that vouches for it."""
+    wanted = settings.nodes.directory
+    if wanted is None:
+        return
+    if not _is_ldap(wanted.uri):
+        yield error((*DIRECTORY, "uri"), f"uri cannot be {wanted.uri!r}", "allowed: ldaps://HOST[:PORT] or ldap://…")
+    for key, value in (("search_base", wanted.search_base), ("bind_dn", wanted.bind_dn or "dc=x")):
+        if not re.fullmatch(r"[A-Za-z][\w-]*=[^\n]+", value):
+            yield error((*DIRECTORY, key), f"{key} cannot be {value!r}", "allowed: a DN, such as dc=corp,dc=net")
+    for index, group in enumerate(wanted.allowed_groups):
+        if not re.fullmatch(r"[\w.@ -]+", group):
+            path = (*DIRECTORY, "allowed_groups", index)
+            yield error(path, f"allowed_groups cannot have {group!r}", "allowed: names of groups, without commas")
+    if wanted.probe_user is not None and not re.fullmatch(r"[\w.@][\w.@-]*", wanted.probe_user):
+        path = (*DIRECTORY, "probe_user")
+        yield error(path, f"probe_user cannot be {wanted.probe_user!r}", "allowed: a login name")
+    yield from _bind_problems(wanted)
+    certificate = wanted.certificate
+    if certificate is not None and not (PEM.fullmatch(certificate) or re.fullmatch(r"/[\w./-]+", certificate)):
+        hint = (
+            "allowed: -----BEGIN CERTIFICATE----- … (write `certificate: |`), or a path on the nodes like /fsx/ca.pem"
+        )
+        yield error((*DIRECTORY, "certificate"), "certificate is neither PEM text nor a path", hint)
+
+
+def directory_without_internet(settings: Settings) -> Iterator[Finding]:
+    """Nodes without internet cannot read the directory's password: the network has no endpoint for it."""
+    wanted, network = settings.nodes.directory, settings.network
+    if wanted is None or wanted.bind_secret_arn is None or not isinstance(network, CreatedNetwork):
+        return
+    if network.internet == "none" and "secretsmanager" not in network.endpoints:
+        given = "bind_secret_arn: nodes without internet do not reach Secrets Manager"
+        yield error((*DIRECTORY, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
+
+
+def _bind_problems(wanted: Directory) -> Iterator[Finding]:
+    arn = wanted.bind_secret_arn
+    if arn is not None and not facts.SECRET_ARN_PATTERN.fullmatch(arn):
+        path = (*DIRECTORY, "bind_secret_arn")
+        yield error(
+            path, f"bind_secret_arn cannot be {arn!r}", "allowed: an ARN like arn:aws:secretsmanager:…:secret:…"
+        )
+    if (arn is None) != (wanted.bind_dn is None):
+        given, other = ("bind_dn", "bind_secret_arn") if arn is None else ("bind_secret_arn", "bind_dn")
+        yield error((*DIRECTORY, given), f"{given} has no effect without {other}", f"add {other}, or delete the line")
+    if wanted.probe_user is None:
+        hint = "add somebody whom every node must find before it takes jobs"
+        yield warning(DIRECTORY, "directory: nobody will be looked up when a node boots: no probe_user", hint)
+
+
+def _is_ldap(uri: str) -> bool:
+    try:
+        parts = urlsplit(uri)
+        port = parts.port or next(iter(PORTS))
+    except ValueError:
+        return False
+    extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+    host = re.fullmatch(r"[A-Za-z0-9.-]+", parts.hostname or "")
+    return parts.scheme in {"ldap", "ldaps"} and bool(host) and not extra and port in PORTS
+
+
+def _why_no_key(key: str) -> str:
+    """What is wrong with a public key; nothing if it is one."""
+    if "PRIVATE KEY" in key:
+        return "this is a private key; who has seen it can log in as you"
+    if "\n" in key.strip():
+        return "one key is one line"
+    words = key.split()
+    if len(words) < 2 or words[0] not in KEY_TYPES:  # noqa: PLR2004 (type and key)
+        return f"{(words or ['nothing'])[0]!r} is no type of key"
+    try:
+        data = base64.b64decode(words[1], validate=True)
+    except ValueError:
+        return "the key's second word is damaged"
+    fields = []
+    while data:  # RFC 4253: each field after its length
+        length = int.from_bytes(data[:4], "big")
+        fields.append(data[4 : 4 + length])
+        if len(data) < 4 + length:
+            return "the key is cut off"
+        data = data[4 + length :]
+    return "" if len(fields) > 1 and fields[0] == words[0].encode() else "the key is of another type than it says"
+
+
+def _each(settings: Settings, *keys: str) -> Iterator[tuple[KeyPath, Any]]:
+    """A value of every user and group with its place; one that the file gives wrongly is left out."""
+    for place, people in ((USERS, settings.nodes.users), (GROUPS, settings.nodes.groups)):
+        for index, item in enumerate(people):
+            for key in keys:
+                with suppress(UnknownValueError):
+                    if key in type(item).model_fields:
+                        yield (*place, index, key), getattr(item, key)

@@ -1,0 +1,60 @@
+"""Rules about programs that nodes get: containers, metrics, downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from podwright.check.findings import Finding, error, warning
+from podwright.settings.cluster import ApiSlurm
+from podwright.settings.network import CreatedNetwork
+from podwright.settings.nodes import MAX_INTERVAL_S, MIN_INTERVAL_S
+from podwright.settings.operations import NoPrometheus
+from podwright.settings.root import Settings
+
+WORKSPACE_ENDPOINT = "aps-workspaces"
+
+
+def unused_docker_access(settings: Settings) -> Iterator[Finding]:
+    """Somebody may talk to a Docker that is not there."""
+    containers = settings.nodes.containers
+    if containers and containers.docker_for_job_user and not containers.docker:
+        path = ("nodes", "containers", "docker_for_job_user")
+        yield error(path, "docker_for_job_user has no effect without docker", "delete the line, or say docker: true")
+
+
+def metrics_interval(settings: Settings) -> Iterator[Finding]:
+    """Metrics are taken more often than programs answer, or so seldom that graphs have gaps."""
+    wanted = settings.nodes.observability
+    if wanted and not MIN_INTERVAL_S <= wanted.interval_s <= MAX_INTERVAL_S:
+        path = ("nodes", "observability", "interval_s")
+        yield error(path, f"interval_s cannot be {wanted.interval_s}", f"allowed: {MIN_INTERVAL_S} to {MAX_INTERVAL_S}")
+
+
+def unsent_metrics(settings: Settings) -> Iterator[Finding]:
+    """A workspace is asked for and nobody sends metrics to it."""
+    by_scripts = not isinstance(settings.cluster.slurm, ApiSlurm)
+    if by_scripts and not isinstance(settings.prometheus, NoPrometheus) and settings.nodes.observability is None:
+        hint = "let nodes send metrics: `nodes: {observability: {}}`"
+        yield warning(("prometheus", "source"), "source: no node sends metrics to the workspace", hint)
+
+
+def workspace_endpoint(settings: Settings) -> Iterator[Finding]:
+    """Nodes without internet reach the workspace through its endpoint alone."""
+    network = settings.network
+    sends = settings.nodes.observability is not None and not isinstance(settings.prometheus, NoPrometheus)
+    if not sends or not isinstance(network, CreatedNetwork) or network.internet != "none":
+        return
+    if WORKSPACE_ENDPOINT not in network.endpoints:
+        given = "endpoints: nodes cannot reach the workspace that they are to send metrics to"
+        yield error(("network", "endpoints"), given, f"add {WORKSPACE_ENDPOINT}")
+
+
+def downloads_without_internet(settings: Settings) -> Iterator[Finding]:
+    """Nodes without internet are to get programs or packages from there."""
+    network, nodes = settings.network, settings.nodes
+    bundled = nodes.downloads is not None and nodes.downloads.source == "bundle"
+    needed = settings.training.source != "none" or nodes.containers or nodes.observability
+    if isinstance(network, CreatedNetwork) and network.internet == "none" and needed and not bundled:
+        given = "internet: none, and nodes get programs and packages from the internet, unless a mirror is set up there"
+        hint = "use `nodes: {downloads: {source: bundle}}`, and `podwright bundle --upload` before the cluster starts"
+        yield warning(("network", "internet"), given, hint)

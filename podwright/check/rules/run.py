@@ -1,0 +1,34 @@
+"""What a run asks of the cluster that the file describes; the planner judges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from podwright.check.findings import Finding, error
+from podwright.check.rules.rule import GROUPS
+from podwright.planning.cluster import Cluster, accelerated_types
+from podwright.planning.run import plan_run
+from podwright.settings.root import Settings
+from podwright_training.config import layout
+from podwright_training.config.train_config import TrainConfig
+
+
+def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
+    """The run of --run needs more memory than the compute group's GPUs have, or cannot be laid out over them."""
+    for index, group in enumerate(settings.cluster.instance_groups):
+        if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
+            continue
+        cluster = Cluster(instance_type=group.instance_type, nodes=group.count)
+        problems = list(layout.problems(run, world_size=cluster.gpus, nodes=group.count))
+        for problem in problems:
+            yield error((*GROUPS, index, "count"), problem, "change these options of the run, or the count")
+        if problems:
+            continue
+        plan = plan_run(run, cluster)
+        shares = plan.layout.data
+        if run.data_streams % shares:
+            streams = f"data_streams is {run.data_streams}, no multiple of the {shares} shares that {group.name} reads"
+            multiple = -(-run.data_streams // shares) * shares
+            yield error((*GROUPS, index, "count"), streams, f"set --data_streams={multiple}")
+        if not plan.fits:
+            yield error((*GROUPS, index, "instance_type"), plan.need(), plan.remedy())

@@ -1,0 +1,159 @@
+"""Wrong keys and wrong types: pydantic's errors in the words of the file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from pydantic import ValidationError
+
+from podwright.check.findings import Finding, KeyPath, Level, dotted
+from podwright.settings.root import Settings
+from podwright.settings.section import Section, sections, source_of
+
+# What each code means; `podwright explain CODE` prints it.
+CODES = {
+    "unknown-key": "The settings have no such key at this place. A key that is ignored would be a surprise later.",
+    "missing-key": "A key without a default is not given.",
+    "not-allowed": "The key knows a few values only, and this is none of them.",
+    "wrong-type": "The value is a mapping, a list, text or a number where the key wants another of these.",
+    "terraform-template": "Text is used as it is written; Terraform would evaluate ${…} and %{…} on deployment.",
+}
+
+_TEMPLATE_STARTS = ("${", "%{", "TfToken[")
+
+
+def findings(error: ValidationError) -> list[Finding]:
+    """What pydantic's errors say; a key that is missing because it is misspelt is told once."""
+    found = [_finding(mistake) for mistake in error.errors(include_url=False)]
+    meant = {(finding.path[:-1], finding.hint) for finding in found if finding.code == "unknown-key"}
+    return [
+        finding
+        for finding in found
+        if finding.code != "missing-key" or (finding.path[:-1], _did_you_mean(finding.path[-1])) not in meant
+    ]
+
+
+def templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
+    """Keys and values that Terraform would evaluate instead of using them as they are written."""
+    if isinstance(data, str) and any(start in data for start in _TEMPLATE_STARTS):
+        yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", "write the text itself")
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from templates(key, (*path, key))
+            yield from templates(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from templates(value, (*path, index))
+
+
+def _finding(mistake: Mapping[str, Any]) -> Finding:
+    """One of pydantic's errors in the words of the file: https://docs.pydantic.dev/latest/errors/validation_errors/."""
+    target = _Target.of(mistake["loc"])
+    kind, value, context = mistake["type"], mistake["input"], mistake.get("ctx", {})
+    if kind == "extra_forbidden":
+        return _unknown_key(target)
+    if kind == "missing":
+        return _missing(target.path, target.section.model_fields[target.key].description or "")
+    if kind in {"union_tag_not_found", "union_tag_invalid"}:
+        choices = [source_of(variant) for variant in sections(target.section.model_fields[target.key].annotation)]
+        path = (*target.path, "source")
+        if "tag" in context:
+            return _not_allowed(path, context["tag"], choices)
+        return _missing(path, f"allowed: {' or '.join(choices)}")
+    if kind == "literal_error":
+        return _not_allowed(target.path, value, context["expected"].replace("'", "").replace(" or ", ", ").split(", "))
+    wanted, hint = next((words for start, words in _TYPES.items() if kind.startswith(start)), (mistake["msg"], ""))
+    if value is None:
+        hint = "give it a value, or delete the line"
+    return _error("wrong-type", target.path, f"{target.key}: expected {wanted}, found {_in_words(value)}", hint)
+
+
+# By the beginning of pydantic's error type: what is wanted, and how to write it.
+_TYPES = {
+    "bool": ("true or false", "write true or false"),
+    "int": ("a whole number", "write digits only, such as 1200"),
+    "string": ("one value", "write it behind the colon, in quotes if it holds `: ` or ` #`"),
+    "dict": ("a mapping", "write `key: value` lines below it, indented"),
+    "model": ("a mapping", "write `key: value` lines below it, indented"),
+    "tuple": ("a list", "write each item in a line of its own, beginning with `- `"),
+}
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What one of pydantic's locations means in the file.
+
+    ``section`` is the class that has (or lacks) the last key; ``source`` chose it from ``variants``.
+    """
+
+    path: KeyPath
+    section: type[Section]
+    variants: tuple[type[Section], ...]
+
+    @classmethod
+    def of(cls, location: Iterable[str | int]) -> _Target:
+        path: KeyPath = ()
+        section: type[Section] = Settings
+        variants: tuple[type[Section], ...] = (section,)
+        group = options = variants
+        for part in location:
+            if len(options) > 1:  # pydantic names the variant it chose; the file does not
+                options = tuple(option for option in options if source_of(option) == part)
+                continue
+            path = (*path, part)
+            if isinstance(part, str) and options:
+                section, variants = options[0], group
+                field = section.model_fields.get(part)
+                group = options = sections(field.annotation) if field else ()
+        return cls(path, section, variants)
+
+    @property
+    def key(self) -> str:
+        """The last word of the path, for messages."""
+        return next((str(key) for key in reversed(self.path) if isinstance(key, str)), "the file")
+
+
+def _unknown_key(target: _Target) -> Finding:
+    keys = list(target.section.model_fields)
+    owners = [variant for variant in target.variants if target.key in variant.model_fields]
+    similar = get_close_matches(target.key, keys, n=1)
+    hint = f"keys here: {', '.join(keys)}"
+    if owners:
+        hint = f"{target.key} goes with source: {source_of(owners[0])}; {hint}"
+    elif similar:
+        hint = _did_you_mean(similar[0])
+    section = dotted(target.path[:-1]) or "the file"
+    return _error("unknown-key", target.path, f"{target.key} is not a key of {section}", hint)
+
+
+def _missing(path: KeyPath, hint: str) -> Finding:
+    return _error("missing-key", path, f"{dotted(path)} is missing", hint)
+
+
+def _not_allowed(path: KeyPath, value: Any, choices: Sequence[str]) -> Finding:
+    similar = get_close_matches(str(value), choices, n=1)
+    hint = f"allowed: {' or '.join(choices)}"
+    if similar:
+        hint = f"{_did_you_mean(similar[0])} {hint}"
+    return _error("not-allowed", path, f"{path[-1]} cannot be {_in_words(value)}", hint)
+
+
+def _did_you_mean(word: str | int) -> str:
+    return f"did you mean {word}?"
+
+
+def _in_words(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return str(value) or "an empty text"
+
+
+def _error(code: str, path: KeyPath, message: str, hint: str) -> Finding:
+    return Finding(Level.ERROR, code, path, message, hint)

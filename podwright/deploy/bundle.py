@@ -1,0 +1,217 @@
+"""The offline bundle: whatever nodes would get from the internet, checked, for the cluster's bucket.
+
+``files/`` has the programs of the bootstrap's manifest, ``wheels/`` the training program's packages, ``index.json``
+the checksum of each.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+from boto3.exceptions import Boto3Error
+from botocore.exceptions import BotoCoreError, ClientError
+from packaging.markers import Marker
+
+from podwright import checkout
+from podwright.deploy import outputs
+from podwright.settings import names
+from podwright.settings.operations import NoPrometheus
+from podwright.settings.root import Settings
+from podwright.settings.storage import ExistingBucket
+from podwright_bootstrap.features import NodeSettings
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.software import downloads
+from podwright_bootstrap.software.downloads import Download
+from podwright_bootstrap.software.requirements import sha256_of
+from podwright_constructs.catalog import InstanceType
+
+DEFAULT_FOLDER = Path(".cache", "bundle")
+LOCK = checkout.REQUIREMENTS_LOCK
+INDEX = "index.json"
+ATTEMPTS = 4
+NEWEST_GLIBC_MINOR = 35  # of Ubuntu 22.04, HyperPod's; https://peps.python.org/pep-0600/
+CHECKSUM = "sha256"  # an object's metadata
+MISSING = {"404", "NoSuchKey", "NotFound"}
+
+
+class BundleError(RuntimeError):
+    """The bundle cannot be made or uploaded; the message says what to do."""
+
+
+def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> None:
+    """Make the bundle and say what is in it; into the cluster's bucket if asked.
+
+    Args:
+        settings: say which programs nodes need, and their processors.
+        folder: where to make it; what is there and right stays.
+        python: the nodes' version, X.Y.
+        upload: needs a deployed foundation, or a bucket of yours.
+
+    Raises:
+        BundleError: a file or a wheel cannot be had or is another one, or S3 refuses.
+        NotDeployedError, TerraformError: the created bucket's name cannot be read.
+    """
+    folder = folder or DEFAULT_FOLDER
+    # Before gigabytes are fetched for a bucket that is not there.
+    bucket = _bucket(settings) if upload else ""
+    machines = sorted({InstanceType.of(group.instance_type).machine for group in settings.cluster.instance_groups})
+    paths = [fetch(file, folder / "files") for file in _files(settings, machines)]
+    if settings.training.source == "bundled":
+        for machine in machines:
+            paths += wheels(LOCK, folder / "wheels", python=python, machine=machine)
+    index = write_index(folder, sorted(set(paths)))
+    if bucket:
+        client = boto3.client("s3", region_name=settings.region)
+        prefix = names.bundle_prefix(settings.name)
+        sent = send(folder, index, client=client, bucket=bucket, prefix=prefix)
+        print(f"uploaded {sent} of {len(index) + 1} objects to s3://{bucket}/{prefix}, the others were there")
+    wanted = settings.nodes.downloads
+    if wanted is None or wanted.source != "bundle":
+        print("nodes do not look there yet: set nodes.downloads to {source: bundle}, and deploy the cluster stack")
+
+
+def fetch(file: Download, folder: Path) -> Path:
+    """The file, fetched unless it is there; raises ``BundleError`` if it cannot be had or is another one."""
+    path, part = folder / file.filename, folder / f".{file.filename}.part"
+    if path.is_file() and sha256_of(path) == file.sha256:
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            downloads.from_internet(file.url, part)
+            break
+        except BootstrapError as error:
+            raise BundleError(f"{error}; {error.hint}") from error
+        except OSError as error:
+            if attempt == ATTEMPTS:
+                raise BundleError(f"{file.url} cannot be had: {error}") from error
+    found = sha256_of(part)
+    if found != file.sha256:
+        part.unlink()
+        raise BundleError(f"{file.url} has sha256 {found}, the manifest says {file.sha256}: the file was removed")
+    return part.replace(path)
+
+
+def wheels(lock: Path, folder: Path, *, python: str, machine: str) -> list[Path]:
+    """Every wheel that a lock file names for the nodes' Python and processors; pip compares the hashes.
+
+    Raises:
+        BundleError: a wheel cannot be had, or is not what the lock says; with pip's own words.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    before = {path.name for path in folder.glob("*.whl")}
+    pins = folder / f".requirements-{python}-{machine}.txt"
+    pins.write_text("".join(applicable(lock.read_text(), python=python, machine=machine)))
+    platforms = [f"manylinux_2_{minor}_{machine}" for minor in range(NEWEST_GLIBC_MINOR, 4, -1)]
+    platforms += [f"manylinux2014_{machine}", f"linux_{machine}"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"]
+    command += ["--no-deps", "--require-hashes", "--only-binary=:all:", "--requirement", str(pins)]
+    command += ["--dest", str(folder), "--implementation", "cp", "--python-version", python]
+    command += [word for platform in platforms for word in ("--platform", platform)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    pins.unlink()
+    if answer.returncode:
+        told = [line for line in answer.stderr.splitlines() if line.strip()][-12:]
+        raise BundleError(f"pip could not get all wheels for Python {python} on {machine}:\n" + "\n".join(told))
+    found = sorted(folder.glob("*.whl"))
+    new = sum(path.name not in before for path in found)
+    print(f"wheels  {len(found)} for Python {python} on {machine}, {new} of them new")
+    return found
+
+
+def applicable(lock: str, *, python: str, machine: str) -> Iterator[str]:
+    """The lock's requirements that hold on a node, with their hashes and without their markers.
+
+    pip would judge the markers for the machine it runs on.
+    """
+    target = {
+        "implementation_name": "cpython",
+        "os_name": "posix",
+        "platform_machine": machine,
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{python}.12",  # no lock tells patch releases apart
+        "python_version": python,
+        "sys_platform": "linux",
+    }
+    for line in lock.replace("\\\n", " ").splitlines():
+        requirement, *hashes = line.split("--hash=")
+        pin, _, marker = requirement.partition(";")
+        if hashes and _holds(marker.strip(), target):
+            yield " ".join([pin.strip(), *(f"--hash={item.strip()}" for item in hashes)]) + "\n"
+
+
+def write_index(folder: Path, paths: list[Path]) -> dict[str, dict[str, Any]]:
+    """Write down what the bundle holds; gives each file's checksum and size by its name in the bundle."""
+    index: dict[str, dict[str, Any]] = {
+        path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in paths
+    }
+    temporary = folder / f".{INDEX}"
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text(json.dumps(index, indent=2) + "\n")
+    temporary.replace(folder / INDEX)
+    size_mb = sum(entry["bytes"] for entry in index.values()) / 1e6
+    print(f"bundle  {len(index)} files, {size_mb:.1f} MB: {folder / INDEX}")
+    return index
+
+
+def send(folder: Path, index: dict[str, dict[str, Any]], *, client: Any, bucket: str, prefix: str) -> int:
+    """Put into the bucket what it lacks, the index last; gives the number of objects that were sent.
+
+    Raises:
+        BundleError: S3 refuses.
+    """
+    sent = 0
+    try:
+        for name, entry in index.items():
+            key = f"{prefix}/{name}"
+            if _checksum(client, bucket, key) != entry["sha256"]:
+                metadata = {"Metadata": {CHECKSUM: entry["sha256"]}}
+                client.upload_file(str(folder / name), bucket, key, ExtraArgs=metadata)
+                sent += 1
+        client.upload_file(str(folder / INDEX), bucket, f"{prefix}/{INDEX}")
+    except (BotoCoreError, ClientError, Boto3Error) as error:
+        raise BundleError(f"s3://{bucket}/{prefix} cannot be written: {error}") from error
+    return sent + 1
+
+
+def _holds(marker: str, target: dict[str, str]) -> bool:
+    return not marker or bool(Marker(marker).evaluate(target))
+
+
+def _files(settings: Settings, machines: list[str]) -> Iterator[Download]:
+    """The manifest's files for the cluster's processors; one that is not published for them is left to the image."""
+    nodes = NodeSettings.from_dict(settings.nodes.model_dump(exclude_none=True))
+    manifest = downloads.manifest()
+    for name in downloads.needed(nodes, sends=not isinstance(settings.prometheus, NoPrometheus)):
+        for machine in machines:
+            if machine in manifest[name]:
+                yield manifest[name][machine]
+            else:
+                print(f"{name} is not published for {machine}: nodes of such types need an image that has it")
+
+
+def _bucket(settings: Settings) -> str:
+    if isinstance(settings.bucket, ExistingBucket):
+        return settings.bucket.name
+    foundation = outputs.outputs(settings.name, folder=Path.cwd())["foundation"]
+    if "BucketName" not in foundation:
+        raise BundleError("the foundation is not deployed, so there is no bucket: cdktf deploy the foundation first")
+    return str(foundation["BucketName"])
+
+
+def _checksum(client: Any, bucket: str, key: str) -> str:
+    """Of the object that is there, as its upload said; nothing if there is none."""
+    try:
+        metadata: dict[str, str] = client.head_object(Bucket=bucket, Key=key)["Metadata"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] in MISSING:
+            return ""
+        raise
+    return {name.lower(): value for name, value in metadata.items()}.get(CHECKSUM, "")  # headers have no case

@@ -1,0 +1,83 @@
+"""A stack in the folder that cdktf deployed it from: what Terraform knows and plans there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podwright.deploy.terraform import TerraformError, find_terraform
+from podwright.settings import names
+
+STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the folder of cdktf.json
+
+
+class NotDeployedError(RuntimeError):
+    """Nothing was deployed from this folder; the message says which one was looked for and what to do."""
+
+
+@dataclass(frozen=True)
+class DeployedStack:
+    """A stack's folder below cdktf.out."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The stack's."""
+        return self.folder.name
+
+    @property
+    def is_there(self) -> bool:
+        """Whether Terraform was ever started in it."""
+        return (self.folder / ".terraform").is_dir()
+
+    def check(self) -> None:
+        """See that it is there.
+
+        Raises:
+            NotDeployedError: it is not.
+        """
+        if not self.is_there:
+            raise NotDeployedError(f"{self.folder} is no stack that was deployed: go to where you ran `cdktf deploy`")
+
+    def terraform(self, *arguments: str, text: str | None = None) -> str:
+        """Run Terraform in the folder, with this text as its input; what it printed.
+
+        Raises:
+            TerraformError: there is none, or it failed; the message ends with what it printed.
+        """
+        command = [str(find_terraform()), *arguments]
+        answer = subprocess.run(command, cwd=self.folder, input=text, capture_output=True, text=True, check=False)
+        if answer.returncode:
+            printed = (answer.stderr or answer.stdout).strip()
+            raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}")
+        return answer.stdout
+
+    def plan(self) -> dict[str, Any]:
+        """What is in the state and what the next run would do, in Terraform's JSON; AWS is not asked for changes.
+
+        https://developer.hashicorp.com/terraform/internals/json-format#plan-representation
+        """
+        with tempfile.TemporaryDirectory() as folder:  # a plan holds what the state holds
+            file = str(Path(folder) / "plan")
+            self.terraform("plan", "-refresh=false", "-input=false", "-no-color", f"-out={file}")
+            return dict(json.loads(self.terraform("show", "-json", file)))
+
+    def addresses(self) -> dict[str, str]:
+        """Terraform's address of each resource by its place."""
+        stack = json.loads((self.folder / "cdk.tf.json").read_text(encoding="utf-8"))
+        return {
+            block["//"]["metadata"]["path"]: f"{kind}.{name}"
+            for kind, blocks in stack.get("resource", {}).items()
+            for name, block in blocks.items()
+        }
+
+
+def stacks(name: str, *, folder: Path) -> dict[str, DeployedStack]:
+    """A cluster's stacks by ``foundation`` and ``cluster``, in the order of their deployment."""
+    folders = {"foundation": names.foundation_stack(name), "cluster": names.cluster_stack(name)}
+    return {part: DeployedStack(folder / STACKS / stack) for part, stack in folders.items()}

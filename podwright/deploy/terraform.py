@@ -1,0 +1,145 @@
+"""The real Terraform on this machine: where it is, and how it finds the AWS provider without the network."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from podwright import checkout
+
+PROVIDER = "hashicorp/aws"
+DEFAULT_REGISTRY = "registry.terraform.io"
+OLDEST = (1, 5)
+VERSION_TIMEOUT_S = 30
+
+# Where Terraform itself looks …
+# https://developer.hashicorp.com/terraform/cli/config/config-file#implied-local-mirrors
+IMPLIED_MIRRORS = (
+    "~/.terraform.d/plugins",
+    "~/.local/share/terraform/plugins",
+    "~/Library/Application Support/io.terraform/plugins",
+    "/usr/local/share/terraform/plugins",
+    "/usr/share/terraform/plugins",
+)
+# … and below which people unpack one: the mirror itself or a folder at most two levels down.
+PARENTS = ("~", "/opt", "/srv", "/usr/share", "/usr/local/share", "/usr/local/lib", "/var/lib")
+DEPTH = 2
+
+
+class TerraformError(RuntimeError):
+    """There is no usable Terraform; the message says what was looked at and what to do."""
+
+
+def find_terraform() -> Path:
+    """The Terraform (or OpenTofu) binary: ``TERRAFORM_BINARY_NAME``, PATH, then the checkout's cache.
+
+    Raises:
+        TerraformError: there is none, or it is too old.
+    """
+    name = os.environ.get("TERRAFORM_BINARY_NAME", "terraform")
+    found = shutil.which(name) or shutil.which(name, path=str(checkout.BIN))
+    oldest = ".".join(map(str, OLDEST))
+    if found is None:
+        raise TerraformError(
+            f"There is no {name} on PATH or in {checkout.BIN}: run `make setup`, which downloads one, "
+            f"install Terraform {oldest} or newer, or name a binary in TERRAFORM_BINARY_NAME"
+        )
+    version = _version(found)
+    if version < OLDEST:
+        raise TerraformError(f"{found} is version {'.'.join(map(str, version))}: {oldest} or newer is needed")
+    return Path(found)
+
+
+def terraform_environment(directory: Path) -> dict[str, str]:
+    """Variables that make Terraform quiet and, where this machine has a mirror of the AWS provider, offline.
+
+    Writes Terraform's CLI configuration into ``directory`` (made if missing). Without a mirror the provider is
+    downloaded once into a cache.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    mirror = find_mirror()
+    configuration = directory / "terraform.tfrc"
+    configuration.write_text(_cli_configuration(mirror), encoding="utf-8")
+    environment = {
+        "TF_CLI_CONFIG_FILE": str(configuration.resolve()),
+        "TF_IN_AUTOMATION": "1",
+        "TF_INPUT": "0",
+        "CHECKPOINT_DISABLE": "1",
+        "DISABLE_VERSION_CHECK": "1",  # cdktf's own
+        "CDKTF_DISABLE_PLUGIN_CACHE_ENV": "1",  # cdktf's cache in the user's home would become a mirror of itself
+        "TERRAFORM_BINARY_NAME": str(find_terraform()),
+    }
+    if mirror:
+        # `terraform providers lock`, which cdktf runs, ignores the CLI configuration.
+        environment["TF_CLI_ARGS_providers_lock"] = f"-fs-mirror={mirror}"
+    return environment
+
+
+def find_mirror() -> Path | None:
+    """A folder in Terraform's filesystem-mirror layout that holds the AWS provider for this platform."""
+    return next((mirror for mirror in _candidates() if _provider_binaries(mirror)), None)
+
+
+def _version(binary: str) -> tuple[int, ...]:
+    answer = subprocess.run(
+        [binary, "version", "-json"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
+    )
+    try:
+        text = str(json.loads(answer.stdout)["terraform_version"])
+    except (ValueError, KeyError) as error:
+        raise TerraformError(f"{binary} does not answer like Terraform: {answer.stdout}{answer.stderr}") from error
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:3])
+
+
+def _candidates() -> Iterator[Path]:
+    """Folders that could be a mirror, the likeliest first; each look is one directory listing."""
+    yield from (Path(place).expanduser() for place in IMPLIED_MIRRORS)
+    data_home = os.environ.get("XDG_DATA_HOME")
+    if data_home:
+        yield Path(data_home) / "terraform" / "plugins"
+    for parent in PARENTS:
+        yield from _folders(Path(parent).expanduser(), DEPTH)
+
+
+def _folders(root: Path, depth: int) -> Iterator[Path]:
+    yield root
+    if depth == 0:
+        return
+    try:
+        children = sorted(child for child in root.iterdir() if child.is_dir() and not child.is_symlink())
+    except OSError:  # not there, or not ours to read: no mirror of ours either way
+        return
+    for child in children:
+        yield from _folders(child, depth - 1)
+
+
+def _provider_binaries(mirror: Path) -> list[Path]:
+    return sorted((mirror / DEFAULT_REGISTRY / PROVIDER).glob(f"*/{_platform()}/terraform-provider-aws*"))
+
+
+def _platform() -> str:
+    """Terraform's name of this machine, for example ``linux_amd64``."""
+    machines = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}
+    return f"{sys.platform}_{machines.get(platform.machine(), platform.machine())}"
+
+
+def _cli_configuration(mirror: Path | None) -> str:
+    """https://developer.hashicorp.com/terraform/cli/config/config-file."""
+    if mirror is None:
+        cache = Path(os.environ.get("TF_PLUGIN_CACHE_DIR", checkout.CACHE / "terraform-plugins"))
+        cache.mkdir(parents=True, exist_ok=True)
+        return f"plugin_cache_dir = {json.dumps(str(cache))}\n"
+    provider = json.dumps([f"{DEFAULT_REGISTRY}/{PROVIDER}"])
+    return (
+        "provider_installation {\n"
+        f"  filesystem_mirror {{\n    path    = {json.dumps(str(mirror))}\n    include = {provider}\n  }}\n"
+        f"  direct {{\n    exclude = {provider}\n  }}\n"
+        "}\n"
+    )

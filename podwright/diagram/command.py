@@ -1,0 +1,46 @@
+"""``podwright explain FILE -o architecture.svg``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from podwright.diagram.parts import Picture, picture
+from podwright.diagram.resources import read
+from podwright.diagram.svg import html, svg
+from podwright.diagram.text import in_lines, markdown
+from podwright.settings.root import Settings
+
+FORMS: Mapping[str, Callable[[Picture], str]] = {".svg": svg, ".html": html, ".md": markdown}
+
+
+class DrawingError(Exception):
+    """The picture cannot be made or written."""
+
+
+Synthesize = Callable[[Settings, Path], None]
+
+
+def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str:
+    """Draw what settings describe; return what to print: the picture, or where it is.
+
+    Raises:
+        InvalidArgumentsError: a construct refuses its arguments.
+        WheelError: the training program cannot be built.
+        DrawingError: the output has another end than .svg, .html or .md, or cannot be written.
+    """
+    if output and output.suffix not in FORMS:
+        raise DrawingError(f"{output}: allowed are names that end with {', '.join(FORMS)}")
+    with TemporaryDirectory(prefix="podwright-explain-") as folder:
+        synthesize(settings, Path(folder))
+        drawn = picture(settings, read(Path(folder)))
+    if output is None:
+        return in_lines(drawn)
+    temporary = output.with_name(f".{output.name}.new")
+    try:
+        temporary.write_text(FORMS[output.suffix](drawn), encoding="utf-8")
+        temporary.replace(output)
+    except OSError as error:
+        raise DrawingError(f"cannot write {output}: {error.strerror}") from error
+    return str(output)

@@ -1,0 +1,278 @@
+"""What a picture shows: places, the parts in them, and who talks to whom on which port."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from podwright.diagram import prices
+from podwright.diagram.resources import Resource, decoded
+from podwright.settings.access import ExistingKey, ExistingRole
+from podwright.settings.network import CreatedSubnet, ExistingNetwork
+from podwright.settings.root import Settings
+from podwright.settings.storage import ExistingBucket, ExistingLustre, ExistingOpenZfs, NoOpenZfs
+from podwright_constructs import facts
+
+# Parts of another part, which is drawn: nobody would point at them.
+DETAILS = frozenset(
+    f"aws_{name}"
+    for name in (
+        *("default_security_group", "eip", "flow_log", "iam_role_policy", "kms_alias", "route", "route_table"),
+        *("route_table_association", "s3_bucket_lifecycle_configuration", "s3_bucket_logging", "s3_bucket_policy"),
+        *("s3_bucket_public_access_block", "s3_bucket_server_side_encryption_configuration", "s3_bucket_versioning"),
+        *("s3_object", "subnet", "vpc", "vpc_ipv4_cidr_block_association", "vpc_security_group_egress_rule"),
+        *("vpc_security_group_ingress_rule", "cloudcontrolapi_resource", "cloudwatch_event_target"),
+        *("db_subnet_group", "sns_topic_policy", "sns_topic_subscription"),
+    )
+)
+KINDS = {
+    "aws_fsx_lustre_file_system": "Lustre",
+    "aws_fsx_openzfs_file_system": "OpenZFS",
+    "aws_fsx_data_repository_association": "Data repository",
+    "aws_iam_role": "Role",
+    "aws_kms_key": "Key",
+    "aws_nat_gateway": "NAT gateway",
+    "aws_s3_bucket": "Bucket",
+    "aws_cloudwatch_log_group": "Log group",
+    "aws_db_instance": "Database",
+    "aws_budgets_budget": "Budget",
+    "aws_cloudwatch_dashboard": "Dashboard",
+    "aws_cloudwatch_event_rule": "Event rule",
+    "aws_scheduler_schedule": "Schedule",
+    "aws_sns_topic": "SNS topic",
+    "aws_ssm_document": "Session document",
+}
+NODES = "nodes"
+ACCOUNT = "account"
+NETWORK = "network"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One thing: ``usd_per_hour`` is 0 where only use is paid and None where the price is not known."""
+
+    kind: str
+    name: str
+    detail: str = ""
+    usd_per_hour: float | None = 0.0
+    is_brought: bool = False
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A box with parts in it: a subnet, the VPC around the subnets, or the account around the VPC."""
+
+    id: str
+    title: str
+    is_brought: bool = False
+    parts: list[Part] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Who opens a connection to whom; both are what a part or a place is called."""
+
+    source: str
+    target: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Everything there will be: the VPC's own parts, its subnets, and what is beside it."""
+
+    name: str
+    network: Place
+    subnets: tuple[Place, ...]
+    account: Place
+    flows: tuple[Flow, ...]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """All boxes, from the inside out."""
+        return (*self.subnets, self.network, self.account)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts, in the order of the places."""
+        return tuple(part for place in self.places for part in place.parts)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The sum of the known prices."""
+        return sum(part.usd_per_hour or 0.0 for part in self.parts)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """What is paid by the hour and left out of the sum."""
+        return tuple(f"{part.kind} {part.name}" for part in self.parts if part.usd_per_hour is None)
+
+
+def picture(settings: Settings, resources: Sequence[Resource]) -> Picture:
+    """Return the picture of a settings file's cluster."""
+    return _Drawing(settings, resources).finished()
+
+
+class _Drawing:
+    """Puts every resource in its place, and beside them what is brought."""
+
+    def __init__(self, settings: Settings, resources: Sequence[Resource]) -> None:
+        self._settings = settings
+        self._resources = resources
+        self._network = self._make_network()
+        self._subnets = {place.id: place for place in self._make_subnets()}
+        self._account = Place(ACCOUNT, f"Account, {settings.region}")
+
+    def finished(self) -> Picture:
+        for resource in self._resources:
+            if resource.type not in DETAILS and not _is_interface(resource):
+                self._place_of(resource).parts.append(_part(resource))
+        self._network.parts.extend(self._interface_endpoints())
+        self._nodes_place().parts[:0] = self._groups()
+        self._bring()
+        self._count_objects()
+        nodes = self._nodes_place()
+        subnets = (nodes, *(place for place in self._subnets.values() if place is not nodes))
+        return Picture(self._settings.name, self._network, subnets, self._account, tuple(self._flows()))
+
+    def _of(self, *types: str) -> list[Resource]:
+        return [resource for resource in self._resources if resource.type in types]
+
+    def _make_network(self) -> Place:
+        for vpc in self._of("aws_vpc"):
+            more = [str(item.arguments["cidr_block"]) for item in self._of("aws_vpc_ipv4_cidr_block_association")]
+            return Place(NETWORK, f"VPC {' + '.join([vpc.arguments['cidr_block'], *more])}")
+        network = self._settings.network
+        vpc_id = network.vpc_id if isinstance(network, ExistingNetwork | CreatedSubnet) else ""
+        return Place(NETWORK, f"VPC {vpc_id}", is_brought=True)
+
+    def _make_subnets(self) -> Iterator[Place]:
+        for subnet in self._of("aws_subnet"):
+            given = subnet.arguments
+            zone = given.get("availability_zone_id") or given.get("availability_zone", "")
+            name = given.get("tags", {}).get("Name", subnet.path)
+            yield Place(subnet.address, f"Subnet {name}, {given['cidr_block']}, {zone}")
+        if isinstance(self._settings.network, ExistingNetwork):
+            for subnet_id in self._settings.network.subnet_ids:
+                yield Place(subnet_id, f"Subnet {subnet_id}", is_brought=True)
+
+    def _place_of(self, resource: Resource) -> Place:
+        for argument in ("subnet_id", "subnet_ids", "db_subnet_group_name"):
+            for address in (*resource.refers_to(argument), *_texts(resource.arguments.get(argument))):
+                if address in self._subnets:
+                    return self._subnets[address]
+                if group := next((item for item in self._of("aws_db_subnet_group") if item.address == address), None):
+                    return self._place_of(group)
+        return self._network if "vpc_id" in resource.arguments else self._account
+
+    def _nodes_place(self) -> Place:
+        """The first private subnet."""
+        private = [item for key, item in self._subnets.items() if "private" in key or item.is_brought]
+        return private[0]
+
+    def _groups(self) -> Iterator[Part]:
+        """The instance groups of the cluster, as they are sent to SageMaker."""
+        roles = {group.name: group for group in self._settings.cluster.instance_groups}
+        for cluster in self._of("aws_cloudcontrolapi_resource"):
+            for group in decoded(cluster.arguments["desired_state"])["InstanceGroups"]:
+                name, count = group["InstanceGroupName"], group["InstanceCount"]
+                storage = group.get("InstanceStorageConfigs", ())
+                gib = sum(item.get("EbsVolumeConfig", {}).get("VolumeSizeInGB", 0) for item in storage)
+                partition = f", partition {roles[name].partition}" if roles[name].partition else ""
+                yield Part(
+                    kind=roles[name].role.capitalize(),
+                    name=name,
+                    detail=f"{count} x {group['InstanceType']}, {gib} GiB{partition}",
+                    usd_per_hour=prices.nodes(group["InstanceType"], count, gib),
+                    address=cluster.address,
+                )
+
+    def _interface_endpoints(self) -> Iterator[Part]:
+        """One part for all: they differ in the service's name alone."""
+        endpoints = [resource for resource in self._of("aws_vpc_endpoint") if _is_interface(resource)]
+        if endpoints:
+            cost = sum(prices.of(item.type, item.arguments) or 0.0 for item in endpoints)
+            services = ", ".join(_service(item) for item in endpoints)
+            yield Part(kind="Interface endpoints", name=services, usd_per_hour=cost)
+
+    def _bring(self) -> None:
+        """What stands in the file with an id."""
+        settings = self._settings
+        if isinstance(settings.network, ExistingNetwork):
+            group = settings.network.security_group_id
+            self._network.parts.append(Part(kind="Security group", name=group, is_brought=True))
+        for kind, section in (("Lustre", settings.lustre), ("OpenZFS", settings.openzfs)):
+            if isinstance(section, ExistingLustre | ExistingOpenZfs):
+                part = Part(kind=kind, name=section.dns_name, detail=section.mount_path, is_brought=True)
+                self._account.parts.append(part)
+        if isinstance(settings.bucket, ExistingBucket):
+            self._account.parts.append(Part(kind="Bucket", name=settings.bucket.name, is_brought=True))
+        for kind, by_arn in (("Key", settings.key), ("Role", settings.role)):
+            if isinstance(by_arn, ExistingKey | ExistingRole):
+                self._account.parts.append(Part(kind=kind, name=by_arn.arn, is_brought=True))
+
+    def _count_objects(self) -> None:
+        """The objects that the cluster stack puts into the bucket, by the construct that does."""
+        objects = Counter(item.path.partition("/")[0] for item in self._of("aws_s3_object"))
+        for name, count in objects.items():
+            self._account.parts.append(Part(kind="Objects in the bucket", name=name, detail=f"{count} objects"))
+
+    def _flows(self) -> Iterator[Flow]:
+        """By the rules of the security groups, the routes and the endpoints; of a brought network what must be so."""
+        yield Flow(NODES, NODES, "all traffic (EFA)")
+        yield from (Flow(NODES, "Lustre", f"TCP {_numbers(*ports)}") for ports in facts.LUSTRE_PORTS)
+        if not isinstance(self._settings.openzfs, NoOpenZfs):
+            yield Flow(NODES, "OpenZFS", f"TCP {facts.NFS_PORT}")
+        if self._of("aws_db_instance"):
+            yield Flow(NODES, KINDS["aws_db_instance"], f"TCP {facts.MYSQL_PORT}")
+        gateways = [item for item in self._of("aws_vpc_endpoint") if not _is_interface(item)]
+        yield Flow(NODES, "Bucket", "HTTPS by the S3 endpoint" if gateways else "HTTPS")
+        for rule in self._of("aws_vpc_security_group_ingress_rule"):
+            if rule.arguments.get("from_port") == facts.HTTPS_PORT:
+                yield Flow(NODES, "Interface endpoints", f"TCP {facts.HTTPS_PORT}")
+        for route in self._of("aws_route"):
+            if "nat_gateway_id" in route.arguments:
+                yield Flow(NODES, "NAT gateway", "internet")
+
+
+def _part(resource: Resource) -> Part:
+    given = resource.arguments
+    kind = KINDS.get(resource.type, resource.type.removeprefix("aws_").replace("_", " ").capitalize())
+    if resource.type == "aws_vpc_endpoint":
+        kind = "S3 endpoint"
+    prefixes = [f"{given[key]}…" for key in ("bucket_prefix", "name_prefix") if key in given]
+    names = [*(given.get(key) for key in ("name", "bucket", "budget_name", "dashboard_name")), *prefixes]
+    own_names = (*names, given.get("tags", {}).get("Name"))
+    name = next((str(item) for item in own_names if item and "${" not in str(item)), resource.path)
+    detail = ", ".join(_details(given))
+    return Part(
+        kind=kind, name=name, detail=detail, usd_per_hour=prices.of(resource.type, given), address=resource.address
+    )
+
+
+def _details(arguments: Mapping[str, Any]) -> Iterator[str]:
+    for key, unit in (("deployment_type", ""), ("storage_capacity", " GiB"), ("throughput_capacity", " MB/s")):
+        if arguments.get(key):
+            yield f"{arguments[key]}{unit}"
+    if arguments.get("per_unit_storage_throughput"):
+        yield f"{arguments['per_unit_storage_throughput']} MB/s per TiB"
+
+
+def _is_interface(resource: Resource) -> bool:
+    return resource.type == "aws_vpc_endpoint" and resource.arguments.get("vpc_endpoint_type") == "Interface"
+
+
+def _service(endpoint: Resource) -> str:
+    """``com.amazonaws.${…}.ecr.api`` is ``ecr.api``."""
+    return str(endpoint.arguments["service_name"]).rpartition("}.")[2]
+
+
+def _texts(value: Any) -> Iterable[str]:
+    return value if isinstance(value, list) else [value] if isinstance(value, str) else []
+
+
+def _numbers(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"

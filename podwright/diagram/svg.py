@@ -1,0 +1,138 @@
+"""A picture as SVG, alone or in a page: no script, no font, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+from html import escape
+from textwrap import wrap
+from typing import NamedTuple
+
+from podwright.diagram.parts import NODES, Part, Picture, Place
+from podwright.diagram.prices import LABEL
+from podwright.diagram.text import cost, heading, total, words
+
+CARD_WIDTH, LINE, GAP, LETTERS = 430, 17, 12, 58
+MARGIN, HEAD = 20, 30
+MIDDLE = 210  # between the VPC and the account, where connections are labelled
+STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:600}
+.small,.price{font-size:12px;fill:#52606d}
+.price{text-anchor:end}.label{font-size:12px;paint-order:stroke;stroke:#fff;stroke-width:4px}
+.box{fill:#f5f7fa;stroke:#7b8794}.subnet{fill:#e6f0fa;stroke:#3e7cb1}.card{fill:#fff;stroke:#9aa5b1}
+.brought{stroke-dasharray:5 4}.flow{fill:none;stroke:#3e7cb1;stroke-width:1.5}"""
+
+
+def svg(picture: Picture) -> str:
+    """The VPC with its subnets at the left, what is beside it at the right, connections between them."""
+    canvas = _Canvas(picture)
+    content = "\n".join(canvas.elements)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {canvas.width} {canvas.height}" '
+        f'width="{canvas.width}" height="{canvas.height}" role="img" aria-label="{escape(picture.name)}">\n'
+        f"<style>{STYLE}</style>\n"
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+        '<path d="M0 0 8 4 0 8z" fill="#3e7cb1"/></marker></defs>\n'
+        f"{content}\n</svg>\n"
+    )
+
+
+def html(picture: Picture) -> str:
+    """A page with the drawing, and beneath it the costs by part."""
+    rows = "\n".join(
+        f"<tr><td>{escape(heading(place))}</td><td>{escape(words(part))}</td><td>{cost(part)}</td></tr>"
+        for place in picture.places
+        for part in place.parts
+    )
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/><title>{escape(picture.name)}</title>\n'
+        "<style>body{font:14px system-ui,sans-serif;margin:2em}td{padding:2px 12px 2px 0}td:last-child"
+        "{text-align:right}"
+        f"</style></head>\n<body><h1>{escape(picture.name)}</h1>\n{svg(picture)}"
+        f"<table><tr><th>where</th><th>what</th><th>USD/h, {LABEL}</th></tr>\n{rows}</table>\n"
+        f"<p>{escape(total(picture))}</p></body></html>\n"
+    )
+
+
+class _Box(NamedTuple):
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class _Canvas:
+    """Two columns from top to bottom: the VPC, and the account beside it."""
+
+    def __init__(self, picture: Picture) -> None:
+        self._cards: dict[str, _Box] = {}  # the first of each kind: where connections end
+        self._boxes: list[str] = []
+        self._content: list[str] = []
+        column = CARD_WIDTH + 4 * GAP
+        bottom: float = MARGIN + HEAD
+        for place in picture.subnets:
+            bottom = self._place(place, MARGIN + GAP, bottom, "subnet") + GAP
+        for part in picture.network.parts:
+            bottom = self._card(part, MARGIN + 2 * GAP, bottom) + GAP
+        vpc = _Box(MARGIN, MARGIN, column, bottom - MARGIN)
+        self._boxes.insert(0, _rectangle(vpc, "box", is_brought=picture.network.is_brought))
+        self._heading(picture.network, vpc)
+        right = MARGIN + column + MIDDLE
+        bottom = max(bottom, self._place(picture.account, right, MARGIN, "box"))
+        self._connect(picture)
+        self._text(MARGIN, bottom + HEAD, total(picture), "small")
+        self.width, self.height = right + CARD_WIDTH + 2 * GAP + MARGIN, bottom + HEAD + MARGIN
+
+    @property
+    def elements(self) -> list[str]:
+        """Boxes lie under what is in them."""
+        return [*self._boxes, *self._content]
+
+    def _place(self, place: Place, x: float, y: float, style: str) -> float:
+        """A place with its cards; gives its lower edge."""
+        bottom = y + HEAD
+        for part in place.parts:
+            bottom = self._card(part, x + GAP, bottom) + GAP
+        box = _Box(x, y, CARD_WIDTH + 2 * GAP, bottom - y)
+        self._boxes.append(_rectangle(box, style, is_brought=place.is_brought))
+        self._heading(place, box)
+        return bottom
+
+    def _card(self, part: Part, x: float, y: float) -> float:
+        """A part; gives its lower edge."""
+        lines = [*wrap(part.name, LETTERS), *wrap(part.detail, LETTERS)]
+        box = _Box(x, y, CARD_WIDTH, (len(lines) + 1) * LINE + GAP)
+        self._content.append(_rectangle(box, "card", is_brought=part.is_brought))
+        price = f"{cost(part)} USD/h" if cost(part) else ""
+        self._text(x + 8, y + LINE, f"{part.kind} (yours)" if part.is_brought else part.kind, "head")
+        self._text(x + CARD_WIDTH - 8, y + LINE, price, "price")
+        for number, line in enumerate(lines, 2):
+            self._text(x + 8, y + number * LINE, line, "small")
+        self._cards.setdefault(part.kind, box)
+        return y + box.height
+
+    def _connect(self, picture: Picture) -> None:
+        """One curve from the compute nodes to each target, with all that goes over it."""
+        labels: dict[str, list[str]] = {}
+        for flow in picture.flows:
+            if flow.target != NODES:
+                labels.setdefault(flow.target, []).append(flow.label)
+        start = self._cards["Compute"] if "Compute" in self._cards else self._cards["Controller"]
+        x, y = start.x + start.width, start.y + start.height / 2
+        for number, (target, texts) in enumerate(labels.items()):
+            end = self._cards[target]
+            beside = end.x > x
+            end_x, end_y = end.x if beside else end.x + end.width, end.y + end.height / 2
+            bend = (x + end_x) / 2 if beside else x + (3 + number) * GAP
+            points = f"M{x} {y} C{bend} {y} {bend} {end_y} {end_x} {end_y}"
+            self._content.append(f'<path class="flow" marker-end="url(#tip)" d="{points}"/>')
+            self._text(x + 7 * GAP, end_y - 5, ", ".join(texts), "label")
+
+    def _heading(self, place: Place, box: _Box) -> None:
+        self._text(box.x + GAP, box.y + 20, heading(place), "head")
+
+    def _text(self, x: float, y: float, text: str, style: str) -> None:
+        if text:
+            self._content.append(f'<text class="{style}" x="{x}" y="{y}">{escape(text)}</text>')
+
+
+def _rectangle(box: _Box, style: str, *, is_brought: bool) -> str:
+    mark = " brought" if is_brought else ""
+    return f'<rect class="{style}{mark}" x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="5"/>'

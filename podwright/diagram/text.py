@@ -1,0 +1,57 @@
+"""A picture as text for a terminal, and as Markdown for a wiki."""
+
+from __future__ import annotations
+
+from podwright.diagram.parts import Part, Picture, Place
+from podwright.diagram.prices import LABEL
+
+NAME_WIDTH = 78
+
+
+def in_lines(picture: Picture) -> str:
+    """What is where with its cost, then who talks to whom."""
+    lines = [picture.name]
+    for place in picture.places:
+        lines += ["", heading(place), *(f"  {line}" for line in map(_line, place.parts))]
+    lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in picture.flows)]
+    return "\n".join([*lines, "", total(picture)])
+
+
+def markdown(picture: Picture) -> str:
+    """The same as tables."""
+    lines = [f"# {picture.name}", "", "| where | what | USD/h |", "|---|---|---:|"]
+    for place in picture.places:
+        lines += [f"| **{heading(place)}** | | |", *(f"| | {words(part)} | {cost(part)} |" for part in place.parts)]
+    lines += ["", total(picture), "", "| from | to | how |", "|---|---|---|"]
+    lines += [f"| {flow.source} | {flow.target} | {flow.label} |" for flow in picture.flows]
+    return "\n".join(lines) + "\n"
+
+
+def heading(place: Place) -> str:
+    """A place's title, and whether it is the user's own."""
+    return f"{place.title} (yours)" if place.is_brought else place.title
+
+
+def words(part: Part) -> str:
+    """A part in a sentence's worth of words."""
+    text = " ".join(filter(None, [f"{part.kind}: {part.name}", part.detail and f"({part.detail})"]))
+    return f"{text} (yours)" if part.is_brought else text
+
+
+def cost(part: Part) -> str:
+    """A part's dollars by the hour; nothing where only use is paid."""
+    if part.usd_per_hour is None:
+        return "?"
+    return f"{part.usd_per_hour:,.2f}" if part.usd_per_hour else ""
+
+
+def total(picture: Picture) -> str:
+    """The sum, with its label and what is missing in it."""
+    text = f"{picture.usd_per_hour:,.2f} USD/h ({LABEL}, us-east-1; traffic, requests and backups come on top)"
+    if picture.unpriced:
+        text += f"; without the price of {', '.join(picture.unpriced)}"
+    return text
+
+
+def _line(part: Part) -> str:
+    return f"{words(part):{NAME_WIDTH}} {cost(part):>10}".rstrip()

@@ -1,0 +1,1 @@
+"""``cluster.yaml`` as types: sections, names that follow from it, and constructs' arguments."""

@@ -1,0 +1,44 @@
+"""Encryption key and IAM role of the settings file."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from podwright.settings.section import Section
+
+
+class CreatedKey(Section):
+    """A KMS key for everything that keeps data, which KMS rotates every year."""
+
+    source: Literal["create"] = Field(description="A new key.")
+
+
+class ExistingKey(Section):
+    """A KMS key of yours; its policy must admit CloudWatch Logs, EventBridge and, through IAM, the nodes' role."""
+
+    source: Literal["existing"] = Field(description="A key you have.")
+    arn: str = Field(description="Its ARN, arn:aws:kms:REGION:ACCOUNT:key/ID.")
+
+
+class NoKey(Section):
+    """Each service encrypts with a key of its own."""
+
+    source: Literal["none"] = Field(description="No key of yours: S3 and FSx encrypt with keys of their own.")
+
+
+class CreatedRole(Section):
+    """An IAM role for the nodes that reads this cluster's scripts and cannot change them."""
+
+    source: Literal["create"] = Field(description="A new role.")
+    permissions_boundary_arn: str | None = Field(
+        None, description="ARN of a policy that limits the role, where your organisation asks for one."
+    )
+
+
+class ExistingRole(Section):
+    """An IAM role of yours, with AmazonSageMakerClusterInstanceRolePolicy and the EC2 actions a custom VPC needs."""
+
+    source: Literal["existing"] = Field(description="A role you have.")
+    arn: str = Field(description="Its ARN, arn:aws:iam::ACCOUNT:role/NAME.")

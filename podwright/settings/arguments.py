@@ -1,0 +1,40 @@
+"""Settings sections as the keyword arguments of constructs, which have the same names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from podwright.settings.cluster import InstanceGroup
+from podwright.settings.section import Section, UnknownValueError
+from podwright_constructs.instance_group import InstanceGroup as GroupArguments
+from podwright_constructs.instance_group import ScheduledUpdate
+
+
+def arguments(section: Section, *without: str) -> dict[str, Any]:
+    """A section's values as the keyword arguments of its construct, which have the same names."""
+    fields = type(section).model_fields
+    return {name: _argument(section, name, fields[name]) for name in fields if name not in {"source", *without}}
+
+
+def _argument(section: Section, name: str, field: FieldInfo) -> Any:
+    """A value; for an unknown text or number one that passes every check, so that the other arguments are judged."""
+    try:
+        return getattr(section, name)
+    except UnknownValueError:
+        if field.annotation is str:
+            return "${unknown}"  # a Terraform reference
+        if field.annotation is int:
+            return 1 if field.is_required() else field.default
+        if field.default is None:  # as if it were not given
+            return None
+        raise
+
+
+def group_arguments(group: InstanceGroup) -> GroupArguments:
+    """A group of the file as the construct takes it."""
+    update = group.scheduled_update
+    return GroupArguments(
+        **{**arguments(group), "scheduled_update": ScheduledUpdate(**arguments(update)) if update else None}
+    )

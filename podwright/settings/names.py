@@ -1,0 +1,118 @@
+"""Every physical name, made of the cluster's name in one place."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from podwright.settings.root import Settings
+from podwright_constructs import facts
+
+CLUSTER_TAG = "podwright:cluster"
+PLACE_TAG = "podwright:place"  # the path of its construct
+
+
+def foundation_stack(name: str) -> str:
+    """The Terraform stack of what you keep."""
+    return f"{name}-foundation"
+
+
+def cluster_stack(name: str) -> str:
+    """The Terraform stack of what you may destroy tonight."""
+    return f"{name}-cluster"
+
+
+def bucket_prefix(name: str) -> str:
+    """What the created bucket's name begins with; Terraform appends digits that make it unique in the world."""
+    room = facts.MAX_BUCKET_PREFIX_LENGTH - len(facts.BUCKET_NAME_PREFIX) - len("-")
+    return f"{facts.BUCKET_NAME_PREFIX}{_shorten(name.lower(), room)}-"
+
+
+def role_name(name: str, region: str) -> str:
+    """The created role's name; roles are global in an account, so it says which region's cluster it belongs to."""
+    return _role(name, f"-{region}-nodes")
+
+
+def flow_logs_role_name(name: str, region: str) -> str:
+    """The role that writes flow logs into their log group."""
+    return _role(name, f"-{region}-flow-logs")
+
+
+def _role(name: str, suffix: str) -> str:
+    return _shorten(name, facts.MAX_ROLE_NAME_LENGTH - len(suffix)) + suffix
+
+
+def key_alias(name: str) -> str:
+    """The created key's alias, without KMS's own beginning ``alias/``."""
+    return f"podwright/{name}"
+
+
+def keeper_name(name: str, region: str) -> str:
+    """The role that keeps the log group's retention, and the beginning of its schedules' names."""
+    suffix = f"-{region}-logs"
+    return _shorten(name, facts.MAX_KEEPER_NAME_LENGTH - len(suffix)) + suffix
+
+
+def database_name(name: str) -> str:
+    """The accounting database's name."""
+    prefix, spelt = "slurm-", re.sub("-+", "-", name.lower())
+    if spelt != name:  # RDS knows no upper case and no two hyphens in a row
+        spelt = f"{spelt}-{_digest(name)}"
+    return prefix + _shorten(spelt, facts.MAX_DATABASE_NAME_LENGTH - len(prefix))
+
+
+def operations_name(name: str) -> str:
+    """Topic, rules, budget, dashboard, session document and workspace: each service has names of its own."""
+    return f"podwright-{name}"
+
+
+def scripts_prefix(name: str) -> str:
+    """Where in the bucket a cluster's lifecycle scripts are; nodes read it."""
+    return f"{name}/lifecycle"
+
+
+def payload_prefix(name: str) -> str:
+    """Where in the bucket a cluster's training program is; nodes read it."""
+    return f"{name}/training"
+
+
+def bundle_prefix(name: str) -> str:
+    """Where in the bucket what nodes would get from the internet is; nodes read it."""
+    return f"{name}/bundle"
+
+
+def readable_prefixes(name: str) -> tuple[str, ...]:
+    """Where in the bucket a cluster's nodes read what they run."""
+    return scripts_prefix(name), payload_prefix(name), bundle_prefix(name)
+
+
+def writable_prefixes(name: str) -> tuple[str, ...]:
+    """Where in the bucket a cluster's nodes may write."""
+    return f"{name}/runs", f"{name}/logs"
+
+
+def session_target(cluster_id: str) -> str:
+    """What ``aws ssm start-session --target`` takes; group and instance id are the node's."""
+    return f"sagemaker-cluster:{cluster_id}_GROUP-INSTANCE_ID"
+
+
+def tags(settings: Settings) -> dict[str, str]:
+    """The tags of everything that is created: the user's and the one that says which cluster it belongs to."""
+    return {**settings.tags, CLUSTER_TAG: settings.name}
+
+
+def cluster_tags(settings: Settings) -> dict[str, str]:
+    """The tags of the cluster itself, which the provider cannot tag: those and its place."""
+    return {**tags(settings), PLACE_TAG: f"{cluster_stack(settings.name)}/cluster/cluster"}
+
+
+def _shorten(name: str, max_length: int) -> str:
+    """The name, or its beginning and a hash of the whole, so that two long names stay two."""
+    if len(name) <= max_length:
+        return name
+    digest = _digest(name)
+    return f"{name[: max_length - len(digest) - 1].rstrip('-')}-{digest}"
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:6]

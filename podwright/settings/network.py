@@ -1,0 +1,80 @@
+"""The network of the settings file: VPC, subnets and security group."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from podwright.settings.section import Section
+from podwright_constructs import facts
+
+
+class PrivateSubnet(Section):
+    """A further private subnet of the created VPC."""
+
+    availability_zone_id: str = Field(description="Id of its zone, such as usw2-az2.")
+    cidr: str = Field(description="Its addresses, within cidr or secondary_cidrs and apart from every other subnet.")
+
+
+class CreatedNetwork(Section):
+    """A VPC with private subnets, NAT gateway, S3 endpoint and the security group EFA needs."""
+
+    source: Literal["create"] = Field(description="A new VPC.")
+    availability_zone_id: str = Field(
+        description="Id (not name) of the zone that has your capacity, such as usw2-az1: ask AWS or your training plan."
+    )
+    cidr: str = Field("10.0.0.0/16", description=f"Addresses of the VPC, {facts.VPC_PREFIX_TEXT}.")
+    public_subnet_cidr: str = Field("10.0.0.0/24", description="Addresses of the NAT gateway's subnet, within cidr.")
+    private_subnet_cidr: str = Field(
+        "10.0.16.0/20",
+        description="Addresses of the nodes' subnet, within cidr or secondary_cidrs and apart from the public one.",
+    )
+    secondary_cidrs: tuple[str, ...] = Field(
+        (), description="Further addresses of the VPC, for more nodes than cidr holds, such as 100.64.0.0/16."
+    )
+    extra_private_subnets: tuple[PrivateSubnet, ...] = Field(
+        (), description="Further private subnets, in this zone or others; MULTI_AZ_1 of OpenZFS needs a second zone."
+    )
+    internet: Literal["nat", "none"] = Field(
+        "nat",
+        description="How nodes reach the internet: through a NAT gateway, or not at all. Without it they reach AWS "
+        "through endpoints alone, and packages have to come from a mirror of yours.",
+    )
+    endpoints: tuple[str, ...] = Field(
+        (),
+        description="AWS's APIs at private addresses, each paid by the hour: standard for all that nodes ask "
+        f"({', '.join(facts.STANDARD_ENDPOINTS)}), or services by name.",
+    )
+    flow_logs: Literal["cloudwatch", "bucket", "none"] = Field(
+        "cloudwatch",
+        description="Where AWS writes down who talked to whom: a log group of CloudWatch, the cluster's bucket below "
+        "AWSLogs/, or nowhere.",
+    )
+
+
+class CreatedSubnet(Section):
+    """A new private subnet and security group in a VPC of yours; its endpoints and flow logs stay as they are."""
+
+    source: Literal["existing_vpc"] = Field(description="A new private subnet in a VPC you have.")
+    vpc_id: str = Field(description="The VPC, vpc-….")
+    availability_zone_id: str = Field(description="Id of the zone that has your capacity, such as usw2-az1.")
+    private_subnet_cidr: str = Field(description="Addresses of the new subnet, free in the VPC.")
+    nat_gateway_id: str | None = Field(
+        None, description="NAT gateway of yours, nat-…: the subnet gets a route table with a route to it, and S3's."
+    )
+    route_table_id: str | None = Field(
+        None, description="In place of nat_gateway_id a route table of yours, rtb-…, that leads to S3 and to packages."
+    )
+
+
+class ExistingNetwork(Section):
+    """A VPC of yours; its security group must allow all traffic to itself, in and out, or EFA is unhealthy."""
+
+    source: Literal["existing"] = Field(description="A VPC you have.")
+    vpc_id: str = Field(description="The VPC, vpc-….")
+    subnet_ids: tuple[str, ...] = Field(description="Private subnets, subnet-…; nodes and Lustre are in the first.")
+    security_group_id: str = Field(description="Security group of nodes and file system, sg-….")
+    route_table_ids: tuple[str, ...] = Field(
+        (), description="What the subnets follow, rtb-…: for a created OpenZFS of two zones, which adds routes there."
+    )

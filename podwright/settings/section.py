@@ -1,0 +1,45 @@
+"""What every section of the settings file has in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+
+class UnknownValueError(Exception):
+    """A rule asked for a value that the file gives wrongly; the rule cannot be judged."""
+
+
+class _Unknown:
+    """Stands for a value that the file gives wrongly, so that the rest of the file can still be judged."""
+
+
+UNKNOWN = _Unknown()
+
+
+class Section(BaseModel):
+    """A mapping of the file: frozen, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"
+
+        def __getattribute__(self, name: str) -> Any:
+            """Give the value; raises ``UnknownValueError`` for one that the file gives wrongly."""
+            value = super().__getattribute__(name)
+            if value is UNKNOWN:
+                raise UnknownValueError(name)
+            return value
+
+
+def sections(annotation: Any) -> tuple[type[Section], ...]:
+    """The section classes in a field's type: one, the variants of a union, or none for plain values."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return (annotation,)
+    return tuple(section for part in get_args(annotation) for section in sections(part))
+
+
+def source_of(section: type[Section]) -> str:
+    """The ``source`` that chooses this variant of a resource."""
+    return str(get_args(section.model_fields["source"].annotation)[0])

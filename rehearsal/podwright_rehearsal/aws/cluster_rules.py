@@ -1,0 +1,149 @@
+"""Why HyperPod fails to create or update a cluster that fits the schema.
+
+Sources: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html,
+https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-ref.html (lifecycle scripts, troubleshooting).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import botocore.session
+
+from podwright_rehearsal.aws import slurm_rules
+from podwright_rehearsal.aws.account import Account
+from podwright_rehearsal.aws.cluster_request import Request
+
+SERVICE_PRINCIPAL = "sagemaker.amazonaws.com"
+
+
+def problems(model: dict[str, Any], account: Account) -> list[str]:
+    """Every reason why HyperPod would refuse or fail this cluster, in sentences."""
+    request = Request(model, account)
+    return [problem for rule in RULES for problem in rule(request)]
+
+
+def controller_groups(model: dict[str, Any], account: Account) -> list[str]:
+    """Names of the groups that run slurmctld."""
+    return Request(model, account).controller_groups
+
+
+def there_are_groups(request: Request) -> Iterator[str]:
+    """The schema does not ask for instance groups; Slurm does."""
+    if not request.groups:
+        yield "InstanceGroups is missing: a Slurm cluster needs a controller and at least one worker group"
+
+
+def groups_have_known_types(request: Request) -> Iterator[str]:
+    """The API's enumeration is in botocore's service model; the CloudFormation schema has none."""
+    for group in request.groups:
+        given = group.get("InstanceType")
+        if given not in instance_types():
+            yield f"InstanceType {given} of {group['InstanceGroupName']} is not one of HyperPod's instance types"
+
+
+def group_names_are_unique(request: Request) -> Iterator[str]:
+    """The name is the group's key."""
+    for name, times in Counter(group["InstanceGroupName"] for group in request.groups).items():
+        if times > 1:
+            yield f"InstanceGroupName {name} is used by {times} instance groups: names must be unique"
+
+
+def network_exists(request: Request) -> Iterator[str]:
+    """Subnets and security groups exist, all in one VPC."""
+    if not request.model.get("VpcConfig"):
+        yield "VpcConfig is missing: the stand-in plays clusters in the account's own VPC only"
+    for network in request.networks:
+        found = {subnet_id: request.account.subnet(subnet_id) for subnet_id in network["Subnets"]}
+        found_groups = {group_id: request.account.security_group(group_id) for group_id in network["SecurityGroupIds"]}
+        members = {**found, **found_groups}
+        yield from (f"{member} does not exist" for member, resource in members.items() if resource is None)
+        vpcs = {resource.vpc_id for resource in members.values() if resource}
+        if len(vpcs) > 1:
+            yield f"{', '.join(members)} must lie in one VPC, not in {' and '.join(sorted(vpcs))}"
+
+
+def keys_are_for_continuous_provisioning(request: Request) -> Iterator[str]:
+    """https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html."""
+    if request.model.get("NodeProvisioningMode") == "Continuous":
+        return
+    for group in request.groups:
+        volumes = [item.get("EbsVolumeConfig") or {} for item in group.get("InstanceStorageConfigs") or []]
+        if any("VolumeKmsKeyId" in volume for volume in volumes):
+            yield f"VolumeKmsKeyId of {group['InstanceGroupName']} needs NodeProvisioningMode Continuous"
+
+
+def roles_can_be_assumed(request: Request) -> Iterator[str]:
+    """Each execution role exists and trusts SageMaker."""
+    for arn in dict.fromkeys(group["ExecutionRole"] for group in request.groups):
+        policy = request.account.trust_policy(arn)
+        if policy is None:
+            yield f"ExecutionRole {arn} does not exist"
+        elif not _trusts_sagemaker(policy):
+            yield f"ExecutionRole {arn} cannot be assumed: its trust policy must allow that to {SERVICE_PRINCIPAL}"
+
+
+def efa_traffic_passes(request: Request) -> Iterator[str]:
+    """Types with EFA need a group that passes all traffic to itself, in and out."""
+    for group in request.groups:
+        network = group.get("OverrideVpcConfig") or request.model.get("VpcConfig")
+        if not network or not request.account.supports_efa(group.get("InstanceType", "")):
+            continue
+        missing = _directions_without_self_traffic(request, network["SecurityGroupIds"])
+        if missing:
+            yield (
+                f"EFA health checks did not run successfully on {group['InstanceGroupName']}: "
+                f"{group['InstanceType']} needs a security group whose {' and '.join(missing)} rules allow all traffic "
+                f"from and to the group itself, not {', '.join(network['SecurityGroupIds'])}"
+            )
+
+
+RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
+    there_are_groups,
+    groups_have_known_types,
+    group_names_are_unique,
+    network_exists,
+    roles_can_be_assumed,
+    keys_are_for_continuous_provisioning,
+    slurm_rules.scripts_exist,
+    slurm_rules.modes_are_not_mixed,
+    slurm_rules.scripts_name_one_controller,
+    slurm_rules.api_names_one_controller,
+    slurm_rules.api_strategy_fits,
+    slurm_rules.api_mounts_once,
+    efa_traffic_passes,
+)
+
+
+@lru_cache
+def instance_types() -> frozenset[str]:
+    """HyperPod's instance types, from the service model that boto3 ships."""
+    sagemaker = botocore.session.Session().get_service_model("sagemaker")
+    return frozenset(sagemaker.shape_for("ClusterInstanceType").enum)
+
+
+def _directions_without_self_traffic(request: Request, group_ids: list[str]) -> list[str]:
+    groups = [group for group in map(request.account.security_group, group_ids) if group]
+    directions = {"inbound": False, "outbound": True}
+    return [
+        name
+        for name, is_egress in directions.items()
+        if not any(group.passes_all_within(is_egress=is_egress) for group in groups)
+    ]
+
+
+def _trusts_sagemaker(policy: dict[str, Any]) -> bool:
+    statements = policy.get("Statement", [])
+    return any(
+        statement.get("Effect") == "Allow"
+        and "sts:AssumeRole" in _list(statement.get("Action"))
+        and SERVICE_PRINCIPAL in _list((statement.get("Principal") or {}).get("Service"))
+        for statement in (statements if isinstance(statements, list) else [statements])
+    )
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]

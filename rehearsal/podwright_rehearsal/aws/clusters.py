@@ -1,0 +1,216 @@
+"""The HyperPod clusters of the account: one store behind Cloud Control and SageMaker's own API."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from podwright_rehearsal.aws import cluster_rules
+from podwright_rehearsal.aws.account import Account, Subnet, random_id
+from podwright_rehearsal.aws.errors import HandlerError
+
+
+@dataclass
+class Node:
+    """One instance. Its address stays when the instance is replaced."""
+
+    group: str
+    instance_type: str
+    instance_id: str
+    private_ip: str
+    subnet: Subnet
+    launched_at: float
+    running_at: float
+
+    @property
+    def status(self) -> str:
+        """AWS's word: Pending until the lifecycle script is taken to have run."""
+        return "Running" if time.time() >= self.running_at else "Pending"
+
+    def private_dns_hostname(self, region: str) -> str:
+        """The name that VPC's DNS gives the address."""
+        domain = "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
+        return f"ip-{self.private_ip.replace('.', '-')}.{domain}"
+
+
+@dataclass
+class Cluster:
+    """One cluster: ``model`` is the desired state as CloudFormation has it, without read-only properties."""
+
+    arn: str
+    model: dict[str, Any]
+    controller_groups: list[str]
+    created_at: float
+    settled_at: float
+    changing: str = "Creating"  # the status until settled_at
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """ClusterName."""
+        return str(self.model["ClusterName"])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way."""
+        return time.time() >= self.settled_at
+
+    @property
+    def status(self) -> str:
+        """ClusterStatus."""
+        return "InService" if self.is_settled else self.changing
+
+    def group(self, name: str) -> dict[str, Any]:
+        """The instance group of this name."""
+        return next(group for group in self.model["InstanceGroups"] if group["InstanceGroupName"] == name)
+
+    def nodes_of(self, group: str) -> list[Node]:
+        """The group's nodes, oldest first."""
+        return [node for node in self.nodes if node.group == group]
+
+
+class Clusters:
+    """Creates, changes and deletes clusters. Not thread-safe: the server calls it under its lock.
+
+    Args:
+        account: where the resources that a cluster refers to are looked up.
+        transition_s: how long creating, updating, replacing, rebooting and deleting take.
+    """
+
+    def __init__(self, *, account: Account, transition_s: float) -> None:
+        self._account = account
+        self._transition_s = transition_s
+        self._by_arn: dict[str, Cluster] = {}
+
+    def all(self) -> list[Cluster]:
+        """Every cluster that is not gone, oldest first."""
+        gone = [arn for arn, cluster in self._by_arn.items() if cluster.changing == "Deleting" and cluster.is_settled]
+        for arn in gone:
+            del self._by_arn[arn]
+        return list(self._by_arn.values())
+
+    def tagged(self) -> Iterator[tuple[str, dict[str, str]]]:
+        """Every cluster's ARN and tags."""
+        for cluster in self.all():
+            yield cluster.arn, {tag["Key"]: tag["Value"] for tag in cluster.model.get("Tags") or []}
+
+    def find(self, name_or_arn: str) -> Cluster | None:
+        """The cluster of this name or ARN."""
+        return next((cluster for cluster in self.all() if name_or_arn in (cluster.name, cluster.arn)), None)
+
+    def create(self, model: dict[str, Any]) -> Cluster:
+        """Start a cluster.
+
+        Raises:
+            HandlerError: the name is taken, or HyperPod would fail; every reason is named.
+        """
+        name = model.setdefault("ClusterName", f"cluster-{secrets.token_hex(6)}")
+        if self.find(name):
+            raise HandlerError("AlreadyExists", f"Cluster with name {name} already exists")
+        self._refuse(cluster_rules.problems(model, self._account))
+        now = time.time()
+        cluster = Cluster(
+            arn=self._account.arn("sagemaker", f"cluster/{secrets.token_hex(6)}"),
+            model=model,
+            controller_groups=cluster_rules.controller_groups(model, self._account),
+            created_at=now,
+            settled_at=now + self._transition_s,
+        )
+        cluster.nodes = list(self._nodes_for(cluster, model))
+        self._by_arn[cluster.arn] = cluster
+        return cluster
+
+    def update(self, cluster: Cluster, model: dict[str, Any]) -> None:
+        """Bring a cluster to another desired state; a failed update changes nothing.
+
+        Raises:
+            HandlerError: HyperPod would fail; every reason is named.
+        """
+        self._refuse([*_unchangeable(cluster.model, model), *cluster_rules.problems(model, self._account)])
+        nodes = list(self._nodes_for(cluster, model))
+        cluster.model, cluster.nodes = model, nodes
+        cluster.controller_groups = cluster_rules.controller_groups(model, self._account)
+        self._change(cluster, "Updating")
+
+    def update_software(self, cluster: Cluster, groups: Collection[str]) -> None:
+        """Bring the newest image to the nodes of these groups; instances stay, their root volumes do not."""
+        for node in cluster.nodes:
+            if node.group in groups:
+                self.reboot(node)
+        self._change(cluster, "SystemUpdating")
+
+    def remove(self, cluster: Cluster, node: Node) -> None:
+        """Take a node out of its group, which is one smaller then."""
+        cluster.group(node.group)["InstanceCount"] -= 1
+        cluster.nodes.remove(node)
+        self._change(cluster, "Updating")
+
+    def delete(self, cluster: Cluster) -> None:
+        """Begin the end of a cluster."""
+        self._change(cluster, "Deleting")
+
+    def replace(self, node: Node) -> None:
+        """Put another instance in the place of this one: a new id, the same address, nothing on its disks."""
+        node.instance_id = random_id("i")
+        node.launched_at = time.time()
+        self.reboot(node)
+
+    def reboot(self, node: Node) -> None:
+        """Restart an instance."""
+        node.running_at = time.time() + self._transition_s
+
+    def _change(self, cluster: Cluster, status: str) -> None:
+        cluster.changing = status
+        cluster.settled_at = time.time() + self._transition_s
+
+    def _refuse(self, problems: list[str]) -> None:
+        if problems:
+            raise HandlerError("InvalidRequest", "; ".join(problems))
+
+    def _nodes_for(self, cluster: Cluster, model: dict[str, Any]) -> Iterator[Node]:
+        """The nodes a model asks for: those there are, the youngest dropped, new ones appended."""
+        taken = self._account.addresses_in_use() | {node.private_ip for other in self.all() for node in other.nodes}
+        for group in model["InstanceGroups"]:
+            kept = cluster.nodes_of(group["InstanceGroupName"])[: group["InstanceCount"]]
+            yield from kept
+            for _ in range(group["InstanceCount"] - len(kept)):
+                node = self._new_node(group, group.get("OverrideVpcConfig") or model["VpcConfig"], taken)
+                taken.add(node.private_ip)
+                yield node
+
+    def _new_node(self, group: dict[str, Any], network: dict[str, list[str]], taken: set[str]) -> Node:
+        now = time.time()
+        for subnet in filter(None, map(self._account.subnet, network["Subnets"])):
+            address = next((address for address in subnet.usable_addresses() if address not in taken), None)
+            if address:
+                return Node(
+                    group=group["InstanceGroupName"],
+                    instance_type=group["InstanceType"],
+                    instance_id=random_id("i"),
+                    private_ip=address,
+                    subnet=subnet,
+                    launched_at=now,
+                    running_at=now + self._transition_s,
+                )
+        subnets = ", ".join(network["Subnets"])
+        raise HandlerError("InvalidRequest", f"{subnets} has no free address left for {group['InstanceGroupName']}")
+
+
+def _unchangeable(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    """An instance group keeps its type and its part in Slurm for life; another is another group."""
+    before = {group["InstanceGroupName"]: _fixed(group) for group in old["InstanceGroups"]}
+    for group in new.get("InstanceGroups") or []:
+        name, after = group["InstanceGroupName"], _fixed(group)
+        for key, was in before.get(name, after).items():
+            if was != after[key]:
+                yield f"{key} of {name} cannot change from {was} to {after[key]}: add a group of another name"
+
+
+def _fixed(group: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "InstanceType": group.get("InstanceType"),
+        "SlurmConfig.NodeType": group.get("SlurmConfig", {}).get("NodeType"),
+    }

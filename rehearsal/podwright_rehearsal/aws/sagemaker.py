@@ -1,0 +1,229 @@
+"""SageMaker's own API for HyperPod clusters: reading them, and the operations on nodes.
+
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_SageMaker_Service.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from podwright_rehearsal.aws.clusters import Cluster, Clusters, Node
+from podwright_rehearsal.aws.errors import AwsError, HandlerError
+
+PAGE_SIZE = 100  # the API's MaxResults at most
+BATCH_SIZE = 25
+_CODES = {"InstanceIdNotFound": "NodeIdNotFound"}  # BatchDeleteClusterNodes has a word of its own
+
+
+class SageMaker:
+    """The service. Not thread-safe: the server calls it under its lock.
+
+    Args:
+        clusters: the store.
+        region: for the nodes' host names.
+    """
+
+    def __init__(self, *, clusters: Clusters, region: str) -> None:
+        self._clusters = clusters
+        self._region = region
+        self.operations = {
+            "DescribeCluster": self.describe_cluster,
+            "ListClusters": self.list_clusters,
+            "UpdateCluster": self.update_cluster,
+            "UpdateClusterSoftware": self.update_cluster_software,
+            "DeleteCluster": self.delete_cluster,
+            "ListClusterNodes": self.list_cluster_nodes,
+            "DescribeClusterNode": self.describe_cluster_node,
+            "BatchReplaceClusterNodes": self.batch_replace_cluster_nodes,
+            "BatchRebootClusterNodes": self.batch_reboot_cluster_nodes,
+            "BatchDeleteClusterNodes": self.batch_delete_cluster_nodes,
+        }
+
+    def describe_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeCluster."""
+        cluster = self._find(request)
+        copied = ("ClusterName", "VpcConfig", "NodeRecovery", "Orchestrator", "NodeProvisioningMode", "ClusterRole")
+        return {
+            **{key: cluster.model[key] for key in copied if key in cluster.model},
+            "ClusterArn": cluster.arn,
+            "ClusterStatus": cluster.status,
+            "CreationTime": cluster.created_at,
+            "InstanceGroups": [_group(cluster, group) for group in cluster.model["InstanceGroups"]],
+        }
+
+    def list_clusters(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """ListClusters, oldest first."""
+        part = request.get("NameContains", "")
+        summaries = [
+            {
+                "ClusterArn": cluster.arn,
+                "ClusterName": cluster.name,
+                "CreationTime": cluster.created_at,
+                "ClusterStatus": cluster.status,
+            }
+            for cluster in self._clusters.all()
+            if part in cluster.name
+        ]
+        return _page("ClusterSummaries", summaries, request)
+
+    def update_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """UpdateCluster: groups that are named change or are added, those to delete go, the others stay."""
+        cluster = self._find_settled(request)
+        given = {group["InstanceGroupName"]: group for group in request.get("InstanceGroups") or []}
+        gone = set(request.get("InstanceGroupsToDelete") or [])
+        groups = {group["InstanceGroupName"]: group for group in cluster.model["InstanceGroups"]} | given
+        changed = ("NodeRecovery", "NodeProvisioningMode", "Orchestrator", "TieredStorageConfig", "ClusterRole")
+        model = {
+            **cluster.model,
+            **{key: request[key] for key in changed if key in request},
+            "InstanceGroups": [group for name, group in groups.items() if name not in gone],
+        }
+        try:
+            self._clusters.update(cluster, model)
+        except HandlerError as error:
+            raise AwsError("ValidationException", error.message) from None
+        return {"ClusterArn": cluster.arn}
+
+    def update_cluster_software(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """UpdateClusterSoftware: of the groups that are named, or of all."""
+        cluster = self._find_settled(request)
+        known = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
+        wanted = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or []} or known
+        if unknown := wanted - known:
+            raise AwsError("ValidationException", f"{cluster.name} has no instance group {', '.join(sorted(unknown))}")
+        self._clusters.update_software(cluster, wanted)
+        return {"ClusterArn": cluster.arn}
+
+    def delete_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DeleteCluster."""
+        cluster = self._find_settled(request)
+        self._clusters.delete(cluster)
+        return {"ClusterArn": cluster.arn}
+
+    def list_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """ListClusterNodes."""
+        part = request.get("InstanceGroupNameContains", "")
+        nodes = [node for node in self._find(request).nodes if part in node.group]
+        return _page("ClusterNodeSummaries", [self._summary(node) for node in nodes], request)
+
+    def describe_cluster_node(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeClusterNode: also the address, which lists lack."""
+        cluster = self._find(request)
+        node = _node(cluster, request.get("NodeId", ""), code="ResourceNotFound")
+        group = cluster.group(node.group)
+        copied = ("LifeCycleConfig", "ThreadsPerCore", "InstanceStorageConfigs", "OverrideVpcConfig")
+        details = {
+            **self._summary(node),
+            **{key: group[key] for key in copied if key in group},
+            "PrivatePrimaryIp": node.private_ip,
+            "Placement": {
+                "AvailabilityZone": node.subnet.availability_zone,
+                "AvailabilityZoneId": node.subnet.availability_zone_id,
+            },
+        }
+        return {"NodeDetails": details}
+
+    def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """BatchReplaceClusterNodes: new instances in the same places; never controllers."""
+        cluster = self._find(request)
+
+        def replace(node: Node) -> None:
+            if node.group in cluster.controller_groups:
+                raise AwsError(
+                    "InvalidInstanceStatus", f"{node.instance_id} is a Slurm controller: it cannot be replaced"
+                )
+            self._clusters.replace(node)
+
+        return _batch(cluster, request, replace)
+
+    def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """BatchRebootClusterNodes."""
+        return _batch(self._find(request), request, self._clusters.reboot)
+
+    def batch_delete_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """BatchDeleteClusterNodes: never controllers."""
+        cluster = self._find_settled(request)
+
+        def delete(node: Node) -> None:
+            if node.group in cluster.controller_groups:
+                raise AwsError("InvalidNodeStatus", f"{node.instance_id} is a Slurm controller: it cannot be deleted")
+            self._clusters.remove(cluster, node)
+
+        answer = _batch(cluster, request, delete)
+        failed = [
+            {
+                "NodeId": item["NodeId"],
+                "Code": _CODES.get(item["ErrorCode"], item["ErrorCode"]),
+                "Message": item["Message"],
+            }
+            for item in answer["Failed"]
+        ]
+        return {**answer, "Failed": failed}
+
+    def _find_settled(self, request: Mapping[str, Any]) -> Cluster:
+        cluster = self._find(request)
+        if not cluster.is_settled:
+            raise AwsError("ConflictException", f"{cluster.arn} is {cluster.status}: wait until it is InService")
+        return cluster
+
+    def _find(self, request: Mapping[str, Any]) -> Cluster:
+        cluster = self._clusters.find(request.get("ClusterName", ""))
+        if cluster is None:
+            raise AwsError("ResourceNotFound", f"Cluster with name {request.get('ClusterName')} not found")
+        return cluster
+
+    def _summary(self, node: Node) -> dict[str, Any]:
+        return {
+            "InstanceGroupName": node.group,
+            "InstanceId": node.instance_id,
+            "InstanceType": node.instance_type,
+            "LaunchTime": node.launched_at,
+            "InstanceStatus": {"Status": node.status},
+            "PrivateDnsHostname": node.private_dns_hostname(self._region),
+        }
+
+
+def _group(cluster: Cluster, group: Mapping[str, Any]) -> dict[str, Any]:
+    copied = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore")
+    return {
+        **{key: group[key] for key in (*copied, "InstanceStorageConfigs", "OverrideVpcConfig") if key in group},
+        "CurrentCount": len(cluster.nodes_of(group["InstanceGroupName"])),
+        "TargetCount": group["InstanceCount"],
+        "Status": cluster.status,
+    }
+
+
+def _node(cluster: Cluster, instance_id: str, *, code: str) -> Node:
+    for node in cluster.nodes:
+        if node.instance_id == instance_id:
+            return node
+    raise AwsError(code, f"Instance {instance_id} is not a node of {cluster.name}")
+
+
+def _page(key: str, items: list[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
+    """One page of a list; the token is the number of items given out so far."""
+    start = int(request.get("NextToken") or 0)
+    end = start + min(request.get("MaxResults") or PAGE_SIZE, PAGE_SIZE)
+    page: dict[str, Any] = {key: items[start:end]}
+    return {**page, "NextToken": str(end)} if end < len(items) else page
+
+
+def _batch(cluster: Cluster, request: Mapping[str, Any], act: Callable[[Node], None]) -> dict[str, Any]:
+    """Do something to each named node; one that fails does not stop the others."""
+    ids = request.get("NodeIds") or []
+    if not 0 < len(ids) <= BATCH_SIZE:
+        raise AwsError("ValidationException", f"NodeIds must name 1 to {BATCH_SIZE} nodes, not {len(ids)}")
+    failures = {instance_id: _failure(cluster, instance_id, act) for instance_id in ids}
+    return {
+        "Successful": [instance_id for instance_id, failure in failures.items() if failure is None],
+        "Failed": [failure for failure in failures.values() if failure is not None],
+    }
+
+
+def _failure(cluster: Cluster, instance_id: str, act: Callable[[Node], None]) -> dict[str, str] | None:
+    try:
+        act(_node(cluster, instance_id, code="InstanceIdNotFound"))
+    except AwsError as error:
+        return {"NodeId": instance_id, "ErrorCode": error.code, "Message": error.message}
+    return None

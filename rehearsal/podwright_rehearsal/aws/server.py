@@ -1,0 +1,261 @@
+"""The stand-in's HTTP server: hands each request to the service it is meant for, one at a time.
+
+One lock around everything makes the account consistent and moto, which has no locks of its own, safe.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+from xml.sax.saxutils import escape
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from waitress.channel import ClientDisconnected
+from waitress.server import create_server
+from werkzeug.wrappers import Request, Response
+
+from podwright_rehearsal.aws import cluster_schema, interruption, moto_repairs
+from podwright_rehearsal.aws.account import Account
+from podwright_rehearsal.aws.cloud_control import CloudControl
+from podwright_rehearsal.aws.clusters import Clusters
+from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.file_systems import FileSystems
+from podwright_rehearsal.aws.quotas import Quotas
+from podwright_rehearsal.aws.repeats import Repeats
+from podwright_rehearsal.aws.sagemaker import SageMaker
+from podwright_rehearsal.aws.tagging import Tagging
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIEnvironment
+
+HOST = "127.0.0.1"
+OWNER_POLL_S = 0.5
+THREADS = 32  # more than Terraform and the rehearsal ever ask at once
+FORM = "application/x-www-form-urlencoded"
+REFUSED = "AccessDenied"  # no SDK tries again after it
+
+Operations = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]
+_log = logging.getLogger("podwright_rehearsal.aws")
+
+
+def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool, owner_pid: int | None) -> None:
+    """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
+    application = Application(region=region, transition_s=transition_s, instant_deletion=instant_deletion)
+    server = create_server(Repeats(application), host=HOST, port=port, threads=THREADS, expose_tracebacks=True)
+    if owner_pid is not None:
+        threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
+    print(f"http://{HOST}:{server.effective_port}", flush=True)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # who reads the URL need not read on: moto prints too
+    server.run()
+
+
+class Application:
+    """The WSGI application.
+
+    Args:
+        region: the only region there is.
+        transition_s: how long what takes minutes in AWS takes here.
+        instant_deletion: see ``FileSystems``.
+    """
+
+    def __init__(self, *, region: str, transition_s: float, instant_deletion: bool) -> None:
+        moto_repairs.install()
+        account = Account(region=region)
+        clusters = Clusters(account=account, transition_s=transition_s)
+        cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
+        file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
+        tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
+        self._region = region
+        self._lock = threading.Lock()
+        self._interruption = interruption.Interruption()
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        # By the service part of X-Amz-Target.
+        self._services: dict[str, Operations] = {
+            "CloudApiService": cloud_control.operations,
+            "AWSSimbaAPIService_v20180301": file_systems.operations,
+            "SageMaker": SageMaker(clusters=clusters, region=region).operations,
+            "ServiceQuotasV20190624": Quotas(account=account).operations,
+            "ResourceGroupsTaggingAPI_20170126": tagging.operations,
+        }
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer one request; its body is read before the lock is taken."""
+        environ["RAW_URI"] = environ["REQUEST_URI"]  # moto's name for the path as it was sent
+        call = Call.of(environ)
+        with self._lock:
+            if environ["PATH_INFO"] == interruption.PATH:
+                return self._interrupt(call)(environ, start_response)
+            fate = self._interruption.strike(call.name) if call.changes_something else None
+            answer = _refusal(call) if fate == "refused" else self._answer(call) or self._moto
+            answered = answer(environ, call.logging(start_response))
+            if fate == "answer lost":
+                _log.info("%s: the answer is lost", call.name)
+                raise ClientDisconnected  # what waitress takes for the end of the connection
+            return answered
+
+    def _interrupt(self, call: Call) -> Response:
+        """PUT an interruption, which counts from here; GET says what it has counted."""
+        if call.method == "PUT":
+            self._interruption = interruption.Interruption(**json.loads(call.body))
+        return _json(200, asdict(self._interruption))
+
+    def _answer(self, call: Call) -> Response | None:
+        """Our answer, or nothing if the request is moto's."""
+        if call.target in self._services and (call.target != "SageMaker" or "Cluster" in call.operation):
+            if call.region != self._region:
+                return _json(400, _wrong_region(call.region, self._region).body())
+            return _json_answer(self._services[call.target], call)
+        if (call.service, call.operation) == ("cloudformation", "DescribeType"):
+            return self._describe_type(call.form.get("TypeName", ""))
+        return None
+
+    def _describe_type(self, name: str) -> Response:
+        """CloudFormation's DescribeType, with which Terraform validates ``desired_state`` while it plans."""
+        if name != cluster_schema.CLUSTER_TYPE:
+            return _query_error(
+                "TypeNotFoundException", f"The stand-in knows {cluster_schema.CLUSTER_TYPE}, not {name}"
+            )
+        text = escape(json.dumps(cluster_schema.schema(self._region)))
+        arn = f"arn:aws:cloudformation:{self._region}::type/resource/{name.replace('::', '-')}"
+        return _xml(
+            200,
+            f'<DescribeTypeResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"><DescribeTypeResult>'
+            f"<Arn>{arn}</Arn><Type>RESOURCE</Type><TypeName>{name}</TypeName><Schema>{text}</Schema>"
+            f"<DeprecatedStatus>LIVE</DeprecatedStatus><Visibility>PUBLIC</Visibility></DescribeTypeResult>"
+            f"<ResponseMetadata><RequestId>{_request_id()}</RequestId></ResponseMetadata></DescribeTypeResponse>",
+        )
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, as far as AWS's protocols let one see which operation it asks for.
+
+    ``service`` and ``region`` are the signature's, ``target`` is the service part of X-Amz-Target (JSON protocols),
+    ``form`` the body of the query protocols; ``operation`` is empty for S3, where the method and the path say it.
+    """
+
+    service: str
+    region: str
+    target: str
+    operation: str
+    method: str
+    path: str
+    body: bytes
+    form: Mapping[str, str]
+
+    @classmethod
+    def of(cls, environ: WSGIEnvironment) -> Call:
+        """Read the request, and leave its body to be read again."""
+        request = Request(environ)
+        body = request.get_data()
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ["CONTENT_LENGTH"] = str(len(body))
+        target, _, operation = request.headers.get("X-Amz-Target", "").partition(".")
+        form = dict(parse_qsl(body.decode())) if request.mimetype == FORM else {}
+        region, service = _scope(request.headers.get("Authorization", ""))
+        return cls(
+            service=service,
+            region=region,
+            target=target,
+            operation=operation or form.get("Action", ""),
+            method=request.method,
+            path=request.full_path.rstrip("?"),
+            body=body,
+            form=form,
+        )
+
+    @property
+    def name(self) -> str:
+        """For people: the service and what is asked of it."""
+        return f"{self.service} {self.operation or f'{self.method} {self.path}'}"
+
+    @property
+    def changes_something(self) -> bool:
+        """Whether the call may change the account."""
+        return interruption.changes_something(operation=self.operation, method=self.method)
+
+    def logging(self, start_response: StartResponse) -> StartResponse:
+        """Wrap the server's callable: it writes one line for the request when its status is known."""
+
+        def start(status: str, headers: list[tuple[str, str]], *rest: Any) -> Callable[[bytes], object]:
+            _log.info("%s: %s", self.name, status)
+            return start_response(status, headers, *rest)
+
+        return start
+
+
+def _json_answer(operations: Operations, call: Call) -> Response:
+    """AWS's JSON protocols (1.0 and 1.1)."""
+    handle = operations.get(call.operation)
+    if handle is None:
+        return _json(400, AwsError("UnknownOperationException", f"The stand-in does not play {call.operation}").body())
+    try:
+        return _json(200, handle(json.loads(call.body or b"{}")))
+    except AwsError as error:
+        _log.info("%s refused: %s", call.operation, error)
+        return _json(400, error.body())
+
+
+def _json(status: int, answer: Mapping[str, Any]) -> Response:
+    headers = {"x-amzn-RequestId": _request_id()}
+    return Response(json.dumps(answer), status, headers, content_type="application/x-amz-json-1.1")
+
+
+def _refusal(call: Call) -> Response:
+    """No, in the words of the call's protocol."""
+    error = AwsError(REFUSED, f"The stand-in was told to refuse this call, {call.name}")
+    if call.target or not (call.form or call.service == "s3"):
+        return _json(403, error.body())
+    text = f"<Error><Code>{error.code}</Code><Message>{escape(error.message)}</Message></Error>"
+    if call.service == "ec2":
+        text = f"<Response><Errors>{text}</Errors><RequestID>{_request_id()}</RequestID></Response>"
+    elif call.service != "s3":
+        text = f"<ErrorResponse>{text}<RequestId>{_request_id()}</RequestId></ErrorResponse>"
+    return _xml(403, text)
+
+
+def _query_error(code: str, message: str) -> Response:
+    return _xml(
+        404,
+        f"<ErrorResponse><Error><Type>Sender</Type><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
+        f"<RequestId>{_request_id()}</RequestId></ErrorResponse>",
+    )
+
+
+def _xml(status: int, text: str) -> Response:
+    return Response(text, status, content_type="text/xml")
+
+
+def _scope(authorization: str) -> tuple[str, str]:
+    """Region and service of a Signature Version 4: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request, …``."""
+    _, _, scope = authorization.partition("Credential=")
+    *_, region, service, _ = ["", "", "", *scope.split(",")[0].split("/")]
+    return region, service
+
+
+def _wrong_region(given: str, expected: str) -> AwsError:
+    """Resources of one region are not there in another; a stand-in of one region says so at once."""
+    return AwsError(
+        "InvalidSignatureException", f"Credential should be scoped to a valid region: {expected}, not {given or 'none'}"
+    )
+
+
+def _request_id() -> str:
+    return secrets.token_hex(16)
+
+
+def _end_with(owner_pid: int) -> None:
+    """End this process when its parent is no longer the owner: the owner has died, however it died."""
+    while os.getppid() == owner_pid:
+        time.sleep(OWNER_POLL_S)
+    os._exit(0)

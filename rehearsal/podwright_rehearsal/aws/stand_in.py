@@ -1,0 +1,215 @@
+"""Starting, addressing and ending the stand-in's process."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from functools import cached_property
+from http.client import HTTPConnection
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import boto3
+import botocore.session
+from botocore.config import Config
+
+from podwright_rehearsal.aws import inventory
+from podwright_rehearsal.aws.interruption import PATH, Kind
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing's own is Python 3.11's
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 10
+LOG_LINES_SHOWN = 20
+ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # none is checked
+
+
+class AwsStandInError(RuntimeError):
+    """The stand-in's process did not start; the message ends with its log."""
+
+
+class AwsStandIn:
+    """One AWS account in one region, in a process of its own on 127.0.0.1, empty at every start.
+
+    The process ends with ``stop()``, with the ``with`` block, or with this process, however that ends.
+
+    Args:
+        directory: for its log and its AWS configuration file; made if missing.
+        region: the only region there is.
+        transition_s: how long what takes minutes in AWS (a file system, a cluster) takes here.
+        instant_deletion: answer the deletion of a file system as already done. Without it Terraform's provider sleeps
+            for ten minutes after each (seen with hashicorp/aws 5.100).
+    """
+
+    def __init__(
+        self, *, directory: Path, region: str = "us-west-2", transition_s: float = 1.0, instant_deletion: bool = False
+    ) -> None:
+        self.region = region
+        self._options = ["--region", region, "--transition-s", str(transition_s)]
+        self._options += ["--instant-deletion"] * instant_deletion
+        self.directory = directory
+        self.log = directory / "aws.log"
+        self._config_file = directory / "aws.config"
+        self._process: subprocess.Popen[str] | None = None
+        self._endpoint_url = ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def endpoint_url(self) -> str:
+        """Where it listens.
+
+        Raises:
+            AwsStandInError: it is not running.
+        """
+        self._running()
+        return self._endpoint_url
+
+    @property
+    def pid(self) -> int:
+        """Its process.
+
+        Raises:
+            AwsStandInError: it is not running.
+        """
+        return self._running().pid
+
+    def start(self) -> Self:
+        """Start the process and wait until it listens.
+
+        Raises:
+            AwsStandInError: it runs already, or it did not come up.
+        """
+        if self._process is not None:
+            raise AwsStandInError(f"The AWS stand-in already runs as process {self._process.pid}")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._config_file.write_text(
+            f"[default]\nregion = {self.region}\n"
+            f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n",
+            encoding="utf-8",
+        )
+        command = [sys.executable, "-m", __package__, *self._options, "--owner-pid", str(os.getpid())]
+        with self.log.open("w", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,  # Ctrl-C is for the rehearsal, which still needs the account to destroy
+            )
+        self._process = process
+        self._endpoint_url = _first_line(process.stdout)
+        if not self._endpoint_url:
+            self.stop()
+            lines = self.log.read_text(encoding="utf-8").splitlines()[-LOG_LINES_SHOWN:]
+            raise AwsStandInError("\n".join([f"The AWS stand-in did not start; its log is {self.log}:", *lines]))
+        return self
+
+    def stop(self) -> None:
+        """End the process; once more does nothing."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout=STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+    def environment(self) -> dict[str, str]:
+        """Variables that send Terraform, boto3 and the AWS CLI here and nowhere else.
+
+        To be laid over the caller's own environment: it overrides what there could lead to a real account (profiles,
+        configuration files, per-service endpoints, proxies).
+        """
+        per_service = {name: self.endpoint_url for name in os.environ if name.startswith("AWS_ENDPOINT_URL_")}
+        no_proxy = ",".join(filter(None, [os.environ.get("NO_PROXY"), os.environ.get("no_proxy"), "127.0.0.1"]))
+        return {
+            **per_service,
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false",
+            # Empty, not false: Terraform's S3 backend takes any word for yes.
+            "AWS_USE_FIPS_ENDPOINT": "",
+            "AWS_USE_DUALSTACK_ENDPOINT": "",
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_SESSION_TOKEN": "",
+            "AWS_REGION": self.region,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_PROFILE": "default",
+            "AWS_CONFIG_FILE": str(self._config_file.resolve()),
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "NO_PROXY": no_proxy,
+            "no_proxy": no_proxy,
+        }
+
+    def client(self, service: str) -> Any:
+        """A boto3 client that cannot reach anything but the stand-in, whatever this process's environment says."""
+        return self._session.client(service, endpoint_url=self.endpoint_url, config=Config(proxies={}))
+
+    def inventory(self) -> list[str]:
+        """Type and id of what the account holds beyond a fresh one, asked of the services: ``AWS::EC2::VPC vpc-…``."""
+        return inventory.remaining(self.client)
+
+    def interrupt(self, *, at: int = 1, kind: Kind = "refused", call: str = "") -> None:
+        """Spoil the call of number ``at`` among those that change something, counted from 1 and from now.
+
+        Args:
+            at: its number.
+            kind: refused, or done while its answer is lost.
+            call: counts only calls with this in their names, for example ``ec2 CreateVpc``.
+        """
+        self._interruption("PUT", {"at": at, "kind": kind, "call": call})
+
+    def changing_calls(self) -> list[str]:
+        """The calls that changed something, or would have, since the last ``interrupt``; else since the start."""
+        return list(self._interruption("GET")["seen"])
+
+    def _interruption(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        parts = urlsplit(self.endpoint_url)
+        connection = HTTPConnection(parts.hostname or "", parts.port)
+        with closing(connection):
+            connection.request(method, PATH, json.dumps(body) if body else None)
+            return dict(json.load(connection.getresponse()))
+
+    @cached_property
+    def _session(self) -> Any:
+        core = botocore.session.Session()
+        core.set_config_variable("config_file", str(self._config_file))
+        core.set_config_variable("credentials_file", os.devnull)
+        core.set_config_variable("profile", "default")
+        return boto3.Session(botocore_session=core)
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise AwsStandInError("The AWS stand-in is not running: start() it, or use it in a with block")
+        return self._process
+
+
+def _first_line(stream: IO[str] | None) -> str:
+    """What the process printed, or nothing if it ended or stayed silent for too long."""
+    if stream is None:
+        return ""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        return stream.readline().strip() if selector.select(START_TIMEOUT_S) else ""

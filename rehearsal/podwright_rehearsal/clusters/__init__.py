@@ -1,0 +1,1 @@
+"""Slurm clusters on one machine: in namespaces, or as plain processes."""

@@ -1,0 +1,276 @@
+"""A rehearsed Slurm cluster, wherever its hosts are: asking Slurm, running commands, playing HyperPod's auto-resume."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from podwright_rehearsal.hosts.fabric import HostError, wait_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing has it since Python 3.11
+
+Role = Literal["controller", "login", "compute"]
+Failure = Literal["power", "processes", "network", "heartbeat"]
+
+AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
+_GRACE_S = 3.0
+_POLL_S = 0.3  # each look at a job costs the machine a login
+_SETTLE_S = 30.0  # until Slurm has ended what is left of a job on a dead node
+_ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
+_SETTLED = _ENDED | {"RUNNING", "PENDING"}  # what a job is after COMPLETING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """One node of the deployed cluster."""
+
+    hostname: str  # ip-10-0-16-5
+    private_ip: str
+    instance_id: str
+    instance_group: str
+    instance_type: str
+    role: Role
+    partition: str | None = None  # of a compute node
+    accelerators: int = 0  # Gres=gpu:N, /dev/nvidia0…
+    vcpus: int = 1  # what Slurm is told
+    memory_mib: int = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """What auto-resume did."""
+
+    replaced: Sequence[str]  # host names
+    detected_s: float  # from the call to the fault
+    resumed_s: float  # from the call until the job ran again
+
+
+class Cluster(ABC):
+    """Controllers and compute hosts with real Slurm. A context manager: entering starts it, leaving ends all of it."""
+
+    srun_takes_auto_resume = True  # whether `srun --auto-resume=1` is known
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = {node.hostname: node for node in nodes}
+        self.controller = next(node.hostname for node in nodes if node.role == "controller")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ---- what depends on where hosts are --------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the hosts; raises ``HostError``, with nothing left running, if one does not come up."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End everything. May be called twice."""
+
+    @abstractmethod
+    def kill(self, hostname: str, *, how: Failure) -> None:
+        """Fail a host."""
+
+    @abstractmethod
+    def _login(self, hostname: str, user: str, line: str) -> tuple[Sequence[str], Mapping[str, str]]:
+        """The command, and its environment, that runs a line on a host as a login of a user would."""
+
+    @abstractmethod
+    def _is_healthy(self, hostname: str) -> bool:
+        """Whether a host answers, as HyperPod's health monitoring sees it."""
+
+    @abstractmethod
+    def _controller_answers(self) -> bool:
+        """Whether there is a slurmctld to ask: sinfo would try for five seconds."""
+
+    # ---- use ------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        command: Sequence[str] | str,
+        *,
+        host: str = "controller",
+        user: str = "ubuntu",
+        check: bool = True,
+        timeout_s: float = 120,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on a host as a login of `user` would.
+
+        Raises:
+            HostError: the host is off, the command failed (unless `check` is false) or ran out of time.
+        """
+        hostname = self.controller if host == "controller" else host
+        line = command if isinstance(command, str) else shlex.join(command)
+        words, environment = self._login(hostname, user, line)
+        with subprocess.Popen(
+            words,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        ) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired as error:
+                end_group(process)
+                raise HostError(f"{hostname}: `{line}` did not end within {timeout_s:g} s") from error
+            except BaseException:
+                end_group(process)
+                raise
+        done = subprocess.CompletedProcess(line, process.returncode, stdout, stderr)
+        if check and done.returncode:
+            raise HostError(f"{hostname}: `{line}` ended with {done.returncode}\n{done.stdout}{done.stderr}".rstrip())
+        return done
+
+    def node_states(self) -> dict[str, str]:
+        """By host name, Slurm's state in full with its flags: idle, allocated, down*, draining …."""
+        lines = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], user="root").stdout.splitlines()
+        return dict(line.split() for line in lines)
+
+    def wait_until_idle(self, hostnames: Sequence[str] | None = None, *, timeout_s: float = 60) -> None:
+        """Return when the hosts (all compute nodes if none are named) are idle.
+
+        Raises:
+            HostError: they are not within `timeout_s`; the message has their states.
+        """
+        wanted = hostnames if hostnames is not None else self._compute()
+        wait_for(
+            lambda: all(self._states_or_none().get(name) == "idle" for name in wanted),
+            timeout_s=timeout_s,
+            what=lambda: f"{', '.join(wanted)} to be idle; Slurm says {self._states_or_none() or 'nothing'}",
+        )
+
+    def job(self, job_id: int) -> dict[str, str]:
+        """What `scontrol show job` knows: JobState, Restarts, NodeList, ExitCode …."""
+        text = self.run(["scontrol", "show", "job", "--oneliner", str(job_id)], user="root").stdout
+        return dict(re.findall(r"(\w[\w/:]*)=(\S*)", text))
+
+    def job_hosts(self, job_id: int) -> list[str]:
+        """The hosts that a running job is on, the one of its batch script first."""
+        return self.run(["scontrol", "show", "hostnames", self.job(job_id)["NodeList"]], user="root").stdout.split()
+
+    def wait_for_job(
+        self, job_id: int, states: frozenset[str] = _ENDED, *, timeout_s: float = 300, restarts: int = 0
+    ) -> dict[str, str]:
+        """Return the job when it is in one of the states (any final one by default) after so many restarts.
+
+        Raises:
+            HostError: it is not within `timeout_s`; the message has its state and Slurm's reason.
+        """
+
+        def reached() -> bool:
+            now = self.job(job_id)
+            return now["JobState"] in states and int(now["Restarts"]) >= restarts
+
+        def what() -> str:
+            now = self.job(job_id)
+            return f"job {job_id} to be {' or '.join(sorted(states))}; it is {now['JobState']} ({now['Reason']})"
+
+        wait_for(reached, timeout_s=timeout_s, what=what, pause_s=_POLL_S)
+        return self.job(job_id)
+
+    # ---- faults ---------------------------------------------------------------------------------------------------
+
+    def _resume(self, job_id: int, *, replace_host: Callable[[str], None], timeout_s: float) -> Resumption:
+        """Play HyperPod's agent for `srun --auto-resume=1`, until the job runs again.
+
+        Waits for a hardware fault (a node that no longer answers, or that an operator marked with the reason
+        Action:Replace), tells Slurm at once, replaces the node and has the whole job requeued, as HyperPod does for
+        jobs with GRES.
+
+        Raises:
+            HostError: the job does not want it, no node is faulty (a job's own error is not resumed), or it took too
+                long.
+        """
+        began = time.monotonic()
+        before = self.job(job_id)
+        if self.srun_takes_auto_resume and before.get("Comment") != AUTO_RESUME_COMMENT:
+            raise HostError(f"job {job_id} was not started with srun --auto-resume=1")
+        faulty = self._wait_for_fault(job_id, timeout_s)
+        detected_s = time.monotonic() - began
+        for hostname in faulty:
+            self._mark_down(hostname, "hardware fault")
+        for hostname in faulty:
+            replace_host(hostname)
+        # A job that Slurm has requeued already has its restart counted.
+        restarts = self._requeue_unless_slurm_has(job_id, int(before["Restarts"]) + (before["JobState"] == "RUNNING"))
+        left_s = max(1.0, timeout_s - (time.monotonic() - began))
+        self.wait_for_job(job_id, frozenset({"RUNNING", "COMPLETED"}), restarts=restarts, timeout_s=left_s)
+        return Resumption(replaced=tuple(faulty), detected_s=detected_s, resumed_s=time.monotonic() - began)
+
+    def _wait_for_fault(self, job_id: int, timeout_s: float) -> list[str]:
+        end = time.monotonic() + timeout_s
+        while not (faulty := self._faulty()):
+            state = self.job(job_id)["JobState"]
+            if state in _ENDED:
+                raise HostError(f"job {job_id} is {state} and every node is healthy: its own error is not resumed")
+            if time.monotonic() > end:
+                raise HostError(f"no node failed within {timeout_s:g} s; job {job_id} is {state}")
+            time.sleep(_POLL_S)
+        return faulty
+
+    def _faulty(self) -> list[str]:
+        marked = self.run(["sinfo", "--noheader", "--Node", "--format=%N|%E"], user="root").stdout
+        by_operator = {line.split("|")[0] for line in marked.splitlines() if line.endswith("|Action:Replace")}
+        return [name for name in self._compute() if name in by_operator or not self._is_healthy(name)]
+
+    def _requeue_unless_slurm_has(self, job_id: int, restarts: int) -> int:
+        """See to it that a job restarts `restarts` times; more if it failed when its peers' connections were reset."""
+        now = self.wait_for_job(job_id, _SETTLED, timeout_s=_SETTLE_S)
+        failed = now["JobState"] in _ENDED - {"COMPLETED"}
+        if failed or (int(now["Restarts"]) < restarts and now["JobState"] == "RUNNING"):
+            self.run(["scontrol", "requeue", str(job_id)], user="root")
+            return int(now["Restarts"]) + 1
+        return restarts
+
+    def _name_instance(self, hostname: str, instance_id: str) -> None:
+        self.nodes[hostname] = replace(self.nodes[hostname], instance_id=instance_id)
+
+    def _mark_down(self, hostname: str, reason: str) -> None:
+        """Tell Slurm: a node that is back before Slurm missed it passes for one that never left, and its job hangs."""
+        state = self._states_or_none().get(hostname)
+        if state and not state.startswith("down"):
+            self._update(hostname, "State=DOWN", f"Reason={reason}")
+
+    def _lift_mark(self, hostname: str) -> None:
+        """An operator's mark outlives a registration."""
+        if self._states_or_none().get(hostname, "").startswith(("fail", "drain")):
+            self._update(hostname, "State=RESUME")
+
+    def _update(self, hostname: str, *changes: str) -> None:
+        self.run(["scontrol", "update", f"NodeName={hostname}", *changes], user="root")
+
+    def _states_or_none(self) -> dict[str, str]:
+        return self.node_states() if self._controller_answers() else {}
+
+    def _compute(self) -> list[str]:
+        return [name for name, node in self.nodes.items() if node.role == "compute"]
+
+
+def end_group(process: subprocess.Popen[Any]) -> None:
+    """End a command on a host: on SIGTERM, su ends the shell that it started in a session of its own."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE_S)

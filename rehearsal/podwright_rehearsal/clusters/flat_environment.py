@@ -1,0 +1,39 @@
+"""The training environment where no lifecycle script runs: ``python -m …flat_environment PARAMETERS TARGET``.
+
+Wheel and lock come from the bucket and are checked and installed by the bootstrap's own code. boto3 fetches them, for a
+machine without hosts of their own need not have the AWS CLI; it finds the account as the CLI would.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import boto3
+
+from podwright_bootstrap.contract import ProvisioningParameters
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.steps import environment
+
+
+def main() -> int:
+    """Build it; 1 if that fails."""
+    parameters, target = ProvisioningParameters.from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
+    if parameters.training is None:
+        print("the configuration says training.source: none, so there is nothing to train with")
+        return 1
+    try:
+        environment.build(target, parameters.training, copy=_copy)
+    except BootstrapError as error:
+        print(f"{error}\n{error.hint}".rstrip())
+        return 1
+    return 0
+
+
+def _copy(uri: str, path: Path) -> None:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    boto3.client("s3").download_file(bucket, key, str(path))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""What goes wrong with hosts that stay: each fault lasts as long as its context.
+
+What ends a host is `SlurmStandIn.kill`, a reboot is `SlurmStandIn.reboot`. Everything here is the kernel's own
+(signals, mount flags, a file system's size, fanotify) or a server that waits. Not played: a network that loses or
+delays packets (netem is not in every kernel), a shared file system that is full, or that hangs in the middle of a read
+or write.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from podwright_rehearsal.hosts import relay, resolver
+from podwright_rehearsal.hosts.fabric import Fabric, HostError
+from podwright_rehearsal.hosts.image import SOURCES
+
+Download = Literal["refused", "cut short", "changed", "late"]  # relay.py knows them too
+
+NEVER = math.inf
+_END_TIMEOUT_S = 10.0
+
+
+class Faults:
+    """The faults of one fabric's hosts.
+
+    Every method is a context manager. Where it takes host names, none means all hosts that are on.
+    """
+
+    def __init__(self, fabric: Fabric) -> None:
+        self._fabric = fabric
+
+    @contextmanager
+    def hung(self, hostname: str) -> Iterator[None]:
+        """No process of the host runs: no heartbeat, yet its kernel accepts connections."""
+        self._fabric.freeze(hostname)
+        with self._undone(hostname, lambda: self._fabric.thaw(hostname)):
+            yield
+
+    @contextmanager
+    def cut_off(self, hostname: str) -> Iterator[None]:
+        """The host runs and nobody reaches it; its shared folders stay, for they do not come over its network."""
+        self._fabric.plug(hostname, into=False)
+        with self._undone(hostname, lambda: self._fabric.plug(hostname, into=True)):
+            yield
+
+    @contextmanager
+    def full_disk(self, hostname: str) -> Iterator[None]:
+        """Nothing more fits on the host's own disk; /tmp and /run are not on it."""
+        self._fabric.fill_disk(hostname)
+        with self._undone(hostname, lambda: self._fabric.empty_disk(hostname)):
+            yield
+
+    @contextmanager
+    def read_only(self, *hostnames: str, path: str) -> Iterator[None]:
+        """What is mounted at a path cannot be written; files that are open for writing stay so."""
+        with ExitStack() as undo:
+            for hostname in hostnames or self._all():
+                undo.enter_context(self._covered_read_only(hostname, path))
+            yield
+
+    @contextmanager
+    def slow_files(self, *hostnames: str, path: str, delay_s: float, containing: str = "") -> Iterator[None]:
+        """Who opens a file or folder of what is mounted at a path waits; NEVER: until the fault ends.
+
+        Files that are open are as fast as ever, and so are calls that open nothing: stat, mkdir, rename.
+
+        Args:
+            hostnames: where.
+            path: a mount point.
+            delay_s: how long each open takes more.
+            containing: only files with this in their path.
+        """
+        with ExitStack() as undo:
+            for hostname in hostnames or self._all():
+                undo.enter_context(self._slow_mount(hostname, path, delay_s, containing))
+            yield
+
+    @contextmanager
+    def slow_dns(self, *, delay_s: float) -> Iterator[None]:
+        """AWS's names are found only after so long, on every host; resolv.conf(5) gives up after 10 seconds."""
+        with self._written(resolver.FAULT, {"delay_s": delay_s}):
+            yield
+
+    @contextmanager
+    def download(self, path: str, *, how: Download, delay_s: float = 0.0, times: int = 1) -> Iterator[None]:
+        """What hosts fetch through the relay goes wrong.
+
+        Args:
+            path: part of the URL's path, of GET requests.
+            how: refused: the connection is reset. cut short: half of it arrives. changed: its last byte is another
+                one. late: it is only late.
+            delay_s: before the answer, whatever it is.
+            times: so many answers; the next ones are right.
+        """
+        with self._written(relay.FAULT, {"path": path, "how": how, "delay_s": delay_s, "times": times}):
+            yield
+
+    # ---- how they are played --------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _covered_read_only(self, hostname: str, path: str) -> Iterator[None]:
+        """A second mount over the first: a mount with files open for writing cannot be remounted."""
+        self._run(hostname, f"mount --bind '{path}' '{path}' && mount -o remount,ro,bind '{path}'")
+        with self._undone(hostname, lambda: self._run(hostname, f"umount --lazy '{path}'")):
+            yield
+
+    @contextmanager
+    def _slow_mount(self, hostname: str, path: str, delay_s: float, containing: str) -> Iterator[None]:
+        program = (SOURCES / "slow_files.py").read_text()
+        seconds = str(min(delay_s, threading.TIMEOUT_MAX))
+        words = ["/usr/bin/python3", "-I", "-S", "-c", program, path, seconds, containing]
+        with subprocess.Popen(
+            self._fabric.enter(hostname, *words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                if process.stdout is None or process.stdout.readline() != "ready\n":
+                    raise HostError(f"{hostname}: {path} cannot be made slow: {process.communicate()[1].strip()}")
+                yield
+            finally:
+                _end(process)
+
+    @contextmanager
+    def _written(self, name: str, content: dict[str, object]) -> Iterator[None]:
+        file = self._fabric.directory / name
+        file.write_text(json.dumps(content))
+        try:
+            yield
+        finally:
+            file.unlink()
+
+    @contextmanager
+    def _undone(self, hostname: str, undo: Callable[[], None]) -> Iterator[None]:
+        """Undo a fault in the end, unless the host has gone, and the fault with it."""
+        init = self._fabric.init(hostname)
+        try:
+            yield
+        finally:
+            if self._fabric.is_up[hostname] and self._fabric.init(hostname) == init:
+                undo()
+
+    def _all(self) -> list[str]:
+        return [name for name, is_up in self._fabric.is_up.items() if is_up]
+
+    def _run(self, hostname: str, line: str) -> None:
+        done = subprocess.run(
+            self._fabric.enter(hostname, "bash", "-c", line), capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise HostError(f"{hostname}: `{line}` ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """The program ends with its input; if the host has been frozen, only by force."""
+    try:
+        process.communicate(timeout=_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()

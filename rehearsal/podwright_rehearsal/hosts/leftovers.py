@@ -1,0 +1,75 @@
+"""What an earlier fabric, or the building of an image, left on this machine: found and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright_rehearsal.hosts.fabric import wait_for
+from podwright_rehearsal.hosts.image import SOURCES
+
+_STOP_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A process or a mount that an earlier fabric, or the building of an image, left on this machine."""
+
+    kind: str  # process | mount
+    what: str  # a command line | a mount point
+    pid: int = 0
+
+
+def leftovers(below: Path) -> list[Leftover]:
+    """Processes and mounts of fabrics and image builds whose directory is at or below a folder.
+
+    A process is ours when its arguments name both one of our programs and such a directory; never by a program's name.
+    """
+    below = below.resolve()
+    found = [Leftover("process", " ".join(words), pid) for pid, words in _command_lines() if _is_ours(words, below)]
+    mounts = [Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return found + [Leftover("mount", str(mount)) for mount in mounts if mount.is_relative_to(below)]
+
+
+def _is_ours(words: Sequence[str], below: Path) -> bool:
+    names_our_program = any(Path(word).parent == SOURCES for word in words)
+    return names_our_program and any(word.startswith("/") and Path(word).is_relative_to(below) for word in words)
+
+
+def _command_lines() -> Iterable[tuple[int, list[str]]]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:  # it has just ended
+                continue
+            yield int(folder.name), words
+
+
+def clean(below: Path, *, timeout_s: float = _STOP_TIMEOUT_S) -> list[Leftover]:
+    """End what `leftovers` finds and wait for its end.
+
+    Returns:
+        What there was.
+
+    Raises:
+        HostError: something would not go; the message names it.
+    """
+    found = leftovers(below)
+    for leftover in found:
+        if leftover.kind == "process":
+            _kill(leftover.pid)
+        else:
+            subprocess.run(["umount", "--lazy", leftover.what], check=False)
+    wait_for(lambda: not leftovers(below), timeout_s=timeout_s, what=lambda: f"the end of {leftovers(below)}")
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it may have gone with another one
+        os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,115 @@
+"""Slurm and munge for hosts that cannot install anything: Debian's packages, unpacked into a folder and run from it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright_rehearsal.hosts import debian
+from podwright_rehearsal.hosts.debian import DebianError
+from podwright_rehearsal.hosts.image import SOURCES
+
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins", "munge", "libslurm-dev")
+DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
+KEY = "key"
+NO_AUTO_RESUME = "without-auto-resume"  # holds the reason
+_PLUGIN = SOURCES / "auto_resume.c"
+
+
+@dataclass(frozen=True)
+class SlurmPackages:
+    """Where things are in the folder that ``fetch_slurm`` made."""
+
+    root: Path
+
+    @property
+    def bin(self) -> Path:
+        """The daemons by their proper names: called slurmd-wlm, slurmd would drop every GRES."""
+        return self.root / "bin"
+
+    @property
+    def munged(self) -> Path:
+        """The authentication service."""
+        return self.root / "usr/sbin/munged"
+
+    @property
+    def plugins(self) -> Path:
+        """Slurm's PluginDir."""
+        return next(self.root.glob("usr/lib/*/slurm-wlm"))
+
+    @property
+    def libraries(self) -> str:
+        """For LD_LIBRARY_PATH."""
+        return f"{self.plugins.parent}:{self.plugins}"
+
+    @property
+    def path(self) -> str:
+        """For PATH: Slurm's commands, then the machine's own."""
+        return f"{self.bin}:{self.root}/usr/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+    @property
+    def auto_resume(self) -> Path:
+        """The plugin that teaches srun ``--auto-resume``; see ``without_auto_resume``."""
+        return self.root / "auto_resume.so"
+
+    @property
+    def without_auto_resume(self) -> str:
+        """Why there is no such plugin; empty if there is."""
+        return "" if self.auto_resume.exists() else (self.root / NO_AUTO_RESUME).read_text()
+
+
+def fetch_slurm(folder: Path) -> SlurmPackages:
+    """Download and unpack, unless ``folder`` is complete and made for this machine's packages. Takes no root.
+
+    Raises:
+        DebianError: no apt, no network, no such packages; the message says what to do.
+    """
+    key = _key()
+    if not (folder / KEY).exists() or (folder / KEY).read_text() != key:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+            work = Path(temporary) / folder.name
+            _fill(work)
+            (work / KEY).write_text(key)
+            shutil.rmtree(folder, ignore_errors=True)
+            work.rename(folder)
+    return SlurmPackages(folder.resolve())
+
+
+def _key() -> str:
+    """Hash of what the folder depends on: this machine's own packages, of which it holds those that are missing."""
+    digest = hashlib.sha256(" ".join(PACKAGES).encode())
+    for path in (debian.INSTALLED, _PLUGIN):
+        digest.update(path.read_bytes() if path.exists() else b"")
+    return digest.hexdigest()
+
+
+def _fill(folder: Path) -> None:
+    if missing := debian.missing_programs():
+        raise DebianError(
+            f"{', '.join(missing)} not found: a flat cluster runs Debian's packages {', '.join(PACKAGES)}; "
+            "run the rehearsal on Debian or Ubuntu, or in a container of one of them"
+        )
+    if not debian.search("^slurmd$"):
+        raise DebianError("apt knows no package slurmd: run `apt-get update` as root (on Ubuntu: enable universe)")
+    folder.mkdir()
+    debian.unpack(debian.with_dependencies(PACKAGES), folder)
+    (folder / "bin").mkdir()
+    for daemon in DAEMONS:
+        (folder / "bin" / daemon).symlink_to(f"../usr/sbin/{daemon}-wlm")
+    _compile_plugin(folder)
+
+
+def _compile_plugin(folder: Path) -> None:
+    if shutil.which("gcc") is None:
+        (folder / NO_AUTO_RESUME).write_text("gcc is not installed")
+        return
+    command = ["gcc", "-shared", "-fPIC", "-O1", f"-I{folder}/usr/include", "-o", f"{folder}/auto_resume.so"]
+    compiled = subprocess.run([*command, str(_PLUGIN)], capture_output=True, text=True, check=False)
+    if compiled.returncode:
+        said = [line for line in compiled.stderr.splitlines() if "error" in line] or [compiled.stderr.strip()]
+        (folder / NO_AUTO_RESUME).write_text(f"gcc could not compile it: {said[0]}")

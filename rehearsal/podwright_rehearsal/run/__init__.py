@@ -1,0 +1,1 @@
+"""The steps of a rehearsal, and what they need."""

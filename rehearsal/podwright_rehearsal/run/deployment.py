@@ -1,0 +1,148 @@
+"""The user's own stacks, deployed into the stand-in's account by the real cdktf, Terraform and AWS provider."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podwright import checkout
+from podwright.deploy.terraform import terraform_environment
+from podwright.settings import names
+from podwright.settings.root import Settings
+from podwright_constructs.catalog import InstanceType
+from podwright_rehearsal import processes
+from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.clusters.cluster import Node
+from podwright_rehearsal.run.progress import StepFailed
+
+
+@dataclass
+class Deployment:
+    """cdktf's verbs, and what SageMaker says of the cluster afterwards."""
+
+    config: Path
+    settings: Settings
+    aws: AwsStandIn
+    project: Path  # cdktf's working directory: state lands here, never in the user's checkout
+    logs: Path
+    on_line: Callable[[str], None]
+
+    def deploy(self) -> int:
+        """``cdktf deploy '*'``; return how many resources Terraform says it added."""
+        content = json.loads((checkout.ROOT / "cdktf.json").read_text())
+        content |= {"app": f"{sys.executable} {checkout.ROOT / 'main.py'}", "output": str(self.project / "cdktf.out")}
+        (self.project / "cdktf.json").write_text(json.dumps(content, indent=2))
+        lines = self._cdktf("deploy", "*", "--auto-approve")
+        return sum(int(line.split("Resources: ")[1].split()[0]) for line in lines if "Apply complete!" in line)
+
+    def plan_nothing(self) -> None:
+        """``cdktf diff`` of each stack; raises ``StepFailed`` if Terraform wants to change anything."""
+        for stack in (names.foundation_stack(self.settings.name), names.cluster_stack(self.settings.name)):
+            if not any("No changes." in line for line in self._cdktf("diff", stack)):
+                raise StepFailed(f"the second plan of {stack} wants changes", log=self.log("diff"))
+
+    def destroy(self) -> None:
+        """``cdktf destroy '*'``."""
+        self._cdktf("destroy", "*", "--auto-approve")
+
+    def log(self, verb: str) -> Path:
+        """What ``cdktf VERB`` printed."""
+        return self.logs / f"cdktf-{verb}.log"
+
+    @property
+    def cluster_arn(self) -> str:
+        """The deployed cluster's ARN."""
+        return str(self._describe_cluster()["ClusterArn"])
+
+    def nodes(self) -> list[Node]:
+        """The deployed cluster's nodes as hosts to be, controller first as the groups are written."""
+        client = self.aws.client("sagemaker")
+        listed = client.list_cluster_nodes(ClusterName=self.settings.name)["ClusterNodeSummaries"]
+        details = (
+            client.describe_cluster_node(ClusterName=self.settings.name, NodeId=node["InstanceId"]) for node in listed
+        )
+        order = [group.name for group in self.settings.cluster.instance_groups]
+        return sorted(
+            (self._node(item["NodeDetails"]) for item in details), key=lambda node: order.index(node.instance_group)
+        )
+
+    def subnet_cidr(self) -> str:
+        """The address range the nodes are in."""
+        subnet = self._describe_cluster()["VpcConfig"]["Subnets"][0]
+        return str(self.aws.client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
+
+    def replace_instance(self, instance_id: str) -> str:
+        """HyperPod's node recovery: the same name and address, a new instance, whose id is returned."""
+        hostname = next(node.hostname for node in self.nodes() if node.instance_id == instance_id)
+        self.aws.client("sagemaker").batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[instance_id])
+        return next(node.instance_id for node in self.nodes() if node.hostname == hostname)
+
+    def download_lifecycle(self, folder: Path) -> Path:
+        """What HyperPod does first on a new node: fetch everything below the cluster's SourceS3Uri."""
+        for item in self._lifecycle_objects():
+            target = folder / item["name"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.aws.client("s3").download_file(item["bucket"], item["key"], str(target))
+        return folder
+
+    def _lifecycle_objects(self) -> Iterator[dict[str, str]]:
+        uri = self._describe_cluster()["InstanceGroups"][0]["LifeCycleConfig"]["SourceS3Uri"]
+        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        for page in self.aws.client("s3").get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+            for item in page.get("Contents", ()):
+                yield {"bucket": bucket, "key": item["Key"], "name": item["Key"].removeprefix(prefix).lstrip("/")}
+
+    def _node(self, details: dict[str, Any]) -> Node:
+        group = next(
+            group for group in self.settings.cluster.instance_groups if group.name == details["InstanceGroupName"]
+        )
+        kind = InstanceType.of(group.instance_type)
+        return Node(
+            hostname=details["PrivateDnsHostname"].partition(".")[0],
+            private_ip=details["PrivatePrimaryIp"],
+            instance_id=details["InstanceId"],
+            instance_group=group.name,
+            instance_type=group.instance_type,
+            role=group.role,
+            partition=group.partition,
+            accelerators=kind.accelerator_count,
+            vcpus=kind.vcpus,
+            memory_mib=int(kind.memory_gib * 1024),
+        )
+
+    def _describe_cluster(self) -> dict[str, Any]:
+        return dict(self.aws.client("sagemaker").describe_cluster(ClusterName=self.settings.name))
+
+    def _cdktf(self, verb: str, *arguments: str) -> list[str]:
+        """Run one cdktf command; what it printed, or ``StepFailed``."""
+        lines: list[str] = []
+
+        def told(line: str) -> None:
+            lines.append(line)
+            self.on_line(line)
+
+        code = processes.run_logged(
+            [str(checkout.ROOT / "node_modules" / ".bin" / "cdktf"), verb, *arguments],
+            log=self.log(verb),
+            cwd=self.project,
+            environment=self._environment(),
+            on_line=told,
+        )
+        if code:
+            raise StepFailed(f"cdktf {verb} ended with exit code {code}", log=self.log(verb))
+        return lines
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{Path(sys.executable).parent}:{checkout.BIN}:{os.environ['PATH']}"
+        own = {
+            "PATH": path,
+            "CI": "1",
+            "PODWRIGHT_CONFIG": str(self.config),
+            processes.MARKER: str(self.project.parent),
+        }
+        return {**os.environ, **self.aws.environment(), **terraform_environment(self.project), **own}

@@ -1,0 +1,247 @@
+"""Where the rehearsed cluster's hosts are: in namespaces of their own or, where that is not permitted, flat."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from podwright import checkout
+from podwright.settings.root import Settings
+from podwright_bootstrap.contract import (
+    BOOTSTRAP_JSON,
+    NODE_JSON,
+    PROVISIONING_PARAMETERS_NAME,
+    SHARED_DIRECTORY,
+    NodeRecord,
+)
+from podwright_rehearsal import processes
+from podwright_rehearsal.clusters import flat_environment
+from podwright_rehearsal.clusters.cluster import Cluster
+from podwright_rehearsal.clusters.flat import FlatStandIn
+from podwright_rehearsal.clusters.namespaced import WHEELS, BootResult, SlurmStandIn
+from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
+from podwright_rehearsal.run.deployment import Deployment
+from podwright_rehearsal.run.progress import StepFailed
+from podwright_rehearsal.run.supplies import Supplies
+
+# An instance's role and region, as its metadata would tell them.
+HOST_VARIABLES = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_REGION",
+    "AWS_EC2_METADATA_DISABLED",
+)
+BOOT_TIMEOUT_S = 900
+
+
+@dataclass
+class Hosts(ABC):
+    """The hosts of one deployed cluster, and how they come to what a HyperPod node has."""
+
+    directory: Path  # of the rehearsal
+    settings: Settings
+    supplies: Supplies
+    deployment: Deployment
+    note: Callable[[str], None]
+    cluster: Cluster = field(init=False)
+    environment: Path = field(init=False)  # of the trainer, on the hosts; known after the preparation
+    boot_seconds: dict[str, dict[str, float]] = field(init=False, default_factory=dict)  # by host and bootstrap step
+
+    # The steps between the hosts' start and the first job; each gives its detail.
+    preparation: ClassVar[Mapping[str, Callable[[Any], str]]]
+
+    @abstractmethod
+    def start(self) -> None:
+        """A host for each node of the deployed cluster; raises ``HostError`` if one does not come up."""
+
+    def stop(self) -> None:
+        """End everything. May be called twice."""
+        self.cluster.stop()
+
+    @property
+    @abstractmethod
+    def mount_path(self) -> Path:
+        """Where hosts see ``shared``."""
+
+    @property
+    def submit_flags(self) -> list[str]:
+        """What ``podwright-train launch`` cannot find out on these hosts."""
+        return []
+
+    @abstractmethod
+    def lose(self, hostname: str) -> None:
+        """The worst that can happen to a host."""
+
+    @abstractmethod
+    def auto_resume(self, job_id: int) -> None:
+        """HyperPod's part: replace what is faulty, and the job runs again."""
+
+    @property
+    def shared(self) -> Path:
+        """The folder that hosts see as their Lustre file system."""
+        return self.directory / "fsx"
+
+    def _shared_with_dataset(self) -> Path:
+        shutil.copytree(self.supplies.dataset, self._empty("fsx") / "data")
+        return self.shared
+
+    def _host_variables(self) -> dict[str, str]:
+        given = self.deployment.aws.environment()
+        return {name: given[name] for name in HOST_VARIABLES}
+
+    def _empty(self, name: str) -> Path:
+        folder = self.directory / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+
+@dataclass
+class NamespacedHosts(Hosts):
+    """Hosts with a disk, a network and users of their own, set up by the lifecycle scripts."""
+
+    cluster: SlurmStandIn = field(init=False)
+    lifecycle: Path = field(init=False)
+
+    def start(self) -> None:
+        """Hosts before any lifecycle script has run."""
+        endpoint = self.deployment.aws.endpoint_url
+        self.cluster = SlurmStandIn(
+            directory=self._empty("cluster"),
+            image=self.supplies.slurm,
+            cluster_name=self.settings.name,
+            cluster_arn=self.deployment.cluster_arn,
+            subnet_cidr=self.deployment.subnet_cidr(),
+            nodes=self.deployment.nodes(),
+            shared=self._shared_with_dataset(),
+            relay=("127.0.0.1", int(endpoint.rpartition(":")[2])),
+            environment=self._host_variables(),
+            binds=[(self.supplies.wheelhouse, WHEELS)],
+        )
+        self.cluster.start()
+
+    def bootstrap(self) -> str:
+        """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
+        self.lifecycle = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        boots = self._boot()
+        self.boot_seconds = {boot.hostname: self._step_seconds(boot.hostname) for boot in boots}
+        record = NodeRecord.from_json(self.cluster.path(self.cluster.controller, NODE_JSON).read_text())
+        self.environment = Path(record.environment or "")
+        return f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s"
+
+    def bootstrap_again(self) -> str:
+        """A second run of the lifecycle scripts changes nothing."""
+        changed = [boot for boot in self._boot() if "0 changes" not in boot.log.read_text()]
+        if changed:
+            names = ", ".join(boot.hostname for boot in changed)
+            raise StepFailed(f"the second run changed something on {names}", host=names, log=changed[0].log)
+        return "0 changes"
+
+    preparation = {"bootstrap": bootstrap, "bootstrap again": bootstrap_again}  # noqa: RUF012 -- read only
+
+    @property
+    def mount_path(self) -> Path:
+        """The Lustre file system's, as configured."""
+        return Path(self.settings.lustre.mount_path)
+
+    def lose(self, hostname: str) -> None:
+        """Cut its power."""
+        self.cluster.kill(hostname, how="power")
+
+    def auto_resume(self, job_id: int) -> None:
+        """A new instance, on which the lifecycle scripts run."""
+        self.cluster.auto_resume(
+            job_id,
+            lifecycle=self.lifecycle,
+            new_instance_id=lambda name: self.deployment.replace_instance(self.cluster.nodes[name].instance_id),
+            on_line=lambda host, line: self.note(f"{host}: {line}"),
+        )
+
+    def _step_seconds(self, hostname: str) -> dict[str, float]:
+        """Of the steps that were for this host."""
+        results = json.loads(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())
+        return {result["step"]: result["seconds"] for result in results if result["outcome"] != "skipped"}
+
+    def _boot(self) -> list[BootResult]:
+        results = self.cluster.boot(
+            self.lifecycle,
+            timeout_s=BOOT_TIMEOUT_S,
+            on_line=lambda host, line: self.note(f"{host}: {line}"),
+        )
+        for result in results.values():
+            if not result.ok:
+                message = f"the lifecycle script ended with exit code {result.exit_code}"
+                raise StepFailed(message, host=result.hostname, log=result.log)
+        return list(results.values())
+
+
+@dataclass
+class FlatHosts(Hosts):
+    """Hosts that are nothing but processes of one user: Slurm and the trainer are real, a boot cannot be rehearsed."""
+
+    cluster: FlatStandIn = field(init=False)
+
+    def start(self) -> None:
+        """Hosts with Slurm running."""
+        self._shared_with_dataset()
+        self.cluster = FlatStandIn(
+            directory=self._empty("cluster"),
+            packages=SlurmPackages(self.supplies.slurm),
+            cluster_name=self.settings.name,
+            nodes=self.deployment.nodes(),
+            environment={**self._host_variables(), **self._mark()},
+        )
+        self.cluster.start()
+
+    def build_environment(self) -> str:
+        """The training environment from the bucket's wheel and lock, checked and installed by the bootstrap's code."""
+        folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
+        parameters, log = folder / PROVISIONING_PARAMETERS_NAME, self.directory / "logs" / "environment.log"
+        self.environment = self.shared / SHARED_DIRECTORY / "environment"
+        code = processes.run_logged(
+            [sys.executable, "-m", flat_environment.__name__, str(parameters), str(self.environment)],
+            log=log,
+            cwd=checkout.ROOT,
+            environment={**os.environ, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
+            on_line=self.note,
+        )
+        if code:
+            raise StepFailed("the training environment could not be built", log=log)
+        return "built; the lifecycle scripts are NOT rehearsed: they need hosts of their own, run as root"
+
+    preparation = {"environment": build_environment}  # noqa: RUF012 -- read only
+
+    @property
+    def mount_path(self) -> Path:
+        """Every host sees this machine's own folders."""
+        return self.shared
+
+    @property
+    def submit_flags(self) -> list[str]:
+        """HyperPod's option, if srun could be taught it: there is no node.json that would tell."""
+        return ["--auto_resume"] if self.cluster.srun_takes_auto_resume else []
+
+    def lose(self, hostname: str) -> None:
+        """Kill its processes."""
+        self.cluster.kill(hostname, how="processes")
+
+    def auto_resume(self, job_id: int) -> None:
+        """A new instance for SageMaker, a new slurmd for Slurm."""
+        self.cluster.auto_resume(
+            job_id, new_instance_id=lambda name: self.deployment.replace_instance(self.cluster.nodes[name].instance_id)
+        )
+
+    def _mark(self) -> dict[str, str]:
+        return {processes.MARKER: str(self.directory)}
+
+    def _pip_options(self) -> dict[str, str]:
+        """As pip.conf of the hosts in namespaces says."""
+        return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.supplies.wheelhouse), "PIP_CONFIG_FILE": os.devnull}

@@ -1,0 +1,35 @@
+"""What a finished job's cluster says of itself: Slurm's own words, and how long each step of the boot took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from podwright_rehearsal.clusters.cluster import Cluster
+
+ACCOUNTS = "AccountingStorageType = accounting_storage/slurmdbd"  # scontrol show config
+
+
+def of_slurm(cluster: Cluster, job_id: int, *, partition: str) -> dict[str, str]:
+    """By command, what it prints: sinfo, srun hostname on every node of the partition, sacct if accounts are kept."""
+    nodes = cluster.run(f"sinfo --noheader --partition={partition} --format=%D").stdout.split()
+    srun = f"srun --partition={partition} --nodes={sum(map(int, nodes))} --ntasks-per-node=1 hostname"
+    said = {
+        "sinfo": cluster.run("sinfo").stdout,
+        "srun hostname": " ".join(sorted(cluster.run(srun).stdout.split())),
+    }
+    if ACCOUNTS in " ".join(
+        cluster.run("scontrol show config | grep ^AccountingStorageType", check=False).stdout.split()
+    ):
+        columns = "JobID,JobName,State,NNodes,Elapsed,ExitCode"
+        said["sacct"] = cluster.run(f"sacct --jobs={job_id} --duplicates --format={columns}").stdout
+    return {name: text.rstrip() for name, text in said.items()}
+
+
+def of_boots(seconds: Mapping[str, Mapping[str, float]]) -> str:
+    """A line per step with its slowest host, given seconds by host and step."""
+    steps = list(dict.fromkeys(step for boot in seconds.values() for step in boot))
+    lines = []
+    for step in steps:
+        slowest, host = max((boot[step], host) for host, boot in seconds.items() if step in boot)
+        lines.append(f"{step:<13} {slowest:6.1f} s  {host}")
+    return "\n".join(lines)

@@ -1,0 +1,66 @@
+"""Real English prose for the rehearsal's training: the manual of PostgreSQL, as Debian and Ubuntu ship it.
+
+2 MB to download, more than 4 MB of text by one hand, under a permissive licence, in every release.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from podwright_rehearsal.hosts import debian
+from podwright_rehearsal.hosts.debian import DebianError
+from podwright_training.commands.prepare import html_to_text
+
+PACKAGE = "postgresql-doc"  # with PostgreSQL's version behind it, another one in each release
+LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")  # lists of names and numbers
+
+
+class ProseError(RuntimeError):
+    """The prose cannot be had; the message says what is missing and how to get it."""
+
+
+def fetch_prose(directory: Path) -> Path:
+    """A folder below ``directory`` with text files of prose; nothing is installed on the machine.
+
+    apt downloads the package and checks its signature chain. The folder appears complete, and is used again.
+
+    Raises:
+        ProseError: No apt, no network, no such package; with apt's own words.
+    """
+    target = directory / PACKAGE
+    if target.is_dir():
+        return target
+    if missing := debian.missing_programs():
+        raise ProseError(
+            f"{', '.join(missing)} not found: the rehearsal's text comes from Debian's package {PACKAGE}; "
+            f"on another system, put text files into {target}"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory, prefix=f".{PACKAGE}.") as temporary:
+        work = Path(temporary)
+        try:
+            debian.unpack([_newest_package()], work / "unpacked")
+        except DebianError as error:
+            raise ProseError(str(error)) from error
+        _extract(work / "unpacked", work / "text").rename(target)
+    return target
+
+
+def _newest_package() -> str:
+    """Name of the package of the release's newest version."""
+    found = debian.search(f"^{PACKAGE}-[0-9]+$")
+    if not found:
+        raise ProseError(f"apt knows no package {PACKAGE}-<version>: run `apt-get update` as root")
+    return max(found, key=lambda name: int(name.rsplit("-", 1)[1]))
+
+
+def _extract(unpacked: Path, folder: Path) -> Path:
+    """Turn the manual's pages into text files."""
+    folder.mkdir()
+    pages = [page for page in unpacked.rglob("html/*.html") if not page.stem.startswith(LEFT_OUT)]
+    if not pages:
+        raise ProseError(f"the package {PACKAGE} of this release holds no HTML pages")
+    for page in pages:
+        (folder / f"{page.stem}.txt").write_text(html_to_text(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return folder

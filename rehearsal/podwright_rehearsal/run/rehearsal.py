@@ -1,0 +1,364 @@
+"""The rehearsal: everything a user would do on AWS, done on this machine, as a list of named steps."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from podwright.deploy.terraform import TerraformError
+from podwright.settings.root import Settings
+from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
+from podwright_rehearsal import processes
+from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
+from podwright_rehearsal.hosts.fabric import HostError
+from podwright_rehearsal.run import overview
+from podwright_rehearsal.run.deployment import Deployment
+from podwright_rehearsal.run.figures import Figures
+from podwright_rehearsal.run.hosting import Hosts, NamespacedHosts
+from podwright_rehearsal.run.progress import Progress, StepFailed
+from podwright_rehearsal.run.supplies import CACHE, SHARDS, Supplies
+from podwright_training.run_folder import RunFolder
+
+DIRECTORY = CACHE / "rehearsal"
+RUN_NAME = "rehearsal"
+RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
+MAX_STEPS = 200
+CHECKPOINT_FREQ = 40
+STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
+TRAINER_ARGUMENTS = (
+    "--preset=tiny",
+    f"--max_steps={MAX_STEPS}",
+    f"--checkpoint_freq={CHECKPOINT_FREQ}",
+    f"--validation_freq={CHECKPOINT_FREQ}",
+    f"--data_streams={SHARDS}",
+    "--bf16=0",
+)
+TRAIN_TIMEOUT_S = 900
+DIGITS = 4  # to which perplexity must agree
+
+
+@dataclass
+class Rehearsal:
+    """One rehearsal of one configuration: the steps run in the order of ``steps``, each reads what earlier ones set."""
+
+    config: Path
+    settings: Settings
+    supplies: Supplies
+    progress: Progress
+    keep: bool = False
+    kind_of_hosts: type[Hosts] = NamespacedHosts
+    directory: Path = DIRECTORY
+    figures: Figures = field(default_factory=Figures)
+    aws: AwsStandIn = field(init=False)
+    deployment: Deployment = field(init=False)
+    hosts: Hosts = field(init=False)
+    job_id: int = field(init=False)
+    killed_at: int = field(init=False)
+
+    @property
+    def run(self) -> RunFolder:
+        """The run folder, seen from this machine."""
+        return RunFolder(self.hosts.shared / RUNS_DIRECTORY / RUN_NAME)
+
+    @property
+    def run_on_hosts(self) -> Path:
+        """The run folder's path on the hosts."""
+        return self.hosts.mount_path / RUNS_DIRECTORY / RUN_NAME
+
+    def play(self) -> Figures:
+        """Run every step.
+
+        Raises:
+            StepFailed: a step did not do what it is for. Whatever was started is ended before this is raised.
+        """
+        began = time.monotonic()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack, self.progress.shown():
+            stack.callback(processes.end_descendants)
+            for name, step in steps(self.kind_of_hosts).items():
+                if name == "destroy" and self.keep:
+                    continue
+                with self.progress.step(name) as record:
+                    record.detail = self._played(step, stack)
+            self.figures.wall_time = f"{time.monotonic() - began:.0f} s"
+            if self.keep:
+                self._stay_up()
+        return self.figures
+
+    # ---- the steps -------------------------------------------------------------------------------------------------
+
+    def start_aws(self, stack: ExitStack) -> str:
+        """An AWS account of our own, on this machine."""
+        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region, instant_deletion=True)
+        stack.callback(self.aws.stop)
+        self.aws.start()
+        return self.aws.endpoint_url
+
+    def deploy(self, _: ExitStack) -> str:
+        """``cdktf deploy '*'``, with the real command line, Terraform and AWS provider."""
+        self.deployment = Deployment(
+            config=self.config,
+            settings=self.settings,
+            aws=self.aws,
+            project=self._empty("project"),
+            logs=self._empty("logs"),
+            on_line=self.progress.note,
+        )
+        self.figures.resources_applied = self.deployment.deploy()
+        return f"{self.figures.resources_applied} resources applied"
+
+    def plan_again(self, _: ExitStack) -> str:
+        """A second synth and plan find nothing to do, or the configuration does not describe what it made."""
+        self.deployment.plan_nothing()
+        self.figures.second_plan = "No changes"
+        return "No changes"
+
+    def start_hosts(self, stack: ExitStack) -> str:
+        """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
+        self.hosts = self.kind_of_hosts(
+            self.directory, self.settings, self.supplies, self.deployment, self.progress.note
+        )
+        self.hosts.start()
+        stack.callback(self.hosts.stop)
+        roles = Counter(node.role for node in self.hosts.cluster.nodes.values())
+        return ", ".join(f"{count} {role}" for role, count in roles.items())
+
+    def prepare(self, name: str) -> str:
+        """What these hosts need before the first job: the lifecycle scripts, where they can run."""
+        detail = self.hosts.preparation[name](self.hosts)
+        self.figures.preparation[name] = detail
+        if self.hosts.boot_seconds:
+            self.figures.preparation["bootstrap steps, slowest host"] = overview.of_boots(self.hosts.boot_seconds)
+        return detail
+
+    def look_at_slurm(self, _: ExitStack) -> str:
+        """``sinfo``: every compute node is idle."""
+        self.hosts.cluster.wait_until_idle()
+        self.figures.nodes_idle = f"{len(self._compute())} of {len(self._compute())}"
+        return f"{self.figures.nodes_idle} nodes idle"
+
+    def submit(self, _: ExitStack) -> str:
+        """``podwright-train launch`` on the login node, where there is one, as the user would."""
+        data = self.hosts.mount_path / "data"
+        hosts, ranks_per_host = job_size(len(self._compute()))
+        answer = self._trainer(
+            "launch",
+            *(
+                f"--run_dir={self.run_on_hosts}",
+                f"--nodes={hosts}",
+                f"--nproc_per_node={ranks_per_host}",
+                f"--partition={self._partition()}",
+                "--accelerator=cpu",
+                *self.hosts.submit_flags,
+            ),
+            "--",
+            *TRAINER_ARGUMENTS,
+            *(f"--dataset={data}", "--dataset_config_name=en", f"--tokenizer={data}/tokenizer"),
+        )
+        self.job_id = int(re.findall(r"submitted job (\d+)", answer)[0])
+        self.figures.ranks = f"{RANKS}, {ranks_per_host} on each of {hosts} of {len(self._compute())} compute nodes"
+        return f"job {self.job_id}, ranks: {self.figures.ranks}"
+
+    def train_until_kill(self, _: ExitStack) -> str:
+        """Let the job train some steps past its second checkpoint."""
+        target = 2 * CHECKPOINT_FREQ + STEPS_PAST_CHECKPOINT
+        self._wait_for("the kill's step", lambda: self._last_step() >= target)
+        self.killed_at = self._last_step()
+        return f"step {self.killed_at}"
+
+    def lose_host(self, _: ExitStack) -> str:
+        """A host of the job is lost; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
+        victim = self.hosts.cluster.job_hosts(self.job_id)[-1]
+        self.hosts.lose(victim)
+        self.killed_at = self._last_step()
+        self.hosts.auto_resume(self.job_id)
+        self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
+        resumed = list(self.run.events("start"))[-1]["step"]
+        self.figures.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
+        return f"{victim} {self.figures.kill}"
+
+    def train_to_end(self, _: ExitStack) -> str:
+        """The job ends by itself; the order of the data is unbroken and the loss has fallen."""
+        self._wait_for("the end of training", lambda: any(True for _ in self.run.events("end")))
+        self._wait_for("the job's end", lambda: self.hosts.cluster.job(self.job_id)["JobState"] == "COMPLETED")
+        self._check_data_order()
+        losses = [event["loss"] for event in last_per_step(self.run.events("train"))]
+        if losses[-1] > losses[0] - 1.0:
+            raise StepFailed(
+                f"the loss fell only from {losses[0]:.3f} to {losses[-1]:.3f}", host="compute", log=self.run.log
+            )
+        self.figures.loss = f"{losses[0]:.3f} -> {losses[-1]:.3f}"
+        return f"{len(losses)} steps, loss {self.figures.loss}, data order unbroken"
+
+    def consolidate(self, _: ExitStack) -> str:
+        """The newest checkpoint as a Hugging Face model."""
+        self._trainer("consolidate", "--run_dir", str(self.run_on_hosts))
+        return f"{sum(file.stat().st_size for file in self.run.hf.iterdir()) / 1e6:.1f} MB in {self.run.hf}"
+
+    def evaluate(self, _: ExitStack) -> str:
+        """Transformers finds the perplexity the trainer found."""
+        answer = json.loads(self._trainer("evaluate", "--run_dir", str(self.run_on_hosts)))
+        trainer = list(self.run.events("validation"))[-1]["perplexity"]
+        if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
+            raise StepFailed(
+                f"perplexity is {answer['perplexity']:.6g} after consolidation, {trainer:.6g} in training",
+                log=self.run.metrics,
+            )
+        self.figures.perplexity = f"{answer['perplexity']:.6g} (trainer {trainer:.6g})"
+        return self.figures.perplexity
+
+    def generate(self, _: ExitStack) -> str:
+        """A few lines of the model's own."""
+        self._trainer("generate", "--run_dir", str(self.run_on_hosts))
+        return self.run.samples.read_text().strip().splitlines()[-1][:70]
+
+    def report(self, _: ExitStack) -> str:
+        """The loss curve and the report."""
+        self._trainer("report", "--run_dir", str(self.run_on_hosts))
+        return str(self.run.report / "report.md")
+
+    def look_back(self, _: ExitStack) -> str:
+        """The cluster after all of that: every compute node is idle again and takes a task."""
+        self.hosts.cluster.wait_until_idle()
+        self.figures.overview = overview.of_slurm(self.hosts.cluster, self.job_id, partition=self._partition())
+        return ", ".join(self.figures.overview)
+
+    def destroy(self, _: ExitStack) -> str:
+        """``cdktf destroy '*'``: the account holds nothing of ours afterwards."""
+        self.hosts.stop()
+        shutil.rmtree(
+            self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True
+        )  # environments: a gigabyte, and built anew each time
+        self.deployment.destroy()
+        left = self.aws.inventory()
+        if left:
+            raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
+        self.figures.resources_left = "0"
+        return "0 resources left"
+
+    def _played(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:
+        try:
+            return step(self, stack)
+        except (AwsStandInError, HostError, TerraformError) as error:
+            raise StepFailed(str(error)) from error
+
+    # ---- how they do it --------------------------------------------------------------------------------------------
+
+    def _stay_up(self) -> None:
+        self.progress.note(f"up: AWS at {self.aws.endpoint_url}, run folder {self.run.root}; Ctrl-C ends everything")
+        while True:
+            time.sleep(1)
+
+    def _compute(self) -> list[str]:
+        return [name for name, node in self.hosts.cluster.nodes.items() if node.role == "compute"]
+
+    def _partition(self) -> str:
+        """Of the first compute group."""
+        return next(node.partition for node in self.hosts.cluster.nodes.values() if node.partition)
+
+    def _front(self) -> str:
+        """Where users are: on the login node, else on the controller."""
+        logins = [name for name, node in self.hosts.cluster.nodes.items() if node.role == "login"]
+        return logins[0] if logins else self.hosts.cluster.controller
+
+    def _trainer(self, *arguments: str) -> str:
+        """``podwright-train`` from the environment the bootstrap built."""
+        command = [f"{self.hosts.environment}/bin/podwright-train", *arguments]
+        answer = self.hosts.cluster.run(command, host=self._front(), check=False, timeout_s=TRAIN_TIMEOUT_S)
+        log = self._log(f"podwright-train-{arguments[0]}")
+        log.write_text(answer.stdout + answer.stderr)
+        if answer.returncode:
+            raise StepFailed(
+                f"podwright-train {arguments[0]} ended with exit code {answer.returncode}", host=self._front(), log=log
+            )
+        return answer.stdout
+
+    def _wait_for(self, what: str, reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + TRAIN_TIMEOUT_S
+        while not reached():
+            state = self.hosts.cluster.job(self.job_id)["JobState"]
+            if state in {"FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}:
+                raise StepFailed(f"job {self.job_id} is {state} before {what}", host="compute", log=self.run.log)
+            if time.monotonic() > deadline:
+                raise StepFailed(
+                    f"{what} did not come within {TRAIN_TIMEOUT_S} s; job is {state}", host="compute", log=self.run.log
+                )
+            if self.run.log.exists() and (lines := self.run.log.read_text(errors="replace").splitlines()):
+                self.progress.note(lines[-1])
+            time.sleep(0.5)
+
+    def _last_step(self) -> int:
+        return max((event["step"] for event in self.run.events("train")), default=0)
+
+    def _check_data_order(self) -> None:
+        """Every step is there once; a step done again after the kill saw the same tokens; no two steps saw the same."""
+        digests: dict[int, set[str]] = {}
+        for event in self.run.events("train"):
+            digests.setdefault(event["step"], set()).add(event["batch_digest"])
+        if sorted(digests) != list(range(1, MAX_STEPS + 1)):
+            raise StepFailed(
+                f"the metrics hold {len(digests)} different steps, not 1 to {MAX_STEPS}", log=self.run.metrics
+            )
+        changed = [step for step, seen in digests.items() if len(seen) > 1]
+        if changed:
+            raise StepFailed(f"steps {changed} saw other data after the resume than before", log=self.run.metrics)
+        if len(set.union(*digests.values())) != MAX_STEPS:
+            raise StepFailed("two steps saw the same data", log=self.run.metrics)
+
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
+
+    def _empty(self, name: str) -> Path:
+        folder = self.directory / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
+
+Step = Callable[[Rehearsal, ExitStack], str]
+
+
+def job_size(compute_nodes: int) -> tuple[int, int]:
+    """Hosts of the job and ranks on each: the most hosts that share the ranks evenly."""
+    hosts = max(number for number in range(1, min(compute_nodes, RANKS) + 1) if RANKS % number == 0)
+    return hosts, RANKS // hosts
+
+
+def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
+    """The steps by name, in order; hosts have their own between their start and the first job."""
+
+    def preparing(name: str) -> Step:
+        return lambda rehearsal, _: rehearsal.prepare(name)
+
+    return {
+        "start AWS": Rehearsal.start_aws,
+        "deploy": Rehearsal.deploy,
+        "plan again": Rehearsal.plan_again,
+        "start hosts": Rehearsal.start_hosts,
+        **{name: preparing(name) for name in kind_of_hosts.preparation},
+        "sinfo": Rehearsal.look_at_slurm,
+        "submit": Rehearsal.submit,
+        "train": Rehearsal.train_until_kill,
+        "lose a host": Rehearsal.lose_host,
+        "train on": Rehearsal.train_to_end,
+        "consolidate": Rehearsal.consolidate,
+        "evaluate": Rehearsal.evaluate,
+        "generate": Rehearsal.generate,
+        "report": Rehearsal.report,
+        "look back": Rehearsal.look_back,
+        "destroy": Rehearsal.destroy,
+    }
+
+
+def last_per_step(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events that count when some steps were done twice: the last of each step, in step order."""
+    by_step = {event["step"]: event for event in events}
+    return [by_step[step] for step in sorted(by_step)]

@@ -1,0 +1,31 @@
+"""The user's settings file with another number of compute nodes, everything else as written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from podwright.check.document import Document
+from podwright.check.load import load
+from podwright.settings.root import Settings
+
+
+def resized(config: Path, compute_nodes: int, *, folder: Path) -> tuple[Path, Settings]:
+    """Write the file anew, with so many nodes in its first compute group, into ``folder``.
+
+    Returns:
+        Where it is, and what it says.
+
+    Raises:
+        ConfigError: the file is wrong, as it is or with this number; the message has the place in the file that is.
+    """
+    groups = load(config).cluster.instance_groups
+    index = next(number for number, group in enumerate(groups) if group.role == "compute")
+    document = Document.read(config)
+    place = document.place(("cluster", "instance_groups", index, "count"))
+    lines = document.text.splitlines(keepends=True)
+    line, start = lines[place.line - 1], place.column - 1
+    lines[place.line - 1] = f"{line[:start]}{compute_nodes}{line[start + place.width :]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = folder / config.name
+    written.write_text("".join(lines))
+    return written, load(written)

@@ -1,0 +1,155 @@
+"""What the rehearsal's hosts are made of, put into the checkout's cache once: Slurm, Python wheels, English prose.
+
+``python -m podwright_rehearsal.run.supplies`` is the last part of ``tools/setup.sh rehearsal``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright import checkout
+from podwright_rehearsal.clusters import namespaced as slurm
+from podwright_rehearsal.hosts import image, slurm_packages
+from podwright_rehearsal.hosts.debian import DebianError
+from podwright_rehearsal.run import prose
+
+CACHE = checkout.CACHE / "podwright"
+NODE_PYTHON = "/usr/bin/python3"  # hosts are layered on this machine's root, so this is theirs
+VOCAB_SIZE = 2048  # of the preset tiny
+SHARDS = 4  # as many as the rehearsed job has data streams
+
+
+class SuppliesError(RuntimeError):
+    """Something the rehearsal needs could not be obtained; the message says what to do."""
+
+
+FAILURES = (SuppliesError, image.ImageError, prose.ProseError, DebianError)
+
+
+@dataclass(frozen=True)
+class Supplies:
+    """Where each supply lies."""
+
+    slurm: Path  # the node image, or for flat hosts the unpacked packages
+    wheelhouse: Path
+    dataset: Path  # in C4's layout, with a tokenizer beside it
+
+
+def supplies(*, flat: bool) -> Supplies:
+    """Get what is missing; quick when everything is there.
+
+    Args:
+        flat: for hosts that are plain processes.
+
+    Raises:
+        SuppliesError: a download failed.
+    """
+    if flat:
+        return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
+    return Supplies(slurm=_node_image(), wheelhouse=_wheelhouse(NODE_PYTHON), dataset=dataset())
+
+
+def _node_image() -> Path:
+    folder = CACHE / "node-image"
+    if not image.is_current(folder):
+        _say("Slurm, munge and ssh for the hosts")
+        image.build_image(folder)
+    return folder
+
+
+def _slurm_packages() -> Path:
+    folder = CACHE / "slurm"
+    if not folder.exists():
+        _say("Slurm and munge, unpacked")
+    without = slurm_packages.fetch_slurm(folder).without_auto_resume
+    if without:
+        _say(f"srun is not taught --auto-resume: {without}")
+    return folder
+
+
+def _wheelhouse(python: str) -> Path:
+    """Every wheel of the training environment, for the hosts' own Python, as the lock pins them."""
+    version = _run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
+    folder = CACHE / "wheelhouse"
+    key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + version.encode()).hexdigest()
+    if (folder / "key").exists() and (folder / "key").read_text() == key:
+        return folder
+    _say(f"wheels of the training environment, for Python {version}")
+    temporary = _empty(folder.with_suffix(".part"))
+    pins = temporary / "pins.txt"
+    pins.write_text("".join(_pins(checkout.REQUIREMENTS_LOCK.read_text())))
+    _run([
+        *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", version),
+        *("--constraint", str(pins), "--dest", str(temporary)),
+        *(importlib.metadata.requires("podwright-training") or []),
+    ])  # fmt: skip
+    (temporary / "key").write_text(key)
+    return _replace(folder, temporary)
+
+
+def _pins(lock: str) -> list[str]:
+    """The lock's ``name==version ; marker`` lines: a constraint file may not carry hashes."""
+    return [line.split(" \\")[0].rstrip() + "\n" for line in lock.splitlines() if "==" in line and line[0] not in " #"]
+
+
+def dataset() -> Path:
+    """English prose in C4's layout, with a tokenizer beside it."""
+    folder = CACHE / "dataset"
+    if folder.exists():
+        return folder
+    text = prose.fetch_prose(CACHE / "prose")
+    _say("the prose in C4's layout, and a tokenizer trained on it")
+    temporary = folder.with_suffix(".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    _run([
+        *(sys.executable, "-m", "podwright_training", "prepare", str(text), "--output", str(temporary)),
+        *("--vocab_size", str(VOCAB_SIZE), "--shards", str(SHARDS)),
+    ])  # fmt: skip
+    return _replace(folder, temporary)
+
+
+def _empty(folder: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _replace(folder: Path, by: Path) -> Path:
+    shutil.rmtree(folder, ignore_errors=True)
+    by.rename(folder)
+    return folder
+
+
+def _run(command: list[str]) -> str:
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        tail = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
+        raise SuppliesError(f"{' '.join(command[:5])} … failed with exit code {answer.returncode}:\n{tail}")
+    return answer.stdout
+
+
+def _say(line: str) -> None:
+    print(f"setup: {line}", flush=True)
+
+
+def main() -> int:
+    """Get the supplies; one line per problem."""
+    why_not = slurm.why_not()
+    if why_not:
+        _say(f"flat hosts, for this machine permits no others: {why_not}")
+    try:
+        supplies(flat=bool(why_not))
+    except FAILURES as error:
+        print(f"setup: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The user's stacks under Terraform itself, one command at a time, each of which may be stopped half-way.
+
+``deployment.py`` is the same through cdktf, as users deploy; cdktf takes a command to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from podwright import checkout
+from podwright.check.load import load
+from podwright.deploy.terraform import TerraformError, terraform_environment
+from podwright_rehearsal.aws import AwsStandIn
+
+Stack = Literal["foundation", "cluster"]
+STACKS: tuple[Stack, ...] = ("foundation", "cluster")
+NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE = 0, 2  # of `plan -detailed-exitcode`
+PLANNED = "Terraform will perform"
+ALL_AT_ONCE = "-parallelism=40"  # the account is on this machine
+
+
+class Workspace:
+    """A folder with the synthesized stacks and, unless the settings keep it elsewhere, their state.
+
+    Args:
+        config: the settings file.
+        folder: made if missing.
+        aws: the account.
+    """
+
+    def __init__(self, *, config: Path, folder: Path, aws: AwsStandIn) -> None:
+        self.config = config.resolve()
+        self.folder = folder
+        self._aws = aws
+        self._name = load(config).name
+        folder.mkdir(parents=True, exist_ok=True)
+        own = {"PODWRIGHT_CONFIG": str(self.config), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._environment = {**os.environ, **aws.environment(), **terraform_environment(folder), **own}
+
+    def synthesize(self) -> None:
+        """Run the app and prepare Terraform in each stack's folder."""
+        _run([sys.executable, str(checkout.ROOT / "main.py")], cwd=self.folder, environment=self._environment)
+        for stack in STACKS:
+            self.terraform(stack, "init")
+
+    def deploy(self) -> None:
+        """Apply both stacks."""
+        for stack in STACKS:
+            self.apply(stack)
+
+    def destroy(self) -> None:
+        """Destroy both stacks."""
+        for stack in reversed(STACKS):
+            self.terraform(stack, "destroy", "-auto-approve", ALL_AT_ONCE)
+
+    def apply(self, stack: Stack) -> str:
+        """``terraform apply`` of a stack; what it printed."""
+        return self.terraform(stack, "apply", "-auto-approve", ALL_AT_ONCE)
+
+    def adopt(self, *arguments: str) -> str:
+        """``podwright adopt``; what it printed."""
+        command = [sys.executable, "-m", "podwright", "adopt", str(self.config), *arguments]
+        return _run(command, cwd=self.folder, environment=self._environment)
+
+    def changes(self) -> str:
+        """What ``terraform plan`` would change, both stacks; empty when both say "No changes"."""
+        plans = (self.terraform(stack, "plan", "-detailed-exitcode") for stack in STACKS)
+        return "\n".join(plan[plan.find(PLANNED) :] for plan in plans if "No changes." not in plan)
+
+    def strays(self) -> list[str]:
+        """Type and id of what is in the account and in neither state, as far as states are in the folder.
+
+        Terraform writes down what it has created when AWS says that it is ready; what it was creating when it was
+        killed stays, and only its tags tell whose it is. Objects are left out: the next run writes them again.
+        """
+        known = "".join(state.read_text(encoding="utf-8") for state in self.folder.glob("*.tfstate"))
+        found = (item.split(" ", 1) for item in self._aws.inventory())
+        return [f"{kind} {name}" for kind, name in found if kind != "AWS::S3::Object" and name not in known]
+
+    def terraform(self, stack: Stack, *arguments: str) -> str:
+        """Run Terraform in a stack's folder; what it printed.
+
+        Raises:
+            TerraformError: it failed; the message is what it printed.
+        """
+        return _run(self._command(*arguments), cwd=self.directory(stack), environment=self._environment)
+
+    def start(self, stack: Stack, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
+        """Terraform in a process group of its own, to be ended by ``kill``."""
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                self._command(*arguments),
+                cwd=self.directory(stack),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def directory(self, stack: Stack) -> Path:
+        """Where the synthesized stack is."""
+        return self.folder / "cdktf.out" / "stacks" / f"{self._name}-{stack}"
+
+    def _command(self, *arguments: str) -> list[str]:
+        return [self._environment["TERRAFORM_BINARY_NAME"], *arguments, "-no-color"]
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End Terraform and its providers at once, as a machine that goes down does."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _run(command: list[str], *, cwd: Path, environment: Mapping[str, str]) -> str:
+    answer = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if answer.returncode not in {NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE}:
+        raise TerraformError(answer.stdout + answer.stderr)
+    return answer.stdout

@@ -1,0 +1,34 @@
+"""Where Terraform keeps its state."""
+
+from __future__ import annotations
+
+import os
+
+from cdktf import S3Backend, TerraformStack
+
+from podwright.settings.operations import S3State
+from podwright.settings.root import Settings
+from podwright_stacks.provider import ENDPOINT_VARIABLE
+
+
+def remember(stack: TerraformStack, settings: Settings) -> None:
+    """In S3, locked by a file beside it, if the settings say so; else cdktf keeps it in the working directory.
+
+    https://developer.hashicorp.com/terraform/language/backend/s3
+    """
+    state = settings.state
+    if not isinstance(state, S3State):
+        return
+    stand_in = True if os.environ.get(ENDPOINT_VARIABLE) else None
+    S3Backend(
+        stack,
+        bucket=state.bucket,
+        key=f"{settings.name}/{stack.node.id}.tfstate",
+        region=state.region or settings.region,
+        encrypt=True,
+        kms_key_id=state.key_arn,
+        use_path_style=stand_in,
+        skip_metadata_api_check=stand_in,
+        skip_region_validation=stand_in,
+    )
+    stack.add_override("terraform.backend.s3.use_lockfile", True)  # cdktf is older than this argument

@@ -1,0 +1,163 @@
+"""What you may destroy tonight: scripts, training program, cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdktf import App, TerraformOutput, TerraformStack
+from constructs import Construct
+
+from podwright import checkout
+from podwright.settings import names
+from podwright.settings.arguments import arguments, group_arguments
+from podwright.settings.cluster import ApiSlurm as ApiSlurmSettings
+from podwright.settings.operations import LocalAccounting
+from podwright.settings.root import Settings
+from podwright_bootstrap.contract import MultiHead
+from podwright_constructs import checks
+from podwright_constructs.accounting import AccountingDatabase, LocalAccountingDatabase
+from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
+from podwright_constructs.dashboard import ClusterDashboard
+from podwright_constructs.lifecycle import LifecycleBundle
+from podwright_constructs.log_group import ClusterLogGroup, log_group_name
+from podwright_constructs.lustre import file_system_id
+from podwright_constructs.payload import TrainingPayload
+from podwright_constructs.slurm import ApiSlurm, InitScript
+from podwright_stacks.backend import remember
+from podwright_stacks.features import node_settings
+from podwright_stacks.foundation import FoundationStack
+from podwright_stacks.provider import aws_provider
+from podwright_stacks.tags import tag_places
+from podwright_stacks.wheel import build_wheel
+
+
+class ClusterStack(TerraformStack):
+    """A cluster on a foundation."""
+
+    def __init__(self, scope: Construct, *, settings: Settings, foundation: FoundationStack) -> None:
+        super().__init__(scope, names.cluster_stack(settings.name))
+        aws_provider(self, settings)
+        remember(self, settings)
+        wanted = settings.cluster
+        instance_groups = [group_arguments(group) for group in wanted.instance_groups]
+        by_api = isinstance(wanted.slurm, ApiSlurmSettings)
+        cluster = HyperPodCluster(
+            self,
+            "cluster",
+            cluster_name=settings.name,
+            instance_groups=instance_groups,
+            network=foundation.network,
+            role=foundation.role,
+            lifecycle=None if by_api else _scripts(self, settings, foundation, instance_groups),
+            slurm=_slurm(settings, foundation),
+            node_recovery=wanted.node_recovery,
+            node_provisioning=wanted.node_provisioning,
+            tiered_storage_percent=wanted.tiered_storage_percent,
+            multi_head=checks.controllers(instance_groups) > 1,
+            tags=names.cluster_tags(settings),
+        )
+        self._outputs(settings, cluster)
+        _watch(self, settings, foundation, cluster)
+        tag_places(self)
+
+    def _outputs(self, settings: Settings, cluster: HyperPodCluster) -> None:
+        TerraformOutput(self, "ClusterName", value=cluster.name)
+        TerraformOutput(self, "ClusterArn", value=cluster.arn)
+        TerraformOutput(self, "ClusterId", value=cluster.id)
+        TerraformOutput(self, "LogGroup", value=log_group_name(cluster.name, cluster.id))
+        target = names.session_target(cluster.id)
+        document = f" --document-name {names.operations_name(settings.name)}" if settings.session else ""
+        TerraformOutput(self, "SessionTarget", value=target)
+        TerraformOutput(self, "SessionCommand", value=f"aws ssm start-session --target {target}{document}")
+
+
+def _scripts(
+    stack: ClusterStack,
+    settings: Settings,
+    foundation: FoundationStack,
+    instance_groups: Sequence[InstanceGroup],
+) -> LifecycleBundle:
+    return LifecycleBundle(
+        stack,
+        "lifecycle",
+        scripts=checkout.LIFECYCLE_SCRIPTS,
+        bucket=foundation.bucket,
+        prefix=names.scripts_prefix(settings.name),
+        cluster_name=settings.name,
+        instance_groups=instance_groups,
+        lustre=foundation.lustre,
+        openzfs=foundation.openzfs,
+        training=_payload(stack, settings, foundation),
+        accounting=_accounting(settings, foundation),
+        multi_head=_multi_head(foundation) if checks.controllers(instance_groups) > 1 else None,
+        auto_resume=settings.cluster.node_recovery == "automatic",
+        nodes=node_settings(settings.nodes),
+        prometheus=foundation.prometheus,
+        bundle_prefix=names.bundle_prefix(settings.name),
+    )
+
+
+def _accounting(settings: Settings, foundation: FoundationStack) -> AccountingDatabase | None:
+    return LocalAccountingDatabase() if isinstance(settings.accounting, LocalAccounting) else foundation.accounting
+
+
+def _multi_head(foundation: FoundationStack) -> MultiHead | None:
+    """What controllers share, in AWS's words; a rule of the settings sees to the database."""
+    database = foundation.accounting
+    if database is None:
+        return None
+    return MultiHead(
+        slurm_database_secret_arn=database.secret_arn,
+        slurm_database_endpoint=database.endpoint,
+        slurm_shared_directory=foundation.lustre.mount_path,
+    )
+
+
+def _slurm(settings: Settings, foundation: FoundationStack) -> ApiSlurm | None:
+    wanted = settings.cluster.slurm
+    if not isinstance(wanted, ApiSlurmSettings):
+        return None
+    return ApiSlurm(
+        strategy=wanted.strategy,
+        lustre=foundation.lustre,
+        home=foundation.openzfs,
+        accounting=foundation.accounting,
+        init_script=InitScript(**arguments(wanted.init_script)) if wanted.init_script else None,
+    )
+
+
+def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack, cluster: HyperPodCluster) -> None:
+    """Logs and dashboard, each if the settings ask for it: both go by the cluster's id."""
+    if settings.logs:
+        ClusterLogGroup(
+            stack,
+            "log_group",
+            name=names.keeper_name(settings.name, settings.region),
+            cluster_name=cluster.name,
+            cluster_id=cluster.id,
+            retention_days=settings.logs.retention_days,
+            key_arn=foundation.key_arn,
+        )
+    if settings.dashboard.source == "create":
+        dashboard = ClusterDashboard(
+            stack,
+            "dashboard",
+            name=names.operations_name(settings.name),
+            log_group=log_group_name(cluster.name, cluster.id),
+            file_system_id=file_system_id(foundation.lustre.dns_name),
+        )
+        TerraformOutput(stack, "Dashboard", value=dashboard.name)
+
+
+def _payload(stack: ClusterStack, settings: Settings, foundation: FoundationStack) -> TrainingPayload | None:
+    if settings.training.source == "none":
+        return None
+    return TrainingPayload(
+        stack,
+        "training",
+        bucket=foundation.bucket,
+        prefix=names.payload_prefix(settings.name),
+        wheel=build_wheel(checkout.TRAINING, cache=Path(App.of(stack).outdir) / "wheels"),
+        requirements=checkout.REQUIREMENTS_LOCK,
+    )

@@ -1,0 +1,194 @@
+"""What you keep: key, bucket, network, file systems, role and what watches them, each created or yours."""
+
+from __future__ import annotations
+
+from cdktf import TerraformOutput, TerraformStack
+from constructs import Construct
+
+from podwright.settings import names
+from podwright.settings.access import CreatedKey, CreatedRole, NoKey
+from podwright.settings.arguments import arguments
+from podwright.settings.network import CreatedNetwork, CreatedSubnet
+from podwright.settings.operations import CreatedAccounting, CreatedPrometheus, ExistingAccounting
+from podwright.settings.operations import ExistingPrometheus as ExistingPrometheusSettings
+from podwright.settings.root import Settings
+from podwright.settings.storage import CreatedBucket, CreatedLustre, CreatedOpenZfs, NoOpenZfs
+from podwright_constructs.accounting import AccountingDatabase, AccountingMariaDb, ExistingAccountingDatabase
+from podwright_constructs.bucket import Bucket, ExistingBucket, TrainingBucket
+from podwright_constructs.data_repository import DataRepository
+from podwright_constructs.flow_logs import BucketFlowLogs, CloudWatchFlowLogs
+from podwright_constructs.key import EncryptionKey, ExistingKey, Key
+from podwright_constructs.lustre import ExistingLustre, Lustre, LustreFileSystem, file_system_id
+from podwright_constructs.network import ExistingNetwork, Network, PrivateNetwork, TrainingNetwork
+from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfs, OpenZfsFileSystem
+from podwright_constructs.prometheus import ExistingPrometheus, Prometheus, PrometheusWorkspace
+from podwright_constructs.role import ExecutionRole, ExistingRole, Role
+from podwright_constructs.s3_access import S3Access
+from podwright_constructs.subnet_configuration import SubnetConfiguration
+from podwright_stacks.backend import remember
+from podwright_stacks.operations import operations
+from podwright_stacks.provider import aws_provider
+from podwright_stacks.tags import tag_places
+
+
+class FoundationStack(TerraformStack):
+    """Everything that outlives a cluster."""
+
+    def __init__(self, scope: Construct, *, settings: Settings) -> None:
+        super().__init__(scope, names.foundation_stack(settings.name))
+        aws_provider(self, settings)
+        remember(self, settings)
+        self.key = _key(self, settings)
+        self.bucket = _bucket(self, settings, self.key)
+        self.network = _network(self, settings)
+        _flow_logs(self, settings, self.network, self.bucket, self.key)
+        self.lustre = _lustre(self, settings, self.network, self.key)
+        self.openzfs = _openzfs(self, settings, self.network, self.key)
+        self.accounting = _accounting(self, settings, self.network, self.key_arn)
+        self.prometheus = _prometheus(self, settings, self.key_arn)
+        self.role = _role(self, settings)
+        operations(self, settings, self.key_arn)
+        TerraformOutput(self, "VpcId", value=self.network.vpc_id)
+        TerraformOutput(self, "BucketName", value=self.bucket.name)
+        TerraformOutput(self, "LustreDnsName", value=self.lustre.dns_name)
+        TerraformOutput(self, "LustreMountName", value=self.lustre.mount_name)
+        TerraformOutput(self, "LustreFileSystemId", value=file_system_id(self.lustre.dns_name))
+        if self.openzfs:
+            TerraformOutput(self, "OpenZfsDnsName", value=self.openzfs.dns_name)
+            TerraformOutput(self, "OpenZfsFileSystemId", value=file_system_id(self.openzfs.dns_name))
+        TerraformOutput(self, "RoleArn", value=self.role.arn)
+        if self.accounting:
+            TerraformOutput(self, "AccountingEndpoint", value=self.accounting.endpoint)
+            TerraformOutput(self, "AccountingSecretArn", value=self.accounting.secret_arn)
+        if self.prometheus:
+            TerraformOutput(self, "PrometheusRemoteWriteUrl", value=self.prometheus.remote_write_url)
+        tag_places(self)
+
+    @property
+    def key_arn(self) -> str | None:
+        """What everything of the cluster is encrypted with; none for keys of each service."""
+        return self.key.arn if self.key else None
+
+
+def _key(stack: FoundationStack, settings: Settings) -> Key | None:
+    wanted = settings.key
+    if isinstance(wanted, CreatedKey):
+        return EncryptionKey(stack, "key", alias=names.key_alias(settings.name))
+    return None if isinstance(wanted, NoKey) else ExistingKey(arn=wanted.arn)
+
+
+def _bucket(stack: FoundationStack, settings: Settings, key: Key | None) -> Bucket:
+    wanted = settings.bucket
+    if isinstance(wanted, CreatedBucket):
+        return TrainingBucket(
+            stack,
+            "bucket",
+            bucket_prefix=names.bucket_prefix(settings.name),
+            key=key,
+            receives_logs=isinstance(settings.network, CreatedNetwork) and settings.network.flow_logs == "bucket",
+            **arguments(wanted),
+        )
+    return ExistingBucket(name=wanted.name, key_arn=wanted.key_arn)
+
+
+def _network(stack: FoundationStack, settings: Settings) -> Network:
+    wanted, nfs = settings.network, not isinstance(settings.openzfs, NoOpenZfs)
+    if isinstance(wanted, CreatedNetwork):
+        extra = [SubnetConfiguration(**arguments(subnet)) for subnet in wanted.extra_private_subnets]
+        return TrainingNetwork(
+            stack,
+            "network",
+            name=settings.name,
+            nfs=nfs,
+            extra_private_subnets=extra,
+            **arguments(wanted, "extra_private_subnets", "flow_logs"),
+        )
+    if isinstance(wanted, CreatedSubnet):
+        return PrivateNetwork(stack, "network", name=settings.name, nfs=nfs, **arguments(wanted))
+    return ExistingNetwork(**arguments(wanted))
+
+
+def _flow_logs(stack: FoundationStack, settings: Settings, network: Network, bucket: Bucket, key: Key | None) -> None:
+    wanted = settings.network
+    if not isinstance(wanted, CreatedNetwork):
+        return
+    if wanted.flow_logs == "bucket":
+        BucketFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, bucket=bucket)
+    elif wanted.flow_logs == "cloudwatch":
+        role_name = names.flow_logs_role_name(settings.name, settings.region)
+        CloudWatchFlowLogs(stack, "flow_logs", name=settings.name, vpc_id=network.vpc_id, role_name=role_name, key=key)
+
+
+def _lustre(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> Lustre:
+    wanted = settings.lustre
+    if isinstance(wanted, CreatedLustre):
+        return LustreFileSystem(
+            stack,
+            "lustre",
+            network=network,
+            key=None if wanted.deployment_type == "SCRATCH_2" else key,
+            data_repositories=[DataRepository(**arguments(item)) for item in wanted.data_repositories],
+            **arguments(wanted, "data_repositories"),
+        )
+    return ExistingLustre(**arguments(wanted))
+
+
+def _openzfs(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> OpenZfs | None:
+    wanted = settings.openzfs
+    if isinstance(wanted, CreatedOpenZfs):
+        return OpenZfsFileSystem(stack, "openzfs", network=network, key=key, **arguments(wanted))
+    return None if isinstance(wanted, NoOpenZfs) else ExistingOpenZfs(**arguments(wanted))
+
+
+def _accounting(
+    stack: FoundationStack, settings: Settings, network: Network, key_arn: str | None
+) -> AccountingDatabase | None:
+    wanted = settings.accounting
+    if isinstance(wanted, CreatedAccounting):
+        return AccountingMariaDb(
+            stack,
+            "accounting",
+            name=names.database_name(settings.name),
+            network=network,
+            key_arn=key_arn,
+            **arguments(wanted),
+        )
+    if isinstance(wanted, ExistingAccounting):
+        return ExistingAccountingDatabase(**arguments(wanted))
+    return None
+
+
+def _prometheus(stack: FoundationStack, settings: Settings, key_arn: str | None) -> Prometheus | None:
+    wanted = settings.prometheus
+    if isinstance(wanted, CreatedPrometheus):
+        return PrometheusWorkspace(stack, "prometheus", name=names.operations_name(settings.name), key_arn=key_arn)
+    if isinstance(wanted, ExistingPrometheusSettings):
+        return ExistingPrometheus(**arguments(wanted))
+    return None
+
+
+def _role(stack: FoundationStack, settings: Settings) -> Role:
+    wanted = settings.role
+    groups = settings.cluster.instance_groups
+    directory = settings.nodes.directory
+    secret_arns = [stack.accounting.secret_arn] if stack.accounting else []
+    secret_arns += [directory.bind_secret_arn] if directory and directory.bind_secret_arn else []
+    if isinstance(wanted, CreatedRole):
+        return ExecutionRole(
+            stack,
+            "role",
+            name=names.role_name(settings.name, settings.region),
+            bucket=stack.bucket,
+            network=stack.network,
+            read_prefixes=names.readable_prefixes(settings.name),
+            write_prefixes=names.writable_prefixes(settings.name),
+            secret_arns=secret_arns,
+            secret_key_arn=stack.key_arn if secret_arns else None,
+            s3_access=[S3Access(**arguments(mount, "path")) for mount in settings.nodes.s3_mounts],
+            volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
+            override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
+            override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
+            prometheus_workspace_arn=stack.prometheus.arn if stack.prometheus else None,
+            permissions_boundary_arn=wanted.permissions_boundary_arn,
+        )
+    return ExistingRole(arn=wanted.arn)

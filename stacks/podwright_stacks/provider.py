@@ -1,0 +1,31 @@
+"""The AWS provider, the same in both stacks."""
+
+from __future__ import annotations
+
+import os
+
+from cdktf import TerraformStack
+
+from podwright.settings import names
+from podwright.settings.root import Settings
+from podwright_constructs.aws.provider import AwsProvider
+
+# AWS's own: https://docs.aws.amazon.com/sdkref/latest/guide/feature-ss-endpoints.html
+ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
+
+
+def aws_provider(stack: TerraformStack, settings: Settings) -> AwsProvider:
+    """Configure AWS for everything in the stack.
+
+    A stand-in for AWS (the rehearsal's, LocalStack) has one address for all buckets and no instance metadata.
+    """
+    stand_in = True if os.environ.get(ENDPOINT_VARIABLE) else None
+    return AwsProvider(
+        stack,
+        "aws",
+        region=settings.region,
+        default_tags=[{"tags": names.tags(settings)}],
+        s3_use_path_style=stand_in,
+        skip_metadata_api_check="true" if stand_in else None,
+        skip_region_validation=stand_in,
+    )

@@ -1,0 +1,106 @@
+"""The contract: what constructs write nodes read, and what is wrong with it is named completely."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright_bootstrap.contract import (
+    Accounting,
+    ContractError,
+    InstanceFacts,
+    MultiHead,
+    NodeRecord,
+    ProvisioningParameters,
+    TrainingPayload,
+    WorkerGroup,
+)
+from podwright_bootstrap.features import NodeSettings
+
+names = st.text(min_size=1, max_size=20)
+optional_names = st.none() | names
+
+
+@st.composite
+def parameters(draw):
+    """Anything the constructs may write: a file system has both of its names or none."""
+    groups = draw(st.lists(st.builds(WorkerGroup, names, names), max_size=3))
+    fsx = draw(st.none() | st.tuples(names, names)) or (None, None)
+    return ProvisioningParameters(
+        cluster_name=draw(names),
+        controller_group=draw(names),
+        worker_groups=groups,
+        login_group=draw(optional_names),
+        fsx_dns_name=fsx[0],
+        fsx_mountname=fsx[1],
+        fsx_openzfs_dns_name=draw(optional_names),
+        openzfs_mount_path=draw(names),
+        region=draw(names),
+        instance_facts=draw(st.dictionaries(names, st.builds(InstanceFacts, efa_interfaces=st.integers(0, 32)))),
+        training=draw(st.none() | st.builds(TrainingPayload, names, names, names, names)),
+        multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
+        accounting=draw(st.none() | st.builds(Accounting, st.text(max_size=20), st.integers(1, 65535), names)),
+        auto_resume=draw(st.booleans()),
+        nodes=draw(st.from_type(NodeSettings)),
+    )
+
+
+@given(parameters())
+def test_parameters_survive_the_way_to_the_node(written):
+    """What the constructs write is what the node reads."""
+    assert ProvisioningParameters.from_json(json.dumps(written.to_dict())) == written
+
+
+def test_aws_keys_and_ours_are_apart():
+    """The agent's keys are at the top, all of ours below one key, and what is empty is left out."""
+    content = ProvisioningParameters("demo", "controller", [WorkerGroup("workers", "gpu")]).to_dict()
+    assert content == {
+        "version": "1.0.0",
+        "workload_manager": "slurm",
+        "controller_group": "controller",
+        "worker_groups": [{"instance_group_name": "workers", "partition_name": "gpu"}],
+        "podwright": {
+            "cluster_name": "demo",
+            "region": "",
+            "lustre_mount_path": "/fsx",
+            "openzfs_mount_path": "/home",
+            "auto_resume": True,
+            "instance_facts": {},
+        },
+    }
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3"])
+def test_anything_but_a_json_object_is_a_contract_error(text):
+    """Both files must hold an object."""
+    with pytest.raises(ContractError, match=r"provisioning_parameters\.json"):
+        ProvisioningParameters.from_json(text)
+    with pytest.raises(ContractError, match=r"node\.json"):
+        NodeRecord.from_json(text)
+
+
+def test_an_incomplete_group_is_named():
+    """A group without its partition is refused, with the key that lacks."""
+    text = (
+        '{"controller_group": "c", "worker_groups": [{"instance_group_name": "w"}], "podwright": {"cluster_name": "x"}}'
+    )
+    with pytest.raises(ContractError, match=r"WorkerGroup.*partition_name"):
+        ProvisioningParameters.from_json(text)
+
+
+def test_a_newer_writer_is_read():
+    """Keys that this version does not know are left alone."""
+    text = '{"controller_group": "c", "worker_groups": [], "podwright": {"cluster_name": "x", "later": 1}, "other": 2}'
+    assert ProvisioningParameters.from_json(text).cluster_name == "x"
+
+
+def test_a_record_survives_the_disk():
+    """A node's record reads back as it was written."""
+    names = {item.name: item.name for item in dataclasses.fields(NodeRecord)}
+    numbers = {"accelerators_per_node": 8, "efa_interfaces": 32, "partition": None}
+    record = NodeRecord(**{**names, **numbers, "partitions": {"gpu": InstanceFacts("gpu", 8, "H100", 32)}})
+    assert NodeRecord.from_json(record.to_json()) == record

@@ -1,0 +1,216 @@
+"""Metrics as Prometheus gets them: our collectors behind a real node_exporter, and a real agent that sends them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright_bootstrap.collectors import __main__ as collectors
+from podwright_bootstrap.collectors import efa, neuron, slurm, training
+from podwright_bootstrap.steps.observability import HOST_COLLECTORS
+from podwright_rehearsal.hosts import debian
+
+CHECKOUT = Path(__file__).parents[2]
+DASHBOARD = CHECKOUT / "docs" / "grafana" / "cluster.json"
+CACHE = CHECKOUT / ".cache" / "podwright" / "prometheus"
+METRIC = re.compile(r"\b(?:node|podwright)_\w+\b")
+NVIDIA_SMI = """#!/bin/bash
+case $1 in
+  -L) for gpu in 0 1 2 3; do echo "GPU $gpu: NVIDIA A10G (UUID: GPU-$gpu)"; done ;;
+  *) echo "0, GPU-0, 97, 20480, 23028, 61, 215.33, 1710, 0"; echo "1, GPU-1, 3, 100, 23028, 40, [N/A], 210, [N/A]" ;;
+esac
+"""
+# What real programs printed: Slurm 22.05 (tests/rehearsal asks one, too) and neuron-monitor's user guide.
+SLURM = {
+    "sinfo": r"printf 'node-5 idle\nnode-5 idle\nnode-6 allocated\nnode-7 down*\n'",
+    "squeue": "echo 'gpu RUNNING 2'; echo 'gpu PENDING 4'; echo 'gpu PENDING 1'",
+    "sdiag": r"printf 'Server thread count:  3\nAgent queue size:     1\n\tLast cycle:   1500\n\tLast cycle:   9\n'",
+}
+NEURON_REPORT = {
+    "neuron_runtime_data": [
+        {
+            "pid": 20843,
+            "report": {
+                "neuroncore_counters": {"neuroncores_in_use": {"0": {"neuroncore_utilization": 92.5}}},
+                "memory_used": {"neuron_runtime_used_bytes": {"host": 7, "neuron_device": 4096}},
+            },
+        }
+    ]
+}
+
+
+@pytest.fixture(scope="session")
+def debians() -> Path:
+    """Debian's node_exporter and Prometheus, unpacked once."""
+    if missing := debian.missing_programs():
+        pytest.skip(f"needs {', '.join(missing)}")
+    if not CACHE.exists():
+        CACHE.parent.mkdir(parents=True, exist_ok=True)
+        temporary = CACHE.with_name(".prometheus.new")
+        shutil.rmtree(temporary, ignore_errors=True)
+        debian.unpack(["prometheus-node-exporter", "prometheus"], temporary)
+        temporary.rename(CACHE)
+    return CACHE / "usr" / "bin"
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of text files, after every collector has run on a machine that has everything."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monitor = f"echo '{json.dumps(NEURON_REPORT)}'; exec sleep 60"
+    for name, script in {**SLURM, "neuron-monitor": monitor}.items():
+        write_program(programs / name, f"#!/bin/bash\n{script}\n")
+    write_program(programs / "nvidia-smi", NVIDIA_SMI)
+    counters = tmp_path / "infiniband" / "rdmap16s27" / "ports" / "1" / "hw_counters"
+    counters.mkdir(parents=True)
+    for number, name in enumerate(("rx_bytes", "tx_bytes", "rx_drops", "rdma_read_bytes", "retrans_pkts", "lifespan")):
+        (counters / name).write_text(f"{number + 10}\n")
+    run = tmp_path / "runs" / "llama"
+    run.mkdir(parents=True)
+    steps = [{"event": "train", "step": step, "loss": 2.5, "tokens_per_s": 48000.0, "mfu": 0.41} for step in (1, 2)]
+    lines = [json.dumps(step) for step in [*steps, {"event": "validation", "step": 2, "loss": 2.6}]]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"event": "trai')
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setattr(slurm, "BIN", str(programs))
+    monkeypatch.setattr(neuron, "MONITOR", ("neuron-monitor",))
+    monkeypatch.setattr(efa, "DEVICES", tmp_path / "infiniband")
+    monkeypatch.setattr(training, "RUNS", tmp_path / "runs")
+    output = tmp_path / "textfile"
+    output.mkdir()
+    collectors.measure(list(collectors.COLLECTORS), output)
+    return output
+
+
+@pytest.fixture
+def exported(measured: Path, debians: Path) -> Iterator[str]:
+    """What a real node_exporter gives, with the collectors that nodes use."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [debians / "prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"]
+    command += ["--collector.disable-defaults", *(f"--collector.{name}" for name in HOST_COLLECTORS)]
+    command += [f"--collector.textfile.directory={measured}"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield get(f"http://127.0.0.1:{port}/metrics")
+        finally:
+            process.terminate()
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def get(url: str) -> str:
+    """The answer, as soon as there is one."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return opener.open(url, timeout=10).read().decode()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def test_every_metric_of_the_dashboard_is_one_that_nodes_give(exported):
+    """No graph stays empty because its metric is called otherwise."""
+    given = {line.split("{")[0].split()[0] for line in exported.splitlines() if line and line[0] != "#"}
+    panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+    asked = {name for panel in panels for query in panel["targets"] for name in METRIC.findall(query["expr"])}
+    assert len(asked) > 25
+    assert asked - given == set()
+
+
+def test_collectors_tell_what_programs_tell(exported):
+    """Values in base units, each GPU, core, interface and state apart, a field that lacks left out."""
+    lines = set(exported.splitlines())
+    assert {
+        'podwright_gpu_utilization_ratio{gpu="0",uuid="GPU-0"} 0.97',
+        'podwright_gpu_memory_used_bytes{gpu="0",uuid="GPU-0"} 2.147483648e+10',
+        'podwright_gpu_power_watts{gpu="0",uuid="GPU-0"} 215.33',
+        'podwright_neuroncore_utilization_ratio{core="0",pid="20843"} 0.925',
+        'podwright_efa_tx_bytes_total{device="rdmap16s27",port="1"} 11',
+        'podwright_efa_retrans_pkts_total{device="rdmap16s27",port="1"} 14',
+        'podwright_slurm_nodes{state="idle"} 1',
+        'podwright_slurm_nodes{state="down"} 1',
+        'podwright_slurm_jobs{partition="gpu",state="pending"} 2',
+        'podwright_slurm_job_nodes{partition="gpu",state="pending"} 5',
+        "podwright_slurm_schedule_cycle_seconds 0.0015",
+        'podwright_training_tokens_per_second{run="llama"} 48000',
+        'podwright_training_step{run="llama"} 2',
+        'podwright_collector_works{collector="slurm"} 1',
+    } <= lines
+    assert not any(line.startswith('podwright_gpu_power_watts{gpu="1"') for line in lines)
+    assert "lifespan" not in exported
+    assert "node_textfile_scrape_error 0" in lines
+
+
+def test_a_collector_that_fails_says_so_and_leaves_the_others_alone(measured, monkeypatch, capsys):
+    """Its old values go, its flag is 0, and the log has the reason."""
+    write_program(measured.parent / "programs" / "squeue", "#!/bin/bash\nexit 1\n")
+    monkeypatch.setattr(training, "RUNS", measured.parent / "nowhere")
+    collectors.measure(["slurm", "efa"], measured)
+    text = (measured / "podwright.prom").read_text()
+    assert 'podwright_collector_works{collector="slurm"} 0' in text
+    assert "podwright_slurm" not in text
+    assert "podwright_efa_rx_bytes_total" in text
+    assert "slurm: " in capsys.readouterr().out
+
+
+@pytest.mark.hosts
+def test_a_node_measures_itself_and_sends_it_to_the_workspace(make_host, cloud, debians):
+    """Real programs run from the units, the workspace gets what they measure, a second boot changes nothing."""
+    cloud.contract["podwright"]["nodes"] = {"observability": {"interval_s": 5}}
+    cloud.contract["podwright"]["prometheus_remote_write_url"] = (
+        "http://127.0.0.1:9999/workspaces/ws-1/api/v1/remote_write"
+    )
+    host = make_host(patience=1)
+    shutil.copy2(debians / "prometheus-node-exporter", host.shims / "node_exporter")
+    # Prometheus 2 has its agent behind a flag of another name. Debian's build of it signs nothing, whatever sigv4 says.
+    agent = f'#!/bin/bash\nexec {debians}/prometheus --enable-feature=agent "${{@/--agent/--log.level=info}}"\n'
+    write_program(host.shims / "prometheus", agent)
+    write_program(host.shims / "nvidia-smi", NVIDIA_SMI)
+    write_program(host.shims / "workspace", WORKSPACE)
+    boot = host.boot(
+        "export AWS_ACCESS_KEY_ID=testing AWS_SECRET_ACCESS_KEY=testing\n"  # without any, the agent does not start
+        "mkdir /mnt/fsx && mount -t lustre fs@tcp:/abcdefgh /mnt/fsx && mkdir /mnt/fsx/podwright\n"
+        "serve_releases && { workspace & }\n"
+        "./on_create.sh --only observability && ./on_create.sh --only observability || exit 1\n"
+        "curl -s --noproxy '*' http://10.1.0.5:9100/metrics >/opt/metrics\n"
+        "for _ in $(seq 600); do [[ -e /opt/received ]] && break; sleep 0.2; done\n"
+    )
+    assert boot.exit_code == 0, boot.output
+    assert boot.summaries[-1].startswith("1 steps, 0 changes")
+    metrics = host.read("opt/metrics")
+    assert "node_load1 " in metrics
+    assert 'podwright_gpu_utilization_ratio{gpu="0",uuid="GPU-0"} 0.97' in metrics
+    assert host.read("opt/received").splitlines() == ["/workspaces/ws-1/api/v1/remote_write", "snappy", "0.1.0"]
+
+
+WORKSPACE = """#!/bin/bash
+exec python3 - <<'PYTHON'
+import http.server, os, pathlib
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        lines = [self.path, self.headers["Content-Encoding"], self.headers["X-Prometheus-Remote-Write-Version"]]
+        pathlib.Path("/opt/received.new").write_text("\\n".join(lines))
+        os.replace("/opt/received.new", "/opt/received")
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", 9999), Handler).serve_forever()
+PYTHON
+"""

@@ -1,0 +1,179 @@
+"""What the bootstrap does to a host: programs, waits, files, locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError, TimeLimitError
+from podwright_bootstrap.storage.lock import locked
+
+ME = shell.pwd.getpwuid(os.getuid()).pw_name
+
+
+def test_output_and_exit_code_are_kept(capsys):
+    """Both streams of a program go to the log and come back apart: a warning is no part of an answer."""
+    outcome = shell.run("sh", "-c", "echo one; echo two >&2; exit 3", timeout_s=10, check=False)
+    assert (outcome.exit_code, outcome.output, outcome.errors) == (3, "one\n", "two\n")
+    assert "| two" in capsys.readouterr().out
+
+
+def test_a_failing_program_is_named_with_its_error():
+    """The error names the program, its exit code and the lines that tell why."""
+    with pytest.raises(CommandError, match=r"sh -c .* failed \(exit 4\): fatal: no way$"):
+        shell.run("sh", "-c", "echo start; echo fatal: no way; echo bye; exit 4", timeout_s=10)
+
+
+def test_a_missing_program_is_named():
+    """A program that is not installed is an error like another."""
+    with pytest.raises(CommandError, match="no-such-program: no such program on this host"):
+        shell.run("no-such-program", timeout_s=10)
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(tmp_path):
+    """Past its time the whole process group is killed."""
+    pid_file = tmp_path / "pid"
+    with pytest.raises(CommandError, match="did not end within"):
+        shell.run("sh", "-c", f"sleep 300 & echo $! > {pid_file}; wait", timeout_s=0.5)
+    _wait_for_end(int(pid_file.read_text()))
+
+
+def test_a_daemon_that_keeps_the_output_open_does_not_keep_us_waiting():
+    """The program's own end counts, not that of what it left running."""
+    output = shell.run("sh", "-c", "sleep 5 & echo $!", timeout_s=4).output
+    os.kill(int(output), 9)
+
+
+def test_a_step_that_runs_too_long_is_interrupted_with_its_program(tmp_path):
+    """The time limit ends a running program and reaches the step as its own error."""
+    pid_file = tmp_path / "pid"
+    with pytest.raises(TimeLimitError, match="not done within"), shell.time_limit(0.5):
+        shell.run("sh", "-c", f"echo $$ > {pid_file}; exec sleep 300", timeout_s=60)
+    _wait_for_end(int(pid_file.read_text()))
+
+
+def test_an_action_is_tried_as_often_as_allowed(monkeypatch):
+    """The last error comes through."""
+    monkeypatch.setattr(shell, "PATIENCE", 0.001)
+    calls = []
+
+    def fail():
+        calls.append(1)
+        raise CommandError(f"failure {len(calls)}")
+
+    with pytest.raises(CommandError, match="failure 3"):
+        shell.retry(fail, attempts=3, pause_s=1, errors=(CommandError,))
+    assert len(calls) == 3
+
+
+def test_what_will_not_get_better_is_not_tried_again():
+    """Errors that are no command's end the first attempt."""
+    calls = []
+
+    def fail():
+        calls.append(1)
+        raise BootstrapError("never")
+
+    with pytest.raises(BootstrapError, match="never"):
+        shell.retry(fail, attempts=3, pause_s=1, errors=(CommandError,))
+    assert len(calls) == 1
+
+
+def test_a_file_is_written_once(tmp_path):
+    """Writing the same again changes nothing; another content or mode does; no temporary file is left."""
+    path = tmp_path / "folder" / "file"
+    assert shell.write_file(path, "text", mode=0o600, owner=ME)
+    assert not shell.write_file(path, "text", mode=0o600, owner=ME)
+    assert shell.write_file(path, "text", mode=0o644, owner=ME)
+    assert shell.write_file(path, b"other", mode=0o644, owner=ME)
+    assert (path.read_text(), path.stat().st_mode & 0o7777) == ("other", 0o644)
+    assert [child.name for child in path.parent.iterdir()] == ["file"]
+
+
+def test_a_file_that_cannot_be_written_is_left_as_it_was(tmp_path):
+    """An unknown owner is found out before anything is touched."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(BootstrapError, match="no user nobody-here"):
+        shell.write_file(path, "new", owner="nobody-here")
+    assert [child.name for child in tmp_path.iterdir()] == ["file"]
+    assert path.read_text() == "old"
+
+
+def test_a_held_lock_is_waited_for_within_bounds(tmp_path, monkeypatch):
+    """Who cannot get the lock is told which host has it."""
+    monkeypatch.setattr(shell, "PATIENCE", 0.01)
+    path = tmp_path / "lock"
+    path.write_text("ip-10-1-0-9")
+    with path.open() as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with (
+            pytest.raises(BootstrapError, match=r"waited 1 s for .*lock, held by ip-10-1-0-9"),
+            locked(path, limit_s=100),
+        ):
+            pytest.fail("the lock was held by another")
+    with locked(path, limit_s=100) as mine:
+        assert mine
+
+
+def test_a_lock_is_not_needed_for_what_is_done(tmp_path):
+    """Who finds the work done goes on without the lock."""
+    path = tmp_path / "lock"
+    path.touch()
+    with path.open() as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        with locked(path, limit_s=100, unless=lambda: True) as mine:
+            assert not mine
+
+
+def test_of_many_hosts_one_has_the_lock(tmp_path):
+    """Of two hundred that ask at the same time one does the work, all others go on when it is done."""
+    done, worked, went_on = tmp_path / "done", [], []
+
+    def host():
+        with locked(tmp_path / "lock", limit_s=60, every_s=0.2, unless=done.exists) as mine:
+            if mine and not done.exists():
+                worked.append(1)
+                time.sleep(0.5)
+                done.touch()
+        went_on.append(done.exists())
+
+    threads = [threading.Thread(target=host) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert worked == [1]
+    assert went_on == [True] * 200
+
+
+def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path):
+    """A temporary file of a boot that was killed is replaced, and a link in its place is not followed."""
+    path, victim = tmp_path / "file", tmp_path / "victim"
+    victim.write_text("untouched")
+    left = path.with_name(f".file.{socket.gethostname()}")
+    for leave in (lambda: left.write_text("part"), lambda: left.symlink_to(victim)):
+        leave()
+        shell.write_file(path, f"text {leave}")
+        assert sorted(child.name for child in tmp_path.iterdir()) == ["file", "victim"]
+    assert victim.read_text() == "untouched"
+
+
+def _wait_for_end(pid):
+    """Return when the process is gone, or a zombie that waits for its parent."""
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return
+        except OSError:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"process {pid} still runs")

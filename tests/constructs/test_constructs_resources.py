@@ -1,0 +1,825 @@
+"""What each construct makes of its arguments, seen in the JSON that Terraform gets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cdktf import App, TerraformProvider, TerraformProviderGeneratorMetadata, TerraformStack
+
+from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
+from podwright_constructs import facts
+from podwright_constructs.bucket import ExistingBucket, TrainingBucket, sha256_of
+from podwright_constructs.cluster import HyperPodCluster, InstanceGroup, ScheduledUpdate
+from podwright_constructs.data_repository import DataRepository
+from podwright_constructs.flow_logs import CloudWatchFlowLogs
+from podwright_constructs.key import EncryptionKey, ExistingKey
+from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle
+from podwright_constructs.lustre import ExistingLustre, LustreFileSystem
+from podwright_constructs.network import ExistingNetwork, PrivateNetwork, TrainingNetwork
+from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfsFileSystem
+from podwright_constructs.payload import TrainingPayload
+from podwright_constructs.role import ExecutionRole, ExistingRole
+from podwright_constructs.s3_access import S3Access
+from podwright_constructs.slurm import ApiSlurm
+from podwright_constructs.subnet_configuration import SubnetConfiguration
+from podwright_rehearsal.aws import cluster_schema
+
+REPOSITORY = Path(__file__).parents[2]
+ZONE = "usw2-az1"
+NETWORK = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1", "subnet-2"], security_group_id="sg-1")
+BUCKET = ExistingBucket(name="sagemaker-mine")
+ROLE = ExistingRole(arn="arn:aws:iam::111122223333:role/nodes")
+SCRIPTS = ExistingLifecycleScripts(source_s3_uri="s3://sagemaker-mine/scripts")
+LUSTRE = ExistingLustre(dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", mount_name="abcdefgh")
+OPENZFS = ExistingOpenZfs(dns_name="fs-0fedcba9876543210.fsx.us-west-2.amazonaws.com", mount_path="/homes")
+KEY = "arn:aws:kms:us-west-2:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+CONTROLLER = InstanceGroup(name="controller", role="controller", instance_type="ml.m5.xlarge", count=1)
+LOGIN = InstanceGroup(name="login", role="login", instance_type="ml.c5.large", count=1)
+WORKERS = InstanceGroup(name="workers", role="compute", instance_type="ml.p5.48xlarge", count=4, partition="gpu")
+
+
+def resources(stack: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    """All resources of a type."""
+    return list(stack["resource"].get(kind, {}).values())
+
+
+def addresses(stack: Mapping[str, Any], kind: str) -> set[str]:
+    """What ``depends_on`` calls the resources of a type."""
+    return {f"{kind}.{name}" for name in stack["resource"].get(kind, {})}
+
+
+@pytest.fixture
+def scripts(tmp_path: Path) -> Path:
+    """A folder of lifecycle scripts with things in it that are no scripts."""
+    folder = tmp_path / "scripts"
+    for name in (
+        "on_create.sh",
+        "podwright_bootstrap/__main__.py",
+        "podwright_bootstrap/steps/lustre.py",
+        "podwright_bootstrap/__pycache__/__main__.cpython-310.pyc",
+        "podwright_bootstrap/py.typed",
+        "pyproject.toml",
+        "tests/test_boot.py",
+    ):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"# {name}\n")
+    return folder
+
+
+# ---- network -----------------------------------------------------------------------------------
+
+
+def test_security_group_lets_efa_and_lustre_through(synthesize) -> None:
+    """Members reach each other with every protocol in both directions, Lustre's ports are named, and egress is open."""
+    stack = synthesize(lambda stack: TrainingNetwork(stack, "network", name="demo", availability_zone_id=ZONE))
+    (group,) = addresses(stack, "aws_security_group")
+    itself = f"${{{group}.id}}"
+    ingress = resources(stack, "aws_vpc_security_group_ingress_rule")
+    egress = resources(stack, "aws_vpc_security_group_egress_rule")
+    assert {rule["security_group_id"] for rule in ingress + egress} == {itself}
+    assert {rule["referenced_security_group_id"] for rule in ingress} == {itself}
+    assert [(rule["ip_protocol"], rule.get("from_port")) for rule in ingress if rule["ip_protocol"] == "-1"] == [
+        ("-1", None)
+    ]
+    lustre = {(rule["from_port"], rule["to_port"]) for rule in ingress if rule["ip_protocol"] == "tcp"}
+    assert lustre == {(988, 988), (1018, 1023)} == set(map(tuple, facts.LUSTRE_PORTS))
+    assert {
+        (rule["ip_protocol"], rule.get("referenced_security_group_id"), rule.get("cidr_ipv4")) for rule in egress
+    } == {
+        ("-1", itself, None),
+        ("-1", None, "0.0.0.0/0"),
+    }
+
+
+def test_nodes_reach_s3_and_the_internet_without_public_addresses(synthesize) -> None:
+    """Both subnets lie in one zone; the private one goes out through NAT; S3 is on both route tables; DNS is on."""
+    stack = synthesize(lambda stack: TrainingNetwork(stack, "network", name="demo", availability_zone_id=ZONE))
+    (vpc,) = resources(stack, "aws_vpc")
+    subnets = resources(stack, "aws_subnet")
+    (endpoint,) = resources(stack, "aws_vpc_endpoint")
+    assert vpc["enable_dns_support"] is True
+    assert vpc["enable_dns_hostnames"] is True
+    assert [subnet["availability_zone_id"] for subnet in subnets] == [ZONE, ZONE]
+    assert not any(subnet.get("map_public_ip_on_launch") for subnet in subnets)
+    tables = {f"${{{address}.id}}" for address in addresses(stack, "aws_route_table")}
+    assert set(endpoint["route_table_ids"]) == tables
+    assert len(tables) == 2
+    ways = {
+        route["route_table_id"]: set(route) & {"gateway_id", "nat_gateway_id"}
+        for route in resources(stack, "aws_route")
+    }
+    assert sorted(map(sorted, ways.values())) == [["gateway_id"], ["nat_gateway_id"]]
+
+
+def test_a_subnet_waits_for_the_block_it_may_lie_in(synthesize) -> None:
+    """Every subnet depends on the association of the VPC's further block; the default security group is closed."""
+    further = SubnetConfiguration(availability_zone_id="usw2-az2", cidr="100.64.0.0/20")
+    stack = synthesize(
+        lambda stack: TrainingNetwork(
+            stack,
+            "network",
+            name="demo",
+            availability_zone_id=ZONE,
+            secondary_cidrs=["100.64.0.0/16"],
+            extra_private_subnets=[further],
+        )
+    )
+    (association,) = addresses(stack, "aws_vpc_ipv4_cidr_block_association")
+    subnets = resources(stack, "aws_subnet")
+    assert [subnet["depends_on"] for subnet in subnets] == [[association]] * 3
+    assert sorted(subnet["availability_zone_id"] for subnet in subnets) == [ZONE, ZONE, "usw2-az2"]
+    (closed,) = resources(stack, "aws_default_security_group")
+    assert not {"ingress", "egress"} & set(closed)
+
+
+def test_without_internet_nodes_reach_the_apis_alone(synthesize) -> None:
+    """No public subnet, no gateway; each API has an endpoint in every zone that members reach on port 443."""
+    places = [
+        SubnetConfiguration(availability_zone_id=zone, cidr=f"10.0.{number}.0/24")
+        for number, zone in ((32, ZONE), (33, "usw2-az2"))
+    ]
+    stack = synthesize(
+        lambda stack: TrainingNetwork(
+            stack,
+            "network",
+            name="demo",
+            availability_zone_id=ZONE,
+            internet="none",
+            endpoints=["standard", "kms"],
+            extra_private_subnets=places,
+        )
+    )
+    assert not {"aws_internet_gateway", "aws_nat_gateway", "aws_eip", "aws_route"} & set(stack["resource"])
+    endpoints = [item for item in resources(stack, "aws_vpc_endpoint") if item["vpc_endpoint_type"] == "Interface"]
+    assert {item["service_name"].partition("id}.")[2] for item in endpoints} == {*facts.STANDARD_ENDPOINTS, "kms"}
+    assert {len(item["subnet_ids"]) for item in endpoints} == {2}
+    (rule,) = [
+        rule
+        for rule in resources(stack, "aws_vpc_security_group_ingress_rule")
+        if [rule["security_group_id"]] == endpoints[0]["security_group_ids"]
+    ]
+    assert (rule["from_port"], rule["to_port"]) == (443, 443)
+    assert rule["referenced_security_group_id"] != rule["security_group_id"]
+
+
+@pytest.mark.parametrize(
+    ("way", "made"),
+    [
+        ({"nat_gateway_id": "nat-1"}, {"aws_route_table", "aws_route", "aws_vpc_endpoint"}),
+        ({"route_table_id": "rtb-1"}, set()),
+    ],
+)
+def test_a_new_subnet_in_a_vpc_of_yours(synthesize, way: dict[str, str], made: set[str]) -> None:
+    """With a NAT gateway the subnet gets routes and S3 of its own, with a route table it follows that and adds none."""
+    arguments = {"vpc_id": "vpc-1", "availability_zone_id": ZONE, "private_subnet_cidr": "10.0.16.0/20"}
+    stack = synthesize(lambda stack: PrivateNetwork(stack, "network", name="demo", nfs=True, **arguments, **way))
+    assert {"aws_route_table", "aws_route", "aws_vpc_endpoint"} & set(stack["resource"]) == made
+    (association,) = resources(stack, "aws_route_table_association")
+    (table,) = {f"${{{address}.id}}" for address in addresses(stack, "aws_route_table")} or {"rtb-1"}
+    assert association["route_table_id"] == table
+    ports = {rule.get("from_port") for rule in resources(stack, "aws_vpc_security_group_ingress_rule")}
+    assert facts.NFS_PORT in ports
+
+
+def test_flow_logs_come_after_the_permission_to_write_them(synthesize) -> None:
+    """The role is the service's, of this account; the log group is encrypted and kept for a year."""
+    key = ExistingKey(arn=KEY)
+    stack = synthesize(lambda stack: CloudWatchFlowLogs(stack, "logs", name="demo", vpc_id="vpc-1", key=key))
+    (flow_log,) = resources(stack, "aws_flow_log")
+    (group,) = resources(stack, "aws_cloudwatch_log_group")
+    assert set(flow_log["depends_on"]) == addresses(stack, "aws_iam_role_policy")
+    assert (flow_log["traffic_type"], group["kms_key_id"], group["retention_in_days"]) == ("ALL", KEY, 365)
+    trust, permissions = sorted(
+        stack["data"]["aws_iam_policy_document"].values(), key=lambda item: len(item["statement"])
+    )
+    assert trust["statement"][0]["principals"][0]["identifiers"] == ["vpc-flow-logs.amazonaws.com"]
+    assert "logs:PutLogEvents" in permissions["statement"][0]["actions"]
+
+
+# ---- file system -------------------------------------------------------------------------------
+
+
+def test_file_system_waits_for_the_rules(synthesize) -> None:
+    """FSx looks for rules on port 988, so the file system depends on every rule and not only on the group."""
+
+    def build(stack: TerraformStack) -> None:
+        network = TrainingNetwork(stack, "network", name="demo", availability_zone_id=ZONE)
+        LustreFileSystem(stack, "lustre", network=network, capacity_gib=2400, throughput_mbps_per_tib=500)
+
+    stack = synthesize(build)
+    (lustre,) = resources(stack, "aws_fsx_lustre_file_system")
+    rules = addresses(stack, "aws_vpc_security_group_ingress_rule") | addresses(
+        stack, "aws_vpc_security_group_egress_rule"
+    )
+    assert set(lustre["depends_on"]) == rules
+    assert (lustre["storage_capacity"], lustre["per_unit_storage_throughput"]) == (2400, 500)
+
+
+def test_defaults_are_those_of_the_type(synthesize) -> None:
+    """What is left out is calculated: the smallest capacity, the usual throughput, how names are kept."""
+
+    def build(stack: TerraformStack) -> None:
+        kinds: dict[str, dict[str, Any]] = {
+            "a": {},
+            "b": {"deployment_type": "SCRATCH_2"},
+            "c": {"deployment_type": "PERSISTENT_1", "storage_type": "HDD"},
+            "d": {"storage_type": "INTELLIGENT_TIERING", "read_cache": True},
+            "e": {"efa": True, "throughput_mbps_per_tib": 500, "metadata_iops": 12_000},
+        }
+        for name, arguments in kinds.items():
+            LustreFileSystem(stack, name, network=NETWORK, **arguments)
+
+    keys = ("storage_capacity", "per_unit_storage_throughput", "throughput_capacity", "metadata_configuration")
+    made = [tuple(item.get(key) for key in keys) for item in resources(synthesize(build), "aws_fsx_lustre_file_system")]
+    assert made == [
+        (1200, 250, None, {"mode": "AUTOMATIC"}),
+        (1200, None, None, None),
+        (1800, 40, None, None),
+        (None, None, 4000, {"mode": "USER_PROVISIONED", "iops": 6000}),
+        (9600, 500, None, {"mode": "USER_PROVISIONED", "iops": 12_000}),
+    ]
+
+
+def test_a_folder_shows_a_bucket(synthesize) -> None:
+    """Changes travel only in the directions that were asked for, and unlinking leaves the files where they are."""
+    links = [
+        DataRepository(path="/in", s3_uri="s3://corpus"),
+        DataRepository(path="/out", s3_uri="s3://results/runs", import_changes=False, export_changes=True),
+    ]
+    stack = synthesize(lambda stack: LustreFileSystem(stack, "lustre", network=NETWORK, data_repositories=links))
+    coming, going = resources(stack, "aws_fsx_data_repository_association")
+    assert (set(coming["s3"]), coming["batch_import_meta_data_on_create"]) == ({"auto_import_policy"}, True)
+    assert (set(going["s3"]), going["batch_import_meta_data_on_create"]) == ({"auto_export_policy"}, False)
+    assert [link["delete_data_in_filesystem"] for link in (coming, going)] == [False, False]
+
+
+def test_openzfs_of_two_zones_prefers_the_first(synthesize) -> None:
+    """It takes two subnets, prefers the first, adds its routes to their tables, and keeps a last backup if asked."""
+    network = replace(NETWORK, route_table_ids=["rtb-1", "rtb-2"])
+    stack = synthesize(
+        lambda stack: OpenZfsFileSystem(
+            stack, "homes", network=network, deployment_type="MULTI_AZ_1", on_destroy="backup", key=ExistingKey(arn=KEY)
+        )
+    )
+    (homes,) = resources(stack, "aws_fsx_openzfs_file_system")
+    assert (homes["subnet_ids"], homes["preferred_subnet_id"]) == (["subnet-1", "subnet-2"], "subnet-1")
+    assert (homes["route_table_ids"], homes["throughput_capacity"]) == (["rtb-1", "rtb-2"], 160)
+    assert (homes["skip_final_backup"], homes.get("delete_options"), homes["kms_key_id"]) == (False, None, KEY)
+
+
+class OwnProvider(TerraformProvider):
+    """A provider class of somebody else's, with what `cdktf get` writes into it."""
+
+    def __init__(self, scope: TerraformStack) -> None:
+        super().__init__(
+            scope,
+            "mine",
+            terraform_resource_type="aws",
+            terraform_provider_source="hashicorp/aws",
+            terraform_generator_metadata=TerraformProviderGeneratorMetadata(
+                provider_name="aws", provider_version="~> 5.100"
+            ),
+        )
+
+    @property
+    def alias(self) -> str | None:
+        """The default provider."""
+        return None
+
+    def _synthesize_attributes(self) -> dict[str, object]:
+        return {"region": "us-west-2"}
+
+
+@pytest.mark.terraform
+def test_one_construct_alone_in_another_stack(tmp_path: Path, terraform: Mapping[str, str]) -> None:
+    """A file system on a network of yours, in a stack of yours with a provider of yours, is valid for Terraform."""
+
+    class Mine(TerraformStack):
+        def __init__(self, scope: App) -> None:
+            super().__init__(scope, "mine")
+            OwnProvider(self)
+            network = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1"], security_group_id="sg-1")
+            LustreFileSystem(self, "scratch", network=network, capacity_gib=2400)
+
+    app = App(outdir=str(tmp_path))
+    Mine(app)
+    app.synth()
+    folder = tmp_path / "stacks" / "mine"
+    subprocess.run(["terraform", "init"], cwd=folder, env=terraform, check=True, capture_output=True)
+    answer = subprocess.run(
+        ["terraform", "validate", "-json"], cwd=folder, env=terraform, check=True, capture_output=True, text=True
+    )
+    assert json.loads(answer.stdout)["valid"] is True
+
+
+# ---- bucket and role ---------------------------------------------------------------------------
+
+
+def test_bucket_is_private_encrypted_versioned_and_tls_only(synthesize) -> None:
+    """The bucket's name begins as SageMaker asks, and nobody reads it in public, in the clear, or over plain HTTP."""
+    stack = synthesize(lambda stack: TrainingBucket(stack, "bucket", bucket_prefix="sagemaker-demo-"))
+    (bucket,) = resources(stack, "aws_s3_bucket")
+    (access,) = resources(stack, "aws_s3_bucket_public_access_block")
+    (versioning,) = resources(stack, "aws_s3_bucket_versioning")
+    (encryption,) = resources(stack, "aws_s3_bucket_server_side_encryption_configuration")
+    (document,) = stack["data"]["aws_iam_policy_document"].values()
+    (statement,) = document["statement"]
+    assert bucket["bucket_prefix"] == "sagemaker-demo-"
+    assert [access[key] for key in access if key.startswith(("block", "ignore", "restrict"))] == [True] * 4
+    assert versioning["versioning_configuration"] == {"status": "Enabled"}
+    assert encryption["rule"] == [{"apply_server_side_encryption_by_default": {"sse_algorithm": "AES256"}}]
+    assert (statement["effect"], statement["actions"]) == ("Deny", ["s3:*"])
+    assert statement["condition"] == [{"test": "Bool", "variable": "aws:SecureTransport", "values": ["false"]}]
+
+
+@pytest.mark.parametrize("on_destroy", ["retain", "destroy"])
+def test_bucket_is_emptied_only_if_asked(synthesize, on_destroy: Any) -> None:
+    """Terraform deletes a bucket's objects only when the user said destroy."""
+    stack = synthesize(
+        lambda stack: TrainingBucket(stack, "bucket", bucket_prefix="sagemaker-demo-", on_destroy=on_destroy)
+    )
+    (bucket,) = resources(stack, "aws_s3_bucket")
+    assert bucket["force_destroy"] is (on_destroy == "destroy")
+
+
+def test_one_key_encrypts_and_nodes_may_decrypt(synthesize) -> None:
+    """The bucket's objects are encrypted with the key, and the nodes' role may use it through S3 alone."""
+
+    def build(stack: TerraformStack) -> None:
+        bucket = TrainingBucket(
+            stack, "bucket", bucket_prefix="sagemaker-demo-", key=EncryptionKey(stack, "key", alias="demo")
+        )
+        ExecutionRole(stack, "role", name="nodes", bucket=bucket, network=NETWORK)
+
+    stack = synthesize(build)
+    (key,) = resources(stack, "aws_kms_key")
+    (encryption,) = resources(stack, "aws_s3_bucket_server_side_encryption_configuration")
+    (address,) = addresses(stack, "aws_kms_key")
+    (rule,) = encryption["rule"]
+    assert key["enable_key_rotation"] is True
+    assert rule["apply_server_side_encryption_by_default"] == {
+        "sse_algorithm": "aws:kms",
+        "kms_master_key_id": f"${{{address}.arn}}",
+    }
+    statements = [s for d in stack["data"]["aws_iam_policy_document"].values() for s in d["statement"]]
+    (use,) = [statement for statement in statements if statement.get("sid") == "UseKeyOfBucket"]
+    assert use["actions"] == ["kms:Decrypt", "kms:GenerateDataKey"]
+    assert use["resources"] == [f"${{{address}.arn}}"]
+    (through,) = use["condition"]
+    assert through["variable"] == "kms:ViaService"
+    assert [service.split(".")[0] for service in through["values"]] == ["s3"]
+
+
+def test_bucket_lets_go_of_what_is_left_behind(synthesize) -> None:
+    """Old versions and abandoned uploads go, requests are written down, logs are delivered to their folder alone."""
+    stack = synthesize(
+        lambda stack: TrainingBucket(
+            stack,
+            "bucket",
+            bucket_prefix="sagemaker-demo-",
+            noncurrent_version_expiration_days=30,
+            access_log_bucket="logs",
+            receives_logs=True,
+        )
+    )
+    (lifecycle,) = resources(stack, "aws_s3_bucket_lifecycle_configuration")
+    (rule,) = lifecycle["rule"]
+    assert rule["noncurrent_version_expiration"] == [{"noncurrent_days": 30}]
+    assert rule["abort_incomplete_multipart_upload"] == [{"days_after_initiation": 7}]
+    (logging,) = resources(stack, "aws_s3_bucket_logging")
+    assert logging["target_bucket"] == "logs"
+    (document,) = stack["data"]["aws_iam_policy_document"].values()
+    (delivery,) = [statement for statement in document["statement"] if statement["actions"] == ["s3:PutObject"]]
+    assert "/AWSLogs/" in delivery["resources"][0]
+
+
+def test_nodes_cannot_write_what_nodes_run(synthesize) -> None:
+    """The role reads its own prefixes of its bucket, and writes where nothing lies that a node runs."""
+    made = {"bucket": BUCKET, "network": NETWORK, "read_prefixes": ["a/lifecycle"], "write_prefixes": ["a/runs"]}
+    stack = synthesize(lambda stack: ExecutionRole(stack, "role", name="nodes", **made))
+    permissions = role_permissions(stack)
+    on_s3 = {
+        action: {resource.split(":::")[1] for resource in statement["resources"]}
+        for statement in permissions["statement"]
+        for action in statement["actions"]
+        if action.startswith("s3:")
+    }
+    written = {"sagemaker-mine/a/runs/*"}
+    assert on_s3 == {
+        "s3:ListBucket": {"sagemaker-mine"},
+        "s3:GetObject": {"sagemaker-mine/a/lifecycle/*"} | written,
+        "s3:PutObject": written,
+        "s3:AbortMultipartUpload": written,
+    }
+    (listing,) = [item for item in permissions["statement"] if item["actions"] == ["s3:ListBucket"]]
+    assert {"test": "StringLike", "variable": "s3:prefix", "values": ["a/lifecycle/*", "a/runs/*"]} in listing[
+        "condition"
+    ]
+    every_action = [action for statement in permissions["statement"] for action in statement["actions"]]
+    assert not [action for action in every_action if "*" in action]
+
+
+@pytest.mark.parametrize("write", ["a/lifecycle", "a", "a/lifecycle/runs"])
+def test_a_role_that_could_write_what_nodes_run_is_refused(stack: TerraformStack, write: str) -> None:
+    """A prefix to write must not be, hold or lie in one that nodes run."""
+    with pytest.raises(ValueError, match=r"write_prefixes\[0\]"):
+        ExecutionRole(
+            stack,
+            "role",
+            name="nodes",
+            bucket=BUCKET,
+            network=NETWORK,
+            read_prefixes=["a/lifecycle"],
+            write_prefixes=[write],
+        )
+
+
+def test_role_uses_mounted_buckets_as_they_are_mounted(synthesize) -> None:
+    """What is read-only is read below its prefix alone; what is not may also be written and emptied."""
+    key = "arn:aws:kms:us-west-2:210987654321:key/1"
+    wanted = [
+        S3Access(bucket="corpora", prefix="c4/", key_arn=key),
+        S3Access(bucket="results", read_only=False),
+    ]
+    stack = synthesize(
+        lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK, s3_access=wanted)
+    )
+    by_sid = {statement["sid"]: statement for statement in role_permissions(stack)["statement"]}
+    (below,) = by_sid["ListMount0"]["condition"]
+    assert (below["variable"], below["values"]) == ("s3:prefix", ["c4/*"])
+    assert by_sid["UseMount0"]["actions"] == ["s3:GetObject"]
+    assert [resource.partition(":s3:::")[2] for resource in by_sid["UseMount0"]["resources"]] == ["corpora/c4/*"]
+    assert "condition" not in by_sid["ListMount1"]
+    assert by_sid["UseMount1"]["actions"] == [
+        "s3:GetObject",
+        "s3:AbortMultipartUpload",
+        "s3:DeleteObject",
+        "s3:PutObject",
+    ]
+    assert [resource.partition(":s3:::")[2] for resource in by_sid["UseMount1"]["resources"]] == ["results/*"]
+    assert by_sid["UseKeysOfMounts"]["resources"] == [key]
+
+
+@pytest.mark.parametrize("prefix", ["", "lifecycle/", "lifecycle/abc/"])
+def test_a_mount_that_could_write_what_nodes_run_is_refused(stack: TerraformStack, prefix: str) -> None:
+    """A folder that can be written must not show what nodes run; a read-only one may."""
+    mine = S3Access(bucket=BUCKET.name, prefix=prefix, read_only=False)
+    made: dict[str, Any] = {"name": "nodes", "bucket": BUCKET, "network": NETWORK}
+    with pytest.raises(ValueError, match=r"s3_access\[0\]\.prefix"):
+        ExecutionRole(stack, "role", **made, s3_access=[mine])
+    assert ExecutionRole(stack, "role", **made, s3_access=[replace(mine, read_only=True)]).arn
+
+
+def test_role_may_make_interfaces_wherever_a_group_is(synthesize) -> None:
+    """The subnets and security groups of the network and of groups elsewhere, each once, and no others."""
+    stack = synthesize(
+        lambda stack: ExecutionRole(
+            stack,
+            "role",
+            name="nodes",
+            bucket=BUCKET,
+            network=NETWORK,
+            override_subnet_ids=["subnet-8", "subnet-9", "subnet-9"],
+            override_security_group_ids=["sg-9"],
+        )
+    )
+    (create,) = [item for item in role_permissions(stack)["statement"] if item["sid"] == "CreateInterfaces"]
+    named = [resource.rpartition("/")[2] for resource in create["resources"]]
+    assert named == ["*", NETWORK.security_group_id, "sg-9", *NETWORK.subnet_ids, "subnet-8", "subnet-9"]
+
+
+def test_role_has_no_more_than_it_is_told_to_need(synthesize) -> None:
+    """Keys, secret and metrics are each one ARN in the policy, grants are for AWS alone, and the boundary is set."""
+    volumes, secrets = "arn:aws:kms:::key/1", "arn:aws:kms:::key/2"
+    secret, workspace = "arn:aws:secretsmanager:::secret:a", "arn:aws:aps:::workspace/w"
+    boundary = "arn:aws:iam::210987654321:policy/limits"
+    stack = synthesize(
+        lambda stack: ExecutionRole(
+            stack,
+            "role",
+            name="nodes",
+            bucket=BUCKET,
+            network=NETWORK,
+            secret_arns=[secret],
+            secret_key_arn=secrets,
+            volume_key_arns=[volumes],
+            prometheus_workspace_arn=workspace,
+            permissions_boundary_arn=boundary,
+        )
+    )
+    by_sid = {statement["sid"]: statement for statement in role_permissions(stack)["statement"]}
+    for sid, action, resource in (
+        ("UseKeyOfSecrets", "kms:Decrypt", secrets),
+        ("UseKeysOfVolumes", "kms:GenerateDataKeyWithoutPlaintext", volumes),
+        ("GrantKeysOfVolumes", "kms:CreateGrant", volumes),
+        ("ReadSecrets", "secretsmanager:GetSecretValue", secret),
+        ("WriteToPrometheus", "aps:RemoteWrite", workspace),
+    ):
+        assert action in by_sid[sid]["actions"]
+        assert by_sid[sid]["resources"] == [resource]
+    through, for_services = by_sid["GrantKeysOfVolumes"]["condition"]
+    assert [service.split(".")[0] for service in through["values"]] == ["ec2", "sagemaker"]
+    assert (for_services["variable"], for_services["values"]) == ("kms:GrantIsForAWSResource", ["true"])
+    (role,) = resources(stack, "aws_iam_role")
+    assert role["permissions_boundary"] == boundary
+
+
+def role_permissions(stack: Mapping[str, Any]) -> dict[str, Any]:
+    """The policy document that is not the trust."""
+    documents = stack["data"]["aws_iam_policy_document"].values()
+    (found,) = [document for document in documents if len(document["statement"]) > 1]
+    return dict(found)
+
+
+def test_only_sagemaker_of_this_account_assumes_the_role(synthesize) -> None:
+    """The trust policy names the service and the account, and no ARN fixes the partition."""
+    stack = synthesize(lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK))
+    documents = stack["data"]["aws_iam_policy_document"].values()
+    (trust,) = [document for document in documents if document["statement"][0]["actions"] == ["sts:AssumeRole"]]
+    (statement,) = trust["statement"]
+    (condition,) = statement["condition"]
+    (account,) = stack["data"]["aws_caller_identity"]
+    assert statement["principals"] == [{"type": "Service", "identifiers": ["sagemaker.amazonaws.com"]}]
+    assert (condition["variable"], condition["values"]) == (
+        "aws:SourceAccount",
+        [f"${{data.aws_caller_identity.{account}.account_id}}"],
+    )
+    assert "arn:aws:" not in json.dumps(list(documents))
+
+
+# ---- lifecycle scripts and payload -------------------------------------------------------------
+
+
+def bundle(stack: TerraformStack, scripts: Path, **changes: Any) -> LifecycleBundle:
+    """A lifecycle bundle on existing resources."""
+    arguments: dict[str, Any] = {
+        "scripts": scripts,
+        "bucket": BUCKET,
+        "cluster_name": "demo",
+        "instance_groups": [CONTROLLER, LOGIN, WORKERS],
+        "lustre": LUSTRE,
+        "openzfs": OPENZFS,
+    }
+    return LifecycleBundle(stack, "lifecycle", **(arguments | changes))
+
+
+def keys(stack: Mapping[str, Any]) -> set[str]:
+    """Keys of all objects."""
+    return {item["key"] for item in resources(stack, "aws_s3_object")}
+
+
+def test_bundle_holds_the_scripts_and_nothing_else(synthesize, scripts: Path) -> None:
+    """Entry point, package and parameters are uploaded below one prefix; tests, caches and project files are not."""
+    built = []
+    stack = synthesize(lambda stack: built.append(bundle(stack, scripts)))
+    prefix = built[0].source_s3_uri.removeprefix("s3://sagemaker-mine/")
+    assert keys(stack) == {
+        f"{prefix}/{name}"
+        for name in (
+            "on_create.sh",
+            "podwright_bootstrap/__main__.py",
+            "podwright_bootstrap/steps/lustre.py",
+            "provisioning_parameters.json",
+        )
+    }
+
+
+def test_prefix_changes_with_the_scripts_alone(scripts: Path, tmp_path: Path) -> None:
+    """Another script gives another prefix, so that nodes know; another group does not, so that none is disturbed."""
+
+    def prefix(number: int, **changes: Any) -> str:
+        stack = TerraformStack(App(outdir=str(tmp_path / str(number))), "test")
+        return bundle(stack, scripts, **changes).source_s3_uri
+
+    first = prefix(1)
+    assert prefix(2, instance_groups=[CONTROLLER, WORKERS]) == first
+    (scripts / "podwright_bootstrap" / "steps" / "lustre.py").write_text("# changed\n")
+    assert prefix(3) != first
+
+
+@pytest.mark.terraform
+def test_parameters_are_what_the_bootstrap_reads(synthesize, evaluate, scripts: Path, tmp_path: Path) -> None:
+    """The file that Terraform writes is read by the nodes' own class and says what the arguments said."""
+    wheel, requirements = tmp_path / "x-1-py3-none-any.whl", tmp_path / "requirements.lock"
+    wheel.write_bytes(b"wheel")
+    requirements.write_bytes(b"requirements")
+    payloads = []
+
+    def build(stack: TerraformStack) -> None:
+        payloads.append(TrainingPayload(stack, "training", bucket=BUCKET, wheel=wheel, requirements=requirements))
+        bundle(stack, scripts, training=payloads[0])
+
+    stack = synthesize(build)
+    (content,) = [item["content"] for item in resources(stack, "aws_s3_object") if "content" in item]
+    assert ProvisioningParameters.from_json(json.dumps(evaluate(content))) == ProvisioningParameters(
+        cluster_name="demo",
+        controller_group="controller",
+        login_group="login",
+        worker_groups=[WorkerGroup(instance_group_name="workers", partition_name="gpu")],
+        fsx_dns_name=LUSTRE.dns_name,
+        fsx_mountname=LUSTRE.mount_name,
+        fsx_openzfs_dns_name=OPENZFS.dns_name,
+        openzfs_mount_path="/homes",
+        region="us-west-2",
+        instance_facts={
+            "controller": InstanceFacts(vcpus=4, memory_gib=16),
+            "login": InstanceFacts(vcpus=2, memory_gib=4),
+            "workers": InstanceFacts("gpu", 8, "H100", 32, 192, 2048, nvlink=True, nvme_disks=8),
+        },
+        training=payloads[0].contract,
+        bundle_s3_uri="s3://sagemaker-mine/bundle",
+    )
+
+
+def test_windows_line_ends_are_refused(stack: TerraformStack, scripts: Path) -> None:
+    """An entry point with carriage returns would fail on every node, so it fails here."""
+    (scripts / "on_create.sh").write_bytes(b"#!/bin/bash\r\n")
+    with pytest.raises(ValueError, match="carriage return"):
+        bundle(stack, scripts)
+
+
+def test_payload_keys_carry_the_hash(synthesize, tmp_path: Path) -> None:
+    """Wheel and requirements lie under keys with their SHA-256, and the contract repeats both."""
+    wheel, requirements = tmp_path / "x-1-py3-none-any.whl", tmp_path / "requirements.lock"
+    wheel.write_bytes(b"wheel")
+    requirements.write_bytes(b"requirements")
+    payloads = []
+    stack = synthesize(
+        lambda stack: payloads.append(
+            TrainingPayload(stack, "training", bucket=BUCKET, wheel=wheel, requirements=requirements)
+        )
+    )
+    contract = payloads[0].contract
+    assert keys(stack) == {
+        f"training/{sha256_of(wheel)}/{wheel.name}",
+        f"training/{sha256_of(requirements)}/{requirements.name}",
+    }
+    assert {contract.wheel_s3_uri, contract.requirements_s3_uri} == {
+        f"s3://sagemaker-mine/{key}" for key in keys(stack)
+    }
+    assert (contract.wheel_sha256, contract.requirements_sha256) == (sha256_of(wheel), sha256_of(requirements))
+
+
+def test_objects_take_no_default_tags(synthesize, scripts: Path) -> None:
+    """S3 allows ten tags on an object and a provider may give more, so objects override the provider's."""
+    stack = synthesize(lambda stack: bundle(stack, scripts))
+    assert all(
+        item["override_provider"] == {"default_tags": {"tags": {}}} for item in resources(stack, "aws_s3_object")
+    )
+
+
+# ---- cluster -----------------------------------------------------------------------------------
+
+
+def cluster(stack: TerraformStack, **changes: Any) -> HyperPodCluster:
+    """A cluster on existing resources."""
+    arguments: dict[str, Any] = {
+        "cluster_name": "demo",
+        "instance_groups": [CONTROLLER, LOGIN, WORKERS],
+        "network": NETWORK,
+        "role": ROLE,
+        "lifecycle": SCRIPTS,
+        "tags": {"team": "research"},
+    }
+    return HyperPodCluster(stack, "cluster", **(arguments | changes))
+
+
+@pytest.mark.terraform
+def test_desired_state_is_valid_for_aws(synthesize, evaluate) -> None:
+    """The model of the cluster is what AWS's own CloudFormation schema asks for, and says what the arguments said."""
+    stack = synthesize(cluster)
+    (resource,) = resources(stack, "aws_cloudcontrolapi_resource")
+    model = evaluate(resource["desired_state"])
+    assert cluster_schema.problems(model, region="us-west-2") == []
+    assert resource["type_name"] == cluster_schema.CLUSTER_TYPE
+    assert model["VpcConfig"] == {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}  # one zone
+    assert (model["NodeRecovery"], model["Tags"]) == ("Automatic", [{"Key": "team", "Value": "research"}])
+    assert model["InstanceGroups"][2] == {
+        "InstanceGroupName": "workers",
+        "InstanceType": "ml.p5.48xlarge",
+        "InstanceCount": 4,
+        "ExecutionRole": ROLE.arn,
+        "ThreadsPerCore": 1,
+        "LifeCycleConfig": {"SourceS3Uri": SCRIPTS.source_s3_uri, "OnCreate": "on_create.sh"},
+        "InstanceStorageConfigs": [{"EbsVolumeConfig": {"VolumeSizeInGB": 500}}],
+    }
+
+
+@pytest.mark.terraform
+def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
+    """Each argument of a group, and Slurm by the API, is where AWS's schema has it."""
+    group = replace(
+        WORKERS,
+        min_count=2,
+        key_arn="arn:aws:kms:us-west-2:210987654321:key/0a1b",
+        training_plan_arn="arn:aws:sagemaker:us-west-2:210987654321:training-plan/mine",
+        capacity="spot",
+        deep_health_checks=["instance-stress"],
+        network_interface="efa-only",
+        subnet_ids=["subnet-9"],
+        image_id="ami-0123456789abcdef0",
+        scheduled_update=ScheduledUpdate(
+            schedule="cron(0 3 ? * SUN *)", max_percent=25, wait_s=60, rollback_alarms=["a"]
+        ),
+    )
+    slurm = ApiSlurm(strategy=None, lustre=LUSTRE)
+    changes = {
+        "instance_groups": [replace(CONTROLLER, auto_patch="when-all-idle"), group],
+        "lifecycle": None,
+        "slurm": slurm,
+        "node_provisioning": "continuous",
+        "tiered_storage_percent": 10,
+    }
+    (resource,) = resources(synthesize(lambda stack: cluster(stack, **changes)), "aws_cloudcontrolapi_resource")
+    model = evaluate(resource["desired_state"])
+    assert cluster_schema.problems(model, region="us-west-2") == []
+    assert (model["Orchestrator"], model["NodeProvisioningMode"]) == ({"Slurm": {}}, "Continuous")
+    assert model["TieredStorageConfig"] == {"Mode": "Enable", "InstanceMemoryAllocationPercentage": 10}
+    controller, workers = model["InstanceGroups"]
+    assert controller["SlurmConfig"] == {"NodeType": "Controller"}
+    assert controller["AutoPatchConfig"] == {"PatchingStrategy": "WhenAllIdle"}
+    given = {"InstanceGroupName", "InstanceType", "InstanceCount", "ExecutionRole", "ThreadsPerCore"}
+    assert {key: value for key, value in workers.items() if key not in given} == {
+        "MinInstanceCount": 2,
+        "TrainingPlanArn": group.training_plan_arn,
+        "CapacityRequirements": {"Spot": {}},
+        "OnStartDeepHealthChecks": ["InstanceStress"],
+        "NetworkInterface": {"InterfaceType": "efa-only"},
+        "OverrideVpcConfig": {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-9"]},
+        "ImageId": group.image_id,
+        "ScheduledUpdateConfig": {
+            "ScheduleExpression": "cron(0 3 ? * SUN *)",
+            "DeploymentConfig": {
+                "RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "CAPACITY_PERCENTAGE", "Value": 25}},
+                "WaitIntervalInSeconds": 60,
+                "AutoRollbackConfiguration": [{"AlarmName": "a"}],
+            },
+        },
+        "SlurmConfig": {"NodeType": "Compute", "PartitionNames": ["gpu"]},
+        "InstanceStorageConfigs": [
+            {"EbsVolumeConfig": {"VolumeSizeInGB": 500, "VolumeKmsKeyId": group.key_arn}},
+            {"EbsVolumeConfig": {"RootVolume": True, "VolumeKmsKeyId": group.key_arn}},
+            {
+                "FsxLustreConfig": {
+                    "DnsName": LUSTRE.dns_name,
+                    "MountName": LUSTRE.mount_name,
+                    "MountPath": LUSTRE.mount_path,
+                }
+            },
+        ],
+    }
+
+
+def test_order_of_groups_does_not_change_the_cluster(tmp_path: Path) -> None:
+    """The same groups in another order are the same cluster, and one more group leaves the others where they were."""
+
+    def names(number: int, *groups: InstanceGroup) -> list[str]:
+        stack = TerraformStack(App(outdir=str(tmp_path / str(number))), "test")
+        cluster(stack, instance_groups=groups)
+        state = stack.to_terraform()["resource"]["aws_cloudcontrolapi_resource"]
+        text = next(iter(state.values()))["desired_state"]
+        return [part.split('"')[2] for part in text.split("InstanceGroupName")[1:]]
+
+    more = replace(WORKERS, name="xl", instance_type="ml.p5en.48xlarge")
+    assert names(1, WORKERS, CONTROLLER, LOGIN) == names(2, LOGIN, WORKERS, CONTROLLER)
+    assert names(3, more, WORKERS, LOGIN, CONTROLLER) == [*names(4, CONTROLLER, LOGIN, WORKERS), "xl"]
+
+
+def test_cluster_comes_last_and_goes_first(synthesize, scripts: Path) -> None:
+    """In one stack the cluster depends on rules, routes, permissions and every object its nodes download."""
+
+    def build(stack: TerraformStack) -> None:
+        network = TrainingNetwork(stack, "network", name="demo", availability_zone_id=ZONE)
+        bucket = TrainingBucket(stack, "bucket", bucket_prefix="sagemaker-demo-")
+        role = ExecutionRole(stack, "role", name="nodes", bucket=bucket, network=network)
+        cluster(stack, network=network, role=role, lifecycle=bundle(stack, scripts, bucket=bucket))
+
+    stack = synthesize(build)
+    (resource,) = resources(stack, "aws_cloudcontrolapi_resource")
+    for kind in (
+        "aws_s3_object",
+        "aws_iam_role_policy",
+        "aws_route",
+        "aws_route_table_association",
+        "aws_vpc_endpoint",
+        "aws_vpc_security_group_ingress_rule",
+        "aws_vpc_security_group_egress_rule",
+    ):
+        assert addresses(stack, kind) <= set(resource["depends_on"]), kind
+    for item in resources(stack, "aws_s3_object"):
+        assert addresses(stack, "aws_s3_bucket_policy") <= set(item["depends_on"])
+
+
+# ---- the distribution --------------------------------------------------------------------------
+
+
+def test_the_folder_stays_a_source_root() -> None:
+    """An __init__.py in constructs/ would hide PyPI's constructs, which cdktf needs."""
+    assert not (REPOSITORY / "constructs" / "__init__.py").exists()

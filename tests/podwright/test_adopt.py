@@ -1,0 +1,80 @@
+"""Strays: what they are by their ARN, and what a cluster that was made says of its making."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podwright.cli import main
+from podwright.deploy.adopt import as_made
+from podwright.deploy.orphans import Stray, import_id
+
+MINIMAL = Path(__file__).parents[2] / "examples" / "minimal" / "cluster.yaml"
+EC2 = "arn:aws:ec2:us-west-2:123456789012:"
+FSX = "arn:aws:fsx:us-west-2:123456789012:"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arn", "expected"),
+    [
+        ("aws_vpc", f"{EC2}vpc/vpc-1", "vpc-1"),
+        ("aws_s3_bucket", "arn:aws:s3:::sagemaker-x", "sagemaker-x"),
+        ("aws_kms_key", "arn:aws:kms:us-west-2:123456789012:key/12-34", "12-34"),
+        ("aws_cloudwatch_log_group", "arn:aws:logs:us-west-2:123456789012:log-group:/aws/vpc/x:*", "/aws/vpc/x"),
+        ("aws_db_instance", "arn:aws:rds:us-west-2:123456789012:db:slurm-x", "slurm-x"),
+        ("aws_fsx_data_repository_association", f"{FSX}association/fs-1/dra-1", "dra-1"),
+        ("aws_sns_topic", "arn:aws:sns:us-west-2:123456789012:x", "arn:aws:sns:us-west-2:123456789012:x"),
+    ],
+)
+def test_import_ids(kind: str, arn: str, expected: str) -> None:
+    """Terraform imports most types by the name in the ARN, some by the whole ARN."""
+    assert import_id(kind, arn) == expected
+
+
+@pytest.mark.parametrize(
+    ("stray", "is_adoptable", "removal"),
+    [
+        (Stray("a", "aws_vpc.v", "vpc-1"), True, "aws ec2 delete-vpc --vpc-id vpc-1"),
+        (Stray("a", "aws_vpc.v", "vpc-1", rival="vpc-2"), False, "aws ec2 delete-vpc --vpc-id vpc-1"),
+        (
+            Stray("a", "aws_nat_gateway.n", "nat-1", "failed"),
+            False,
+            "aws ec2 delete-nat-gateway --nat-gateway-id nat-1",
+        ),
+        (Stray("arn:x", None, "x"), False, "delete arn:x"),
+    ],
+)
+def test_what_is_left(stray: Stray, is_adoptable: bool, removal: str) -> None:  # noqa: FBT001
+    """What has no place, a taken one, or has failed is left to the user, with the command that deletes it."""
+    assert (stray.is_adoptable, stray.removal) == (is_adoptable, removal)
+
+
+def group(name: str, count: int) -> dict[str, object]:
+    return {"InstanceGroupName": name, "InstanceCount": count}
+
+
+def test_a_cluster_is_entered_as_it_was_made() -> None:
+    """AWS's order and additions are no difference; a count that was edited since is one."""
+    wanted = {
+        "ClusterName": "x",
+        "InstanceGroups": [group("a", 1), group("b", 2)],
+        "Tags": [{"Key": "k", "Value": "v"}],
+    }
+    made = {
+        "ClusterName": "x",
+        "ClusterArn": "arn",
+        "InstanceGroups": [{**group("b", 2), "CurrentCount": 0}, {**group("a", 1), "CurrentCount": 1}],
+        "Tags": [{"Key": "k", "Value": "v"}],
+    }
+    assert as_made(wanted, made) == wanted
+    edited = {**wanted, "InstanceGroups": [group("a", 4), group("b", 2)]}
+    assert as_made(edited, made) == wanted
+
+
+def test_adopt_says_where_to_go(tmp_path, monkeypatch, capsys) -> None:
+    """In a folder that nothing was deployed from, the answer is where to run it, and failure."""
+    (tmp_path / "cluster.yaml").write_text(MINIMAL.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["adopt"]) == 1
+    assert "go to where you ran `cdktf deploy`" in capsys.readouterr().err

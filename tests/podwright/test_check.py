@@ -1,0 +1,245 @@
+"""``podwright check`` and ``podwright explain``, run as a user runs them.
+
+What is said about cases/NAME.yaml is in cases/NAME.txt; ``podwright check NAME.yaml > NAME.txt`` in that folder writes
+it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from podwright import cli
+from podwright.check.explain import keys
+from podwright.check.report import codes
+
+ROOT = Path(__file__).parents[2]
+WRONG = Path(__file__).parent / "cases"
+COMMAND = [sys.executable, "-m", "podwright"]
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": os.pathsep.join(
+        map(str, [ROOT, *(ROOT / part for part in ("constructs", "lifecycle_scripts", "training"))])
+    ),
+    "PYTHONIOENCODING": "utf-8",
+}
+GOOD = [ROOT / "cluster.yaml", *sorted((ROOT / "examples").glob("*/cluster.yaml"))]
+
+CASES = sorted(WRONG.glob("*.yaml"))
+Say = Callable[..., tuple[int, str]]
+Podwright = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def podwright(tmp_path: Path) -> Podwright:
+    """Run the command line in an empty directory, or in another one."""
+
+    def run(*arguments: str | Path, cwd: Path = tmp_path, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            cwd=cwd,
+            env={**ENVIRONMENT, **environment},
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """What the command line prints in the folder of wrong files, within this process: there are many of them."""
+    monkeypatch.chdir(WRONG)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        status = cli.main(["check", *arguments])
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        return status, printed.out
+
+    return run
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_says_everything_that_is_wrong(say: Say, case: Path):
+    """Each wrong file gives its findings, with place and hint, and exit status 1."""
+    assert say(case.name) == (1, case.with_suffix(".txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_json_has_the_same_findings(say: Say, case: Path):
+    """``--json`` gives for each finding the place, message and hint that the text shows."""
+    status, answer = say(case.name, "--json")
+    text = case.with_suffix(".txt").read_text(encoding="utf-8")
+    found = json.loads(answer)["findings"]
+    assert len(found) == text.count(f"{case.name}:") - 1  # and one line that counts them
+    for finding in found:
+        head = "{line}:{column}: {level}: {message} [{code}]\n".format(**finding)
+        assert f"{case.name}:{head}" in text
+        assert f"  hint: {finding['hint']}\n" in text
+        assert finding.keys() == {"level", "code", "path", "line", "column", "message", "hint"}
+    assert status == 1
+
+
+def test_a_wrong_file_in_a_process_of_its_own(podwright: Podwright):
+    """Run as a user runs it, a wrong file says the same, without a traceback."""
+    answer = podwright("check", "several_at_once.yaml", cwd=WRONG)
+    assert answer.stdout == (WRONG / "several_at_once.txt").read_text(encoding="utf-8")
+    assert (answer.stderr, answer.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("file", GOOD, ids=lambda file: file.parent.name)
+def test_examples_are_clean(podwright: Podwright, file: Path):
+    """The settings file of the repository and every example have not even a warning."""
+    answer = podwright("check", "--strict", file)
+    assert answer.stdout == f"{file}: no problems\n"
+    assert answer.returncode == 0
+
+
+def test_there_are_examples_and_wrong_files():
+    """The tests above have something to look at."""
+    assert [file.parent.name for file in GOOD[1:]] == ["bring_your_own", "minimal", "production"]
+    assert len(CASES) >= 60
+    assert {case.stem for case in CASES} == {text.stem for text in WRONG.glob("*.txt")}
+
+
+def test_a_run_is_judged_too(podwright: Podwright, tmp_path: Path):
+    """With --run a run that does not fit is an error at the instance type; a wrong option of it is said."""
+    run = tmp_path / "run.yaml"
+    run.write_text("preset: llama3_1_8b\n")
+    done = podwright("check", ROOT / "cluster.yaml", "--run", run)
+    assert done.returncode == 1
+    assert "error: this run needs" in done.stdout
+    assert "[run-fits]" in done.stdout
+    run.write_text("presett: tiny\n")
+    done = podwright("check", ROOT / "cluster.yaml", "--run", run)
+    assert done.returncode == 2
+    assert "did you mean preset?" in done.stderr
+
+
+def test_warnings_fail_when_strict(podwright: Podwright, tmp_path: Path):
+    """A region that podwright does not know is a warning: exit 0, and 1 with --strict."""
+    text = GOOD[0].read_text(encoding="utf-8").replace("us-west-2", "us-west-7").replace("usw2", "usw7")
+    (tmp_path / "cluster.yaml").write_text(text, encoding="utf-8")
+    answer = podwright("check")
+    assert "cluster.yaml:4:9: warning: region: us-west-7 is not one that podwright knows" in answer.stdout
+    assert answer.returncode == 0
+    assert podwright("check", "--strict").returncode == 1
+
+
+def test_environment_names_the_file(podwright: Podwright):
+    """PODWRIGHT_CONFIG chooses the file, an argument goes before it."""
+    chosen = {"PODWRIGHT_CONFIG": str(WRONG / "syntax.yaml")}
+    assert "syntax.yaml: 1 error" in podwright("check", **chosen).stdout
+    assert podwright("check", GOOD[0], **chosen).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "No such file or directory"), (b"name: \xff\xfe", "is not UTF-8 text"), ("directory", "Is a directory")],
+    ids=["missing", "binary", "directory"],
+)
+def test_unreadable_file(podwright: Podwright, tmp_path: Path, content: bytes | str | None, message: str):
+    """A file that is missing, not text or not a file is told in one line with exit status 2."""
+    file = tmp_path / "cluster.yaml"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content:
+        file.mkdir()
+    answer = podwright("check")
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("podwright: ")
+    assert message in answer.stderr
+    assert answer.stderr.count("\n") == 1
+    assert answer.returncode == 2
+
+
+def test_explains_every_key(podwright: Podwright):
+    """``explain`` shows each key with its type, default and a description, limits included."""
+    answer = podwright("explain")
+    for key in keys():
+        assert str(key) in answer.stdout
+        assert key.description, key.name
+    assert "lustre.version  (source: create)\n    2.15 | 2.12 | 2.10; default: 2.15\n" in answer.stdout
+    assert "lustre.efa  (source: create)\n    true | false; default: false\n" in answer.stdout
+    assert "PERSISTENT_1 HDD 40, 12" in answer.stdout
+    assert answer.returncode == 0
+
+
+def test_explains_one_key(podwright: Podwright):
+    """``explain KEY`` shows this key and what is below it, and takes a path as a finding prints it."""
+    assert podwright("explain", "role").stdout.count("\n\n") == len(
+        [key for key in keys() if key.name.startswith("role")]
+    )
+    one = podwright("explain", "cluster.instance_groups[1].count").stdout
+    assert one.startswith("cluster.instance_groups[].count\n    whole number; required\n")
+    assert one.count("\n\n") == 1
+
+
+def test_explains_codes(podwright: Podwright):
+    """``explain CODE`` says what the findings of this code mean."""
+    assert podwright("explain", "duplicate-key").stdout.startswith("duplicate-key\n    The same key twice")
+
+
+def test_explain_offers_near_names(podwright: Podwright):
+    """A misspelt key is answered with the nearest ones and exit status 2."""
+    answer = podwright("explain", "lustre.capacity")
+    assert "did you mean lustre.capacity_gib" in answer.stderr
+    assert answer.returncode == 2
+
+
+def test_codes_and_keys_do_not_clash():
+    """What ``explain`` is asked for is either a key or a code."""
+    assert not codes().keys() & {key.name for key in keys()}
+
+
+def test_interrupt_is_quiet(tmp_path: Path):
+    """Ctrl-C while the file is being read ends the command with 130 and without a traceback."""
+    pipe = tmp_path / "cluster.yaml"
+    os.mkfifo(pipe)
+    with (
+        subprocess.Popen([*COMMAND, "check", pipe], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process,
+        pipe.open("w"),  # opens when the command has opened its end
+    ):
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert errors == ""
+    assert process.returncode == 130
+
+
+def test_closed_pipe_is_quiet():
+    """Output that nobody reads any more (``| head -0``) is no traceback."""
+    with subprocess.Popen(
+        [*COMMAND, "explain"], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+def test_terminal_without_unicode(podwright: Podwright, tmp_path: Path):
+    """A source line that the terminal's encoding lacks is shown escaped, not as a traceback."""
+    (tmp_path / "cluster.yaml").write_text("name: schön\n", encoding="utf-8")
+    answer = podwright("check", PYTHONIOENCODING="ascii")
+    assert "name: sch\\xf6n" in answer.stdout
+    assert answer.stderr == ""
+
+
+def test_check_loads_nothing_heavy():
+    """The command line starts without cdktf, boto3, torch or rich."""
+    listing = "import sys, podwright.cli; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", listing], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert {"pydantic", "yaml", "podwright_constructs"} <= set(loaded.stdout.split())
+    assert not {"cdktf", "jsii", "boto3", "torch", "rich", "moto"} & set(loaded.stdout.split())

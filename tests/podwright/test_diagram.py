@@ -1,0 +1,182 @@
+"""``podwright explain FILE``: everything that will exist is in the picture, with what it costs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright import cli
+from podwright.check.load import load
+from podwright.diagram import prices
+from podwright.diagram.command import FORMS
+from podwright.diagram.parts import DETAILS, Picture, _Drawing
+from podwright.diagram.resources import Resource, decoded, read
+from podwright.diagram.text import in_lines
+from podwright.settings.root import Settings
+from podwright_stacks.app import synthesize
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ("minimal", "production", "bring_your_own")
+Drawn = tuple[Settings, Sequence[Resource], Picture]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Drawn]:
+    """Settings, synthesized resources and picture of every example."""
+    settings = {name: load(ROOT / "examples" / name / "cluster.yaml") for name in EXAMPLES}
+    trees = {}
+    for name, of in settings.items():
+        folder = tmp_path_factory.mktemp(name)
+        synthesize(of, folder)
+        trees[name] = read(folder)
+    return {name: (settings[name], tree, _Drawing(settings[name], tree).finished()) for name, tree in trees.items()}
+
+
+def texts(picture: Picture) -> Mapping[str, str]:
+    """The picture in every form, without the breaks that a card's width makes."""
+    forms = {suffix: form(picture) for suffix, form in FORMS.items()}
+    forms[".svg"] = " ".join(parsed(forms[".svg"]).itertext())
+    return {**{suffix: " ".join(text.split()) for suffix, text in forms.items()}, "": in_lines(picture)}
+
+
+def parsed(xml: str) -> ET.Element:
+    return ET.fromstring(xml)  # noqa: S314 — our own
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_everything_is_in_the_picture(drawn: Mapping[str, Drawn], example: str):
+    """Each resource is drawn, or is a detail of one that is; each group, subnet and address block is named."""
+    settings, resources, picture = drawn[example]
+    shown = {part.address for part in picture.parts} | {place.id for place in picture.places}
+    shown |= {resource.address for resource in resources if resource.type == "aws_vpc"}
+    for text in texts(picture).values():
+        for group in settings.cluster.instance_groups:
+            assert group.name in text
+            assert f"{group.count} x {group.instance_type}" in text
+        for resource in resources:
+            if resource.type in {"aws_vpc", "aws_subnet"}:
+                assert resource.arguments["cidr_block"] in text
+            elif resource.arguments.get("vpc_endpoint_type") == "Interface":
+                assert resource.arguments["service_name"].partition("}.")[2] in text
+            elif resource.type not in DETAILS:
+                (part,) = [part for part in picture.parts if part.address == resource.address]
+                assert part.name in text
+    references = re.compile(r"aws_\w+\.[\w-]+")
+    for resource in resources:
+        if resource.type in DETAILS - {"aws_vpc", "aws_subnet", "aws_s3_object", "aws_cloudcontrolapi_resource"}:
+            around, known = {resource.address}, {item.address: item for item in resources}
+            for _ in range(3):  # an association refers to a table, the table to its VPC
+                around |= {
+                    found for address in around & known.keys() for found in references.findall(str(known[address]))
+                }
+            assert any(address in shown for address in around), resource
+
+
+def test_what_is_brought_is_marked(drawn: Mapping[str, Drawn]):
+    """Everything of the brought example is drawn as the user's own, by its id, and costs nothing here."""
+    settings, _, picture = drawn["bring_your_own"]
+    yours = {part.name: part for part in picture.parts if part.is_brought}
+    network, bucket, role = settings.network.model_dump(), settings.bucket.model_dump(), settings.role.model_dump()
+    lustre = settings.lustre.model_dump()
+    assert set(yours) == {network["security_group_id"], bucket["name"], role["arn"], lustre["dns_name"]}
+    assert [place.id for place in picture.subnets] == list(network["subnet_ids"])
+    assert {part.usd_per_hour for part in yours.values()} == {0.0}
+    assert not any(part.is_brought for part in drawn["production"][2].parts)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_costs_add_up(drawn: Mapping[str, Drawn], example: str):
+    """The total is the sum of what is printed beside the parts, and what has no price is named beside it."""
+    _, _, picture = drawn[example]
+    *lines, total = in_lines(picture).splitlines()
+    priced = [float(found[1].replace(",", "")) for line in lines if (found := re.search(r" ([\d,]+\.\d\d)$", line))]
+    assert float(total.split(" USD/h (EC2 on-demand based")[0].replace(",", "")) == pytest.approx(sum(priced), abs=0.05)
+    for part in picture.parts:
+        assert (part.usd_per_hour is None) == (f"{part.kind} {part.name}" in total)
+
+
+def test_the_minimal_example_by_hand(drawn: Mapping[str, Drawn]):
+    """Two nodes with their volumes, 1200 GiB of Lustre and the NAT gateway are what the least cluster costs."""
+    ec2 = 0.192 + 5.672  # m5.xlarge and g5.12xlarge, on demand in us-east-1
+    by_month = 2 * 500 * 0.08 + 1200 * 0.21
+    expected = ec2 + by_month / 730 + 0.045 + 0.005
+    assert drawn["minimal"][2].usd_per_hour == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str):
+    """The SVG is well-formed XML that loads nothing; no card lies over another, and all are within the picture."""
+    text = FORMS[".svg"](drawn[example][2])
+    root = parsed(text)
+    assert "href" not in text
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    cards = [
+        [float(item.attrib[key]) for key in ("x", "y", "width", "height")]
+        for item in root.iter(f"{SVG}rect")
+        if item.attrib["class"].startswith("card")
+    ]
+    assert len(cards) == len(drawn[example][2].parts)
+    for number, (x, y, wide, high) in enumerate(cards):
+        assert 0 <= x < x + wide <= width
+        assert 0 <= y < y + high <= height
+        for other_x, other_y, other_wide, other_high in cards[:number]:
+            apart = x + wide <= other_x or other_x + other_wide <= x or y + high <= other_y or other_y + other_high <= y
+            assert apart
+    parsed(FORMS[".html"](drawn[example][2]).partition("\n")[2])  # the page is XML, too
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_reads_terraforms_objects(value):
+    """What cdktf writes into jsonencode, with = for :, is read as what it was; a reference is its text."""
+    written = re.sub(r'("(?:[^"\\]|\\.)*"): ', r"\1 = ", json.dumps(value))
+    assert decoded("${jsonencode(" + written + ")}") == value
+    assert decoded('${jsonencode({"a" = [data.x.y["0"].id, 1], "b" = "${x.y}/z"})}') == {
+        "a": ['data.x.y["0"].id', 1],
+        "b": "${x.y}/z",
+    }
+
+
+def test_prices_that_are_not_known():
+    """A type of node or file system without a public price is left open, not counted as nothing."""
+    assert prices.nodes("ml.no.such", 1, 1) is None
+    assert prices.of("aws_fsx_lustre_file_system", {"deployment_type": "PERSISTENT_1", "storage_capacity": 1}) is None
+    assert prices.of("aws_fsx_openzfs_file_system", {}) is None
+    assert prices.of("aws_s3_bucket", {}) == 0
+
+
+def test_the_command_writes_a_whole_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """-o writes the form that the name says; another name, or a place that cannot be written, is said in one line."""
+    file = str(ROOT / "examples/bring_your_own/cluster.yaml")
+    for suffix in FORMS:
+        output = tmp_path / f"architecture{suffix}"
+        assert cli.main(["explain", file, "-o", str(output)]) == 0
+        assert capsys.readouterr().out == f"{output}\n"
+        assert "sagemaker-research-cluster-scripts" in output.read_text(encoding="utf-8")
+    assert len(list(tmp_path.iterdir())) == len(FORMS)
+    for wrong, message in (("x.pdf", "allowed are names that end with .svg"), ("no/x.md", "cannot write")):
+        assert cli.main(["explain", file, "-o", str(tmp_path / wrong)]) == 1
+        assert message in capsys.readouterr().err
+    assert cli.main(["explain", str(tmp_path / "absent.yaml")]) == 2
+
+
+def test_keys_are_explained_without_drawing():
+    """A key is a key though a folder of its name is there, and cdktf is not loaded for it."""
+    code = "import sys; from podwright import cli; cli.main(['explain', 'network']); assert 'cdktf' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("network\n")

@@ -1,0 +1,206 @@
+"""Findings: the place of everything in a file, how they are shown, and that no file brings the checker down."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright.check.document import MAX_DEPTH, Document
+from podwright.check.findings import Finding, Level, dotted, has_errors, render, summary, to_json, write
+from podwright.check.report import codes, judge
+
+GOOD = (Path(__file__).parents[2] / "cluster.yaml").read_text(encoding="utf-8")
+FILE = Path("cluster.yaml")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Yes."""
+        return True
+
+
+def finding(**changes: Any) -> Finding:
+    """An error in line 2."""
+    values = {"level": Level.ERROR, "code": "code", "path": ("a", 1, "b"), "message": "it is wrong", "hint": "mend it"}
+    return Finding(**{**values, "line": 2, "column": 4, "width": 3, **changes})
+
+
+def test_shows_place_line_caret_and_hint():
+    """A finding is shown with file, line, column, the line itself, what is meant in it, and what to do."""
+    shown = render([finding()], file=FILE, text="first\nb: bad\n")
+    assert shown == ("cluster.yaml:2:4: error: it is wrong [code]\n    2 | b: bad\n           ^^^\n  hint: mend it\n")
+
+
+def test_shows_settings_without_a_file_by_key():
+    """A finding about settings that no file gave is shown with its key."""
+    shown = render([finding(line=None, column=None)], file=FILE, text="")
+    assert shown == "cluster.yaml: a[1].b: error: it is wrong [code]\n  hint: mend it\n"
+
+
+def test_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch):
+    """A terminal gets the same words with colours, anything else plain text."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain, terminal = io.StringIO(), Terminal()
+    for stream in (plain, terminal):
+        write([finding()], file=FILE, text="first\nb: bad\n", stream=stream)
+    assert "\x1b[1;31merror\x1b[0m" in terminal.getvalue()
+    assert "\x1b" not in plain.getvalue()
+    assert plain.getvalue() == render([finding()], file=FILE, text="first\nb: bad\n") + "\n"
+
+
+def test_nothing_moves_the_cursor():
+    """Control characters of a file reach the terminal as spaces."""
+    shown = render([finding(message="\x1b[2J", hint="\r\n")], file=FILE, text="\nb:\tbad\n")
+    assert shown.isascii()
+    assert {character for character in shown if not character.isprintable()} == {"\n"}
+    assert "    2 | b: bad\n" in shown
+
+
+def test_summary_counts_levels():
+    """The summary counts each level that there is."""
+    found = [finding(), finding(), finding(level=Level.WARNING), finding(level=Level.INFO)]
+    assert summary(found) == "2 errors, 1 warning, 1 info"
+    assert summary([]) == ""
+
+
+def test_json_has_the_agreed_keys():
+    """The JSON form has the seven keys, with the path as a person writes it."""
+    assert json.loads(to_json([finding()])) == {
+        "findings": [
+            {
+                "level": "error",
+                "code": "code",
+                "path": "a[1].b",
+                "line": 2,
+                "column": 4,
+                "message": "it is wrong",
+                "hint": "mend it",
+            }
+        ]
+    }
+
+
+# ---- places ------------------------------------------------------------------------------------
+
+
+def test_place_of_values_keys_and_what_is_not_there():
+    """A value's place is its own, a block's is its key's, and a missing key's is the nearest thing around it."""
+    document = Document.parse("a: 1\nb:\n  - c: longer value\n  - d: 2\n")
+    places = {
+        (("a",), False): (1, 4, 1),
+        (("a",), True): (1, 1, 1),
+        (("b",), False): (2, 1, 1),
+        (("b", 0, "c"), False): (3, 8, 12),
+        (("b", 1), False): (4, 5, 1),
+        (("b", 1, "missing"), False): (4, 5, 1),
+        (("missing",), False): (1, 1, 1),
+    }
+    for (path, key), (line, column, width) in places.items():
+        place = document.place(path, key=key)
+        assert (place.line, place.column, place.width) == (line, column, width), (path, key)
+
+
+def test_default_is_named_as_such():
+    """A finding about a value that the file does not give says that it is the default."""
+    text = GOOD.replace("usw2-az1", "usw2-az1\n  cidr: 172.16.0.0/16")
+    messages = [item.message for item in judge(Document.parse(text)).findings]
+    assert messages == [
+        "public_subnet_cidr cannot be 10.0.0.0/24 (the default)",
+        "private_subnet_cidr cannot be 10.0.16.0/20 (the default)",
+    ]
+
+
+# ---- YAML that is refused ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line", "column"),
+    [
+        ("a: b: c", "yaml-syntax", 1, 5),
+        ("a: [1,\nb: 2\n", "yaml-syntax", 1, 4),
+        ("ok: 1\nname: \x07", "yaml-syntax", 2, 7),
+        ('name: "\\UFFFFFFFF"', "yaml-syntax", 1, 1),
+        ("a: &x 1\nb: *x", "yaml-feature", 1, 4),
+        ("a: &x [*x]", "yaml-feature", 1, 4),
+        ("a: !!python/object/apply:os.system [id]", "yaml-feature", 1, 4),
+        ("a: 1\n---\nb: 1", "yaml-feature", 2, 1),
+        ("? [a]\n: b", "yaml-key", 1, 3),
+        ("a: 1\nb: 1\na: 2", "duplicate-key", 3, 1),
+        ("[" * 100_000, "yaml-depth", 1, MAX_DEPTH + 1),
+    ],
+)
+def test_refused_yaml(text: str, code: str, line: int, column: int):
+    """What is no YAML, or more YAML than a settings file needs, is told with its place."""
+    first = Document.parse(text).findings[0]
+    assert (first.code, first.line, first.column) == (code, line, column)
+
+
+# ---- no file brings it down --------------------------------------------------------------------
+
+
+def check_holds(text: str) -> None:
+    """Judge the text: places lie in it, it can be shown, and settings come out if there is no error."""
+    report = judge(Document.parse(text))
+    for item in report.findings:
+        assert item.line is not None
+        assert item.column is not None
+        assert 1 <= item.line <= text.count("\n") + text.count("\r") + 2
+        assert item.column >= 1
+        assert item.message
+        assert codes()[item.code]
+        assert dotted(item.path) == item.to_dict()["path"]
+    assert len(json.loads(to_json(report.findings))["findings"]) == len(report.findings)
+    assert len(render(report.findings, file=FILE, text=text)) >= len(report.findings)
+    assert report.settings is not None or has_errors(report.findings)
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["create", "existing"])
+VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+
+
+@given(st.text())
+def test_any_text(text: str):
+    """Any text at all is judged."""
+    check_holds(text)
+
+
+@given(st.text(alphabet="ab:-[]{},&*!|>'\"%@#?\n\t \\~<=0."))
+def test_any_punctuation(text: str):
+    """Any mixture of YAML's own characters is judged."""
+    check_holds(text)
+
+
+@given(VALUES)
+def test_any_yaml(value: Any):
+    """Any data that a YAML writer writes is judged."""
+    check_holds(yaml.safe_dump(value, allow_unicode=True))
+
+
+@given(st.data())
+def test_any_value_at_any_key(data: st.DataObject):
+    """The good file with any one value replaced by anything is judged."""
+    content = yaml.safe_load(GOOD)
+    inner: Any = content
+    while True:
+        key = data.draw(st.sampled_from(list(inner) if isinstance(inner, dict) else range(len(inner))))
+        if not isinstance(inner[key], dict | list) or data.draw(st.booleans()):
+            break
+        inner = inner[key]
+    inner[key] = data.draw(VALUES)
+    check_holds(yaml.safe_dump(content, allow_unicode=True, sort_keys=False))
+
+
+@given(st.integers(0, len(GOOD)), st.integers(0, 40), st.text(max_size=5))
+def test_any_typing_error(start: int, length: int, replacement: str):
+    """The good file with any few characters replaced by others is judged."""
+    check_holds(GOOD[:start] + replacement + GOOD[start + length :])

@@ -1,0 +1,753 @@
+"""The rules: each is in the list, explained, and found broken by settings made for it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import replace
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
+
+from podwright.check import rules
+from podwright.check.findings import Level, dotted
+from podwright.check.incomplete import partial
+from podwright.check.report import codes
+from podwright.check.rules import cluster as whole_file
+from podwright.check.rules import rule as judging
+from podwright.settings import names, regions
+from podwright.settings.root import Settings
+from podwright.settings.section import UnknownValueError
+from podwright_constructs import checks, facts
+from podwright_constructs.catalog import cluster_instance_types
+from podwright_training.config.sources import load_file
+from podwright_training.config.train_config import PRESETS
+
+CONTROLLER = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
+WORKERS = {"name": "workers", "role": "compute", "instance_type": "ml.g5.xlarge", "count": 2, "partition": "gpu"}
+NETWORK = {"source": "create", "availability_zone_id": "usw2-az1"}
+BROUGHT_NETWORK = {"source": "existing", "vpc_id": "vpc-1", "subnet_ids": ["subnet-1"], "security_group_id": "sg-1"}
+NEW_SUBNET = {
+    "source": "existing_vpc",
+    "vpc_id": "vpc-1",
+    "availability_zone_id": "usw2-az1",
+    "private_subnet_cidr": "10.0.16.0/20",
+    "nat_gateway_id": "nat-1",
+}
+SECOND_ZONE = {"extra_private_subnets": [{"availability_zone_id": "usw2-az2", "cidr": "10.0.32.0/20"}]}
+BROUGHT_LUSTRE = {"source": "existing", "dns_name": "fs-0a1b2c3d.fsx.us-west-2.amazonaws.com", "mount_name": "fsx"}
+
+KEY = "arn:aws:kms:us-west-2:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+BROUGHT_ROLE = {"source": "existing", "arn": "arn:aws:iam::210987654321:role/nodes"}
+BROUGHT_ACCOUNTING = {
+    "source": "existing",
+    "endpoint": "slurm.abc.us-west-2.rds.amazonaws.com",
+    "secret_arn": "arn:aws:secretsmanager:us-west-2:210987654321:secret:slurm",
+}
+BROUGHT_PROMETHEUS = {
+    "source": "existing",
+    "arn": "arn:aws:aps:us-west-2:210987654321:workspace/ws-1",
+    "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
+}
+BUNDLED = {"downloads": {"source": "bundle"}}
+MEASURED: dict[str, Any] = {"observability": {}}
+API = {"source": "api", "strategy": "managed"}
+PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
+ADA = {"name": "ada", "uid": 2001}
+LDAP = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "probe_user": "ada"}
+CORPORA = {"bucket": "corpora", "prefix": "c4/", "path": "/mnt/c4"}
+
+
+def content(**changes: Any) -> dict[str, Any]:
+    """A good settings file as data, with other sections."""
+    good = {
+        "name": "demo",
+        "region": "us-west-2",
+        "network": NETWORK,
+        "lustre": {"source": "create"},
+        "bucket": {"source": "create"},
+        "role": {"source": "create"},
+        "cluster": {"instance_groups": [CONTROLLER, WORKERS]},
+    }
+    return {**good, **changes}
+
+
+def groups(*instance_groups: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections that change when the instance groups do."""
+    return {"cluster": {"instance_groups": list(instance_groups)}}
+
+
+def api(slurm: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
+    """The sections that change when HyperPod sets Slurm up itself."""
+    cluster = {"instance_groups": [CONTROLLER, WORKERS], "slurm": slurm, **changes}
+    return {"cluster": cluster, "training": {"source": "none"}}
+
+
+def offline(**changes: Any) -> dict[str, Any]:
+    """Nodes that measure themselves and have no internet; they get programs from the bucket unless changed."""
+    network = {**NETWORK, "internet": "none", "endpoints": ["standard"]}
+    return {"network": network, "nodes": {"observability": {}, "downloads": {"source": "bundle"}, **changes}}
+
+
+def api_continuous() -> dict[str, Any]:
+    """The same with continuous provisioning, which has no strategy."""
+    return api({"source": "api"}, node_provisioning="continuous")
+
+
+def accounting(subnet_cidrs: Mapping[str, str]) -> dict[str, Any]:
+    """A created accounting database with these subnets."""
+    return {**api_continuous(), "accounting": {"source": "create", "subnet_cidrs": subnet_cidrs}}
+
+
+def users(*people: Mapping[str, Any], **features: Any) -> dict[str, Any]:
+    """The section that changes when people do, who are ada unless they say otherwise."""
+    return {"nodes": {"users": [{**ADA, **person} for person in people], **features}}
+
+
+def ldap(**changes: Any) -> dict[str, Any]:
+    """An LDAP server, changed."""
+    return {"nodes": {"directory": LDAP | changes}}
+
+
+def s3(**changes: Any) -> dict[str, Any]:
+    """A bucket as a folder, changed."""
+    return {"nodes": {"s3_mounts": [CORPORA | changes]}}
+
+
+def brought_accounting(**changes: Any) -> dict[str, Any]:
+    """An accounting database that exists, changed."""
+    return {**api_continuous(), "accounting": BROUGHT_ACCOUNTING | changes}
+
+
+def broken(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Code and path of every finding."""
+    return [(item.code, dotted(item.path)) for item in rules.broken(Settings.model_validate(data))]
+
+
+# Code, the changed sections, and where the finding is.
+BROKEN = [
+    ("scratch-path", {"nodes": {"scratch": {"mount_path": "scratch"}}}, "nodes.scratch.mount_path"),
+    ("mount-paths", {"nodes": {"scratch": {"mount_path": "/fsx/scratch"}}}, "nodes.scratch.mount_path"),
+    (
+        "mount-paths",
+        {"nodes": {"scratch": {"mount_path": "/mnt"}, "s3_mounts": [CORPORA]}},
+        "nodes.s3_mounts[0].path",
+    ),
+    ("mount-paths", {"nodes": {"scratch": {"mount_path": "/etc"}}}, "nodes.scratch.mount_path"),
+    (
+        "scratch-disks",
+        {"nodes": {"scratch": {}}, **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.c5.large"})},
+        "nodes.scratch",
+    ),
+    ("node-limits", {"nodes": {"limits": {"open_files": 1024}}}, "nodes.limits.open_files"),
+    ("node-limits", {"nodes": {"limits": {"open_files": 2000000}}}, "nodes.limits.open_files"),
+    ("node-limits", {"nodes": {"limits": {"neighbours": 512}}}, "nodes.limits.neighbours"),
+    (
+        "lustre-efa-connections",
+        {
+            "lustre": {**BROUGHT_LUSTRE, "efa": True},
+            **groups(
+                CONTROLLER,
+                {**WORKERS, "instance_type": "ml.p5.48xlarge", "count": 129, "network_interface": "efa-only"},
+            ),
+        },
+        "lustre.efa",
+    ),
+    ("neuron-nodes", {"nodes": {"neuron": {}}}, "nodes.neuron"),
+    (
+        "neuron-nodes",
+        {
+            "nodes": {"neuron": {"tools_version": "latest"}},
+            **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.trn1.32xlarge"}),
+        },
+        "nodes.neuron.tools_version",
+    ),
+    ("known-region", {"region": "us-wst-2a"}, "region"),
+    ("known-region", {"region": "us-west-7", "network": {**NETWORK, "availability_zone_id": "usw7-az1"}}, "region"),
+    ("zone-in-region", {"region": "us-east-1"}, "network.availability_zone_id"),
+    ("cluster-name", {"name": "demo-"}, "name"),
+    ("cluster-name", {"name": "d" * 64}, "name"),
+    ("tag-limits", {"tags": {"aws:team": "a"}}, "tags.aws:team"),
+    ("tag-limits", {"tags": {f"t{number}": "" for number in range(facts.MAX_CLUSTER_TAGS)}}, "tags"),
+    ("created-network", {"network": {**NETWORK, "cidr": "10.0.0.1/16"}}, "network.cidr"),
+    ("created-network", {"network": {**NETWORK, "public_subnet_cidr": "10.1.0.0/24"}}, "network.public_subnet_cidr"),
+    ("created-network", {"network": {**NETWORK, "public_subnet_cidr": "10.0.16.0/24"}}, "network.private_subnet_cidr"),
+    ("created-network", {"network": {**NETWORK, "secondary_cidrs": ["10.0.128.0/20"]}}, "network.secondary_cidrs[0]"),
+    ("created-network", {"network": {**NETWORK, "secondary_cidrs": ["172.16.0.0/16"]}}, "network.secondary_cidrs[0]"),
+    ("created-network", {"network": {**NETWORK, "secondary_cidrs": ["198.19.1.0/24"]}}, "network.secondary_cidrs[0]"),
+    (
+        "created-network",
+        {"network": {**NETWORK, "extra_private_subnets": [{"availability_zone_id": "b", "cidr": "10.0.32.0/20"}]}},
+        "network.extra_private_subnets[0].availability_zone_id",
+    ),
+    (
+        "created-network",
+        {
+            "network": {
+                **NETWORK,
+                "extra_private_subnets": [{"availability_zone_id": "usw2-az2", "cidr": "10.0.24.0/24"}],
+            }
+        },
+        "network.extra_private_subnets[0].cidr",
+    ),
+    ("created-network", {"nodes": BUNDLED, "network": {**NETWORK, "internet": "none"}}, "network.endpoints"),
+    ("created-network", {"network": {**NETWORK, "endpoints": ["standard", "smm"]}}, "network.endpoints[1]"),
+    ("created-subnet", {"network": {**NEW_SUBNET, "nat_gateway_id": None}}, "network.nat_gateway_id"),
+    ("created-subnet", {"network": {**NEW_SUBNET, "route_table_id": "rtb-1"}}, "network.nat_gateway_id"),
+    (
+        "created-subnet",
+        {"network": {**NEW_SUBNET, "private_subnet_cidr": "10.0.16.0/29"}},
+        "network.private_subnet_cidr",
+    ),
+    (
+        "zone-in-region",
+        {
+            "network": {
+                **NETWORK,
+                "extra_private_subnets": [{"availability_zone_id": "use1-az2", "cidr": "10.0.32.0/20"}],
+            }
+        },
+        "network.extra_private_subnets[0].availability_zone_id",
+    ),
+    ("zone-in-region", {"network": {**NEW_SUBNET, "availability_zone_id": "use1-az2"}}, "network.availability_zone_id"),
+    ("existing-network", {"network": {**BROUGHT_NETWORK, "vpc_id": ""}}, "network.vpc_id"),
+    ("existing-network", {"network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-1", "2"]}}, "network.subnet_ids[1]"),
+    ("existing-network", {"network": {**BROUGHT_NETWORK, "subnet_ids": []}}, "network.subnet_ids"),
+    ("created-lustre", {"lustre": {"source": "create", "capacity_gib": 1000}}, "lustre.capacity_gib"),
+    ("created-lustre", {"lustre": {"source": "create", "mount_path": "fsx"}}, "lustre.mount_path"),
+    ("existing-lustre", {"lustre": {**BROUGHT_LUSTRE, "mount_name": "too long a name"}}, "lustre.mount_name"),
+    (
+        "existing-file-system-in-region",
+        {"lustre": {**BROUGHT_LUSTRE, "dns_name": "fs-0a1b2c3d.fsx.us-east-1.amazonaws.com"}},
+        "lustre.dns_name",
+    ),
+    *(
+        ("created-lustre", {"lustre": {"source": "create", **changes}}, f"lustre.{argument}")
+        for argument, changes in (
+            ("storage_type", {"storage_type": "HDD"}),
+            ("throughput_mbps_per_tib", {"throughput_mbps_per_tib": 200}),
+            ("throughput_mbps_per_tib", {"deployment_type": "SCRATCH_2", "throughput_mbps_per_tib": 250}),
+            ("throughput_mbps", {"throughput_mbps": 4000}),
+            ("throughput_mbps", {"storage_type": "INTELLIGENT_TIERING", "throughput_mbps": 5000}),
+            ("capacity_gib", {"storage_type": "INTELLIGENT_TIERING", "capacity_gib": 1200}),
+            ("capacity_gib", {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "capacity_gib": 2400}),
+            ("capacity_gib", {"efa": True, "capacity_gib": 2400}),
+            ("read_cache", {"read_cache": True}),
+            ("version", {"version": "2.10"}),
+            ("version", {"version": "2.12", "metadata_iops": 6000}),
+            (
+                "version",
+                {
+                    "deployment_type": "SCRATCH_2",
+                    "version": "2.10",
+                    "data_repositories": [{"path": "/data", "s3_uri": "s3://data"}],
+                },
+            ),
+            ("metadata_iops", {"metadata_iops": 5000}),
+            ("metadata_iops", {"deployment_type": "SCRATCH_2", "metadata_iops": 6000}),
+            ("efa", {"deployment_type": "PERSISTENT_1", "efa": True}),
+            ("automatic_backup_retention_days", {"automatic_backup_retention_days": 91}),
+            ("automatic_backup_retention_days", {"deployment_type": "SCRATCH_2", "automatic_backup_retention_days": 7}),
+            ("on_destroy", {"on_destroy": "backup", "data_repositories": [{"path": "/data", "s3_uri": "s3://data"}]}),
+            ("data_repositories[0].path", {"data_repositories": [{"path": "data", "s3_uri": "s3://data"}]}),
+            ("data_repositories[0].s3_uri", {"data_repositories": [{"path": "/data", "s3_uri": "data"}]}),
+            (
+                "data_repositories[1].path",
+                {
+                    "data_repositories": [
+                        {"path": "/data", "s3_uri": "s3://data"},
+                        {"path": "/data/more", "s3_uri": "s3://more"},
+                    ]
+                },
+            ),
+            (
+                "data_repositories",
+                {"data_repositories": [{"path": f"/{n}", "s3_uri": "s3://data"} for n in range(9)]},
+            ),
+        )
+    ),
+    *(
+        ("created-openzfs", {"openzfs": {"source": "create", **changes}}, f"openzfs.{argument}")
+        for argument, changes in (
+            ("capacity_gib", {"capacity_gib": 63}),
+            ("capacity_gib", {"capacity_gib": 524289}),
+            ("throughput_mbps", {"throughput_mbps": 64}),
+            ("throughput_mbps", {"deployment_type": "SINGLE_AZ_1", "throughput_mbps": 160}),
+            ("automatic_backup_retention_days", {"automatic_backup_retention_days": -1}),
+            ("mount_path", {"mount_path": "home"}),
+        )
+    ),
+    ("existing-openzfs", {"openzfs": {"source": "existing", "dns_name": "homes"}}, "openzfs.dns_name"),
+    ("openzfs-zones", {"openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1"}}, "openzfs.deployment_type"),
+    (
+        "openzfs-zones",
+        {
+            "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1"},
+            "network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-1", "subnet-2"]},
+        },
+        "openzfs.deployment_type",
+    ),
+    ("mount-paths", {"openzfs": {"source": "create", "mount_path": "/fsx/home"}}, "openzfs.mount_path"),
+    (
+        "unused-settings",
+        {
+            "network": {
+                **NETWORK,
+                "internet": "none",
+                "endpoints": ["standard"],
+                "public_subnet_cidr": "10.0.0.0/24",
+            },
+            "nodes": BUNDLED,
+        },
+        "network.public_subnet_cidr",
+    ),
+    ("unused-settings", {"network": {**BROUGHT_NETWORK, "route_table_ids": ["rtb-1"]}}, "network.route_table_ids"),
+    (
+        "scratch-key",
+        {"key": {"source": "create"}, "lustre": {"source": "create", "deployment_type": "SCRATCH_2"}},
+        "lustre.deployment_type",
+    ),
+    ("existing-key", {"key": {"source": "existing", "arn": KEY.replace("key/", "alias/")}}, "key.arn"),
+    (
+        "existing-key-in-region",
+        {"key": {"source": "existing", "arn": KEY.replace("us-west-2", "us-east-1")}},
+        "key.arn",
+    ),
+    (
+        "existing-key-in-region",
+        {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": KEY.replace("us-west-2", "us-east-1")}},
+        "bucket.key_arn",
+    ),
+    (
+        "created-bucket",
+        {"bucket": {"source": "create", "noncurrent_version_expiration_days": 0}},
+        "bucket.noncurrent_version_expiration_days",
+    ),
+    ("created-bucket", {"bucket": {"source": "create", "access_log_bucket": "Logs"}}, "bucket.access_log_bucket"),
+    ("created-bucket", {"bucket": {"source": "create", "access_log_prefix": "x"}}, "bucket.access_log_prefix"),
+    ("existing-bucket", {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": "k"}}, "bucket.key_arn"),
+    ("existing-bucket", {"bucket": {"source": "existing", "name": "scripts"}}, "bucket.name"),
+    ("existing-role", {"role": {"source": "existing", "arn": "arn:aws:iam::1:user/me"}}, "role.arn"),
+    ("instance-group", groups({**CONTROLLER, "count": 0}, WORKERS), "cluster.instance_groups[0].count"),
+    ("multi-head", groups({**CONTROLLER, "count": 2}, WORKERS), "cluster.instance_groups[0].count"),
+    (
+        "instance-group",
+        groups(CONTROLLER, {**WORKERS, "instance_type": "x"}),
+        "cluster.instance_groups[1].instance_type",
+    ),
+    ("instance-group", groups(CONTROLLER, {**WORKERS, "volume_gib": 0}), "cluster.instance_groups[1].volume_gib"),
+    ("instance-group", groups({**CONTROLLER, "partition": "a"}, WORKERS), "cluster.instance_groups[0].partition"),
+    (
+        "instance-group",
+        groups(CONTROLLER, {**WORKERS, "scheduled_update": {"schedule": "daily"}}),
+        "cluster.instance_groups[1].scheduled_update.schedule",
+    ),
+    (
+        "instance-group",
+        groups(CONTROLLER, {**WORKERS, "subnet_ids": ["subnet-1", "vpc-1"]}),
+        "cluster.instance_groups[1].subnet_ids[1]",
+    ),
+    ("compute-partition", groups(CONTROLLER, {**WORKERS, "partition": None}), "cluster.instance_groups[1]"),
+    ("group-composition", groups(WORKERS), "cluster.instance_groups"),
+    ("group-composition", groups(CONTROLLER), "cluster.instance_groups"),
+    ("group-composition", groups(CONTROLLER, WORKERS, WORKERS), "cluster.instance_groups[2].name"),
+    ("spot-head", groups({**CONTROLLER, "capacity": "spot"}, WORKERS), "cluster.instance_groups[0].capacity"),
+    ("api-slurm", api({"source": "api"}), "cluster.slurm.strategy"),
+    ("api-slurm", api(API, node_provisioning="continuous"), "cluster.slurm.strategy"),
+    ("api-slurm", {**api(API), "accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
+    ("api-slurm", {**api(API), "training": {"source": "bundled"}}, "training.source"),
+    (
+        "api-slurm",
+        api({**API, "init_script": {"source_s3_uri": "s3://mine/x", "on_init_complete": "a.sh"}}),
+        "cluster.slurm.init_script.source_s3_uri",
+    ),
+    (
+        "provisioning",
+        {"cluster": {"instance_groups": [CONTROLLER, WORKERS], "tiered_storage_percent": 101}},
+        "cluster.tiered_storage_percent",
+    ),
+    ("provisioning", groups(CONTROLLER, {**WORKERS, "key_arn": KEY}), "cluster.instance_groups[1].key_arn"),
+    (
+        "created-role",
+        {"role": {"source": "create", "permissions_boundary_arn": "limits"}},
+        "role.permissions_boundary_arn",
+    ),
+    ("created-accounting", accounting({"usw2-az1": "10.0.1.0/28"}), "accounting.subnet_cidrs"),
+    (
+        "created-accounting",
+        accounting({"usw2-az1": "10.0.1.0/28", "usw2-az2": "10.0.1.16/29"}),
+        "accounting.subnet_cidrs.usw2-az2",
+    ),
+    (
+        "accounting-in-network",
+        accounting({"usw2-az1": "10.1.1.0/28", "usw2-az2": "10.0.1.16/28"}),
+        "accounting.subnet_cidrs.usw2-az1",
+    ),
+    (
+        "accounting-in-network",
+        accounting({"usw2-az1": "10.0.1.0/28", "usw2-az2": "10.0.16.0/28"}),
+        "accounting.subnet_cidrs.usw2-az2",
+    ),
+    ("existing-accounting", brought_accounting(endpoint="db:3306"), "accounting.endpoint"),
+    ("existing-accounting", brought_accounting(secret_arn="mine"), "accounting.secret_arn"),
+    ("unused-accounting", {**api(API), "accounting": {"source": "none"}}, "accounting.source"),
+    (
+        "existing-prometheus",
+        {"nodes": MEASURED, "prometheus": {**BROUGHT_PROMETHEUS, "arn": "ws-1"}},
+        "prometheus.arn",
+    ),
+    (
+        "rights-of-existing-role",
+        {"role": BROUGHT_ROLE, "prometheus": {"source": "create"}, "nodes": MEASURED},
+        "role.arn",
+    ),
+    ("rights-of-existing-role", {"role": BROUGHT_ROLE, **brought_accounting()}, "role.arn"),
+    ("rights-of-existing-role", {"role": BROUGHT_ROLE, **s3()}, "role.arn"),
+    *(
+        ("names-of-people", users({"name": name}), "nodes.users[0].name")
+        for name in ("Ada", "1a", "a" * 33, "ubuntu", "a b")
+    ),
+    ("names-of-people", users({}, groups=[{"name": "ada", "gid": 3001}]), "nodes.groups[0].name"),
+    *(("ids-of-people", users({"uid": uid}), "nodes.users[0].uid") for uid in (0, 1000, 60001)),
+    ("ids-of-people", users({}, {"name": "bob"}), "nodes.users[1].uid"),
+    ("ids-of-people", users({}, groups=[{"name": "research", "gid": 2001}]), "nodes.groups[0].gid"),
+    ("groups-of-people", users({"groups": ["docker"]}), "nodes.users[0].groups[0]"),
+    *(
+        ("ssh-keys-of-people", users({"ssh_keys": [PUBLIC_KEY, key]}), "nodes.users[0].ssh_keys[1]")
+        for key in (
+            "",
+            "ssh-dss AAAA",
+            "ssh-ed25519",
+            "ssh-ed25519 AAAA",
+            PUBLIC_KEY[:40],
+            PUBLIC_KEY.replace("ssh-ed25519 ", "ssh-rsa "),
+            f"{PUBLIC_KEY}\n{PUBLIC_KEY}",
+            "-----BEGIN OPENSSH PRIVATE KEY-----",
+        )
+    ),
+    *(
+        ("homes-of-people", users({"home": home}), "nodes.users[0].home")
+        for home in (
+            "/data/ada",
+            "/fsx",
+            "/fsx/home",
+            "/fsx/runs/ada",
+            "/fsx/podwright",
+            "/fsx/../etc",
+            "/fsx/a:b",
+            "ada",
+        )
+    ),
+    ("homes-of-people", users({}, {"name": "bob", "uid": 2002, "home": "/fsx/home/ada"}), "nodes.users[1].home"),
+    *(
+        ("directory", ldap(**{key: value}), f"nodes.directory.{key}{'[0]' if isinstance(value, list) else ''}")
+        for key, value in (
+            ("uri", "http://ldap.corp.net"),
+            ("uri", "ldaps://"),
+            ("uri", "ldaps://ldap.corp.net:99999"),
+            ("uri", "ldaps://ldap.corp.net/dc=corp"),
+            ("search_base", "corp.net"),
+            ("bind_dn", "cn=reader,dc=corp,dc=net"),
+            ("bind_secret_arn", "arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
+            ("allowed_groups", ["research, guests"]),
+            ("probe_user", "-x"),
+            ("certificate", "ca.pem"),
+        )
+    ),
+    ("directory", ldap(bind_dn="cn=reader", bind_secret_arn="ldap"), "nodes.directory.bind_secret_arn"),
+    ("directory", ldap(probe_user=None), "nodes.directory"),
+    (
+        "directory-without-internet",
+        {
+            "network": {**NETWORK, "internet": "none", "endpoints": ["standard"]},
+            "training": {"source": "none"},
+            **ldap(bind_dn="cn=reader", bind_secret_arn="arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
+        },
+        "nodes.directory.bind_secret_arn",
+    ),
+    ("nodes-without-scripts", {**api(API), **users({})}, "nodes.users"),
+    *(
+        ("s3-mounts", s3(**{key: value}), f"nodes.s3_mounts[0].{key}")
+        for key, value in (
+            ("bucket", "Corpora"),
+            ("prefix", "c4"),
+            ("prefix", "c4/*/"),
+            ("path", "c4"),
+            ("path", "/mnt/../etc"),
+            ("key_arn", "alias/corpora"),
+        )
+    ),
+    (
+        "s3-mounts",
+        s3(bucket="sagemaker-demo-us-west-2", prefix="demo/lifecycle/", read_only=False),
+        "nodes.s3_mounts[0].prefix",
+    ),
+    (
+        "s3-mounts",
+        {
+            "bucket": {"source": "existing", "name": "sagemaker-x"},
+            **s3(bucket="sagemaker-x", prefix="", read_only=False),
+        },
+        "nodes.s3_mounts[0].prefix",
+    ),
+    ("skipped-steps", {"nodes": {"skip": ["ssh", "lusture"]}}, "nodes.skip[1]"),
+    ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
+    ("mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
+    ("mount-paths", s3(path="/usr"), "nodes.s3_mounts[0].path"),
+    (
+        "mount-paths",
+        {"nodes": {"s3_mounts": [CORPORA, {"bucket": "more", "path": "/mnt/c4/more"}]}},
+        "nodes.s3_mounts[1].path",
+    ),
+    ("log-retention", {"logs": {"retention_days": 31}}, "logs.retention_days"),
+    ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
+    ("budget-limits", {"budget": {"monthly_usd": 0, "email": "me@llm.test"}}, "budget.monthly_usd"),
+    ("session-length", {"session": {"idle_minutes": 90}}, "session.idle_minutes"),
+    (
+        "unused-docker-access",
+        {"nodes": {"containers": {"docker": False, "docker_for_job_user": True}}},
+        "nodes.containers.docker_for_job_user",
+    ),
+    ("metrics-interval", {"nodes": {"observability": {"interval_s": 1}}}, "nodes.observability.interval_s"),
+    ("unsent-metrics", {"prometheus": {"source": "create"}}, "prometheus.source"),
+    ("workspace-endpoint", {**offline(), "prometheus": {"source": "create"}}, "network.endpoints"),
+    ("downloads-without-internet", offline(downloads=None), "network.internet"),
+    ("s3-state", {"state": {"source": "s3", "bucket": "My_States"}}, "state.bucket"),
+    (
+        "placeholders",
+        {
+            "cluster": {
+                "instance_groups": [
+                    CONTROLLER,
+                    {
+                        **WORKERS,
+                        "scheduled_update": {"schedule": "cron(0 3 ? * SUN *)", "rollback_alarms": ["<alarm>"]},
+                    },
+                ]
+            }
+        },
+        "cluster.instance_groups[1].scheduled_update.rollback_alarms[0]",
+    ),
+    ("placeholders", {"notices": {"email": "you@example.com"}}, "notices.email"),
+    ("placeholders", {"role": {"source": "existing", "arn": "arn:aws:iam::111122223333:role/nodes"}}, "role.arn"),
+    ("tag-limits", {"tags": {"team": "a&b"}}, "tags.team"),
+    ("tag-limits", {"tags": {"team": "a" * 257}}, "tags.team"),
+    (
+        "addresses",
+        {"network": {**NETWORK, "private_subnet_cidr": "10.0.16.0/28"}, **groups(CONTROLLER, {**WORKERS, "count": 11})},
+        "network.private_subnet_cidr",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "changes", "path"), BROKEN)
+def test_broken_rule_is_found(code: str, changes: Mapping[str, Any], path: str):
+    """Settings that break one rule give one finding with the rule's code, at the value."""
+    assert broken(content(**changes)) == [(code, path)]
+
+
+def test_every_rule_is_in_the_list():
+    """No rule of the package is forgotten in RULES, RUN_RULES or those of the account."""
+    written = [
+        function
+        for found in pkgutil.iter_modules(rules.__path__, "podwright.check.rules.")
+        if found.name != judging.__name__
+        for module in [importlib.import_module(found.name)]
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__
+        and not name.startswith("_")
+        and inspect.signature(function).return_annotation == "Iterator[Finding]"
+    ]
+    listed = (*rules.RULES, *rules.RUN_RULES, *rules.live.RULES)
+    assert set(written) == set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_every_rule_has_a_case_and_a_meaning():
+    """Each rule has a case above, and ``explain`` can say what its code means."""
+    every = {rules.code(rule) for rule in rules.RULES}
+    assert {code for code, _, _ in BROKEN} == every
+    assert all(codes()[code] for code in every)
+
+
+@pytest.mark.parametrize(
+    ("options", "path", "hint"),
+    [
+        ({"train_batch_size": 8}, "instance_type", "use --train_batch_size=7"),
+        ({"activation_checkpointing": False}, "instance_type", "use --activation_checkpointing=1 --train_batch_size=1"),
+        ({"data_streams": 63}, "count", "set --data_streams=64"),
+        ({"expert_parallel": 2}, "count", "change these options of the run, or the count"),
+    ],
+)
+def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str, hint: str):
+    """Too much memory is told at the instance type, what cannot be dealt out or laid out at the count."""
+    run = replace(load_file(PRESETS / "seed_1b.yaml"), train_batch_size=1)
+    settings = Settings.model_validate(content())
+    assert rules.broken(settings, run) == []
+    (found,) = rules.broken(settings, replace(run, **options))
+    assert (found.code, dotted(found.path)) == ("run-fits", f"cluster.instance_groups[1].{path}")
+    assert found.hint == hint
+
+
+def test_good_settings_break_no_rule():
+    """The settings that the cases start from are fine, and so are brought resources."""
+    assert broken(content()) == []
+    assert broken(content(network=BROUGHT_NETWORK, lustre=BROUGHT_LUSTRE)) == []
+    pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    mine = {"bucket": "sagemaker-demo-us-west-2", "prefix": "demo/runs/", "path": "/mnt/runs", "read_only": False}
+    nodes = {
+        "groups": [{"name": "research", "gid": 3001}],
+        "users": [{**ADA, "groups": ["research"], "ssh_keys": [PUBLIC_KEY], "home": "/fsx/people/ada"}],
+        "directory": LDAP | {"certificate": pem},
+        "s3_mounts": [CORPORA, mine],
+        "motd": True,
+    }
+    assert broken(content(nodes=nodes)) == []
+    everything = {
+        "network": {**NETWORK, **SECOND_ZONE, "internet": "none", "endpoints": ["standard", "kms"]},
+        "nodes": BUNDLED,
+        "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1", "throughput_mbps": 320},
+        "key": {"source": "existing", "arn": KEY},
+        "lustre": {"source": "create", "storage_type": "INTELLIGENT_TIERING", "read_cache": True},
+    }
+    assert broken(content(**everything)) == []
+    assert broken(content(network=NEW_SUBNET)) == []
+    assert broken(content(accounting=BROUGHT_ACCOUNTING, prometheus=BROUGHT_PROMETHEUS, **api_continuous())) == []
+
+
+def test_levels():
+    """What AWS may accept is a warning; what it refuses is an error."""
+    efa = {"network": {**NETWORK, "private_subnet_cidr": "10.0.16.0/26"}}
+    h100 = {**WORKERS, "instance_type": "ml.p5.48xlarge"}
+    found = rules.broken(Settings.model_validate(content(**efa, **groups(CONTROLLER, h100))))
+    assert [(item.code, item.level) for item in found] == [("addresses", Level.WARNING)]
+
+
+def test_rules_without_wrong_values_are_judged():
+    """One wrong value of a section or group leaves its other values, and the other groups, judged."""
+    data = content(
+        region=["us-west-2"],
+        lustre={"source": "create", "capacity_gib": "much", "throughput_mbps_per_tib": 300},
+        cluster={
+            "instance_groups": [
+                {**CONTROLLER, "count": None, "instance_type": "ml.nothing"},
+                {**WORKERS, "role": "worker"},
+                {**WORKERS, "name": "more", "count": 7000},
+                "no group",
+            ]
+        },
+    )
+    settings = partial(Settings, data)
+    assert [(item.code, dotted(item.path)) for item in rules.broken(settings)] == [
+        ("created-lustre", "lustre.throughput_mbps_per_tib"),
+        ("instance-group", "cluster.instance_groups[0].instance_type"),
+        ("instance-group", "cluster.instance_groups[2].count"),
+    ]
+    with pytest.raises(UnknownValueError, match="region"):
+        _ = settings.region
+
+
+# ---- formulas ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("region", sorted(RegionsAndZonesBackend.zones))
+def test_zone_ids_of_every_region(region: str):
+    """The zone ids that EC2 gives (as moto recorded them) begin with the computed prefix, no other region's."""
+    ids = [zone.zone_id for zone in RegionsAndZonesBackend.zones[region]]
+    prefix = regions.zone_id_prefix(region)
+    assert {zone_id.rsplit("-", 1)[0] for zone_id in ids} == {prefix}
+    assert [other for other in regions.REGIONS if regions.zone_id_prefix(other) == prefix] == [region]
+
+
+def test_known_regions_are_those_of_ec2():
+    """The list of regions is the one that moto recorded from EC2."""
+    assert sorted(regions.REGIONS) == sorted(RegionsAndZonesBackend.zones)
+
+
+@given(st.text() | st.from_regex(r"[a-z]{2}(-[a-z]+){0,3}-?\d?", fullmatch=True))
+def test_unknown_regions_are_not_judged(region: str):
+    """Any text as region gives a prefix of letters and a digit, or none; never an error."""
+    prefix = regions.zone_id_prefix(region)
+    assert prefix is None or (regions.looks_like_region(region) and prefix.isalnum())
+
+
+@given(st.integers(16, 28), st.integers(0, 2**32 - 1))
+def test_usable_addresses(prefix_length: int, address: int):
+    """A subnet has its addresses less the network's, the broadcast's and AWS's three."""
+    network = IPv4Network((address, prefix_length), strict=False)
+    assert whole_file.usable_addresses(str(network)) == len(range(int(network[4]), int(network[-1])))
+
+
+@given(st.integers(21, 28), st.integers(-5, 5))
+def test_addresses_are_enough_or_told(prefix_length: int, over: int):
+    """The finding appears exactly when controller and workers are more than the subnet's usable addresses."""
+    nodes = 2 ** (32 - prefix_length) - 5 + over
+    network = {**NETWORK, "private_subnet_cidr": f"10.0.16.0/{prefix_length}"}
+    data = content(network=network, **groups(CONTROLLER, {**WORKERS, "count": nodes - 1}))
+    assert broken(data) == ([("addresses", "network.private_subnet_cidr")] if over > 0 else [])
+
+
+@given(st.integers(-5000, 500_000))
+def test_lustre_capacity(capacity_gib: int):
+    """Exactly 1200 and the multiples of 2400 pass."""
+    allowed = capacity_gib == 1200 or capacity_gib in range(2400, 500_001, 2400)
+    data = content(lustre={"source": "create", "capacity_gib": capacity_gib})
+    assert broken(data) == ([] if allowed else [("created-lustre", "lustre.capacity_gib")])
+
+
+@given(st.sampled_from(cluster_instance_types()))
+def test_every_instance_type_passes(instance_type: str):
+    """Every type that the API accepts for clusters passes as a compute group of one thread per core."""
+    roomy = {**NETWORK, "private_subnet_cidr": "10.0.128.0/17"}
+    data = content(network=roomy, **groups(CONTROLLER, {**WORKERS, "instance_type": instance_type}))
+    assert broken(data) == []
+
+
+# ---- names -------------------------------------------------------------------------------------
+
+NAMES = st.from_regex(facts.CLUSTER_NAME_PATTERN, fullmatch=True).filter(
+    lambda name: name.isascii() and len(name) <= facts.MAX_CLUSTER_NAME_LENGTH
+)
+
+
+@given(NAMES)
+def test_physical_names_are_allowed(name: str):
+    """Whatever the cluster's name is, AWS accepts the bucket's and the role's."""
+    assert checks.training_bucket(bucket_prefix=names.bucket_prefix(name), on_destroy="retain") == []
+    assert checks.execution_role(name=names.role_name(name, "ap-southeast-2")) == []
+    assert facts.DATABASE_NAME_PATTERN.fullmatch(names.database_name(name))
+    keeper = names.keeper_name(name, "ap-southeast-2")
+    assert checks.cluster_log_group(name=keeper, retention_days=30) == []
+    operations = names.operations_name(name)
+    assert checks.cluster_notices(name=f"{operations}-state", email="me@llm.test") == []
+    assert checks.cluster_budget(name=f"{operations}-ap-southeast-2", monthly_usd=1, email="me@llm.test") == []
+    assert checks.session_document(name=operations, idle_minutes=20) == []
+
+
+@given(NAMES, NAMES)
+def test_names_differ_where_clusters_do(one: str, other: str):
+    """Two clusters share no stack, no database, no role, and no role with a namesake in another region."""
+    for make in (names.foundation_stack, names.cluster_stack, names.database_name, names.scripts_prefix):
+        assert (make(one) == make(other)) == (one == other)
+    for make_in in (names.role_name, names.keeper_name):
+        assert (make_in(one, "us-west-2") == make_in(other, "us-west-2")) == (one == other)
+        assert make_in(one, "us-west-2") != make_in(one, "us-east-1")
+
+
+def test_long_names_differ():
+    """Two long names that begin alike stay two in buckets and roles."""
+    one, other = "a" * 62 + "b", "a" * 62 + "c"
+    assert names.role_name(one, "us-west-2") != names.role_name(other, "us-west-2")
+    assert names.bucket_prefix(one) != names.bucket_prefix(other)
+
+
+def test_tags_say_which_cluster():
+    """The user's tags and the cluster's own are on everything."""
+    settings = Settings.model_validate(content(tags={"team": "llm"}))
+    assert names.tags(settings) == {"team": "llm", "podwright:cluster": "demo"}

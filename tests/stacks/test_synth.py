@@ -1,0 +1,280 @@
+"""The app: settings in, stacks and a wheel out."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from podwright.check.load import load
+from podwright.deploy.orphans import CLUSTER_TYPE, NAMED
+from podwright.settings import names
+from podwright_stacks.tags import BY_NAME, UNTAGGED
+from podwright_stacks.wheel import NOT_SOURCES, WheelError, build_wheel
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = sorted(file.parent for file in (REPOSITORY / "examples").glob("*/cluster.yaml"))
+SETTINGS: dict[str, Any] = yaml.safe_load((REPOSITORY / "cluster.yaml").read_text(encoding="utf-8"))
+EXISTING: dict[str, Any] = {
+    "network": {
+        "source": "existing",
+        "vpc_id": "vpc-0123456789abcdef0",
+        "subnet_ids": ["subnet-0123456789abcdef0"],
+        "security_group_id": "sg-0123456789abcdef0",
+    },
+    "lustre": {
+        "source": "existing",
+        "dns_name": "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+        "mount_name": "abcdefgh",
+    },
+    "bucket": {"source": "existing", "name": "sagemaker-mine"},
+    "role": {"source": "existing", "arn": "arn:aws:iam::210987654321:role/nodes"},
+    "training": {"source": "none"},
+}
+RunApp = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run_app(tmp_path: Path) -> RunApp:
+    """Run main.py in an empty folder with these settings."""
+
+    def run(
+        settings: Mapping[str, Any], *, checkout: Path = REPOSITORY, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        config = tmp_path / "my.yaml"
+        config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
+        sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "training"))]
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDKTF_"))}
+        return subprocess.run(
+            [sys.executable, str(checkout / "main.py")],
+            cwd=tmp_path,
+            env={
+                **inherited,
+                "PYTHONPATH": os.pathsep.join(map(str, sources)),
+                "PODWRIGHT_CONFIG": str(config),
+                **environment,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def synthesized(folder: Path, stack: str) -> dict[str, Any]:
+    """The JSON of a stack of the demo cluster."""
+    path = folder / "cdktf.out" / "stacks" / f"podwright-demo-{stack}" / "cdk.tf.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def managed(stack: Mapping[str, Any]) -> set[str]:
+    """Types of the resources in a stack."""
+    return set(stack.get("resource", {}))
+
+
+@pytest.mark.terraform
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
+def test_examples_are_valid_terraform(
+    run_app: RunApp, tmp_path: Path, terraform: Mapping[str, str], example: Path
+) -> None:
+    """The real Terraform core and AWS provider accept both stacks of every example, created and brought alike."""
+    answer = run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8")))
+    assert answer.returncode == 0, answer.stderr
+    stacks = sorted((tmp_path / "cdktf.out" / "stacks").iterdir())
+    assert [folder.name.rpartition("-")[2] for folder in stacks] == ["cluster", "foundation"]
+    for folder in stacks:
+        subprocess.run(
+            ["terraform", "init", "-backend=false"], cwd=folder, env=terraform, check=True, capture_output=True
+        )
+        verdict = subprocess.run(
+            ["terraform", "validate", "-json"], cwd=folder, env=terraform, check=False, capture_output=True, text=True
+        )
+        assert json.loads(verdict.stdout)["diagnostics"] == []
+
+
+def test_the_app_leaves_its_traces_where_it_runs(run_app: RunApp, tmp_path: Path) -> None:
+    """Output and Terraform's state belong to the working directory, never to the checkout, and nothing is printed."""
+    answer = run_app(SETTINGS)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+    for name in ("foundation", "cluster"):
+        state = Path(synthesized(tmp_path, name)["terraform"]["backend"]["local"]["path"])
+        assert state == tmp_path / f"terraform.podwright-demo-{name}.tfstate"
+
+
+def test_two_checkouts_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> None:
+    """Synthesis is a function of the settings: another run, from another place, writes the same bytes."""
+    elsewhere = tmp_path / "another" / "checkout"
+    for part in ("podwright", "stacks", "constructs", "lifecycle_scripts", "training"):
+        shutil.copytree(REPOSITORY / part, elsewhere / part, ignore=NOT_SOURCES)
+    shutil.copyfile(REPOSITORY / "main.py", elsewhere / "main.py")
+    written = []
+    for checkout in (REPOSITORY, elsewhere):
+        answer = run_app(SETTINGS, checkout=checkout)
+        assert answer.returncode == 0, answer.stderr
+        written.append({file: file.read_bytes() for file in (tmp_path / "cdktf.out" / "stacks").rglob("*.json")})
+        shutil.rmtree(tmp_path / "cdktf.out")
+    assert len(written[0]) >= 2
+    assert written[0] == written[1]
+
+
+def test_the_foundation_comes_first(run_app: RunApp, tmp_path: Path) -> None:
+    """The cluster stack is deployed after the foundation and destroyed before it."""
+    assert run_app(SETTINGS).returncode == 0
+    manifest = json.loads((tmp_path / "cdktf.out" / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["stacks"]["podwright-demo-cluster"]["dependencies"] == ["podwright-demo-foundation"]
+    assert manifest["stacks"]["podwright-demo-foundation"]["dependencies"] == []
+
+
+def test_existing_resources_are_not_created(run_app: RunApp, tmp_path: Path) -> None:
+    """With everything brought along the foundation makes nothing, and the cluster uses what was brought."""
+    assert run_app(SETTINGS | EXISTING).returncode == 0
+    assert managed(synthesized(tmp_path, "foundation")) == set()
+    cluster = synthesized(tmp_path, "cluster")
+    assert managed(cluster) == {"aws_s3_object", "aws_cloudcontrolapi_resource"}
+    (resource,) = cluster["resource"]["aws_cloudcontrolapi_resource"].values()
+    for given in ("subnet-0123456789abcdef0", "sg-0123456789abcdef0", "arn:aws:iam::210987654321:role/nodes"):
+        assert given in resource["desired_state"]
+
+
+def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> None:
+    """Tags of the settings are the provider's default tags, and the cluster's own, which the provider cannot tag."""
+    assert run_app(SETTINGS | {"tags": {"team": "research"}}).returncode == 0
+    for name in ("foundation", "cluster"):
+        (provider,) = synthesized(tmp_path, name)["provider"]["aws"]
+        assert provider["default_tags"][0]["tags"]["team"] == "research"
+    (resource,) = synthesized(tmp_path, "cluster")["resource"]["aws_cloudcontrolapi_resource"].values()
+    assert '"Key" = "team", "Value" = "research"' in resource["desired_state"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
+def test_everything_says_where_it_belongs(run_app: RunApp, tmp_path: Path, example: Path) -> None:
+    """Whatever takes tags has its own path as one; whatever has none is of a type that is known to need none."""
+    settings = load(example / "cluster.yaml")
+    assert run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8"))).returncode == 0
+    places = []
+    for name in (names.foundation_stack(settings.name), names.cluster_stack(settings.name)):
+        stack = json.loads((tmp_path / "cdktf.out" / "stacks" / name / "cdk.tf.json").read_text(encoding="utf-8"))
+        for kind, blocks in stack.get("resource", {}).items():
+            paths = {block["//"]["metadata"]["path"]: block.get("tags", {}) for block in blocks.values()}
+            assert kind in UNTAGGED or takes_tags(kind), kind
+            if kind not in UNTAGGED:
+                assert {path: tags[names.PLACE_TAG] for path, tags in paths.items()} == {path: path for path in paths}
+            elif kind == CLUSTER_TYPE:
+                assert list(paths) == [names.cluster_tags(settings)[names.PLACE_TAG]]
+            places += paths
+    assert len(places) == len(set(places))
+
+
+def takes_tags(kind: str) -> bool:
+    """Whether the binding of a type has the argument."""
+    module = importlib.import_module(f"podwright_constructs.aws.{kind.removeprefix('aws_')}")
+    (binding,) = (each for each in vars(module).values() if getattr(each, "TYPE", None) == kind)
+    return "tags" in inspect.signature(binding.__init__).parameters
+
+
+def test_what_is_found_by_name_can_be_looked_up() -> None:
+    """Of the types without a place, those that are left to their names are the ones that strays look for by name."""
+    assert {kind for kind, reason in UNTAGGED.items() if reason == BY_NAME} == set(NAMED) & set(UNTAGGED)
+
+
+def test_a_stand_in_for_aws_is_addressed_as_it_needs(run_app: RunApp, tmp_path: Path) -> None:
+    """AWS_ENDPOINT_URL, and nothing else, turns off what only the real AWS has."""
+    special = {"s3_use_path_style": True, "skip_metadata_api_check": "true", "skip_region_validation": True}
+    for environment, expected in (({}, {}), ({"AWS_ENDPOINT_URL": "http://127.0.0.1:5000"}, special)):
+        assert run_app(SETTINGS | EXISTING, **environment).returncode == 0
+        (provider,) = synthesized(tmp_path, "foundation")["provider"]["aws"]
+        assert {key: provider[key] for key in special if key in provider} == expected
+
+
+def test_wrong_settings_end_the_app_with_findings(run_app: RunApp, tmp_path: Path) -> None:
+    """Every problem is printed, nothing is synthesized, and there is no traceback."""
+    answer = run_app(SETTINGS | {"name": "-demo", "lustre": {"source": "create", "capacity_gib": 1000}})
+    assert answer.returncode == 1
+    assert "capacity_gib" in answer.stderr
+    assert "-demo" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert not (tmp_path / "cdktf.out").exists()
+
+
+def test_a_missing_file_ends_the_app_with_its_name(run_app: RunApp, tmp_path: Path) -> None:
+    """A settings file that is not there is named, without a traceback."""
+    answer = run_app(SETTINGS, PODWRIGHT_CONFIG=str(tmp_path / "absent.yaml"))
+    assert answer.returncode == 1
+    assert "absent.yaml" in answer.stderr
+    assert "Traceback" not in answer.stderr
+
+
+# ---- the wheel ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A small Python project."""
+    folder = tmp_path / "project"
+    (folder / "thing").mkdir(parents=True)
+    (folder / "thing" / "__init__.py").write_text('"""A thing."""\n')
+    (folder / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta"\n'
+        '[project]\nname = "thing"\nversion = "1"\n'
+    )
+    return folder
+
+
+def test_same_sources_give_the_same_wheel(project: Path, tmp_path: Path) -> None:
+    """Place, time, mode and caches of the sources do not change a byte of the wheel."""
+    first = build_wheel(project, cache=tmp_path / "first").read_bytes()
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(project, copy)
+    (copy / "thing" / "__pycache__").mkdir()
+    (copy / "thing" / "__pycache__" / "x.pyc").write_bytes(b"x")
+    for file in copy.rglob("*.py"):
+        file.chmod(0o700)
+        os.utime(file, (1, 1))
+    assert build_wheel(copy, cache=tmp_path / "second").read_bytes() == first
+
+
+def test_other_sources_give_another_wheel(project: Path, tmp_path: Path) -> None:
+    """A changed line is a changed wheel, also from the same cache."""
+    first = build_wheel(project, cache=tmp_path / "cache").read_bytes()
+    (project / "thing" / "__init__.py").write_text('"""Another thing."""\n')
+    assert build_wheel(project, cache=tmp_path / "cache").read_bytes() != first
+
+
+def test_building_leaves_the_project_alone(project: Path, tmp_path: Path) -> None:
+    """No build folder, no metadata: the project is as it was."""
+    before = sorted(project.rglob("*"))
+    build_wheel(project, cache=tmp_path / "cache")
+    assert sorted(project.rglob("*")) == before
+
+
+def test_a_failed_build_says_why_and_leaves_nothing(project: Path, tmp_path: Path) -> None:
+    """The error ends with the build's own words, and the cache does not keep half a wheel."""
+    (project / "pyproject.toml").write_text("[project]\nname = 'thing'\nversion = 'not a version'\n")
+    with pytest.raises(WheelError, match="version"):
+        build_wheel(project, cache=tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_constructs_distribution_does_not_shadow_pypis(tmp_path: Path) -> None:
+    """The wheel of the constructs holds podwright_constructs with its data, and no top-level constructs."""
+    wheel = build_wheel(REPOSITORY / "constructs", cache=tmp_path)
+    with zipfile.ZipFile(wheel) as archive:
+        files = set(archive.namelist())
+    assert {name.split("/")[0] for name in files} == {
+        "podwright_constructs",
+        "podwright_constructs-0.1.0.dist-info",
+    }
+    package = {"instance_types.csv", "py.typed", "aws/vpc.py"}
+    assert {f"podwright_constructs/{name}" for name in package} <= files

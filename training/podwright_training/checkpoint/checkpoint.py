@@ -1,0 +1,347 @@
+"""Checkpoints: ``step-00000100/`` folders that are whole or do not exist.
+
+A folder is written under a hidden name, its manifest (size and SHA-256 of every file) last, and renamed when all of it
+is on disk:
+
+    .metadata, __<rank>_<n>.distcp   weights and optimizer state, PyTorch's distributed checkpoint format
+    rng-<rank>.pt                    state of the rank's random number generators
+    trainer.json                     step, data position, shape of the model
+    manifest.json                    what must be here; without it, this is no checkpoint
+
+``saver.py`` says when one is written and what happens if that fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+from torch.distributed.checkpoint.storage import WriteResult
+from torch.futures import Future
+
+from podwright_training.checkpoint.collective import PASSING, CheckpointError, Together
+from podwright_training.config.architecture import ModelConfig
+from podwright_training.optim import Optimizers
+from podwright_training.run_folder import commit_folder, delete_folder, write_atomically
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+TRAINER = "trainer.json"
+HASH_CHUNK_BYTES = 4 * 2**20
+
+
+class DamagedCheckpointError(CheckpointError):
+    """Its files are not those that were written."""
+
+
+@dataclass(frozen=True)
+class TrainerState:
+    """What a checkpoint holds besides tensors."""
+
+    step: int
+    sequences: int  # drawn from the data so far, by all ranks
+    data: dict[str, Any]  # position of the data, of all ranks
+    model: dict[str, Any]  # ModelConfig
+    world_size: int
+    losses: list[float] = field(default_factory=list)  # of the last steps, for the guard
+    loss_scale: dict[str, float] = field(default_factory=dict)  # LossScale; empty but in fp16
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank adds to a checkpoint: the state of its trainer at one step."""
+
+    state: TrainerState
+    tensors: dict[str, dict[str, Tensor]]
+    rng: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, state: TrainerState, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> Snapshot:
+        """The state as it is now; the tensors are those of the trainer, not copies."""
+        rng = {"cpu": torch.get_rng_state()}
+        if torch.cuda.is_available():
+            rng["cuda"] = torch.cuda.get_rng_state()
+        return cls(state, _tensors(weights, optimizers), rng)
+
+
+def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | None = None) -> Path:
+    """Write a checkpoint, with all ranks of ``group``, and return its folder.
+
+    Raises:
+        CheckpointError: It could not be written, the same error on every rank; older checkpoints are as they were, and
+            what was written of this one is gone.
+    """
+    final = directory / f"step-{snapshot.state.step:08d}"
+    partial = directory / f".{final.name}.partial"
+    together = Together(partial, group)
+    try:
+        together.first_rank(lambda: _clear(directory, partial))
+        _save_tensors(partial, snapshot.tensors, group)
+        together.all_ranks(lambda: _save_rng(partial / f"rng-{dist.get_rank():05d}.pt", snapshot.rng))
+        together.first_rank(lambda: write_atomically(partial / TRAINER, json.dumps(asdict(snapshot.state))))
+        parts = together.all_ranks(lambda: _describe(_own_share(together, partial)))
+        files = {name: entry for part in parts for name, entry in part.items()}
+        together.first_rank(lambda: _commit(partial, final, files))
+    except CheckpointError:
+        together.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space
+        raise
+    return final
+
+
+def retain(
+    directory: Path, *, newest: int, every: int | None = None, group: dist.ProcessGroup | None = None
+) -> list[Path]:
+    """Delete all checkpoints but the ``newest`` intact ones and those of every ``every``-th step; what is left.
+
+    Raises:
+        CheckpointError: One could not be deleted, the same error on every rank.
+    """
+
+    def delete() -> list[Path]:
+        found = _complete_and_damaged(directory)
+        kept = [path for path in found if _damage(path) is None][:newest]
+        old = [path for path in found if kept and path < kept[-1] and not (every and _step(path) % every == 0)]
+        for path in old:
+            delete_folder(path)
+        return [path for path in found if path not in old]
+
+    return Together(directory, group).first_rank(delete)
+
+
+def newest(directory: Path) -> Path | None:
+    """The newest checkpoint whose files all have their size; damaged ones are named in a warning and passed over."""
+    return next(iter(intact(directory)), None)
+
+
+def intact(directory: Path) -> list[Path]:
+    """All checkpoints whose files have their size, the newest first; damaged ones are named in a warning."""
+    found = []
+    for path in _complete_and_damaged(directory):
+        damage = _damage(path)
+        if damage is None:
+            found.append(path)
+        else:
+            logger.warning("%s; passed over", damage)
+    return found
+
+
+def read_state(path: Path) -> TrainerState:
+    """What a checkpoint holds besides tensors."""
+    return TrainerState(**json.loads((path / TRAINER).read_text()))
+
+
+def model_config(path: Path) -> ModelConfig:
+    """The shape of the model in a checkpoint."""
+    return ModelConfig.from_dict(read_state(path).model)
+
+
+def agree_on_intact(directories: Sequence[Path]) -> list[Path]:
+    """What the first rank finds ``intact`` in the first folder that has any: the same list on all ranks."""
+    return Together(directories[0]).first_rank(lambda: next(filter(None, map(intact, directories)), []))
+
+
+def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> TrainerState:
+    """Continue from a checkpoint, with all ranks: tensors and random numbers are set, the rest is returned.
+
+    The mesh and the number of ranks may differ from those that saved. The optimizers keep their own hyperparameters. A
+    rank that the saving job did not have keeps its random numbers.
+
+    Raises:
+        DamagedCheckpointError: On every rank, if any finds a file that is not the one written; nothing was loaded.
+        CheckpointError: It holds other tensors than the model and optimizer need.
+    """
+    together = Together(path)
+    together.all_ranks(lambda: check_hashes(path, _own_share(together, path)))
+    optimizers.allocate()
+    tensors = _tensors(weights, optimizers)
+    parts = together.all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
+    _compare(set().union(*parts), path)
+    load_tensors(tensors, storage_reader=FileSystemReader(path))
+    together.all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
+    return read_state(path)
+
+
+def shapes(path: Path) -> dict[str, TensorStorageMetadata]:
+    """Shape and dtype of each tensor in a checkpoint: ``model.<parameter>``, ``optimizer.<parameter>.<key>``."""
+    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    return {name: entry for name, entry in saved.items() if isinstance(entry, TensorStorageMetadata)}
+
+
+def read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
+    """Whole tensors by their names in ``shapes``, on the CPU; needs no process group and checks no hash."""
+    entries = shapes(path)
+    tensors: dict[str, Any] = {
+        name: torch.empty(entries[name].size, dtype=entries[name].properties.dtype) for name in names
+    }
+    _load_alone(tensors, path)
+    return tensors
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load the weights alone into a model that is not divided; needs no process group.
+
+    Raises:
+        DamagedCheckpointError: A file is not the one that was written.
+        CheckpointError: It holds other weights than the model has.
+    """
+    check_hashes(path)
+    tensors = {"model": _detached(dict(model.named_parameters()))}
+    _compare(_keys(tensors), path)
+    _load_alone(tensors, path)
+
+
+def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
+    """Raise ``DamagedCheckpointError`` if one of ``files``, all by default, is not as it was written."""
+    _check_sizes(path)
+    written = _manifest(path)
+    for file in sorted(path.iterdir()) if files is None else files:
+        if file.name in written and _sha256(file) != written[file.name]["sha256"]:
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged: the content of {file.name} has changed")
+
+
+def _load_alone(tensors: dict[str, Any], path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # so it shall be
+        load_tensors(tensors, storage_reader=FileSystemReader(path), no_dist=True)
+
+
+def _clear(directory: Path, partial: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for left_over in directory.glob(".step-*"):
+        shutil.rmtree(left_over)
+    partial.mkdir()
+
+
+class _Writer(FileSystemWriter):
+    """Tells what the file system said: PyTorch hides a full disk behind "unexpected pos"."""
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from error
+            raise
+
+
+def _save_tensors(partial: Path, tensors: dict[str, dict[str, Tensor]], group: dist.ProcessGroup | None) -> None:
+    try:
+        save_tensors(tensors, storage_writer=_Writer(partial, sync_files=True), process_group=group)
+    except CheckpointException as error:
+        failures = [failure[0] for failure in error.failures.values()]
+        raise CheckpointError(
+            f"cannot write {partial}: {'; '.join(sorted({str(failure) for failure in failures}))}",
+            passing=all(isinstance(failure, OSError) and failure.errno in PASSING for failure in failures),
+        ) from error
+
+
+def _tensors(weights: Mapping[str, Tensor], optimizers: Optimizers) -> dict[str, dict[str, Tensor]]:
+    return {"model": _detached(weights), "optimizer": optimizers.memory()}
+
+
+def _detached(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: weight.detach() for name, weight in weights.items()}
+
+
+def _save_rng(path: Path, state: dict[str, Tensor]) -> None:
+    with path.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _load_rng(path: Path) -> None:
+    if not path.exists():
+        return
+    state = torch.load(path, weights_only=True)
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def _own_share(together: Together, path: Path) -> list[Path]:
+    """The files this rank hashes."""
+    return together.share(sorted(path.iterdir()))
+
+
+def _describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    return {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _commit(partial: Path, final: Path, files: dict[str, Any]) -> None:
+    write_atomically(partial / MANIFEST, json.dumps({"files": files}, indent=1))
+    commit_folder(partial, final)
+
+
+def _complete_and_damaged(directory: Path) -> list[Path]:
+    return sorted(directory.glob("step-*"), reverse=True)
+
+
+def _step(path: Path) -> int:
+    return int(path.name.removeprefix("step-"))
+
+
+def _damage(path: Path) -> DamagedCheckpointError | None:
+    try:
+        _check_sizes(path)
+    except DamagedCheckpointError as damage:
+        return damage
+    return None
+
+
+def _manifest(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        files: dict[str, dict[str, Any]] = json.loads((path / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
+    return files
+
+
+def _check_sizes(path: Path) -> None:
+    for name, entry in _manifest(path).items():
+        size = (path / name).stat().st_size if (path / name).exists() else None
+        if size != entry["bytes"]:
+            found = "is missing" if size is None else f"has {size} bytes"
+            raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} {found}, {entry['bytes']} were written")
+
+
+def _keys(tensors: dict[str, dict[str, Tensor]]) -> set[str]:
+    return {f"{part}.{name}" for part, content in tensors.items() for name in content}
+
+
+def _compare(wanted: set[str], path: Path) -> None:
+    """Loading leaves tensors alone that it does not find, and does not tell: so the names are compared first."""
+    parts = {key.split(".")[0] for key in wanted}
+    saved = {key for key in shapes(path) if key.split(".")[0] in parts}
+    if saved != wanted:
+        examples = ", ".join(sorted(saved ^ wanted)[:3])
+        raise CheckpointError(
+            f"checkpoint {path} is of another model: {len(wanted - saved)} tensors are missing in it, "
+            f"{len(saved - wanted)} are unknown here ({examples} …)"
+        )

@@ -1,0 +1,148 @@
+"""Checkpoints in an object store: ``checkpoint_dir: s3://bucket/prefix``.
+
+They are written to the run folder as ever and then copied, so that the store is slow without anybody waiting and its
+absence costs no checkpoint. Objects have no rename: the manifest is put last and deleted first, and what has none does
+not count. ``pyarrow`` talks to the store; credentials, region and endpoint are found as AWS's own tools find them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch.distributed as dist
+from pyarrow import ArrowInvalid
+from pyarrow.fs import (
+    FileSelector,
+    FileSystem,
+    FileType,
+    LocalFileSystem,
+    copy_files,
+)
+
+from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint.checkpoint import MANIFEST
+from podwright_training.checkpoint.collective import CheckpointError, Together
+from podwright_training.run_folder import commit_folder
+
+
+class Mirror:
+    """A run's checkpoints in a store and in a local folder.
+
+    Args:
+        url: ``s3://bucket/prefix``.
+        directory: The run's folder of checkpoints, which all ranks see.
+
+    Raises:
+        CheckpointError: No such kind of store.
+    """
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self._url = url.rstrip("/")
+        self._directory = directory
+        try:
+            self._store, self._prefix = FileSystem.from_uri(self._url)
+        except (ArrowInvalid, OSError) as error:
+            raise CheckpointError(f"checkpoint_dir {url} cannot be used: {_brief(error)}") from error
+
+    def check(self) -> None:
+        """Raise ``CheckpointError`` if objects cannot be listed, put and deleted there."""
+        probe = f"{self._prefix}/.probe"
+        try:
+            self._names()
+            with self._store.open_output_stream(probe) as stream:
+                stream.write(b"podwright")
+            self._store.delete_file(probe)
+        except OSError as error:
+            raise CheckpointError(f"checkpoint_dir {self._url} cannot be used: {_brief(error)}") from error
+
+    def newest(self) -> str | None:
+        """The name of the newest complete checkpoint in the store."""
+        return max((name for name in self._names() if self._exists(f"{name}/{MANIFEST}")), default=None)
+
+    def fetch(self, group: dist.ProcessGroup | None = None) -> None:
+        """Copy the newest checkpoint from the store, with all ranks, if it is newer than every intact one here."""
+        together = Together(self._directory, group)
+        name = together.first_rank(self._newer_there)
+        if name is None:
+            return
+        partial = self._directory / f".{name}.partial"
+        together.first_rank(lambda: _make_anew(partial))
+        files = together.first_rank(lambda: sorted(self._files(name)))
+        together.all_ranks(lambda: self._copy_here(name, together.share(files), partial))
+        together.first_rank(lambda: commit_folder(partial, self._directory / name))
+
+    def upload(self, path: Path, *, kept: Iterable[Path], group: dist.ProcessGroup | None = None) -> None:
+        """Copy a checkpoint to the store, with all ranks, and delete there all but it and those ``kept`` here.
+
+        Raises:
+            CheckpointError: The store did not take it, the same error on every rank; another time it may.
+        """
+        together = Together(path, group)
+        files = sorted(file.name for file in path.iterdir() if file.name != MANIFEST)
+        together.all_ranks(lambda: self._copy_there(path, together.share(files)))
+        together.first_rank(lambda: self._copy_there(path, [MANIFEST]))
+        together.first_rank(lambda: self._prune({path.name, *(item.name for item in kept)}))
+
+    def _newer_there(self) -> str | None:
+        try:
+            there = self.newest()
+        except OSError as error:
+            raise CheckpointError(f"{self._url} cannot be read: {_brief(error)}") from error
+        here = checkpoint.newest(self._directory)
+        return there if there and (here is None or there > here.name) else None
+
+    def _names(self) -> list[str]:
+        found = self._store.get_file_info(FileSelector(self._prefix, allow_not_found=True))
+        return [item.base_name for item in found if item.base_name.startswith("step-")]
+
+    def _files(self, name: str) -> list[str]:
+        return [item.base_name for item in self._store.get_file_info(FileSelector(f"{self._prefix}/{name}"))]
+
+    def _exists(self, name: str) -> bool:
+        return bool(self._store.get_file_info(f"{self._prefix}/{name}").type == FileType.File)
+
+    def _copy_there(self, path: Path, files: Iterable[str]) -> None:
+        for file in files:
+            try:
+                copy_files(
+                    str(path / file),
+                    f"{self._prefix}/{path.name}/{file}",
+                    source_filesystem=LocalFileSystem(),
+                    destination_filesystem=self._store,
+                )
+            except OSError as error:
+                raise CheckpointError(
+                    f"cannot copy {path / file} to {self._url}: {_brief(error)}", passing=True
+                ) from error
+
+    def _copy_here(self, name: str, files: Iterable[str], target: Path) -> None:
+        for file in files:
+            try:
+                copy_files(
+                    f"{self._prefix}/{name}/{file}",
+                    str(target / file),
+                    source_filesystem=self._store,
+                    destination_filesystem=LocalFileSystem(),
+                )
+            except OSError as error:
+                raise CheckpointError(f"cannot copy {self._url}/{name}/{file} to {target}: {_brief(error)}") from error
+
+    def _prune(self, kept: set[str]) -> None:
+        try:
+            for name in set(self._names()) - kept:
+                if self._exists(f"{name}/{MANIFEST}"):
+                    self._store.delete_file(f"{self._prefix}/{name}/{MANIFEST}")
+                self._store.delete_dir(f"{self._prefix}/{name}")
+        except OSError as error:
+            raise CheckpointError(f"cannot delete in {self._url}: {_brief(error)}", passing=True) from error
+
+
+def _make_anew(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _brief(error: Exception) -> str:
+    return str(error).splitlines()[0]

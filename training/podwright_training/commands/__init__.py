@@ -1,0 +1,1 @@
+"""``podwright-train COMMAND``: one module per command."""

@@ -1,0 +1,144 @@
+"""The newest checkpoint of a run → a folder that ``transformers`` loads, one file of weights in memory at a time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from transformers import GenerationConfig
+
+from podwright_training.checkpoint import checkpoint
+from podwright_training.config.sources import load_file
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.data import load_tokenizer
+from podwright_training.errors import UserError
+from podwright_training.model import to_hugging_face
+from podwright_training.run_folder import RunFolder, commit_folder, write_atomically
+
+ORIGIN = "podwright.json"  # which step of which run the model is
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+SHARD_GB = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train consolidate``."""
+    parser.add_argument("--run_dir", required=True, help="folder of the run")
+    parser.add_argument("--ema", action="store_true", help="the moving average of the weights, which ema_decay keeps")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="fp32", help="of the exported weights [fp32]")
+    parser.add_argument(
+        "--max_shard_gb", type=float, default=SHARD_GB, help=f"largest file of weights, and memory needed [{SHARD_GB}]"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write ``<run_dir>/hf``; an older one is replaced when the new one is whole."""
+    folder = RunFolder(Path(args.run_dir))
+    path = consolidate(folder, ema=args.ema, dtype=args.dtype, max_shard_gb=args.max_shard_gb)
+    print(f"{path} → {folder.hf}")
+    return 0
+
+
+def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", max_shard_gb: float = SHARD_GB) -> Path:
+    """Write ``folder.hf`` from the newest checkpoint and return that checkpoint.
+
+    Args:
+        folder: The run.
+        ema: Take the moving average of the weights instead of the weights.
+        dtype: ``fp32`` or ``bf16``.
+        max_shard_gb: Where the weights are larger than this, in 10⁹ bytes, they are divided among files.
+
+    Raises:
+        UserError: There is no run, no checkpoint, a damaged one, or none of a moving average.
+    """
+    if not folder.config.exists():
+        raise UserError(f"run_dir {folder.root} holds no {folder.config.name}: no training has started there")
+    options = load_file(folder.config)
+    path = checkpoint.newest(options.checkpoints)
+    if path is None:
+        raise UserError(f"{options.checkpoints} holds no complete checkpoint yet")
+    checkpoint.check_hashes(path)
+    keys = _keys(path, ema=ema)
+    partial = folder.hf.with_name(f".{folder.hf.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    _write_tokenizer(partial, options)
+    _write_weights(partial, path, keys, dtype=DTYPES[dtype], max_shard_bytes=max_shard_gb * 1e9)
+    _write_description(partial, path, ema=ema, dtype=DTYPES[dtype])
+    _sync(partial)
+    commit_folder(partial, folder.hf)
+    return path
+
+
+def _keys(path: Path, *, ema: bool) -> dict[str, str]:
+    """Names of the weights, and of the tensors of the checkpoint that hold them."""
+    keys = list(checkpoint.shapes(path))
+    names = [key.removeprefix("model.") for key in keys if key.startswith("model.")]
+    source = {name: f"optimizer.{name}.ema" if ema else f"model.{name}" for name in names}
+    if set(source.values()) - set(keys):
+        raise UserError(f"checkpoint {path} holds no moving average of the weights: it was trained without ema_decay")
+    return source
+
+
+def _write_tokenizer(target: Path, options: TrainConfig) -> None:
+    tokenizer = load_tokenizer(options.tokenizer)
+    tokenizer.save_pretrained(target)
+    GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    ).save_pretrained(target)
+
+
+def _write_weights(
+    target: Path, path: Path, keys: dict[str, str], *, dtype: torch.dtype, max_shard_bytes: float
+) -> None:
+    """Files in the layout of the Hugging Face hub: one, or several and an index of which weight is in which."""
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in _shapes(path, keys)}
+    shards = list(_shards(sizes, max_shard_bytes))
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(shards, start=1):
+        file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
+        tensors = checkpoint.read(path, [keys[name] for name in names])
+        weights = dict(item for name in names for item in to_hugging_face(name, tensors.pop(keys[name]).to(dtype)))
+        save_file(weights, target / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(weights, file)
+    if len(shards) > 1:
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        write_atomically(target / "model.safetensors.index.json", json.dumps(index, indent=2) + "\n")
+
+
+def _shapes(path: Path, keys: dict[str, str]) -> Iterator[tuple[str, torch.Size]]:
+    shapes = checkpoint.shapes(path)
+    return ((name, shapes[key].size) for name, key in keys.items())
+
+
+def _shards(sizes: dict[str, int], max_bytes: float) -> Iterator[list[str]]:
+    """Names in their order, as many together as fit; one that does not fit is alone."""
+    shard: list[str] = []
+    total = 0
+    for name, size in sizes.items():
+        if shard and total + size > max_bytes:
+            yield shard
+            shard, total = [], 0
+        shard.append(name)
+        total += size
+    yield shard
+
+
+def _write_description(target: Path, path: Path, *, ema: bool, dtype: torch.dtype) -> None:
+    config = {**checkpoint.model_config(path).to_hf(), "dtype": str(dtype).removeprefix("torch.")}
+    write_atomically(target / "config.json", json.dumps(config, indent=2) + "\n")
+    origin = {"checkpoint": str(path), "step": checkpoint.read_state(path).step, "ema": ema}
+    write_atomically(target / ORIGIN, json.dumps(origin, indent=2) + "\n")
+
+
+def _sync(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.chmod(0o644)  # the library writes weights for their owner alone
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())

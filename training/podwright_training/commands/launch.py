@@ -1,0 +1,260 @@
+"""``podwright-train launch``: make the run folder, render the batch script for its nodes, hand it to Slurm.
+
+What a node is comes from ``/opt/podwright/node.json``, on a login or controller node with the compute nodes' facts from
+``provisioning_parameters.json``. On a Slurm without these files, flags say it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from podwright_training.config.sources import preset_names
+from podwright_training.errors import UserError
+from podwright_training.run_folder import RunFolder, write_atomically
+
+# Both are written by the bootstrap, whose contract module owns paths and keys; a test holds them together.
+NODE_JSON = Path("/opt/podwright/node.json")
+PROVISIONING_PARAMETERS = Path("/opt/ml/config/provisioning_parameters.json")
+HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node, with our bootstrap or without
+
+ACCELERATORS = ("gpu", "neuron", "cpu")
+SAVE_S = 600  # what a last checkpoint may take
+SIGNAL_LEAD_S = SAVE_S + 60  # Slurm signals so long before the time limit
+TEMPLATE = "train.sbatch"
+
+
+class LaunchError(UserError):
+    """The job cannot be submitted; the message lists every problem."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What the batch script depends on."""
+
+    run: RunFolder
+    nodes: int
+    nproc_per_node: int  # ranks: one per accelerator
+    environment: Path  # virtual environment, visible on all nodes
+    partition: str | None = None
+    accelerator: str = ""  # "" | "gpu" | "neuron"
+    efa: bool = False
+    auto_resume: bool = False  # HyperPod's srun option; stock Slurm refuses it
+    gres: str | None = None  # where Slurm counts GPUs, a step sees only those the job asked for
+    time_limit: str | None = None
+    trainer_arguments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """What is known of the compute nodes without asking the user."""
+
+    partition: str | None = None
+    accelerator: str = ""
+    accelerators_per_node: int = 0
+    efa_interfaces: int = 0
+    environment: str | None = None
+    shared_root: str = ""
+    hyperpod: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train launch``."""
+    parser.add_argument(
+        "--run_dir", type=Path, help="folder of the run, on the shared file system [runs/<preset> there]"
+    )
+    parser.add_argument("--preset", choices=preset_names(), help="the model: the trainer's flag of the same name")
+    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--nproc_per_node", type=int, help="ranks per node [the node's accelerators]")
+    parser.add_argument("--partition", help="[the nodes' own, or Slurm's default]")
+    parser.add_argument("--accelerator", choices=ACCELERATORS, help="[what node.json says, or cpu]")
+    parser.add_argument(
+        "--efa", action=argparse.BooleanOptionalAction, help="nodes have Elastic Fabric Adapters [what node.json says]"
+    )
+    parser.add_argument(
+        "--auto_resume", action=argparse.BooleanOptionalAction, help="srun's option of HyperPod [on HyperPod]"
+    )
+    parser.add_argument("--environment", type=Path, help="virtual environment [what node.json says, or this one]")
+    parser.add_argument("--time_limit", help="Slurm's --time; the run saves before it and queues again [none]")
+    parser.add_argument("--print", action="store_true", dest="print_only", help="show the script, write nothing")
+    parser.add_argument(
+        "trainer_arguments",
+        nargs="*",
+        metavar="flag",
+        help="behind `--`: flags of `podwright-train train`, passed on as is",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Render and submit, or print; exit status."""
+    job = plan(args, read_nodes(args.partition, NODE_JSON, PROVISIONING_PARAMETERS))
+    if args.print_only:
+        print(render(job), end="")
+        return 0
+    number = submit(job)
+    print(f"submitted job {number}, run folder {job.run.root}")
+    print(f"  state    squeue --jobs={number}")
+    print(f"  output   tail -F {shlex.quote(str(job.run.log))}")
+    print(f"  stop     scancel {number}")
+    print(f"  report   podwright-train report --run_dir={shlex.quote(str(job.run.root))}")
+    return 0
+
+
+def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
+    """The job that flags and facts give together; flags win.
+
+    Raises:
+        LaunchError: With every problem.
+    """
+    nproc_per_node = nodes.accelerators_per_node if args.nproc_per_node is None else args.nproc_per_node
+    run_dir = _run_dir(args, nodes)
+    if problems := list(_problems(args, nodes, nproc_per_node, run_dir)):
+        raise LaunchError("\n".join(problems))
+    accelerator = nodes.accelerator if args.accelerator is None else args.accelerator.removeprefix("cpu")
+    partition = args.partition or nodes.partition
+    return Job(
+        run=RunFolder(run_dir),
+        nodes=args.nodes,
+        nproc_per_node=nproc_per_node,
+        environment=args.environment or Path(nodes.environment or sys.prefix),
+        partition=partition,
+        accelerator=accelerator,
+        efa=bool(nodes.efa_interfaces) if args.efa is None else args.efa,
+        auto_resume=nodes.hyperpod if args.auto_resume is None else args.auto_resume,
+        gres=_gres(partition, nproc_per_node) if accelerator == "gpu" else None,
+        time_limit=args.time_limit,
+        trainer_arguments=(*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments),
+    )
+
+
+def render(job: Job) -> str:
+    """The batch script."""
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
+    )
+    return templates.get_template(TEMPLATE).render(
+        job=job,
+        save_s=SAVE_S,
+        signal_lead_s=SIGNAL_LEAD_S,
+        torchrun=shlex.quote(str(job.environment / "bin" / "torchrun")),
+        run_dir=shlex.quote(str(job.run.root)),
+        trainer_arguments=shlex.join(job.trainer_arguments),
+    )
+
+
+def submit(job: Job) -> int:
+    """Write the script into the run folder and queue it; the job's number.
+
+    Raises:
+        LaunchError: The environment is not there, nor Slurm, or it refuses the job; with its own words.
+    """
+    torchrun = job.environment / "bin" / "torchrun"
+    if not torchrun.exists():
+        raise LaunchError(f"--environment {job.environment}: there is no {torchrun}")
+    write_atomically(job.run.sbatch, render(job))
+    command = ["sbatch", "--parsable", str(job.run.sbatch)]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except FileNotFoundError as error:
+        raise LaunchError(
+            "sbatch not found: submit from a node of the cluster (its Slurm is in /opt/slurm/bin)"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        raise LaunchError(f"Slurm refuses {job.run.sbatch}: {error.stderr.strip()}") from error
+    return int(answer.split(";")[0])  # "number" or "number;cluster"
+
+
+def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: Path) -> Nodes:
+    """What the bootstrap recorded of the nodes of ``partition``; of a plain Slurm, nothing.
+
+    Raises:
+        LaunchError: There are several partitions to choose from, or none of that name.
+    """
+    if not node_json.exists():
+        return Nodes(hyperpod=HYPERPOD_MARK.exists())
+    record = json.loads(node_json.read_text())
+    group, facts = record["partition"], record
+    if record["role"] != "compute" or partition not in (None, record["partition"]):
+        group, facts = _worker_group(partition, json.loads(provisioning_parameters.read_text()))
+    return Nodes(
+        partition=group,
+        accelerator=facts["accelerator"],
+        accelerators_per_node=facts["accelerators_per_node"],
+        efa_interfaces=facts["efa_interfaces"],
+        environment=record["environment"],
+        shared_root=record["shared_root"],
+        hyperpod=bool(record["cluster_arn"]),
+    )
+
+
+def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
+    """Where the run is: what the flag says, else a folder named after the preset."""
+    if args.run_dir is None and args.preset is None:
+        raise LaunchError("--run_dir or --preset is needed: the first names the run's folder, the second its model")
+    run_dir: Path = args.run_dir or Path(nodes.shared_root) / "runs" / args.preset
+    return run_dir.absolute()
+
+
+def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
+    if args.nodes < 1:
+        yield f"--nodes {args.nodes}: must be at least 1"
+    if nproc_per_node < 1:
+        yield f"--nproc_per_node {nproc_per_node}: these nodes have no accelerators, say how many ranks"
+    if re.search(r"[^\w./+=@-]", str(root)):
+        yield f"--run_dir {root}: Slurm's log path may hold letters, digits and ./+=@_- only"
+    if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
+        yield f"--run_dir {root}: must be below {nodes.shared_root}, which all nodes see"
+    if any(argument.split("=")[0] == "--run_dir" for argument in args.trainer_arguments):
+        yield "--run_dir goes before --, it names the job's folder too"
+    if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
+        yield (
+            f"--time_limit {args.time_limit}: must be Slurm's [days-]hours:minutes:seconds or minutes, and at least "
+            f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are for saving"
+        )
+
+
+def _worker_group(partition: str | None, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """Partition and instance facts of the worker group that jobs in ``partition`` run on."""
+    groups = {group["partition_name"]: group["instance_group_name"] for group in parameters["worker_groups"]}
+    if partition is None and len(groups) > 1:
+        raise LaunchError(f"--partition is needed: there are {', '.join(sorted(groups))}")
+    name = partition or next(iter(groups))
+    if name not in groups:
+        raise LaunchError(f"--partition {name}: there are {', '.join(sorted(groups))}")
+    return name, parameters["podwright"]["instance_facts"][groups[name]]
+
+
+def _seconds(time_limit: str) -> int:
+    """Seconds of a time in one of Slurm's formats (man sbatch, --time); 0 if it is in none."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time_limit)
+    if not match:
+        return 0
+    days, first, second, third = (int(group) if group else None for group in match.groups())
+    if days is None and third is None:  # minutes[:seconds]
+        return 60 * (first or 0) + (second or 0)
+    return 86400 * (days or 0) + 3600 * (first or 0) + 60 * (second or 0) + (third or 0)
+
+
+def _gres(partition: str | None, gpus: int) -> str | None:
+    """The request for GPUs, if Slurm counts them; HyperPod's does since 2025."""
+    command = ["sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else [])]
+    try:
+        counted = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None  # no Slurm to ask: --print elsewhere; sbatch itself will complain
+    return f"gpu:{gpus}" if "gpu" in counted else None

@@ -1,0 +1,113 @@
+"""``podwright-train tokenize``: any dataset → token shards, which training maps into memory instead of tokenising.
+
+One shard of tokens per shard of text and split. Shards gather in ``<output>.partial``, which becomes ``<output>`` when
+all are there: a command that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.corpus import Corpus
+from podwright_training.data.faults import DataError, Faults
+from podwright_training.data.splits import Split, find_split
+from podwright_training.data.token_shards import SUFFIX, TokenShard, write_token_shard
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
+
+SPLITS = ("train", "validation")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train tokenize``; those of the trainer's names mean the same."""
+    defaults = TrainConfig()
+    for name in ("dataset", "dataset_config_name", "text_column", "tokenizer"):
+        parser.add_argument(f"--{name}", default=getattr(defaults, name), help=f"[{getattr(defaults, name)}]")
+    parser.add_argument("--output", type=Path, required=True, help="folder to make: the value of train's --dataset")
+    parser.add_argument("--data_workers", type=int, default=os.cpu_count(), help="processes [one per CPU]")
+    parser.add_argument("--max_bad_records", type=int, default=defaults.max_bad_records, help="left out per shard")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the shards and say what came out; exit status."""
+    folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
+    written = tokenize(
+        args.dataset,
+        args.output,
+        dataset_config_name=folder,
+        text_column=args.text_column,
+        tokenizer=args.tokenizer,
+        workers=args.data_workers,
+        max_bad_records=args.max_bad_records,
+    )
+    print(
+        f"{args.output}: {written.documents:,} documents, {written.tokens:,} tokens; {written.bad_records} broken "
+        f"records left out\nnext: podwright-train train --dataset {args.output} --dataset_config_name none "
+        f"--tokenizer {args.tokenizer} …"
+    )
+    return 0
+
+
+@dataclass(frozen=True)
+class Written:
+    """What is in token shards."""
+
+    documents: int
+    tokens: int
+    bad_records: int  # of the shards that this call wrote
+
+
+def tokenize(
+    dataset: str,
+    output: Path,
+    *,
+    dataset_config_name: str | None,
+    text_column: str,
+    tokenizer: str,
+    workers: int,
+    max_bad_records: int,
+) -> Written:
+    """Write both splits of ``dataset`` as token shards; a dataset without validation shards is parted as in training.
+
+    Raises:
+        DataError: No such dataset or tokenizer, a shard is broken or has too many broken records, ``output`` exists, or
+            shards of another tokenizer are in ``<output>.partial``.
+    """
+    if output.exists():
+        raise DataError(f"output {output} exists: remove it, or name another folder")
+    encoder = Encoder(load_tokenizer(tokenizer))
+    partial_folder = output.with_name(f"{output.name}.partial")
+    partial_folder.mkdir(parents=True, exist_ok=True)
+    work = []
+    for name in SPLITS:
+        split = find_split(dataset, dataset_config_name, name)
+        for number, (shard, file) in enumerate(zip(split.names, split.files, strict=True)):
+            path = partial_folder / f"{name}.{number:05d}-of-{len(split.files):05d}{SUFFIX}"
+            work.append((Split((shard,), (file,), split.held_out), path))
+    write = partial(_write, encoder=encoder, text_column=text_column, max_bad_records=max_bad_records)
+    with ProcessPoolExecutor(min(workers, len(work)), multiprocessing.get_context("spawn")) as pool:
+        written = list(pool.map(write, *zip(*work, strict=True)))
+    partial_folder.rename(output)
+    return Written(*map(sum, zip(*written, strict=True)))
+
+
+def _write(
+    split: Split, path: Path, *, encoder: Encoder, text_column: str, max_bad_records: int
+) -> tuple[int, int, int]:
+    """Write one shard unless it is there; its documents and tokens, and the broken records left out."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process per core is parallel enough
+    faults = Faults(max_bad_records, max_bad_shards=0)
+    if not path.exists():
+        corpus = Corpus("tokenize", split, text_column, streams=1, seed=0)
+        documents = corpus.epoch(encoder=encoder, faults=faults)
+        write_token_shard(path, list(documents), tokenizer=encoder.digest)
+    shard = TokenShard(str(path))
+    if shard.tokenizer != encoder.digest:
+        raise DataError(f"{path} holds tokens of another tokenizer: remove {path.parent}, or name another folder")
+    return len(shard), shard.token_count, len(faults.found)

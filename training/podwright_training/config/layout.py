@@ -1,0 +1,157 @@
+"""How many ranks share what: the sizes of a job's parallel dimensions, and what they must divide; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from podwright_training.config.train_config import TrainConfig
+
+STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Sizes of the parallel dimensions, the outermost first: neighbours in the last ones talk most, so share a node.
+
+    Attributes:
+        pipeline: ranks that hold different blocks.
+        replicas: copies of the sharded model, each reading other sequences (HSDP).
+        shards: ranks that read different sequences and share a copy's weights (FSDP).
+        context: ranks that share a sequence's queries, and weights as ``shards`` do.
+        tensor: ranks that share each matrix, heads and sequence in between.
+        expert: ranks that hold different experts; part of shards x context x tensor.
+    """
+
+    pipeline: int = 1
+    replicas: int = 1
+    shards: int = 1
+    context: int = 1
+    tensor: int = 1
+    expert: int = 1
+
+    @classmethod
+    def of(cls, options: TrainConfig, *, world_size: int, nodes: int) -> Layout:
+        """The layout that the options ask for; ``problems`` are to be looked at first."""
+        replicas = _replicas(options, nodes)
+        fixed = options.pipeline_parallel * replicas * options.context_parallel * options.tensor_parallel
+        return cls(
+            pipeline=options.pipeline_parallel,
+            replicas=replicas,
+            shards=world_size // fixed,
+            context=options.context_parallel,
+            tensor=options.tensor_parallel,
+            expert=options.expert_parallel,
+        )
+
+    @property
+    def data_size(self) -> int:
+        """In how many shares a global batch is read."""
+        return self.replicas * self.shards
+
+    def data_rank(self, rank: int) -> int:
+        """Which of these shares a rank reads."""
+        return rank // (self.context * self.tensor) % self.data_size
+
+
+def stages_per_rank(options: TrainConfig) -> int:
+    """Parts of the model that each rank of a pipeline holds."""
+    return STAGES_PER_RANK[options.pipeline_schedule] if options.pipeline_parallel > 1 else 1
+
+
+def problems(options: TrainConfig, *, world_size: int, nodes: int) -> Iterator[str]:
+    """Why this job cannot be laid out as the options ask, one line each."""
+    yield from _problems_of_world(options, world_size, nodes)
+    yield from _problems_of_model(options)
+    yield from _problems_of_sequence(options)
+    yield from _problems_of_pipeline(options)
+
+
+def _replicas(options: TrainConfig, nodes: int) -> int:
+    return (options.data_replicas or nodes) if options.sharding_strategy == "hybrid" else 1
+
+
+def _problems_of_world(options: TrainConfig, world_size: int, nodes: int) -> Iterator[str]:
+    sizes = {
+        "pipeline_parallel": options.pipeline_parallel,
+        "data_replicas": _replicas(options, nodes),
+        "context_parallel": options.context_parallel,
+        "tensor_parallel": options.tensor_parallel,
+    }
+    fixed = 1
+    for size in sizes.values():
+        fixed *= size
+    if world_size % fixed:
+        product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+        yield f"{product} = {fixed} does not divide the {world_size} ranks of the job"
+        return
+    rest = world_size // sizes["pipeline_parallel"] // sizes["data_replicas"]
+    if rest % options.expert_parallel:
+        yield (
+            f"expert_parallel {options.expert_parallel} does not divide the {rest} ranks of one copy of the model "
+            "(ranks / pipeline_parallel / data_replicas)"
+        )
+
+
+def _problems_of_model(options: TrainConfig) -> Iterator[str]:
+    tensor = options.tensor_parallel
+    heads = {"num_heads": options.num_heads, "num_key_value_heads": options.model.num_key_value_heads}
+    for name, value in heads.items():
+        if value % tensor:
+            yield f"{name} {value} is not divisible by tensor_parallel {tensor}"
+    if options.num_local_experts is None and options.intermediate_size % tensor:
+        yield f"intermediate_size {options.intermediate_size} is not divisible by tensor_parallel {tensor}"
+    experts = options.num_local_experts or 1
+    if experts % options.expert_parallel:
+        given = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
+        yield f"expert_parallel {options.expert_parallel} does not divide {given}"
+    if options.float8 and tensor > 1:
+        yield "float8 does not go with tensor_parallel: its matrices cannot be divided"
+    if options.data_replicas and options.sharding_strategy != "hybrid":
+        yield f"data_replicas {options.data_replicas} needs sharding_strategy hybrid"
+
+
+def _problems_of_sequence(options: TrainConfig) -> Iterator[str]:
+    context, tensor = options.context_parallel, options.tensor_parallel
+    parts = (2 * context if context > 1 else 1) * tensor
+    if options.max_context_width % parts:
+        yield (
+            f"max_context_width {options.max_context_width} is not divisible by {parts}: context_parallel {context} "
+            f"(two pieces a rank) x tensor_parallel {tensor}"
+        )
+
+
+def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
+    pipeline = options.pipeline_parallel
+    if pipeline == 1:
+        return
+    stages = pipeline * stages_per_rank(options)
+    if options.num_layers % stages:
+        yield (
+            f"num_layers {options.num_layers} is not divisible by the {stages} stages of pipeline_parallel {pipeline} "
+            f"with pipeline_schedule {options.pipeline_schedule}"
+        )
+    pieces = options.pipeline_micro_batches or options.train_batch_size
+    if options.train_batch_size % pieces:
+        yield f"train_batch_size {options.train_batch_size} is not divisible by pipeline_micro_batches {pieces}"
+    if pieces < pipeline or (options.pipeline_schedule != "1f1b" and pieces % pipeline):
+        wanted = "at least" if options.pipeline_schedule == "1f1b" else "a multiple of"
+        yield (
+            f"pipeline_micro_batches {pieces} (default: train_batch_size) must be {wanted} pipeline_parallel "
+            f"{pipeline} with pipeline_schedule {options.pipeline_schedule}"
+        )
+    if options.tie_word_embeddings:
+        yield "tie_word_embeddings does not go with pipeline_parallel: embedding and head are on different ranks"
+    if options.pipeline_schedule == "zero_bubble":
+        yield from _problems_of_zero_bubble(options)
+
+
+def _problems_of_zero_bubble(options: TrainConfig) -> Iterator[str]:
+    """It computes the gradients of activations and of weights at different times."""
+    if options.compile:
+        yield "compile does not go with pipeline_schedule zero_bubble, which splits the backward pass"
+    if options.activation_checkpointing and options.activation_checkpointing_mode == "selective":
+        yield (
+            "activation_checkpointing_mode selective does not go with pipeline_schedule zero_bubble, which splits the "
+            "backward pass: choose full, or activation_checkpointing 0"
+        )

@@ -1,0 +1,174 @@
+"""Where the options of a run come from: a preset, then ``--config run.yaml``, then flags; the later wins. No torch."""
+
+from __future__ import annotations
+
+import argparse
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import yaml
+
+from podwright_training.config.train_config import PRESETS, TrainConfig, conflicts
+from podwright_training.errors import ConfigError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``--config`` and one flag per option; ``load`` reads what they were given."""
+    parser.add_argument("--config", metavar="run.yaml", help="YAML file of options; flags win over it")
+    hints = _types()
+    for item in fields(TrainConfig):
+        allowed = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
+        parser.add_argument(
+            f"--{item.name}",
+            default=argparse.SUPPRESS,
+            metavar="|".join(allowed) or ("0|1" if hints[item.name].kind is bool else hints[item.name].kind.__name__),
+            help=item.metadata["text"] + _shown(item.default),
+            nargs="?" if hints[item.name].kind is bool else None,
+            const="1" if hints[item.name].kind is bool else None,
+        )
+    parser.set_defaults(unknown_flags=[])
+
+
+def load(args: argparse.Namespace) -> TrainConfig:
+    """The configuration that a preset, a file and flags give together.
+
+    Args:
+        args: Parsed by a parser that ``add_arguments`` extended; ``unknown_flags`` may list what it did not know.
+
+    Raises:
+        ConfigError: With every problem of all sources.
+    """
+    flags = {item.name: getattr(args, item.name) for item in fields(TrainConfig) if hasattr(args, item.name)}
+    problems = [_unknown(flag.split("=")[0], "flag", [f"--{name}" for name in _types()]) for flag in args.unknown_flags]
+    return _resolve(args.config, flags, problems)
+
+
+def load_file(path: Path) -> TrainConfig:
+    """The configuration in one file, such as a run's ``config.yaml``; raises ``ConfigError``."""
+    return _resolve(str(path), {}, [])
+
+
+def preset_names() -> list[str]:
+    """All presets."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+class _Given(NamedTuple):
+    value: Any
+    place: str
+
+
+def _resolve(file: str | None, flags: Mapping[str, Any], problems: list[str]) -> TrainConfig:
+    given = _read(Path(file), problems) if file else {}
+    given |= {name: _Given(value, "flag") for name, value in flags.items()}
+    given = _preset(given, problems) | given
+    values, invalid = _convert_all(given, problems)
+    config = TrainConfig(**values)
+    problems += [message for names, message in conflicts(config) if not invalid.intersection(names)]
+    if problems:
+        raise ConfigError(problems)
+    return config
+
+
+def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        problems.append(f"{path} cannot be read: {' '.join(str(error).split())}")
+        return {}
+    if not isinstance(content or {}, dict):
+        problems.append(f"{path} must hold `option: value` lines, not {type(content).__name__}")
+        return {}
+    known = _types()
+    problems += [_unknown(str(key), f"option in {path}", known) for key in content or {} if key not in known]
+    return {key: _Given(value, str(path)) for key, value in (content or {}).items() if key in known}
+
+
+def _preset(given: Mapping[str, _Given], problems: list[str]) -> dict[str, _Given]:
+    name = given["preset"].value if "preset" in given else None
+    if name is None:
+        return {}
+    if name not in preset_names():
+        problems.append(f"preset = {name} ({given['preset'].place}): there are {', '.join(preset_names())}")
+        return {}
+    return {
+        key: _Given(given.value, f"preset {name}") for key, given in _read(PRESETS / f"{name}.yaml", problems).items()
+    }
+
+
+def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> tuple[dict[str, Any], set[str]]:
+    values: dict[str, Any] = {}
+    invalid = set()
+    for item in fields(TrainConfig):
+        if item.name not in given:
+            continue
+        value, place = given[item.name]
+        try:
+            values[item.name] = _within_limits(_convert(value, _types()[item.name]), item.metadata)
+        except ValueError as error:
+            invalid.add(item.name)
+            problems.append(f"{item.name} = {value} ({place}): {error}")
+    return values, invalid
+
+
+class _Type(NamedTuple):
+    kind: type
+    optional: bool
+
+
+@cache
+def _types() -> dict[str, _Type]:
+    hints = get_type_hints(TrainConfig)
+    return {item.name: _type(hints[item.name]) for item in fields(TrainConfig)}
+
+
+def _type(hint: Any) -> _Type:
+    kinds = [kind for kind in get_args(hint) or (hint,) if kind is not types.NoneType]
+    return _Type(kinds[0], optional=len(get_args(hint)) > 1)
+
+
+def _convert(value: Any, to: _Type) -> Any:
+    """A flag's text or a YAML value as the option's type; raises ``ValueError`` with what is allowed."""
+    if value is None or (to.optional and str(value).lower() in ("none", "null")):
+        if to.optional:
+            return None
+        raise ValueError("a value is needed")
+    text = str(value)
+    if to.kind is bool:
+        if text.lower() not in ("0", "1", "true", "false"):
+            raise ValueError("allowed are 0 and 1")
+        return text.lower() in ("1", "true")
+    try:
+        return to.kind(text)  # via text: YAML reads 1e-4 as text, and 0.5 is no int
+    except ValueError:
+        raise ValueError("must be a whole number" if to.kind is int else "must be a number") from None
+
+
+def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
+    if value is None:
+        return value
+    if limits["choices"] and value not in limits["choices"]:
+        raise ValueError(f"allowed are {', '.join(limits['choices'])}")
+    if limits["at_least"] is not None and not value >= limits["at_least"]:
+        raise ValueError(f"must be at least {limits['at_least']}")
+    if limits["above"] is not None and not value > limits["above"]:
+        raise ValueError(f"must be above {limits['above']}")
+    if limits["at_most"] is not None and not value <= limits["at_most"]:
+        raise ValueError(f"must be at most {limits['at_most']}")
+    return value
+
+
+def _unknown(name: str, what: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1, cutoff=0.7)
+    return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _shown(default: Any) -> str:
+    if default is None:
+        return ""
+    return f" [{int(default) if isinstance(default, bool) else default}]"

@@ -1,0 +1,67 @@
+"""Looks at every step's loss and gradient, and says which step was bad."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from statistics import median
+
+from podwright_training.config.train_config import TrainConfig
+
+NORMAL_MAD = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
+SMALLEST_SPREAD = 1e-6  # of the median: losses that are all alike make no spike of a rounding error
+PATIENCE = 10  # bad steps in a row that are skipped, or rollbacks to one checkpoint: beyond, the run is broken
+
+
+class Guard:
+    """Judges steps in their order, alike on all ranks when they show it the same numbers.
+
+    A spike is a loss whose robust z-score, its distance above the median of the last losses in units of their spread
+    (median absolute deviation), exceeds ``guard_z_score``. Bad losses do not count among the last.
+    """
+
+    def __init__(self, options: TrainConfig) -> None:
+        self._limit = options.guard_z_score
+        self._losses: deque[float] = deque(maxlen=options.guard_window)
+        self.bad_in_a_row = 0
+
+    def judge(self, *, loss: float, grad_norm: float) -> str | None:
+        """Why this step is bad; ``None`` if it is not, and its loss counts from now on."""
+        reason = self._complaint(loss, grad_norm)
+        if reason is None:
+            self._losses.append(loss)
+        self.bad_in_a_row = self.bad_in_a_row + 1 if reason else 0
+        return reason
+
+    def state(self) -> list[float]:
+        """The last losses, for a checkpoint."""
+        return list(self._losses)
+
+    def load_state(self, losses: Iterable[float]) -> None:
+        """Go on from the last losses of a checkpoint."""
+        self._losses.clear()
+        self._losses.extend(losses)
+
+    def _complaint(self, loss: float, grad_norm: float) -> str | None:
+        values = {"loss": loss, "grad_norm": grad_norm}
+        broken = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+        if broken:
+            return " and ".join(broken)
+        if self._limit is None or len(self._losses) < (self._losses.maxlen or 0):
+            return None
+        score = robust_z_score(loss, self._losses)
+        if score <= self._limit:
+            return None
+        return f"loss {loss:.4g} is a spike: z-score {score:.3g} among the last {len(self._losses)}"
+
+
+def robust_z_score(value: float, others: Iterable[float]) -> float:
+    """How many standard deviations ``value`` lies above the others, by median and median absolute deviation.
+
+    Iglewicz and Hoaglin, *How to Detect and Handle Outliers*, ASQC 1993.
+    """
+    others = list(others)
+    middle = median(others)
+    spread = NORMAL_MAD * median(abs(other - middle) for other in others)
+    return (value - middle) / max(spread, SMALLEST_SPREAD * abs(middle), math.ulp(0.0))

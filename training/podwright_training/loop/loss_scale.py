@@ -1,0 +1,53 @@
+"""What a loss is multiplied with where gradients are computed in fp16, which knows no number below 6e-8 or above 65504.
+
+Dynamic loss scaling (arXiv:1710.03740, section 3.2), with the constants of ``torch.amp.GradScaler``. The loss itself is
+not affected: it is computed in fp32, and divided by the scale again before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from podwright_training.config.train_config import TrainConfig
+
+INITIAL = 2.0**16
+GROWTH_INTERVAL_STEPS = 2000  # good ones in a row that double the scale
+
+
+class LossScale:
+    """Judges steps in their order; a power of two, so that scaling and unscaling round nothing. In other precisions, 1.
+
+    Attributes:
+        value: the scale of the next step, at least 1.
+    """
+
+    def __init__(self, options: TrainConfig) -> None:
+        self._dynamic = options.compute_precision == "fp16"
+        self.value = INITIAL if self._dynamic else 1.0
+        self._good_steps = 0  # since the scale changed
+
+    def overflowed(self, *, loss: float, grad_norm: float) -> bool:
+        """Whether the step has no gradient because its scale was too large; the next step has another then.
+
+        Where the loss is no number either, or the scale is 1 already, the scale is not to blame.
+        """
+        if not self._dynamic or not math.isfinite(loss):
+            return False
+        if not math.isfinite(grad_norm):
+            self._good_steps = 0
+            overflowed, self.value = self.value > 1, max(1.0, self.value / 2)
+            return overflowed
+        self._good_steps += 1
+        if self._good_steps == GROWTH_INTERVAL_STEPS:
+            self._good_steps, self.value = 0, self.value * 2
+        return False
+
+    def state(self) -> dict[str, float]:
+        """For a checkpoint; empty where the scale is always 1."""
+        return {"value": self.value, "good_steps": self._good_steps} if self._dynamic else {}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Go on from a checkpoint, unless that or this run is not in fp16."""
+        if self._dynamic and state:
+            self.value, self._good_steps = state["value"], int(state["good_steps"])

@@ -1,0 +1,106 @@
+"""What a run tells: JSON lines for programs, one console line per event for people.
+
+| event | fields besides ``event`` and ``time`` (seconds since 1970) |
+|---|---|
+| ``start`` | ``step``, ``world_size``, ``resumed_from``, ``job_id``, ``config`` (digest), ``parameters``, |
+| | ``flops_per_token`` and ``flops_convention`` (how it counts them) |
+| ``train`` | ``step``, ``loss`` (mean per token of this step's batch), ``perplexity``, |
+| | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
+| | ``batch_sequences`` (the last of these: this step's global batch), ``batch_digest`` (of it), |
+| | ``noise_scale_tokens`` (or null), ``loss_scale`` (1 but in fp16) |
+| | means since the last line: ``tokens_per_s``, ``tokens_per_s_per_rank``, ``samples_per_s``, ``mfu`` (or null), |
+| | ``step_s``, ``data_s``, ``slowest_rank``, ``lag_s`` (of it behind the median rank) |
+| | ``memory_peak_bytes``, ``memory_reserved_bytes`` (null on a CPU): of the first rank |
+| ``straggler`` | ``step``, ``rank``, ``host``, ``lag_s``, ``step_s`` |
+| ``guard`` | ``step``, ``policy``, ``reason``, and of the bad step ``loss``, ``grad_norm`` (text, as NaN is no JSON), |
+| | ``sequences``, ``batch_sequences``, ``batch_digest``; of a rollback ``checkpoint`` |
+| ``overflow`` | ``step`` (skipped: its gradient overflowed in fp16), ``loss``, ``loss_scale`` (of the next step), |
+| | ``sequences``, ``batch_sequences``, ``batch_digest`` |
+| ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens`` |
+| ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, the training waited) |
+| ``end`` | ``step``, ``reason`` |
+
+Lines are only ever appended. After a resume, steps that the dead job had already done occur twice: the last event of a
+step counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from podwright_training.loop.sinks import Sink
+
+HASH_BITS = 64
+
+
+class Metrics:
+    """Appends events to a file, prints them and hands them to sinks; on all ranks but the first it does nothing."""
+
+    def __init__(self, path: Path, *, active: bool, sinks: Sequence[Sink] = ()) -> None:
+        self._file = _open_for_append(path) if active else None
+        self._sinks = sinks
+
+    def write(self, event: str, **values: Any) -> None:
+        """Append one event, in one write, and print its line."""
+        if self._file is None:
+            return
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
+        os.write(self._file, f"{line}\n".encode())
+        print(console_line(event, values), flush=True)
+        for sink in self._sinks:
+            sink.write(event, values)
+
+
+def console_line(event: str, values: dict[str, Any]) -> str:
+    """An event for people: ``step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04``."""
+    if event != "train":
+        return " | ".join([event, *(f"{name} {_brief(value)}" for name, value in values.items())])
+    parts = [
+        f"step {values['step']}",
+        f"loss {values['loss']:.3f}",
+        f"{values['samples_per_s']:.2f} samples/s",
+        f"{values['tokens_per_s'] / 1000:.1f}k tok/s",
+        *([f"MFU {values['mfu']:.0%}"] if values["mfu"] is not None else []),
+        f"lr {values['lr']:.1e}",
+    ]
+    return " | ".join(parts)
+
+
+def batch_hash(sequences: Iterable[Tensor]) -> int:
+    """Hash of the token sequences of a batch, in any order, a signed 64-bit integer.
+
+    It is the sum of the sequences' hashes modulo 2**64, so the hash of a global batch is the sum of its ranks' hashes,
+    however its sequences are divided among them.
+
+    Args:
+        sequences: int64 ``[T]`` each, on the CPU.
+    """
+    hashes = (blake2b(row.numpy().tobytes(), digest_size=HASH_BITS // 8).digest() for row in sequences)
+    total = sum(int.from_bytes(item, "little") for item in hashes)
+    half: int = 2 ** (HASH_BITS - 1)
+    return (total + half) % (2 * half) - half
+
+
+def digest_text(total: int) -> str:
+    """A batch hash as sixteen hexadecimal digits."""
+    return f"{total % 2**HASH_BITS:016x}"
+
+
+def _brief(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _open_for_append(path: Path) -> int:
+    """Open the file, without the half line that a killed job may have left at its end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

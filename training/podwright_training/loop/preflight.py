@@ -1,0 +1,135 @@
+"""Looks for everything that would stop a run, before any rank waits for another."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint.collective import CheckpointError
+from podwright_training.checkpoint.mirror import Mirror
+from podwright_training.config import layout
+from podwright_training.config.architecture import ModelConfig
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.data import DataError, PackedStream, load_tokenizer, open_stream
+from podwright_training.device import device_of, device_problem
+from podwright_training.errors import ConfigError
+from podwright_training.loop import sinks
+from podwright_training.model import float8_problem
+from podwright_training.ranks import Ranks
+
+SPLITS = ("train", "validation")
+FREE_TO_CHANGE = (
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rms_norm_eps",
+    "initializer_range",
+    "sliding_window",
+    "router_aux_loss_coef",
+)
+
+
+@dataclass(frozen=True)
+class Data:
+    """One share of both splits."""
+
+    training: PackedStream
+    validation: PackedStream
+
+
+def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
+    """Try the data, the folders and the devices; the tokenizer.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    problems = [*sinks.missing_packages(options), *_problems_of_machine(options, ranks)]
+    layout_problems = list(layout.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
+    problems += layout_problems
+    tokenizer = None
+    try:
+        tokenizer = load_tokenizer(options.tokenizer)
+        if not layout_problems:  # only then it is known how many shares the data has
+            problems += _problems_of_data(options, tokenizer, ranks)
+    except DataError as error:
+        problems.append(str(error))
+    if problems or tokenizer is None:
+        raise ConfigError(problems)
+    return tokenizer
+
+
+def open_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share: int, shares: int) -> Data:
+    """One of ``shares`` equal shares of the data."""
+    training, validation = (
+        open_stream(
+            options, split=split, tokenizer=tokenizer, rank=share, world_size=shares, local_batch_size=batch_size
+        )
+        for split, batch_size in zip(SPLITS, (options.train_batch_size, options.val_batch_size), strict=True)
+    )
+    return Data(training, validation)
+
+
+def _problems_of_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks) -> Iterator[str]:
+    if len(tokenizer) > options.vocab_size:
+        yield f"vocab_size {options.vocab_size} is smaller than the {len(tokenizer)} of tokenizer {options.tokenizer}"
+    here = layout.Layout.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+    if options.data_streams % here.data_size:
+        yield (
+            f"data_streams {options.data_streams} is not divisible by the {here.data_size} ranks that read different "
+            "data; change the number of ranks, or data_streams in a new run"
+        )
+        return
+    for split in SPLITS:
+        try:
+            share = here.data_rank(ranks.rank)
+            first = open_stream(
+                replace(options, data_workers=0),
+                split=split,
+                tokenizer=tokenizer,
+                rank=share,
+                world_size=here.data_size,
+                local_batch_size=1,
+            )
+            first.next_batch()  # a folder of empty shards is found here, not when all ranks wait for this one
+        except DataError as error:
+            yield str(error)
+
+
+def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    problem = device_problem(ranks, options.device)
+    if problem is None and options.float8:
+        problem = float8_problem(device_of(ranks, options.device))
+    if problem:
+        yield problem
+    for name, folder in (("run_dir", Path(options.run_dir)), ("checkpoint_dir", options.checkpoints)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+        except OSError as error:
+            yield f"{name} {folder} cannot be written: {error.strerror}"
+    if options.remote_checkpoints:
+        try:
+            Mirror(options.remote_checkpoints, options.checkpoints).check()
+        except CheckpointError as error:
+            yield str(error)
+    directories = checkpoint_directories(options)
+    found = next(filter(None, map(checkpoint.newest, directories)), None)
+    if found is None and directories[1:] and directories[1] != options.checkpoints:
+        yield f"resume_from_checkpoint {options.resume_from_checkpoint} holds no complete checkpoint"
+    if found:
+        there, here = asdict(checkpoint.model_config(found)), asdict(options.model)
+        shape = [item.name for item in fields(ModelConfig) if item.name not in FREE_TO_CHANGE]
+        differing = [f"{name} {there[name]} there, {here[name]} here" for name in shape if there[name] != here[name]]
+        if differing:
+            yield f"checkpoint {found} is of another model: {'; '.join(differing)}"
+
+
+def checkpoint_directories(options: TrainConfig) -> list[Path]:
+    """Where to look for a checkpoint to continue from, in this order."""
+    start = options.resume_from_checkpoint
+    return [options.checkpoints, *([Path(start)] if start and start != options.checkpoint_dir else [])]

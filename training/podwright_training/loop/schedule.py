@@ -1,0 +1,44 @@
+"""What changes from step to step: the learning rate and the size of the batch."""
+
+from __future__ import annotations
+
+import math
+
+from podwright_training.config.train_config import TrainConfig
+
+
+def learning_rate(step: int, config: TrainConfig) -> float:
+    """Learning rate of the update that ends ``step`` (1 … max_steps).
+
+    It rises in a line to ``lr`` over the first ``warmup``, falls to ``min_lr`` as ``lr_schedule`` says, and stays there
+    over the last ``plateau``; both are fractions of ``max_steps``.
+    """
+    warmup_steps = math.ceil(config.warmup * config.max_steps)
+    decay_end = config.max_steps - math.ceil(config.plateau * config.max_steps)
+    if step <= warmup_steps:
+        return config.lr * step / warmup_steps
+    if step >= decay_end:
+        return config.min_lr
+    decay_begin = warmup_steps
+    if config.lr_schedule == "wsd":
+        decay_begin = max(warmup_steps, decay_end - math.ceil(config.wsd_decay * config.max_steps))
+    if step <= decay_begin:
+        return config.lr
+    progress = (step - decay_begin) / (decay_end - decay_begin)
+    return config.min_lr + (config.lr - config.min_lr) * _remaining(progress, config.lr_schedule)
+
+
+def micro_batches(step: int, config: TrainConfig) -> int:
+    """Micro-batches of ``step``: over ``batch_ramp`` they rise in equal parts from 1 to the number accumulated."""
+    ramp_steps = math.ceil(config.batch_ramp * config.max_steps)
+    most = config.gradient_accumulation_steps
+    return most if step > ramp_steps else 1 + (step - 1) * most // ramp_steps
+
+
+def _remaining(progress: float, shape: str) -> float:
+    """What is left of the way from ``lr`` to ``min_lr``: 1 … 0 as ``progress`` goes 0 … 1."""
+    if shape == "cosine":  # arXiv:1608.03983
+        return (1 + math.cos(math.pi * progress)) / 2
+    if shape == "linear":
+        return 1 - progress
+    return 1 - math.sqrt(progress)  # wsd: warmup, stable, decay, the best of the decays in arXiv:2405.18392

@@ -1,0 +1,421 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import yaml
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from podwright_training.batch import Batch
+from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint.saver import Saved, Saver
+from podwright_training.config.architecture import FLOPS_CONVENTION
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.data import merge_states
+from podwright_training.device import device_of, job_peak_flops, peak_memory_bytes, process_group
+from podwright_training.errors import UserError
+from podwright_training.loop import guard, preflight
+from podwright_training.loop.guard import Guard
+from podwright_training.loop.loss_scale import LossScale
+from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
+from podwright_training.loop.noise_scale import NoiseScale
+from podwright_training.loop.schedule import learning_rate, micro_batches
+from podwright_training.loop.sinks import open_sinks
+from podwright_training.loop.timing import Profile, Timing, Watch
+from podwright_training.optim import Optimizers, clip_adaptively
+from podwright_training.parallel import ParallelModel, squared_norm
+from podwright_training.ranks import Ranks
+from podwright_training.run_folder import RunFolder, write_atomically
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # Slurm's preemption, and `sbatch --signal=USR1@…`
+OVERFLOW = "the gradient overflowed"  # in fp16
+LARGEST_LOSS = 700.0  # whose perplexity is still a number
+
+
+def run(options: TrainConfig, ranks: Ranks) -> None:
+    """Train, or go on training, until ``max_steps`` or a signal."""
+    tokenizer = preflight.check(options, ranks)
+    device = device_of(ranks, options.device)
+    make_repeatable(options)
+    with process_group(ranks, device):
+        Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer).train()
+
+
+def make_repeatable(options: TrainConfig) -> None:
+    """Seed the random numbers; with ``deterministic``, let PyTorch refuse what may differ from run to run."""
+    torch.manual_seed(options.seed)
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+        torch.use_deterministic_algorithms(True)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """This rank's share of a step's global batch, and what all ranks know of it."""
+
+    batches: list[Batch]
+    tokens: int  # labels that count in the global batch
+    first_tokens: int  # of these, in the first micro-batch
+    coordinates: dict[str, Any]  # where the global batch is in the data
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step whose loss and gradient may still be on their way from the device."""
+
+    step: int
+    loss: Tensor  # this rank's share
+    grad_norm: Tensor
+    told: dict[str, Any]  # what else the metrics say of it
+
+
+class Trainer:
+    """One rank of a run: the model, the optimizer, the data, and how far they are."""
+
+    def __init__(
+        self, options: TrainConfig, *, ranks: Ranks, device: torch.device, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self.options = options
+        self.ranks = ranks
+        self.device = device
+        self.folder = RunFolder(Path(options.run_dir))
+        self.model = ParallelModel(options, ranks, device)
+        self.optimizers = Optimizers(self.model.named_parameters(), options)
+        self.data = preflight.open_data(options, tokenizer, share=self.model.data_rank, shares=self.model.data_size)
+        self.guard = Guard(options)
+        self.loss_scale = LossScale(options)
+        first = ranks.rank == 0
+        self.metrics = Metrics(
+            self.folder.metrics, active=first, sinks=open_sinks(options, self.folder) if first else ()
+        )
+        self.step = 0
+        self.sequences = 0  # drawn from the training data, by all ranks
+        self._hosts, self._speaks = _meet(self.model.data_rank, ranks)
+        self._told_sequences = 0  # of them, those before the last log line
+        self._pending: list[Taken] = []  # taken, and not yet judged
+        self._rollbacks: Counter[Path] = Counter()
+        self._noise_scale = NoiseScale()
+        self._validation_start = self.data.validation.state_dict()
+        self._watch = Watch(ranks.world_size)
+        self._profile = Profile(options.profiled if first else range(0), self.folder.traces / "rank-0.json")
+        self._peak_flops = job_peak_flops(device, ranks)
+        self._stop_agreed = False
+        self.saver = Saver(options, tell=self._tell_saved)
+
+    def train(self) -> None:
+        """Resume if there is a checkpoint, then take steps; validate and save when due, and at the end."""
+        with _stop_requests() as requests, self.saver, closing(self.data.training):
+            self._start(resumed_from=self._resume())
+            self._told_sequences = self.sequences
+            while self.step < self.options.max_steps and not self._stop_agreed:
+                self._take_step(requests)
+                if self._due(self.options.validation_freq):
+                    self.validate()
+                if self._due(self.options.checkpoint_freq) or self._stop_agreed:
+                    self.save()
+            self.saver.finish()
+            reason = "max_steps" if self.step == self.options.max_steps else "signal"
+            self.metrics.write("end", step=self.step, reason=reason)
+
+    def validate(self) -> None:
+        """Mean loss per token over the first batches of the validation split, the same ones each time."""
+        self.data.validation.load_state_dict(self._validation_start)
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        counted = torch.zeros((), dtype=torch.int64)
+        for _ in range(self.options.validation_batches):
+            batch = self.data.validation.next_batch()
+            total += self.model.evaluate(batch)
+            counted += batch.counted_tokens if self._speaks else 0
+        self.model.finish_evaluation()
+        dist.all_reduce(counted)
+        tokens = int(counted)
+        loss = self.model.total(total).item() / tokens
+        self.metrics.write("validation", step=self.step, loss=loss, perplexity=_perplexity(loss), tokens=tokens)
+
+    def save(self) -> None:
+        """Begin to write a checkpoint."""
+        positions: list[Any] = [None] * self.ranks.world_size
+        dist.all_gather_object(positions, self.data.training.state_dict())
+        state = checkpoint.TrainerState(
+            step=self.step,
+            sequences=self.sequences,
+            data=merge_states(positions),
+            model=asdict(self.options.model),
+            world_size=self.ranks.world_size,
+            losses=self.guard.state(),
+            loss_scale=self.loss_scale.state(),
+        )
+        self.saver.save(state, weights=dict(self.model.named_parameters()), optimizers=self.optimizers)
+
+    def _resume(self) -> Path | None:
+        """Continue from the newest checkpoint that is as it was written."""
+        self.saver.fetch()
+        path, state = self._restore(preflight.checkpoint_directories(self.options))
+        if state:
+            self.data.training.load_state_dict(state.data)
+            self.sequences = state.sequences
+        else:
+            self.optimizers.allocate()  # a save needs their memory, even if the first steps are left out
+        return path
+
+    def _restore(self, directories: list[Path]) -> tuple[Path, checkpoint.TrainerState] | tuple[None, None]:
+        """Take everything but the position of the data from the newest checkpoint that is as it was written."""
+        for path in checkpoint.agree_on_intact(directories):
+            try:
+                state = checkpoint.restore(
+                    path, weights=dict(self.model.named_parameters()), optimizers=self.optimizers
+                )
+            except checkpoint.DamagedCheckpointError as error:
+                logger.warning("%s; passed over", error)
+                continue
+            self.step = state.step
+            self.guard.load_state(state.losses)
+            self.loss_scale.load_state(state.loss_scale)
+            return path, state
+        return None, None
+
+    def _start(self, *, resumed_from: Path | None) -> None:
+        if self.ranks.rank == 0:
+            _keep_config(self.folder, self.options)
+        self.metrics.write(
+            "start",
+            step=self.step,
+            world_size=self.ranks.world_size,
+            resumed_from=str(resumed_from) if resumed_from else None,
+            job_id=os.environ.get("SLURM_JOB_ID"),
+            config=self.options.digest,
+            parameters=self.options.model.parameters,
+            flops_per_token=self.options.model.flops_per_token(self.options.max_context_width),
+            flops_convention=FLOPS_CONVENTION,
+        )
+
+    def _take_step(self, stop_requests: list[int]) -> None:
+        with self._profile.step(self.step + 1), self._watch.step():
+            lr = learning_rate(self.step + 1, self.options)
+            drawn = self._draw(micro_batches(self.step + 1, self.options), stop_requests)
+            loss, noise_scale = self._accumulate(drawn)
+            grad_norm = self._clip()
+            self.step += 1
+            told = {"lr": lr, **drawn.coordinates, "noise_scale_tokens": noise_scale}
+            told["loss_scale"] = self.loss_scale.value
+            self._pending.append(Taken(self.step, loss, grad_norm, told))
+            good, bad = self._judge() if self._must_know() else (None, None)
+            with self._watch.update():
+                if bad:
+                    self.optimizers.forget_gradients()
+                else:
+                    self.optimizers.step(lr=lr)
+        if bad:
+            self._answer(bad)
+        elif good and self._due(self.options.logging_freq):
+            self._log(good, self._watch.timing())
+
+    def _draw(self, number: int, stop_requests: list[int]) -> Drawn:
+        """The next global batch, of so many micro-batches per rank.
+
+        On the way the ranks tell each other, without waiting for a GPU, whether to stop, on request or because no save
+        works, and what time they need.
+        """
+        with self._watch.data():
+            batches = [self.data.training.next_batch() for _ in range(number)]
+            counted = [batch.counted_tokens for batch in batches]
+            own_hash = batch_hash(chain.from_iterable(batch.tokens_BT for batch in batches))
+        shared = torch.zeros(4 + self.ranks.world_size, dtype=torch.int64)
+        shared[3] = len(stop_requests) + self.saver.failed
+        shared[4 + self.ranks.rank] = self._watch.take_alone_us()
+        if self._speaks:
+            shared[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
+        dist.all_reduce(shared)
+        total_hash, tokens, first_tokens, stops = shared[:4].tolist()
+        self._watch.add_alone_us(shared[4:])
+        self._stop_agreed = stops > 0
+        drawn = number * self.options.train_batch_size * self.model.data_size
+        self.sequences += drawn
+        coordinates = {
+            "sequences": self.sequences,
+            "batch_sequences": drawn,
+            "batch_digest": digest_text(total_hash),
+        }
+        return Drawn(batches, tokens, first_tokens, coordinates)
+
+    def _accumulate(self, drawn: Drawn) -> tuple[Tensor, float | None]:
+        """Gradient and loss of a global batch; when due, the noise scale from the first micro-batch and all."""
+        every = self.options.noise_scale_freq
+        if every is None or (self.step + 1) % every or len(drawn.batches) == 1:
+            return self._forward_backward(drawn.batches, drawn), None
+        parameters = [parameter for _, parameter in self.model.named_parameters()]
+        loss = self._forward_backward(drawn.batches[:1], drawn)
+        small = squared_norm(parameters)
+        loss = loss + self._forward_backward(drawn.batches[1:], drawn)
+        squares = torch.stack([small, squared_norm(parameters)]) / self.loss_scale.value**2
+        small_square, large_square = squares.tolist()
+        scale = self._noise_scale.update(
+            small=small_square * (drawn.tokens / drawn.first_tokens) ** 2,
+            large=large_square,
+            small_tokens=drawn.first_tokens,
+            large_tokens=drawn.tokens,
+        )
+        return loss, scale
+
+    def _forward_backward(self, batches: list[Batch], drawn: Drawn) -> Tensor:
+        return self.model.forward_backward(batches, tokens=drawn.tokens, loss_scale=self.loss_scale.value)
+
+    def _clip(self) -> Tensor:
+        self.model.unscale_gradient(self.loss_scale.value)
+        if self.options.adaptive_grad_clip is not None:
+            clip_adaptively((item for _, item in self.model.named_parameters()), self.options.adaptive_grad_clip)
+        return self.model.clip_grad_norm(self.options.grad_clip)
+
+    def _must_know(self) -> bool:
+        """Whether this step's loss must be known now; to know it is to wait for the device."""
+        due = (self.options.logging_freq, self.options.validation_freq, self.options.checkpoint_freq)
+        may_skip = self.options.guard_policy == "skip" or self.options.compute_precision == "fp16"
+        return self._stop_agreed or may_skip or any(map(self._due, due))
+
+    def _judge(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Fetch what is pending, all at once: the last step if all are good, and the first that is bad."""
+        pending, self._pending = self._pending, []
+        losses = self.model.total(torch.stack([taken.loss for taken in pending])).tolist()
+        norms = torch.stack([taken.grad_norm for taken in pending]).tolist()
+        good = None
+        for taken, loss, grad_norm in zip(pending, losses, norms, strict=True):
+            good = {"step": taken.step, "loss": loss, "grad_norm": grad_norm, **taken.told}
+            if self.loss_scale.overflowed(loss=loss, grad_norm=grad_norm):
+                return None, {**good, "reason": OVERFLOW}
+            reason = self.guard.judge(loss=loss, grad_norm=grad_norm)
+            if reason:
+                return None, {**good, "reason": reason}
+        return good, None
+
+    def _answer(self, bad: dict[str, Any]) -> None:
+        """Do with a bad step what ``guard_policy`` says; the same on all ranks, as they judge the same numbers.
+
+        A step whose gradient overflowed was left out already, and the next has another loss scale.
+
+        Raises:
+            UserError: The policy is to stop, or what it says does not help.
+        """
+        if bad["reason"] == OVERFLOW:
+            values = {name: bad[name] for name in ("loss", "sequences", "batch_sequences", "batch_digest")}
+            self.metrics.write("overflow", step=bad["step"], loss_scale=self.loss_scale.value, **values)
+            return
+        policy = self.options.guard_policy
+        path = self._roll_back() if policy == "rollback" else None
+        values = {**bad, "loss": str(bad["loss"]), "grad_norm": str(bad["grad_norm"])}
+        self.metrics.write("guard", policy=policy, checkpoint=str(path) if path else None, **values)
+        place = f"step {bad['step']}: {bad['reason']}; its batch: podwright-train replay --step {bad['step']}"
+        if policy == "stop":
+            raise UserError(f"{place}; this step is not saved. Resume with a lower --lr or another --guard_policy")
+        if policy == "skip" and self.guard.bad_in_a_row > guard.PATIENCE:
+            raise UserError(f"{place}; {guard.PATIENCE} steps before it were skipped too: resume with a lower --lr")
+        if policy == "rollback" and path is None:
+            raise UserError(f"{place}; there is no checkpoint to roll back to")
+        if path and self._rollbacks[path] > guard.PATIENCE:
+            raise UserError(f"{place}; {guard.PATIENCE} rollbacks to {path} did not help: resume with a lower --lr")
+
+    def _roll_back(self) -> Path | None:
+        """Go back to the newest checkpoint with everything but the data: what was drawn since is left out."""
+        self.saver.wait()
+        path, _ = self._restore(preflight.checkpoint_directories(self.options))
+        if path:
+            self._rollbacks[path] += 1
+        return path
+
+    def _log(self, taken: dict[str, Any], timing: Timing) -> None:
+        samples_per_s = (taken["sequences"] - self._told_sequences) / timing.passed_s
+        self._told_sequences = taken["sequences"]
+        tokens_per_s = samples_per_s * self.options.max_context_width
+        flops_per_s = tokens_per_s * self.options.model.flops_per_token(self.options.max_context_width)
+        memory_peak_bytes, memory_reserved_bytes = peak_memory_bytes(self.device)
+        self.metrics.write(
+            "train",
+            **taken,
+            perplexity=_perplexity(taken["loss"]),
+            tokens_per_s=tokens_per_s,
+            tokens_per_s_per_rank=tokens_per_s / self.ranks.world_size,
+            samples_per_s=samples_per_s,
+            mfu=flops_per_s / self._peak_flops if self._peak_flops else None,
+            step_s=timing.step_s,
+            data_s=timing.data_s,
+            slowest_rank=timing.slowest_rank,
+            lag_s=timing.lag_s,
+            memory_peak_bytes=memory_peak_bytes,
+            memory_reserved_bytes=memory_reserved_bytes,
+        )
+        if timing.straggles:
+            self.metrics.write(
+                "straggler",
+                step=taken["step"],
+                rank=timing.slowest_rank,
+                host=self._hosts[timing.slowest_rank],
+                lag_s=timing.lag_s,
+                step_s=timing.step_s,
+            )
+
+    def _tell_saved(self, saved: Saved) -> None:
+        self.metrics.write(
+            "checkpoint",
+            step=saved.step,
+            path=str(saved.path),
+            seconds=round(saved.seconds, 3),
+            paused_s=round(saved.paused_s, 3),
+        )
+
+    def _due(self, every: int | None) -> bool:
+        return self.step == self.options.max_steps or (every is not None and self.step % every == 0)
+
+
+def _meet(data_rank: int, ranks: Ranks) -> tuple[list[str], bool]:
+    """The hosts of all ranks; whether this rank is the first of those that read its share of the data."""
+    everybody: list[Any] = [None] * ranks.world_size
+    dist.all_gather_object(everybody, (socket.gethostname(), data_rank))
+    shares = [share for _, share in everybody]
+    return [host for host, _ in everybody], shares.index(data_rank) == ranks.rank
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(min(loss, LARGEST_LOSS))
+
+
+@contextmanager
+def _stop_requests() -> Iterator[list[int]]:
+    """A list that grows with each stop signal, instead of the signal ending the process."""
+    received: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, remember) for number in STOP_SIGNALS}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _keep_config(folder: RunFolder, options: TrainConfig) -> None:
+    """Write the configuration into the run folder; what differs from the one there is told."""
+    if folder.config.exists():
+        before = yaml.safe_load(folder.config.read_text())
+        for name, value in asdict(options).items():
+            if before.get(name) != value:
+                logger.warning("%s is %s in this start, was %s before", name, value, before.get(name))
+    write_atomically(folder.config, options.to_yaml())
