@@ -1,4 +1,4 @@
-"""How long ``podwright check`` takes: alone, and for every wrong file of the tests in one process.
+"""Time ``podwright check``: alone, and for every wrong file of the tests in one process.
 
 python bench/check.py [--rounds 10]
 """
@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-CASES = sorted((CHECKOUT / "tests" / "podwright" / "cases").glob("*.yaml"))
 EXAMPLE = CHECKOUT / "examples" / "production" / "cluster.yaml"
 
 
@@ -27,11 +27,25 @@ def main() -> None:
     python = [_seconds([sys.executable, "-c", "pass"]) for _ in range(rounds)]
     print(f"podwright check, the production example: {statistics.median(alone):.2f} s", end="")
     print(f", of which Python itself {statistics.median(python):.2f} s")
-    from podwright.check.report import check as judge
+    from podwright.check.report import check as report
 
-    start = time.perf_counter()
-    found = sum(len(judge(file).findings) for file in CASES)
-    print(f"{len(CASES)} wrong files in one process: {time.perf_counter() - start:.2f} s, {found} findings")
+    with TemporaryDirectory() as folder:
+        files = _wrong_files(Path(folder))
+        start = time.perf_counter()
+        found = sum(len(report(file).findings) for file in files)
+        print(f"{len(files)} wrong files in one process: {time.perf_counter() - start:.2f} s, {found} findings")
+
+
+def _wrong_files(folder: Path) -> list[Path]:
+    """Render the tests' golden cases, each in a folder of its own."""
+    sys.path.insert(0, str(CHECKOUT / "tests" / "podwright"))
+    from golden import cases
+
+    files = []
+    for number, case in enumerate(cases()):
+        (folder / str(number)).mkdir()
+        files.append(case.write(folder / str(number)))
+    return files
 
 
 def _seconds(command: list[str]) -> float:

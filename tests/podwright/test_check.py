@@ -1,13 +1,13 @@
 """``podwright check`` and ``podwright explain``, run as a user runs them.
 
-What is said about cases/NAME.yaml is in cases/NAME.txt; ``podwright check NAME.yaml > NAME.txt`` in that folder writes
-it anew.
+``golden.py`` describes the cases. ``pytest tests/podwright/test_check.py --update`` rewrites what they expect.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from golden import CASES, Case, cases
 
 from podwright import cli
 from podwright.check.explain import keys
 from podwright.check.report import codes
 
 ROOT = Path(__file__).parents[2]
-WRONG = Path(__file__).parent / "cases"
 COMMAND = [sys.executable, "-m", "podwright"]
 ENVIRONMENT = {
     **os.environ,
@@ -32,7 +32,8 @@ ENVIRONMENT = {
 }
 GOOD = [ROOT / "cluster.yaml", *sorted((ROOT / "examples").glob("*/cluster.yaml"))]
 
-CASES = sorted(WRONG.glob("*.yaml"))
+WRONG = cases()
+SEVERAL = Case.read(CASES / "several" / "several_at_once.yaml")
 Say = Callable[..., tuple[int, str]]
 Podwright = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -55,12 +56,12 @@ def podwright(tmp_path: Path) -> Podwright:
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """What the command line prints in the folder of wrong files, within this process: there are many of them."""
-    monkeypatch.chdir(WRONG)
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Say:
+    """Return what the command line prints about a case, run within this process: there are many of them."""
+    monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str) -> tuple[int, str]:
-        status = cli.main(["check", *arguments])
+    def run(case: Case, *arguments: str) -> tuple[int, str]:
+        status = cli.main(["check", case.write(tmp_path).name, *arguments])
         printed = capsys.readouterr()
         assert printed.err == ""
         return status, printed.out
@@ -68,31 +69,33 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_says_everything_that_is_wrong(say: Say, case: Path):
-    """Each wrong file gives its findings, with place and hint, and exit status 1."""
-    assert say(case.name) == (1, case.with_suffix(".txt").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+def test_reports_everything_that_is_wrong(say: Say, case: Case, update: bool):  # noqa: FBT001 — a fixture
+    """Each wrong file gives its findings, with line, column and hint, and exit status 1."""
+    status, printed = say(case)
+    if update:
+        case.update(printed)
+    assert (status, printed) == (1, Case.read(case.path).expected)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_json_has_the_same_findings(say: Say, case: Path):
-    """``--json`` gives for each finding the place, message and hint that the text shows."""
-    status, answer = say(case.name, "--json")
-    text = case.with_suffix(".txt").read_text(encoding="utf-8")
+@pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
+def test_json_has_the_same_findings(say: Say, case: Case):
+    """``--json`` gives for each finding the line, column, message and hint that the text shows."""
+    status, answer = say(case, "--json")
     found = json.loads(answer)["findings"]
-    assert len(found) == text.count(f"{case.name}:") - 1  # and one line that counts them
+    assert len(found) == case.expected.count("cluster.yaml:") - 1  # and one line that counts them
     for finding in found:
         head = "{line}:{column}: {level}: {message} [{code}]\n".format(**finding)
-        assert f"{case.name}:{head}" in text
-        assert f"  hint: {finding['hint']}\n" in text
+        assert f"cluster.yaml:{head}" in case.expected
+        assert f"  hint: {finding['hint']}\n" in case.expected
         assert finding.keys() == {"level", "code", "path", "line", "column", "message", "hint"}
     assert status == 1
 
 
-def test_a_wrong_file_in_a_process_of_its_own(podwright: Podwright):
-    """Run as a user runs it, a wrong file says the same, without a traceback."""
-    answer = podwright("check", "several_at_once.yaml", cwd=WRONG)
-    assert answer.stdout == (WRONG / "several_at_once.txt").read_text(encoding="utf-8")
+def test_a_wrong_file_in_a_process_of_its_own(podwright: Podwright, tmp_path: Path):
+    """Run as a user runs it, a wrong file prints the same, without a traceback."""
+    answer = podwright("check", SEVERAL.write(tmp_path).name)
+    assert answer.stdout == SEVERAL.expected
     assert (answer.stderr, answer.returncode) == ("", 1)
 
 
@@ -107,8 +110,15 @@ def test_examples_are_clean(podwright: Podwright, file: Path):
 def test_there_are_examples_and_wrong_files():
     """The tests above have something to look at."""
     assert [file.parent.name for file in GOOD[1:]] == ["bring_your_own", "minimal", "production"]
-    assert len(CASES) >= 60
-    assert {case.stem for case in CASES} == {text.stem for text in WRONG.glob("*.txt")}
+    assert len(WRONG) >= 145
+
+
+def test_cases_are_filed_by_code():
+    """A case's folder is the code of its first finding, or ``several``."""
+    for case in WRONG:
+        first = re.match(r".*\[([\w-]+)\]\n", case.expected)
+        assert first
+        assert case.path.parent.name in {first[1], "several"}
 
 
 def test_a_run_is_judged_too(podwright: Podwright, tmp_path: Path):
@@ -135,10 +145,12 @@ def test_warnings_fail_when_strict(podwright: Podwright, tmp_path: Path):
     assert podwright("check", "--strict").returncode == 1
 
 
-def test_environment_names_the_file(podwright: Podwright):
+def test_environment_names_the_file(podwright: Podwright, tmp_path: Path):
     """PODWRIGHT_CONFIG chooses the file, an argument goes before it."""
-    chosen = {"PODWRIGHT_CONFIG": str(WRONG / "syntax.yaml")}
-    assert "syntax.yaml: 1 error" in podwright("check", **chosen).stdout
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("name: 'podwright-demo\n", encoding="utf-8")
+    chosen = {"PODWRIGHT_CONFIG": str(wrong)}
+    assert "wrong.yaml: 1 error" in podwright("check", **chosen).stdout
     assert podwright("check", GOOD[0], **chosen).returncode == 0
 
 
