@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podwright.planning.calibration import Calibration, calibration
-from podwright.planning.row import NOT_UNDERSTOOD, Case, understand
+from podwright.planning.table_row import ROW_ERRORS, ParsedRow, parse_row
 from podwright.planning.throughput import speed
 
 # name: (prior, lowest, highest, how far the prior lets it go, in natural logarithms)
@@ -66,7 +66,7 @@ class Measured:
     """A row that was understood and has a measured speed."""
 
     group: str
-    case: Case
+    case: ParsedRow
     tokens_per_s_per_gpu: float
 
 
@@ -78,8 +78,8 @@ def read(table: Path) -> list[Measured]:
             if not row["tok_s_gpu"]:
                 continue
             try:
-                measured.append(Measured(row["group"], understand(row), float(row["tok_s_gpu"])))
-            except NOT_UNDERSTOOD:
+                measured.append(Measured(row["group"], parse_row(row), float(row["tok_s_gpu"])))
+            except ROW_ERRORS:
                 continue
     return measured
 
@@ -134,7 +134,7 @@ class _Fit:
         return self.weights[index] * (min(error, OUTLIER) + 0.3 * max(0.0, error - OUTLIER))
 
 
-def _touches(case: Case, parts: Sequence[str]) -> bool:
+def _touches(case: ParsedRow, parts: Sequence[str]) -> bool:
     words = {*case.software.name.split("."), case.accelerator.generation, case.accelerator.name, case.layout.precision}
     words.add("moe" if case.model.experts else "dense")
     if case.model.hybrid:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from podwright.planning.flops import CONVENTIONS, convention
-from podwright.planning.row import Case
+from podwright.planning.table_row import ParsedRow
 
 CLOSE = 0.01  # what rounding to three digits explains
 SAME_RUN = 0.03  # between figures that a source printed with two digits
@@ -28,7 +28,7 @@ class Recount:
         return abs(self.error) <= CLOSE + self.rounding
 
 
-def recount(row: Mapping[str, str], case: Case) -> Recount | None:
+def recount(row: Mapping[str, str], case: ParsedRow) -> Recount | None:
     """The row's FLOP/s by the convention its table names; None if it prints none."""
     printed = row["model_tflops_gpu"] or row["hw_tflops_gpu"]
     if not (printed and row["tok_s_gpu"]) or row["tflops_convention"] in UNSAID:
@@ -38,7 +38,7 @@ def recount(row: Mapping[str, str], case: Case) -> Recount | None:
     return Recount(used.name, flops / 1e12 / float(printed) - 1, _rounding(row))
 
 
-def contradictions(row: Mapping[str, str], case: Case) -> Iterator[str]:
+def contradictions(row: Mapping[str, str], case: ParsedRow) -> Iterator[str]:
     """Sentences, each with the arithmetic, about columns of the row that cannot all be right."""
     value = {name: float(text) for name, text in row.items() if _is_number(text)}
     yield from _layout(value, case)
@@ -46,7 +46,7 @@ def contradictions(row: Mapping[str, str], case: Case) -> Iterator[str]:
     yield from _utilization(value, case)
     stated, summed = value.get("params_total"), case.model.parameters
     if stated and abs(summed / stated - 1) > SAME_SHAPE:
-        shape = f"{case.model.layers} layers of width {case.model.hidden}"
+        shape = f"{case.model.layers} layers of width {case.model.hidden_size}"
         yield f"{shape} have {summed / 1e9:.1f}B parameters, the row says {stated / 1e9:.1f}B"
     found = recount(row, case)
     if found and not found.explained:
@@ -54,7 +54,7 @@ def contradictions(row: Mapping[str, str], case: Case) -> Iterator[str]:
         yield f"FLOP/s from tokens/s {100 * found.error:+.1f} %, beyond {rounding}"
 
 
-def _layout(value: Mapping[str, float], case: Case) -> Iterator[str]:
+def _layout(value: Mapping[str, float], case: ParsedRow) -> Iterator[str]:
     degrees = [value.get(name) for name in ("dp", "tp", "pp")]
     if None in degrees:
         return
@@ -74,7 +74,7 @@ def _rates(value: Mapping[str, float]) -> Iterator[str]:
         yield f"{steps} are {batch * sequence / step:g} tokens/s, not {total:g}"
 
 
-def _utilization(value: Mapping[str, float], case: Case) -> Iterator[str]:
+def _utilization(value: Mapping[str, float], case: ParsedRow) -> Iterator[str]:
     """MFU against tokens/s by the convention that suits it best; which one is seldom said."""
     rate, printed = value.get("tok_s_gpu"), value.get("mfu_pct")
     if not (rate and printed):

@@ -19,16 +19,16 @@ from pathlib import Path
 import calibrate
 import consistency
 
-from podwright.planning.batch import predict
 from podwright.planning.calibration import Calibration, calibration
-from podwright.planning.cluster import Cluster
+from podwright.planning.hardware import Hardware
 from podwright.planning.layout import Layout
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
 from podwright.planning.report import candidates_table
-from podwright.planning.row import NOT_UNDERSTOOD, Case, understand
 from podwright.planning.search import best, layouts
 from podwright.planning.software import Software
+from podwright.planning.table import predict
+from podwright.planning.table_row import ROW_ERRORS, ParsedRow, parse_row
 from podwright.planning.throughput import speed
 
 TABLE = Path(__file__).parent / "data" / "published_throughput.csv"
@@ -189,11 +189,11 @@ def _print_contradictions(rows: Iterable[Mapping[str, str]]) -> None:
             print(f"  row {row['row']:>3s} {row['model']} on {row['gpus']} {row['accel']}: {sentence}")
 
 
-def _understood(rows: Iterable[Mapping[str, str]]) -> Iterable[tuple[Mapping[str, str], Case]]:
+def _understood(rows: Iterable[Mapping[str, str]]) -> Iterable[tuple[Mapping[str, str], ParsedRow]]:
     for row in rows:
         try:
-            yield row, understand(row)
-        except NOT_UNDERSTOOD:
+            yield row, parse_row(row)
+        except ROW_ERRORS:
             continue
 
 
@@ -210,14 +210,14 @@ def _print_refused(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, s
 def _print_seed_run() -> None:
     """16 A10G, 1.15B parameters, sequences of 8192, micro-batch 3: measured 47,000 steps in 56 h."""
     steps, hours, left = 47_000, 56.0, 153_000
-    cluster, model = Cluster(instance_type="ml.g5.12xlarge", nodes=4), Model.of("seed_1b")
+    hardware, model = Hardware(instance_type="ml.g5.12xlarge", nodes=4), Model.of("seed_1b")
     print(f"\nthe seed's run: {model.parameters:,} parameters on 4 x ml.g5.12xlarge, micro-batch 3, sequence 8192")
     measured = steps * 3 * 8192 / (hours * 3600)
     print(f"  measured {measured:,.0f} tokens/s/GPU = {measured * 16 / 8192:.1f} samples/s")
     for words, recompute in (("activations kept off the GPU, nothing recomputed", "none"), ("recomputed too", "full")):
         layout = Layout(gpus=16, micro_batch=3, sequence=8192, recompute=recompute, offload_activations=True)
-        took = speed(model, layout, cluster.accelerator, Software.named("podwright"))
-        needed = memory(model, layout, cluster.accelerator, Software.named("podwright"))
+        took = speed(model, layout, hardware.accelerator, Software.named("podwright"))
+        needed = memory(model, layout, hardware.accelerator, Software.named("podwright"))
         print(
             f"  predicted {took.tokens_per_s_per_gpu:,.0f} ({took.low:,.0f} to {took.high:,.0f}), "
             f"{100 * (took.tokens_per_s_per_gpu / measured - 1):+.0f} %, "
@@ -228,7 +228,7 @@ def _print_seed_run() -> None:
         ("all but the head recomputed", model.training_flops_per_token(8192) * 4 / 3 - 2 * model.embedding),
     ):
         reached = measured * flops / 1e12
-        share = 100 * reached / cluster.accelerator.peak_bf16_tflops
+        share = 100 * reached / hardware.accelerator.peak_bf16_tflops
         print(f"  the measured rate is {reached:.0f} TFLOP/s = {share:.0f} % of an A10G's peak: {words}")
     print(
         f"  its text hopes for 2.5 more days; at the measured rate the other {left:,} steps take "
@@ -238,8 +238,8 @@ def _print_seed_run() -> None:
 
 def _print_trainium() -> None:
     """The Trainium seed: Llama 3 8B on one trn1.32xlarge, tensor parallel over all 32 cores: 634 TFLOP/s printed."""
-    cluster, model = Cluster(instance_type="ml.trn1.32xlarge", nodes=1), Model.of("llama3_8b")
-    core = cluster.accelerator.core()
+    hardware, model = Hardware(instance_type="ml.trn1.32xlarge", nodes=1), Model.of("llama3_8b")
+    core = hardware.accelerator.core()
     layout = Layout(
         gpus=32, tensor=32, micro_batch=1, micro_batches=16, sequence=8192, sharding="optimizer", recompute="selective"
     )
@@ -297,9 +297,11 @@ def _fewest(model: Model, instance_type: str, sequence: int) -> tuple[int, str]:
     """The machines, and what each number of them needs: states / machines, and what sharding does not make smaller."""
     tried = []
     for nodes in (1, 2, 4, 8, 16, 32, 64):
-        cluster = Cluster(instance_type=instance_type, nodes=nodes)
-        layout = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True)
-        needed = memory(model, layout, cluster.accelerator, Software.named("podwright"))
+        hardware = Hardware(instance_type=instance_type, nodes=nodes)
+        layout = Layout(
+            gpus=hardware.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True
+        )
+        needed = memory(model, layout, hardware.accelerator, Software.named("podwright"))
         states = needed.parameters + needed.gradients + needed.master_weights + needed.optimizer
         free = needed.headroom_gb / needed.capacity_gb
         verdict = "fits" if free >= SPARE else f"only {100 * free:.0f} % free" if free >= 0 else "too large"
@@ -315,11 +317,13 @@ def _fewest(model: Model, instance_type: str, sequence: int) -> tuple[int, str]:
 def _print_search() -> None:
     """The best layouts of two models over 512 H100, and how long the search took."""
     print("\nsearch over 64 x ml.p5.48xlarge = 512 GPUs, goal 2 s")
-    cluster, software = Cluster(instance_type="ml.p5.48xlarge", nodes=64), Software.named("megatron-core.26")
+    hardware, software = Hardware(instance_type="ml.p5.48xlarge", nodes=64), Software.named("megatron-core.26")
     for name in ("llama3_1_70b", "deepseek_v3"):
         started = time.perf_counter()
         model = Model.of(name)
-        found = list(layouts(model, cluster.accelerator, software, gpus=cluster.gpus, sequence=4096, global_batch=2048))
+        found = list(
+            layouts(model, hardware.accelerator, software, gpus=hardware.gpus, sequence=4096, global_batch=2048)
+        )
         took = time.perf_counter() - started
         print(f"  {name}: {len(found)} layouts that fit, {took:.2f} s\n{candidates_table(best(found)[:2])}")
 

@@ -20,7 +20,7 @@ from podwright.check.report import check, check_live, codes
 from podwright.deploy import outputs
 from podwright.deploy.deployed import NotDeployedError
 from podwright.deploy.terraform import TerraformError
-from podwright.planning import command as planning
+from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_training.config.sources import load_file
 from podwright_training.errors import ConfigError as RunConfigError
 
@@ -153,8 +153,14 @@ def _is_at(name: str, wanted: str) -> bool:
 
 def _add_plan(commands: Subparsers) -> None:
     parser = commands.add_parser("plan", help="memory, speed, days and dollars before the first node starts")
-    planning.add_arguments(parser)
-    parser.set_defaults(command=planning.run)
+    add_plan_arguments(parser)
+    parser.set_defaults(command=_plan)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from podwright.planning import command  # noqa: PLC0415 — the planner's tables take longer to load than a check takes
+
+    return command.run(options)
 
 
 # ---- bundle ------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from podwright.planning.cluster import usd_per_hour
 from podwright.planning.cost import LUSTRE_USD_PER_GIB_MONTH, MONTH_H, NAT_USD_PER_HOUR
+from podwright.planning.hardware import usd_per_hour
 
 LABEL = "EC2 on-demand based"
 EBS_USD_PER_GIB_MONTH = 0.08

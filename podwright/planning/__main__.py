@@ -2,7 +2,8 @@
 
 import argparse
 
-from podwright.planning.command import add_arguments, run
+from podwright.planning.arguments import add_arguments
+from podwright.planning.command import run
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="podwright plan", description="Memory, speed, days and dollars of a run.")

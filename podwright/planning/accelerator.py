@@ -23,17 +23,22 @@ class UnknownAcceleratorError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """One accelerator and its place in a machine.
+    """One accelerator, its links and its share of the machine's network.
 
-    ``memory_gb`` is what a program can allocate, in 1e9 bytes; ``link_gb_s`` the measured all-reduce bus bandwidth to
-    ``link_domain`` neighbours; ``nic_gb_s`` its share of the machine's network; ``latency_us`` the size-independent
-    part of a collective between machines; ``host_gb_s`` to the host's memory, one way.
+    - ``memory_gb``: the memory a program can allocate, in 1e9 bytes.
+    - ``peak_fp32_tflops``: the rate of the fp32 units. TF32 is off by default in PyTorch and in our trainer.
+    - ``link_gb_s``: the measured all-reduce bus bandwidth among the ``link_domain`` accelerators of one NVLink domain
+      (or its equivalent).
+    - ``nic_gb_s``: its share of the machine's network bandwidth, one way.
+    - ``latency_us``: the part of a collective between machines that does not depend on its size.
+    - ``host_gb_s``: bandwidth to the host's memory, one way.
     """
 
     name: str
     generation: str
     memory_gb: float
     peak_bf16_tflops: float
+    peak_fp32_tflops: float
     peak_fp8_tflops: float
     peak_fp4_tflops: float
     memory_tb_s: float
@@ -59,19 +64,19 @@ class Accelerator:
             raise UnknownAcceleratorError(name) from None
 
     def peak_flops(self, precision: str) -> float:
-        """Dense peak in FLOP/s at ``bf16``, ``fp8`` or ``fp4``; fp32 runs at an eighth of bf16 unless it is TF32."""
+        """Return the dense peak in FLOP/s at ``bf16``, ``fp32``, ``fp8`` or ``fp4``."""
         tflops = {
             "bf16": self.peak_bf16_tflops,
+            "fp32": self.peak_fp32_tflops,
             "fp8": self.peak_fp8_tflops,
             "fp4": self.peak_fp4_tflops,
-            "fp32": self.peak_bf16_tflops / 4,
         }[precision]
         return tflops * 1e12
 
     def core(self) -> Accelerator:
         """One of the cores or dies that a program sees as an accelerator of its own: two in a Trainium chip."""
         shared = (
-            *("memory_gb", "peak_bf16_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s"),
+            *("memory_gb", "peak_bf16_tflops", "peak_fp32_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s"),
             *("link_gb_s", "nic_gb_s", "watts", "host_gb_s"),
         )
         return replace(

@@ -62,15 +62,15 @@ class Blocks:
         width = model.heads * model.head_dim
         block = Block()
         if model.kv_rank:
-            query_in = model.q_rank or model.hidden
-            self._linear(block, model.hidden, model.q_rank + model.kv_rank + model.rope_dim)
+            query_in = model.q_rank or model.hidden_size
+            self._linear(block, model.hidden_size, model.q_rank + model.kv_rank + model.rope_dim)
             self._linear(block, query_in, width / tensor)
             up = model.heads * (model.head_dim - model.rope_dim + model.value_dim)
             self._linear(block, model.kv_rank, up / tensor)
-            self._linear(block, model.heads * model.value_dim / tensor, model.hidden)
+            self._linear(block, model.heads * model.value_dim / tensor, model.hidden_size)
         else:
-            self._linear(block, model.hidden, (model.heads + 2 * model.kv_heads) * model.head_dim / tensor)
-            self._linear(block, width / tensor, model.hidden)
+            self._linear(block, model.hidden_size, (model.heads + 2 * model.kv_heads) * model.head_dim / tensor)
+            self._linear(block, width / tensor, model.hidden_size)
         if self.software.flash_attention:
             per_block = model.attention_flops_per_token(self.layout.sequence) / max(1, model.attention_blocks)
             forward, backward = kernels.fused_attention(
@@ -89,7 +89,7 @@ class Blocks:
         block.attention = forward
         block.core = forward + backward
         self._elementwise(
-            block, replicated=5 * model.hidden, split=2 * (model.heads + 2 * model.kv_heads) * model.head_dim
+            block, replicated=5 * model.hidden_size, split=2 * (model.heads + 2 * model.kv_heads) * model.head_dim
         )
         block.tensor = self._tensor_communication()
         return block
@@ -97,9 +97,9 @@ class Blocks:
     def _mlp(self) -> Block:
         model, tensor = self.model, self.layout.tensor
         block = Block()
-        self._linear(block, model.hidden, (model.matrices_of_mlp - 1) * model.ffn / tensor)
-        self._linear(block, model.ffn / tensor, model.hidden)
-        self._elementwise(block, replicated=5 * model.hidden, split=model.matrices_of_mlp * model.ffn)
+        self._linear(block, model.hidden_size, (model.matrices_of_mlp - 1) * model.ffn / tensor)
+        self._linear(block, model.ffn / tensor, model.hidden_size)
+        self._elementwise(block, replicated=5 * model.hidden_size, split=model.matrices_of_mlp * model.ffn)
         block.tensor = self._tensor_communication()
         return block
 
@@ -107,19 +107,19 @@ class Blocks:
         model = self.model
         inner = model.mamba_inner / self.layout.tensor
         block = Block()
-        self._linear(block, model.hidden, 2 * inner + 16 * model.mamba_state)
-        self._linear(block, inner, model.hidden)
+        self._linear(block, model.hidden_size, 2 * inner + 16 * model.mamba_state)
+        self._linear(block, inner, model.hidden_size)
         scan = 6.0 * model.mamba_inner * model.mamba_state * self.tokens / self.layout.tensor
         time = scan / (self.constants("scan") * self.kernels.accelerator.peak_flops("bf16"))
         block.forward, block.backward = block.forward + time, block.backward + 2 * time
-        self._elementwise(block, replicated=5 * model.hidden, split=8 * model.mamba_inner)
+        self._elementwise(block, replicated=5 * model.hidden_size, split=8 * model.mamba_inner)
         block.tensor = self._tensor_communication()
         return block
 
     def _experts(self) -> Block:
         """Routed experts in grouped products, what every token passes besides, and the way there and back."""
         model, layout = self.model, self.layout
-        width, inputs = model.latent or model.hidden, model.matrices_of_mlp - 1
+        width, inputs = model.latent or model.hidden_size, model.matrices_of_mlp - 1
         block = Block()
         rows = self.tokens / layout.tensor * model.experts_per_token * layout.expert / model.experts
         share = self.constants("grouped_products")
@@ -134,12 +134,12 @@ class Blocks:
             block.forward += forward / share
             block.backward += backward / share
         if model.shared_ffn:
-            self._linear(block, model.hidden, inputs * model.shared_ffn / layout.tensor)
-            self._linear(block, model.shared_ffn / layout.tensor, model.hidden)
+            self._linear(block, model.hidden_size, inputs * model.shared_ffn / layout.tensor)
+            self._linear(block, model.shared_ffn / layout.tensor, model.hidden_size)
         if model.latent:
-            self._linear(block, model.hidden, model.latent)
-            self._linear(block, model.latent, model.hidden)
-        self._elementwise(block, replicated=5 * model.hidden, split=0)
+            self._linear(block, model.hidden_size, model.latent)
+            self._linear(block, model.latent, model.hidden_size)
+        self._elementwise(block, replicated=5 * model.hidden_size, split=0)
         self._route(block, width)
         return block
 
@@ -200,6 +200,6 @@ class Blocks:
         layout = self.layout
         if layout.tensor == 1:
             return 0.0
-        once = 2 * self.kernels.gather(self.tokens * self.model.hidden * 2.0, layout.tensor)
+        once = 2 * self.kernels.gather(self.tokens * self.model.hidden_size * 2.0, layout.tensor)
         passes = 2.0 + (1.0 if layout.recompute == "full" else 0.0)
         return once * passes * (1 - self.constants("overlap_tensor", self.software.name))

@@ -12,14 +12,12 @@ from typing import Any
 import yaml
 
 from podwright.planning.accelerator import UnknownAcceleratorError
-from podwright.planning.batch import predict_file
-from podwright.planning.cluster import Cluster, ClusterError, capacity_block_types
+from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
 from podwright.planning.layout import LayoutError
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.report import candidates_table, offers_table, render
 from podwright.planning.roofline import roofline, to_svg, to_text
-from podwright.planning.run import arguments, model_of, total_tokens
 from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
 from podwright.planning.search import (
     best,
@@ -32,7 +30,9 @@ from podwright.planning.search import (
     trainable_types,
 )
 from podwright.planning.software import Software
-from podwright.planning.trainer import OUR_SOFTWARE
+from podwright.planning.table import predict_file
+from podwright.planning.trainer_options import OUR_SOFTWARE
+from podwright.planning.trainer_run import arguments, model_of, total_tokens
 from podwright.planning.units import DAY_S, UnitError, format_count, parse_count, parse_duration
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config.sources import load_file
@@ -43,62 +43,13 @@ OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
 USUAL_SEQUENCE = 2048  # tokens, unless said
 _WRONG = (
-    *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, ClusterError, LayoutError),
+    *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, HardwareError, LayoutError),
     ConfigError,
 )
 
 
 class PlanInputError(ValueError):
     """What was asked is incomplete or contradictory; the message says what to give."""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``podwright plan``; quantities may carry units (78B, 5k, 7d)."""
-    parser.add_argument(
-        "file", nargs="?", type=Path, metavar="cluster.yaml", help="take instance type and nodes from its compute group"
-    )
-    parser.add_argument(
-        "--run", type=Path, metavar="run.yaml", help="take model, batch, options and steps from a run of our trainer"
-    )
-    parser.add_argument("--model", metavar="NAME", help="a published model, such as llama3_2_1b or Qwen3-8B")
-    parser.add_argument("--instance", metavar="TYPE", help="such as ml.g5.12xlarge")
-    parser.add_argument("--nodes", metavar="N", help="machines of that type")
-    parser.add_argument("--seq-len", metavar="TOKENS", help="tokens per sequence [2048]")
-    parser.add_argument("--micro-batch", metavar="N", help="sequences per GPU at a time [the largest that fits]")
-    parser.add_argument("--accumulate", metavar="N", help="micro-batches per step [a step of about a million tokens]")
-    parser.add_argument(
-        "--recompute", choices=("none", "selective", "full"), help="activation recomputation [the least that fits]"
-    )
-    parser.add_argument("--offload-activations", action="store_true", help="keep block inputs in the host's memory")
-    parser.add_argument("--offload-optimizer", action="store_true", help="keep its states in the host's memory")
-    parser.add_argument("--hybrid", action="store_true", help="shard inside a machine, replicate between machines")
-    parser.add_argument("--precision", choices=("bf16", "fp8"), help="of the products [bf16]")
-    parser.add_argument("--optimizer", choices=("adamw", "muon", "adamw_8bit"), help="its states [adamw]")
-    parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, as 78B: adds time, cost and loss")
-    parser.add_argument(
-        "--serve", metavar="N", help="tokens that the model will serve: adds the cheapest size for the same loss"
-    )
-    parser.add_argument(
-        "--curve", type=Path, metavar="metrics.jsonl", help="forecast the loss at --tokens from a run's own curve"
-    )
-    parser.add_argument(
-        "--budget", metavar="USD", help="the largest model, or the cluster for --model, inside this budget"
-    )
-    parser.add_argument("--deadline", metavar="TIME", help="and inside this time, as 7d")
-    parser.add_argument(
-        "--usd-per-hour",
-        metavar="USD",
-        help="price of one machine: a training plan's, or what AWS asks for a capacity block today",
-    )
-    parser.add_argument(
-        "--capacity-block", action="store_true", help="pay what EC2 asked for a capacity block in December 2024"
-    )
-    parser.add_argument("--search", action="store_true", help="the best layouts over all kinds of parallelism")
-    parser.add_argument("--minimum", action="store_true", help="the fewest machines of each type that hold --model")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write the roofline as a picture")
-    parser.add_argument("--batch", type=Path, metavar="rows.csv", help="predict every row of a table; needs --out")
-    parser.add_argument("--out", type=Path, metavar="predictions.csv", help="where the table with predictions goes")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -159,12 +110,12 @@ def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 
 def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
-    cluster = Cluster(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"))
-    if args.capacity_block and not cluster.capacity_block_usd_per_hour:
+    hardware = Hardware(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"))
+    if args.capacity_block and not hardware.capacity_block_usd_per_hour:
         known = ", ".join(capacity_block_types())
         raise PlanInputError(f"no capacity block of {args.instance} has a known price, only {known}: --usd-per-hour")
-    of_run = {**arguments(run), "tokens": total_tokens(run, cluster)} if run else {"sequence": USUAL_SEQUENCE}
-    plan = make_plan(_model(args, run), cluster, **{**of_run, **_given(args)})
+    of_run = {**arguments(run), "tokens": total_tokens(run, hardware)} if run else {"sequence": USUAL_SEQUENCE}
+    plan = make_plan(_model(args, run), hardware, **{**of_run, **_given(args)})
     if args.svg:
         args.svg.write_text(to_svg(roofline(plan)), encoding="utf-8")
     if args.json:
@@ -214,15 +165,15 @@ def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
 def _print_search(args: argparse.Namespace, plan: Plan) -> None:
     if not args.search:
         return
-    cluster = plan.cluster
+    hardware = plan.hardware
     found = list(
         layouts(
             plan.model,
-            cluster.accelerator,
+            hardware.accelerator,
             Software.named(OUR_SOFTWARE),
-            gpus=cluster.gpus,
+            gpus=hardware.gpus,
             sequence=plan.layout.sequence,
-            global_batch=default_batch(cluster.gpus, plan.layout.sequence),
+            global_batch=default_batch(hardware.gpus, plan.layout.sequence),
             precision=plan.layout.precision,
         )
     )
@@ -236,7 +187,7 @@ def _minimum(args: argparse.Namespace, run: TrainConfig | None) -> int:
     names = [args.instance] if args.instance else trainable_types()
     found = {name: minimum_nodes(model, name, Software.named(OUR_SOFTWARE), sequence=sequence) for name in names}
     counts = {
-        name: item.layout.gpus // Cluster(instance_type=name, nodes=1).gpus if item else None
+        name: item.layout.gpus // Hardware(instance_type=name, nodes=1).gpus if item else None
         for name, item in found.items()
     }
     if args.json:

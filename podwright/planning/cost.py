@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from podwright.planning.cluster import Cluster, usd_per_hour
+from podwright.planning.hardware import Hardware, usd_per_hour
 from podwright.planning.units import GB, HOUR_S
 
 # 419 unexpected interruptions in 54 days on 16,384 H100: https://arxiv.org/abs/2407.21783, section 3.3.4.
@@ -73,7 +73,7 @@ def failures(gpus: int, *, parameters: float, restart_s: float = 600.0, checkpoi
 
 
 def cost(
-    cluster: Cluster,
+    hardware: Hardware,
     *,
     seconds: float,
     parameters: float,
@@ -86,13 +86,13 @@ def cost(
     ``usd_per_node_hour`` replaces EC2's on-demand price: a training plan's or today's capacity block's, which AWS
     quotes when it is bought; ``capacity_block`` takes the last one known here.
     """
-    stops = failures(cluster.gpus, parameters=parameters)
+    stops = failures(hardware.gpus, parameters=parameters)
     hours = seconds / HOUR_S / stops.goodput
-    machines, note = cluster.usd_per_hour, "EC2 on-demand, us-east-1: HyperPod's own price is not public"
+    machines, note = hardware.usd_per_hour, "EC2 on-demand, us-east-1: HyperPod's own price is not public"
     if capacity_block:
-        machines, note = cluster.capacity_block_usd_per_hour, "EC2 capacity block, December 2024; AWS updates it often"
+        machines, note = hardware.capacity_block_usd_per_hour, "EC2 capacity block, December 2024; AWS updates it often"
     if usd_per_node_hour:
-        machines, note = usd_per_node_hour * cluster.nodes, "as given"
+        machines, note = usd_per_node_hour * hardware.nodes, "as given"
     usd = {}
     if machines:
         usd = {
@@ -101,5 +101,5 @@ def cost(
             "Lustre": LUSTRE_GIB * LUSTRE_USD_PER_GIB_MONTH * hours / MONTH_H,
             "NAT gateway": NAT_USD_PER_HOUR * hours + NAT_USD_PER_GB * dataset_gb,
         }
-    watts = cluster.gpus * cluster.accelerator.watts * AVERAGE_ACCELERATOR_LOAD * MACHINE_POWER_FACTOR
+    watts = hardware.gpus * hardware.accelerator.watts * AVERAGE_ACCELERATOR_LOAD * MACHINE_POWER_FACTOR
     return Cost(hours=hours, failures=stops, usd=usd, kwh=watts * hours / 1000, price_note=note)

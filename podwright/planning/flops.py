@@ -20,7 +20,7 @@ class Convention:
 
 
 def _all_parameters(model: Model, sequence: int) -> float:
-    return 6.0 * model.active_parameters + 12.0 * model.layers * model.hidden * sequence
+    return 6.0 * model.active_parameters + 12.0 * model.layers * model.hidden_size * sequence
 
 
 def _megatron_core(model: Model, sequence: int) -> float:
@@ -31,8 +31,8 @@ def _megatron_core(model: Model, sequence: int) -> float:
     """
     if not model.hybrid:
         return model.training_flops_per_token(sequence, causal=True)
-    shape = replace(model, mamba_inner=2 * model.hidden if model.mamba_layers else 0)
-    router = 6.0 * shape.expert_blocks * shape.hidden * shape.experts
+    shape = replace(model, mamba_inner=2 * model.hidden_size if model.mamba_layers else 0)
+    router = 6.0 * shape.expert_blocks * shape.hidden_size * shape.experts
     scan = 3.0 * shape.mamba_layers * shape.mamba_inner * shape.mamba_state
     return shape.training_flops_per_token(sequence, causal=True) - router + scan
 
@@ -48,12 +48,13 @@ def _full_square(model: Model, sequence: int) -> float:
 
 
 def _megatron_2021(model: Model, sequence: int) -> float:
-    layers, hidden = model.layers, model.hidden
-    return 96.0 * layers * hidden**2 * (1 + sequence / (6 * hidden) + model.vocab / (16 * layers * hidden))
+    layers, hidden_size = model.layers, model.hidden_size
+    head = model.vocab / (16 * layers * hidden_size)
+    return 96.0 * layers * hidden_size**2 * (1 + sequence / (6 * hidden_size) + head)
 
 
 def _megatron_2020(model: Model, _sequence: int) -> float:
-    return 96.0 * model.layers * model.hidden**2
+    return 96.0 * model.layers * model.hidden_size**2
 
 
 def _products_only(model: Model, _sequence: int) -> float:

@@ -104,7 +104,7 @@ def _problems(layout: Layout, model: Model) -> Iterator[str]:
             yield f"{name} is {getattr(layout, name)}: must be at least 1"
             return
     if model.head_dim < 1 or model.layers < 1:
-        shape = f"{model.layers} layers, {model.heads} heads and a width of {model.hidden}"
+        shape = f"{model.layers} layers, {model.heads} heads and a width of {model.hidden_size}"
         yield f"{model.name} has {shape}: the width must be at least the number of heads, and there must be a layer"
         return
     gpus, product = layout.gpus, layout.tensor * layout.pipeline * layout.context

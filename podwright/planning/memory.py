@@ -176,7 +176,7 @@ class _Sizing:
             shard *= self.layout.sharding_ranks
         quantised = model.parameters - model.embedding - model.vectors if self.layout.training == "qlora" else 0
         weights = (model.parameters - quantised) * 2.0 + quantised * NF4_BYTES
-        adapters = 4 * LORA_RANK * model.hidden * model.attention_blocks / self.layout.pipeline
+        adapters = 4 * LORA_RANK * model.hidden_size * model.attention_blocks / self.layout.pipeline
         return {
             "parameters": weights / shard,
             "gradients": 2.0 * adapters,
@@ -261,7 +261,7 @@ class _Sizing:
         return self._whole(kind)
 
     def _kept_input(self) -> float:
-        return 2.0 * self.model.hidden / self.split
+        return 2.0 * self.model.hidden_size / self.split
 
     def _whole(self, kind: str) -> float:
         """Bytes per token of a part's activations.
@@ -272,7 +272,9 @@ class _Sizing:
         fused = self.software.compiled
         linear = {"bf16": 2.0, "fp8": 1.0, "fp4": 1.0, "fp32": 4.0}[layout.precision]
         norms = (
-            (2.0 + linear if fused else self.constants("norm_bytes", self.software.name)) * model.hidden / self.split
+            (2.0 + linear if fused else self.constants("norm_bytes", self.software.name))
+            * model.hidden_size
+            / self.split
         )
         quantised = 4.0 if layout.training == "qlora" else 0.0
         if kind == "attention":
@@ -281,17 +283,17 @@ class _Sizing:
             own = 2.0 * heads + (2.0 + (linear if layout.precision in ("fp8", "fp4") else 0)) * width
             if self.constants("rotated_copies", self.software.name):
                 own += 2.0 * 3 * width
-            return norms * model.norm_vectors_kept + own / layout.tensor + quantised * (model.hidden + width)
+            return norms * model.norm_vectors_kept + own / layout.tensor + quantised * (model.hidden_size + width)
         if kind == "mamba":
             return norms + (8.0 if fused else 12.0) * model.mamba_inner / layout.tensor
         if kind == "mlp":
             return (
                 norms * model.norm_vectors_kept
                 + self._ffn(model.ffn, linear) / layout.tensor
-                + quantised * (model.hidden + model.ffn)
+                + quantised * (model.hidden_size + model.ffn)
             )
         routed = model.experts_per_token * (
-            linear * (model.latent or model.hidden) + self._ffn(model.expert_ffn, linear)
+            linear * (model.latent or model.hidden_size) + self._ffn(model.expert_ffn, linear)
         )
         return norms + (routed + self._ffn(model.shared_ffn, linear)) / layout.tensor
 
@@ -318,5 +320,6 @@ class _Sizing:
         tokens = self.tokens / layout.tensor
         if not layout.loss_chunk_tokens:
             return width * tokens * self.model.vocab
-        gradients = 4.0 * self.model.embedding + 2.0 * tokens * self.model.hidden  # of head and hidden states, at once
+        # Gradients of the head and of the hidden states exist at the same time.
+        gradients = 4.0 * self.model.embedding + 2.0 * tokens * self.model.hidden_size
         return width * min(tokens, layout.loss_chunk_tokens) * self.model.vocab + gradients

@@ -27,13 +27,13 @@ class Model:
 
     Widths are in elements. ``experts`` is the number of routed experts of a mixture-of-experts block, ``expert_ffn``
     the width of each, ``shared_ffn`` the width of what every token passes, ``dense_layers`` how many blocks have an
-    ordinary MLP instead, ``latent`` the width that experts work in where it is not ``hidden``. ``q_rank``,
+    ordinary MLP instead, ``latent`` the width that experts work in where it is not ``hidden_size``. ``q_rank``,
     ``kv_rank``, ``rope_dim`` and ``value_dim`` describe multi-head latent attention (arXiv:2405.04434). In a hybrid,
     ``attention_layers`` and ``mamba_layers`` are blocks of their own and the rest of ``layers`` are expert blocks.
     """
 
     name: str
-    hidden: int
+    hidden_size: int
     layers: int
     heads: int
     kv_heads: int
@@ -120,44 +120,44 @@ class Model:
         """Parameters of one attention's matrices."""
         if self.kv_rank:
             query = (
-                self.q_rank * (self.hidden + self.heads * self.head_dim)
+                self.q_rank * (self.hidden_size + self.heads * self.head_dim)
                 if self.q_rank
-                else self.hidden * self.heads * self.head_dim
+                else self.hidden_size * self.heads * self.head_dim
             )
-            down = self.hidden * (self.kv_rank + self.rope_dim)
+            down = self.hidden_size * (self.kv_rank + self.rope_dim)
             up = self.kv_rank * self.heads * (self.head_dim - self.rope_dim + self.value_dim)
-            return query + down + up + self.heads * self.value_dim * self.hidden
-        return 2 * (self.heads + self.kv_heads) * self.head_dim * self.hidden
+            return query + down + up + self.heads * self.value_dim * self.hidden_size
+        return 2 * (self.heads + self.kv_heads) * self.head_dim * self.hidden_size
 
     @property
     def mlp_matrices(self) -> int:
         """Parameters of one ordinary MLP."""
-        return self.matrices_of_mlp * self.hidden * self.ffn
+        return self.matrices_of_mlp * self.hidden_size * self.ffn
 
     @property
     def one_expert_matrices(self) -> int:
         """Parameters of one routed expert."""
-        return self.matrices_of_mlp * (self.latent or self.hidden) * self.expert_ffn
+        return self.matrices_of_mlp * (self.latent or self.hidden_size) * self.expert_ffn
 
     @property
     def shared_expert_matrices(self) -> int:
         """Parameters every token passes in an expert block: shared experts, router, projections to the latent width."""
         return (
-            self.matrices_of_mlp * self.hidden * self.shared_ffn
-            + self.hidden * self.experts
-            + 2 * self.latent * self.hidden
+            self.matrices_of_mlp * self.hidden_size * self.shared_ffn
+            + self.hidden_size * self.experts
+            + 2 * self.latent * self.hidden_size
         )
 
     @property
     def mamba_matrices(self) -> int:
         """Parameters of one Mamba-2 block: projections in (values, gate, B, C of eight groups, steps) and out."""
         inner = self.mamba_inner
-        return self.hidden * (2 * inner + 16 * self.mamba_state + inner // 64) + inner * self.hidden
+        return self.hidden_size * (2 * inner + 16 * self.mamba_state + inner // 64) + inner * self.hidden_size
 
     @property
     def embedding(self) -> int:
         """Parameters of the input embedding."""
-        return self.vocab * self.hidden
+        return self.vocab * self.hidden_size
 
     @property
     def expert_parameters(self) -> int:
@@ -187,10 +187,10 @@ class Model:
     def vectors(self) -> int:
         """Parameters that are no matrices: norms, biases, learned positions."""
         norms_per_block = 1 if self.hybrid else 2
-        norms = (norms_per_block * self.layers + 1) * self.norm_vectors * self.hidden
+        norms = (norms_per_block * self.layers + 1) * self.norm_vectors * self.hidden_size
         norms += self.attention_blocks * (2 * self.head_dim if self.qk_norm else 0)
         norms += self.attention_blocks * (self.q_rank + self.kv_rank)
-        return norms + self._biases + self.learned_positions * self.hidden
+        return norms + self._biases + self.learned_positions * self.hidden_size
 
     @cached_property
     def parameters(self) -> int:
@@ -210,10 +210,10 @@ class Model:
         if self.bias == "qkv":
             return self.attention_blocks * qkv
         first = self.ffn if not self.gated else 2 * self.ffn
-        expert = (2 * self.expert_ffn if self.gated else self.expert_ffn) + self.hidden
+        expert = (2 * self.expert_ffn if self.gated else self.expert_ffn) + self.hidden_size
         return (
-            self.attention_blocks * (qkv + self.hidden)
-            + self.mlp_blocks * (first + self.hidden)
+            self.attention_blocks * (qkv + self.hidden_size)
+            + self.mlp_blocks * (first + self.hidden_size)
             + self.expert_blocks * self.experts * (expert + 1)
         )
 
@@ -234,7 +234,7 @@ class Model:
             if self.experts
             else self.mlp_matrices
         )
-        return self.attention_matrices + experts + 2 * self.hidden**2 + self.embedding
+        return self.attention_matrices + experts + 2 * self.hidden_size**2 + self.embedding
 
     def attention_flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
         """Forward FLOPs per token of scores and values.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from podwright.planning import trainer
-from podwright.planning.cluster import Cluster
+from podwright.planning import trainer_options
 from podwright.planning.cost import Cost, cost
+from podwright.planning.hardware import Hardware
 from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, least_recomputation, memory
 from podwright.planning.model import Model
@@ -16,7 +16,7 @@ from podwright.planning.scaling import EPOCH
 from podwright.planning.search import default_batch
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
-from podwright.planning.trainer import OUR_CHUNK_TOKENS, OUR_RECOMPUTES, OUR_SOFTWARE
+from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_RECOMPUTES, OUR_SOFTWARE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class Plan:
     """The answer; ``cost`` and the losses are None unless the number of tokens was given."""
 
     model: Model
-    cluster: Cluster
+    hardware: Hardware
     layout: Layout
     memory: Memory
     speed: Speed
@@ -43,11 +43,11 @@ class Plan:
     @property
     def tokens_per_second(self) -> float:
         """Of the whole cluster."""
-        return self.speed.tokens_per_s_per_gpu * self.cluster.gpus
+        return self.speed.tokens_per_s_per_gpu * self.hardware.gpus
 
     def need(self) -> str:
         """What it needs and what there is: ``this run needs 31.2 GB per GPU, an A10G has 23.1``."""
-        device, has = self.cluster.accelerator.name, self.memory.capacity_gb
+        device, has = self.hardware.accelerator.name, self.memory.capacity_gb
         return f"this run needs {self.memory.peak_gb:.1f} GB per GPU, an {device} has {has:.1f}"
 
     def sentence(self) -> str:
@@ -66,30 +66,30 @@ class Plan:
             (recomputed, "use --activation_checkpointing=1"),
             (offloaded, "use --activation_checkpointing=1 --offload_activations=1"),
         ):
-            if memory(self.model, layout, self.cluster.accelerator, software).fits:
+            if memory(self.model, layout, self.hardware.accelerator, software).fits:
                 return f"{words} --train_batch_size=1"
-        for nodes in range(self.cluster.nodes + 1, 65):
-            gpus = nodes * self.cluster.instance.accelerator_count
+        for nodes in range(self.hardware.nodes + 1, 65):
+            gpus = nodes * self.hardware.instance.accelerator_count
             larger = replace(offloaded, gpus=gpus)
-            if memory(self.model, larger, self.cluster.accelerator, software).fits:
+            if memory(self.model, larger, self.hardware.accelerator, software).fits:
                 return (
                     f"use {nodes} nodes, with --activation_checkpointing=1 --offload_activations=1 --train_batch_size=1"
                 )
         return "shorten the sequence or take accelerators with more memory"
 
     def flags(self) -> list[str]:
-        """Options of ``podwright-train train`` that realise the layout but for what is ``beyond_the_trainer``."""
-        return [*trainer.flags(self.layout), *self._checkpoint_flag()]
+        """Options of ``podwright-train train`` that realise the layout but for what is ``unsupported_options``."""
+        return [*trainer_options.flags(self.layout), *self._checkpoint_flag()]
 
-    def beyond_the_trainer(self) -> list[str]:
+    def unsupported_options(self) -> list[str]:
         """What the layout asks for and ``podwright_training`` cannot do."""
-        return trainer.beyond(self.layout, self.model)
+        return trainer_options.unsupported(self.layout, self.model)
 
     def settings(self) -> str:
         """The instance group of ``cluster.yaml`` that realises the cluster."""
         return (
-            f"- name: workers\n  role: compute\n  instance_type: {self.cluster.instance.name}\n"
-            f"  count: {self.cluster.nodes}\n  partition: gpu\n"
+            f"- name: workers\n  role: compute\n  instance_type: {self.hardware.instance.name}\n"
+            f"  count: {self.hardware.nodes}\n  partition: gpu\n"
         )
 
     def checkpoint_steps(self) -> int | None:
@@ -105,9 +105,9 @@ class Plan:
                 "active_parameters": self.model.active_parameters,
             },
             "cluster": {
-                "instance_type": self.cluster.instance.name,
-                "nodes": self.cluster.nodes,
-                "gpus": self.cluster.gpus,
+                "instance_type": self.hardware.instance.name,
+                "nodes": self.hardware.nodes,
+                "gpus": self.hardware.gpus,
             },
             "layout": asdict(self.layout),
             "memory_gb": {
@@ -133,7 +133,7 @@ class Plan:
 
 def make_plan(
     model: Model,
-    cluster: Cluster,
+    hardware: Hardware,
     *,
     sequence: int,
     micro_batch: int | None = None,
@@ -163,8 +163,8 @@ def make_plan(
         LayoutError: the layout is impossible.
     """
     used = software or Software.named(OUR_SOFTWARE)
-    accelerator = cluster.accelerator
-    base = Layout(gpus=cluster.gpus, micro_batch=1, sequence=sequence, **(degrees or {}))
+    accelerator = hardware.accelerator
+    base = Layout(gpus=hardware.gpus, micro_batch=1, sequence=sequence, **(degrees or {}))
     check(base, model)
     per_rank = default_batch(base.data, sequence) // base.data
     layout = replace(
@@ -172,7 +172,7 @@ def make_plan(
         micro_batch=1 if micro_batch is None else micro_batch,
         micro_batches=1 if micro_batches is None else micro_batches,
         sharding=used.sharding,
-        shards=base.data * base.context // (replicas or cluster.nodes) if hybrid else 0,
+        shards=base.data * base.context // (replicas or hardware.nodes) if hybrid else 0,
         recompute=recompute or ("full" if offload_activations else "none"),
         offload_activations=offload_activations,
         offload_optimizer=offload_optimizer,
@@ -190,12 +190,12 @@ def make_plan(
     if micro_batches is None:
         layout = replace(layout, micro_batches=max(1, round(per_rank / layout.micro_batch)))
     price = {"usd_per_node_hour": usd_per_node_hour, "capacity_block": capacity_block}
-    return _assemble(model, cluster, layout, used, largest=largest, tokens=tokens, price=price)
+    return _assemble(model, hardware, layout, used, largest=largest, tokens=tokens, price=price)
 
 
 def _assemble(
     model: Model,
-    cluster: Cluster,
+    hardware: Hardware,
     layout: Layout,
     software: Software,
     *,
@@ -203,19 +203,19 @@ def _assemble(
     tokens: float | None,
     price: Mapping[str, Any],
 ) -> Plan:
-    took = speed(model, layout, cluster.accelerator, software)
+    took = speed(model, layout, hardware.accelerator, software)
     flops = 6.0 * model.active_parameters * tokens if tokens else None
-    seconds = tokens / (took.tokens_per_s_per_gpu * cluster.gpus) if tokens else None
+    seconds = tokens / (took.tokens_per_s_per_gpu * hardware.gpus) if tokens else None
     return Plan(
         model=model,
-        cluster=cluster,
+        hardware=hardware,
         layout=layout,
-        memory=memory(model, layout, cluster.accelerator, software),
+        memory=memory(model, layout, hardware.accelerator, software),
         speed=took,
         largest_micro_batch=largest,
         tokens=tokens,
         cost=cost(
-            cluster,
+            hardware,
             seconds=seconds,
             parameters=model.parameters,
             dataset_gb=tokens * 4.5 / 1e9 if tokens else 0.0,  # a token of English is about 4.5 bytes

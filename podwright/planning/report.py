@@ -57,7 +57,7 @@ def offers_table(offers: Sequence[Offer]) -> str:
     """Clusters, one a line."""
     lines = ["  model              cluster                     time       dollars  tokens/s/GPU  GB/GPU"]
     for item in offers:
-        cluster = f"{item.cluster.nodes} x {item.cluster.instance.name}"
+        cluster = f"{item.hardware.nodes} x {item.hardware.instance.name}"
         lines.append(
             f"  {item.model.name:17s}  {cluster:26s}  {format_duration(item.cost.hours * 3600):>9s}  "
             f"{item.cost.total_usd or 0:8,.0f}  "
@@ -67,11 +67,11 @@ def offers_table(offers: Sequence[Offer]) -> str:
 
 
 def _heading(plan: Plan) -> str:
-    cluster, layout = plan.cluster, plan.layout
+    hardware, layout = plan.hardware, plan.layout
     sharding = f"states over {layout.sharding_ranks} ranks" if layout.sharding == "full" else layout.sharding
     return (
-        f"{plan.model.name}: {plan.model.parameters:,} parameters on {cluster.nodes} x {cluster.instance.name} = "
-        f"{cluster.gpus} {cluster.accelerator.name}\n"
+        f"{plan.model.name}: {plan.model.parameters:,} parameters on {hardware.nodes} x {hardware.instance.name} = "
+        f"{hardware.gpus} {hardware.accelerator.name}\n"
         f"{layout.micro_batches} x {layout.micro_batch} sequences of {layout.sequence:,} tokens per GPU and step "
         f"({format_count(layout.tokens_per_step)} tokens a step), {layout.precision}, recompute {layout.recompute}, "
         f"{sharding}"
@@ -90,7 +90,7 @@ def _memory(plan: Plan) -> str:
 
 
 def _speed(plan: Plan) -> str:
-    took, peak = plan.speed, plan.cluster.accelerator.peak_bf16_tflops
+    took, peak = plan.speed, plan.hardware.accelerator.peak_bf16_tflops
     rate = f"{took.tokens_per_s_per_gpu:,.0f} tokens/s/GPU ({took.low:,.0f} to {took.high:,.0f})"
     mfu = f"MFU {100 * took.model_flops_utilization:.1f} % (PaLM: 6 N + 12 L a d s, not causal)"
     hfu = f"HFU {100 * took.hardware_flops_utilization:.1f} %"
@@ -132,7 +132,7 @@ def _loss(plan: Plan) -> str:
 
 
 def _realise(plan: Plan) -> str:
-    submit = f"podwright-train launch --run_dir=runs/NAME --nodes={plan.cluster.nodes} -- {' '.join(plan.flags())}"
-    lacking = plan.beyond_the_trainer()
+    submit = f"podwright-train launch --run_dir=runs/NAME --nodes={plan.hardware.nodes} -- {' '.join(plan.flags())}"
+    lacking = plan.unsupported_options()
     note = f"  the bundled trainer cannot do all of this: {'; '.join(lacking)}\n" if lacking else ""
     return f"To run it: {submit}\n{note}cluster.yaml:\n{plan.settings()}".rstrip()

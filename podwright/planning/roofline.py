@@ -48,19 +48,19 @@ class Roofline:
 def roofline(plan: Plan) -> Roofline:
     """The linear layers of one block and the head, forward, at the plan's micro-batch."""
     layout, model = plan.layout, plan.model
-    kernels = Kernels(accelerator=plan.cluster.accelerator, calibration=calibration(), precision=layout.precision)
+    kernels = Kernels(accelerator=plan.hardware.accelerator, calibration=calibration(), precision=layout.precision)
     tokens = float(layout.tokens_per_micro_batch)
     heads = (model.heads + 2 * model.kv_heads) * model.head_dim
     shapes = [
-        ("query, key, value", heads, model.hidden),
-        ("attention output", model.hidden, model.heads * model.head_dim),
-        ("MLP in", (model.matrices_of_mlp - 1) * model.ffn, model.hidden),
-        ("MLP out", model.hidden, model.ffn),
-        ("head", model.vocab, model.hidden),
+        ("query, key, value", heads, model.hidden_size),
+        ("attention output", model.hidden_size, model.heads * model.head_dim),
+        ("MLP in", (model.matrices_of_mlp - 1) * model.ffn, model.hidden_size),
+        ("MLP out", model.hidden_size, model.ffn),
+        ("head", model.vocab, model.hidden_size),
     ]
     return Roofline(
-        title=f"{model.name} on {plan.cluster.accelerator.name}, {layout.precision}, {tokens:.0f} tokens",
-        peak_flops=plan.cluster.accelerator.peak_flops(layout.precision),
+        title=f"{model.name} on {plan.hardware.accelerator.name}, {layout.precision}, {tokens:.0f} tokens",
+        peak_flops=plan.hardware.accelerator.peak_flops(layout.precision),
         sustained_flops=kernels.sustained_flops,
         bytes_per_s=kernels.memory_bytes_s,
         points=tuple(_point(kernels, name, tokens, columns, depth) for name, columns, depth in shapes),

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from podwright.planning.accelerator import Accelerator
-from podwright.planning.cluster import Cluster, accelerated_types
 from podwright.planning.cost import Cost, cost
+from podwright.planning.hardware import Hardware, accelerated_types
 from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, memory
 from podwright.planning.model import Model, model_names
 from podwright.planning.software import Sharding, Software
 from podwright.planning.throughput import Speed, speed
-from podwright.planning.trainer import OUR_CHUNK_TOKENS, beyond
+from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, unsupported
 from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 
@@ -47,14 +47,14 @@ class Candidate:
     @property
     def realisable(self) -> bool:
         """Whether podwright's trainer can run it."""
-        return not beyond(self.layout, self.model)
+        return not unsupported(self.layout, self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
     """A cluster that reaches a goal."""
 
-    cluster: Cluster
+    hardware: Hardware
     model: Model
     candidate: Candidate
     cost: Cost
@@ -63,8 +63,8 @@ class Offer:
         """Plain values for JSON; units are in the names."""
         return {
             "model": self.model.name,
-            "instance_type": self.cluster.instance.name,
-            "nodes": self.cluster.nodes,
+            "instance_type": self.hardware.instance.name,
+            "nodes": self.hardware.nodes,
             "hours": self.cost.hours,
             "usd": self.cost.total_usd,
             "tokens_per_s_per_gpu": self.candidate.speed.tokens_per_s_per_gpu,
@@ -141,15 +141,15 @@ def cheapest_cluster(
     offers = []
     for name in instance_types or trainable_types():
         for nodes in (1, 2, 4, 8, 16, 32, 64):
-            cluster = Cluster(instance_type=name, nodes=nodes)
-            if cluster.usd_per_hour is None:
+            hardware = Hardware(instance_type=name, nodes=nodes)
+            if hardware.usd_per_hour is None:
                 break
-            seconds = _least_seconds(cluster, model, tokens)
-            if budget_usd is not None and seconds / HOUR_S * cluster.usd_per_hour > budget_usd:
+            seconds = _least_seconds(hardware, model, tokens)
+            if budget_usd is not None and seconds / HOUR_S * hardware.usd_per_hour > budget_usd:
                 break
             if seconds > deadline_s:
                 continue
-            found = offer(cluster, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
+            found = offer(hardware, model, software, tokens=tokens, sequence=sequence, global_batch=global_batch)
             if found is None or found.cost.hours * HOUR_S > deadline_s:
                 continue
             if budget_usd is None or (found.cost.total_usd or 0) <= budget_usd:
@@ -158,10 +158,10 @@ def cheapest_cluster(
     return sorted(offers, key=lambda item: item.cost.total_usd or 0)
 
 
-def _least_seconds(cluster: Cluster, model: Model, tokens: float) -> float:
+def _least_seconds(hardware: Hardware, model: Model, tokens: float) -> float:
     """No run is faster than its FLOPs at 80 % of the peak: spares looking at hopeless clusters."""
     flops = 3 * model.matrix_flops_per_token * tokens
-    return flops / (0.8 * cluster.accelerator.peak_flops("bf16") * cluster.gpus)
+    return flops / (0.8 * hardware.accelerator.peak_flops("bf16") * hardware.gpus)
 
 
 def trainable_types() -> tuple[str, ...]:
@@ -201,35 +201,41 @@ def minimum_nodes(
     One sequence per GPU, everything recomputed, block inputs in the host's memory.
     """
     for nodes in range(1, at_most + 1):
-        cluster = Cluster(instance_type=instance_type, nodes=nodes)
+        hardware = Hardware(instance_type=instance_type, nodes=nodes)
         layout = Layout(
-            gpus=cluster.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True,
+            gpus=hardware.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True,
             loss_chunk_tokens=OUR_CHUNK_TOKENS,
         )  # fmt: skip
-        if memory(model, layout, cluster.accelerator, software).fits:
-            return Candidate.of(model, layout, cluster.accelerator, software)
+        if memory(model, layout, hardware.accelerator, software).fits:
+            return Candidate.of(model, layout, hardware.accelerator, software)
     return None
 
 
 def offer(
-    cluster: Cluster, model: Model, software: Software, *, tokens: float, sequence: int, global_batch: int | None = None
+    hardware: Hardware,
+    model: Model,
+    software: Software,
+    *,
+    tokens: float,
+    sequence: int,
+    global_batch: int | None = None,
 ) -> Offer | None:
     """The fastest layout our trainer can run on a cluster and what the run costs; None if nothing fits."""
-    batch = global_batch or default_batch(cluster.gpus, sequence)
+    batch = global_batch or default_batch(hardware.gpus, sequence)
     shown = [
         item
-        for item in _sharded_only(model, cluster, software, sequence=sequence, global_batch=batch)
+        for item in _sharded_only(model, hardware, software, sequence=sequence, global_batch=batch)
         if item.memory.fits
     ]
     if not shown:
         return None
     fastest = best(shown)[0]
-    seconds = tokens / (fastest.speed.tokens_per_s_per_gpu * cluster.gpus)
+    seconds = tokens / (fastest.speed.tokens_per_s_per_gpu * hardware.gpus)
     return Offer(
-        cluster=cluster,
+        hardware=hardware,
         model=model,
         candidate=fastest,
-        cost=cost(cluster, seconds=seconds, parameters=model.parameters),
+        cost=cost(hardware, seconds=seconds, parameters=model.parameters),
     )
 
 
@@ -239,14 +245,14 @@ def default_batch(gpus: int, sequence: int) -> int:
 
 
 def _sharded_only(
-    model: Model, cluster: Cluster, software: Software, *, sequence: int, global_batch: int
+    model: Model, hardware: Hardware, software: Software, *, sequence: int, global_batch: int
 ) -> Iterator[Candidate]:
-    per_rank = max(1, global_batch // cluster.gpus)
-    node = cluster.instance.accelerator_count
-    for shards in (0, node) if cluster.nodes > 1 and node > 1 else (0,):
+    per_rank = max(1, global_batch // hardware.gpus)
+    node = hardware.instance.accelerator_count
+    for shards in (0, node) if hardware.nodes > 1 and node > 1 else (0,):
         for recompute, offload in _TRIED:
             layout = Layout(
-                gpus=cluster.gpus,
+                gpus=hardware.gpus,
                 micro_batch=1,
                 micro_batches=per_rank,
                 sequence=sequence,
@@ -255,11 +261,11 @@ def _sharded_only(
                 offload_activations=offload,
                 loss_chunk_tokens=OUR_CHUNK_TOKENS,
             )
-            largest = largest_micro_batch(model, layout, cluster.accelerator, software, at_most=min(per_rank, 64))
+            largest = largest_micro_batch(model, layout, hardware.accelerator, software, at_most=min(per_rank, 64))
             for micro_batch in {largest, *_powers_of_two(largest)}:
                 if micro_batch and per_rank % micro_batch == 0:
                     sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
-                    yield Candidate.of(model, sized, cluster.accelerator, software)
+                    yield Candidate.of(model, sized, hardware.accelerator, software)
 
 
 def _splits(

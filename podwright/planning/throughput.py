@@ -132,7 +132,7 @@ class _Step:
     def _head(self) -> tuple[float, float]:
         vocab = self.model.vocab / self.layout.tensor
         forward, backward = self.kernels.product_and_gradients(
-            self.tokens, vocab, self.model.hidden, frozen=self.frozen
+            self.tokens, vocab, self.model.hidden_size, frozen=self.frozen
         )
         return forward + backward, self.kernels.stream(
             self.tokens * vocab * self.constants("loss_bytes", self.software.name)
@@ -164,7 +164,7 @@ class _Step:
         """Moving block inputs to the host's memory and back; computation hides it."""
         if not self.layout.offload_activations:
             return 0.0
-        size = 2.0 * self.tokens * self.model.hidden * self.model.layers / self.layout.pipeline
+        size = 2.0 * self.tokens * self.model.hidden_size * self.model.layers / self.layout.pipeline
         return 2 * size / (self.accelerator.host_gb_s * 1e9)
 
     def _imbalance(self) -> float:
@@ -192,15 +192,15 @@ class _Step:
                 / layout.tensor
             )
         gather = self.kernels.gather(size, ranks, stride=stride)
-        hidden = self.constants("overlap_data", self.software.name)
+        overlapped = self.constants("overlap_data", self.software.name)
         contention = self.constants("contention")
         exposed = 0.0
         for count, block in kinds:
             forward = gather
             backward = gather * (2 if layout.sharding == "full" else 1)
             again = self._recompute_time(block)
-            exposed += count * max(contention * forward, forward - hidden * block.forward)
-            exposed += count * max(contention * backward, backward - hidden * (block.backward + again))
+            exposed += count * max(contention * forward, forward - overlapped * block.forward)
+            exposed += count * max(contention * backward, backward - overlapped * (block.backward + again))
         return exposed / layout.pipeline
 
     def _step_communication(self, micro_batch_s: float) -> float:
@@ -223,8 +223,8 @@ class _Step:
             stride = layout.tensor
             time = self.kernels.gather(local * self.software.gradient_bytes, ranks, stride=stride)
             time += self.kernels.gather(local * self.software.weight_bytes, ranks, stride=stride)
-        hidden = self.constants("overlap_step", self.software.name)
-        return time - min(time * hidden, micro_batch_s)
+        overlapped = self.constants("overlap_step", self.software.name)
+        return time - min(time * overlapped, micro_batch_s)
 
     def _optimizer(self) -> float:
         """Reading and writing the states that this rank keeps."""

@@ -6,7 +6,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from podwright.planning.command import DOES_NOT_FIT, OK, WRONG_INPUT, add_arguments, run
+from podwright.planning.arguments import add_arguments
+from podwright.planning.command import DOES_NOT_FIT, OK, WRONG_INPUT, run
 
 G5 = ("--model", "llama3_2_1b", "--instance", "ml.g5.12xlarge", "--nodes", "4", "--seq-len", "8192")
 

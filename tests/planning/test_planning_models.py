@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright.planning.model import Model, UnknownModelError, model_names
-from podwright.planning.run import model_of
+from podwright.planning.trainer_run import model_of
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import PRESETS
 
@@ -68,7 +68,7 @@ def test_presets_have_as_many_parameters_as_the_trainer_builds(preset):
     ],
 )
 def test_names_are_found_however_they_are_spelt(spelt, name):
-    """Case, dots, dashes, owner, brackets and the tuned variant do not matter."""
+    """ParsedRow, dots, dashes, owner, brackets and the tuned variant do not matter."""
     assert Model.of(spelt).name == name
 
 

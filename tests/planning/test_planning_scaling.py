@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright.planning.cluster import Cluster
 from podwright.planning.cost import cost, failures
+from podwright.planning.hardware import Hardware
 from podwright.planning.scaling import EPOCH, PRINTED, cheapest_with_serving, forecast, kaplan_loss
 
 FLOPS = st.floats(18, 26).map(lambda power: 10.0**power)
@@ -103,8 +103,8 @@ def test_the_checkpoint_interval_is_young_and_dalys(gpus, seconds):
 
 def test_cost_is_the_sum_of_its_items():
     """Two machines cost twice their price, with a controller, storage and a NAT gateway, stretched by failures."""
-    cluster = Cluster(instance_type="ml.p5.48xlarge", nodes=2)
-    found = cost(cluster, seconds=3600, parameters=8e9)
+    hardware = Hardware(instance_type="ml.p5.48xlarge", nodes=2)
+    found = cost(hardware, seconds=3600, parameters=8e9)
     assert found.total_usd == sum(found.usd.values())
     assert found.usd["accelerated machines"] == pytest.approx(2 * 55.04 * found.hours)
     assert found.hours == pytest.approx(1 / found.failures.goodput)
@@ -112,7 +112,7 @@ def test_cost_is_the_sum_of_its_items():
 
 def test_a_price_given_replaces_the_list():
     """A capacity block's price is used as given; without any price there is no total."""
-    cluster = Cluster(instance_type="ml.p5e.48xlarge", nodes=1)
-    assert cost(cluster, seconds=3600, parameters=8e9).total_usd is None
-    found = cost(cluster, seconds=3600, parameters=8e9, usd_per_node_hour=40)
+    hardware = Hardware(instance_type="ml.p5e.48xlarge", nodes=1)
+    assert cost(hardware, seconds=3600, parameters=8e9).total_usd is None
+    found = cost(hardware, seconds=3600, parameters=8e9, usd_per_node_hour=40)
     assert found.usd["accelerated machines"] == pytest.approx(40 * found.hours)

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwright.planning.cluster import Cluster, ClusterError, accelerated_types
+from podwright.planning.hardware import Hardware, HardwareError, accelerated_types
 from podwright.planning.layout import Layout, check
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
 from podwright.planning.plan import make_plan
-from podwright.planning.run import plan_run
 from podwright.planning.search import best, cheapest_cluster, largest_model, layouts, minimum_nodes, pareto
 from podwright.planning.software import Software
-from podwright.planning.trainer import beyond, flags
+from podwright.planning.trainer_options import flags, unsupported
+from podwright.planning.trainer_run import plan_run
 from podwright.planning.units import DAY_S
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config import layout as trainer_layout
@@ -27,9 +27,9 @@ OURS = Software.named("podwright")
 
 
 def found(name, *, instance_type="ml.p5.48xlarge", nodes=8, sequence=4096, batch=512):
-    cluster = Cluster(instance_type=instance_type, nodes=nodes)
+    hardware = Hardware(instance_type=instance_type, nodes=nodes)
     return list(
-        layouts(Model.of(name), cluster.accelerator, OURS, gpus=cluster.gpus, sequence=sequence, global_batch=batch)
+        layouts(Model.of(name), hardware.accelerator, OURS, gpus=hardware.gpus, sequence=sequence, global_batch=batch)
     )
 
 
@@ -94,7 +94,7 @@ def test_more_money_trains_a_larger_model():
 def test_minimum_platforms_of_the_reference(name, instance_type, sequence, nodes):
     """The smallest clusters in the reference's README follow from first principles; one machine less does not do."""
     item = minimum_nodes(Model.of(name), instance_type, OURS, sequence=sequence)
-    assert item.layout.gpus == nodes * Cluster(instance_type=instance_type, nodes=1).gpus
+    assert item.layout.gpus == nodes * Hardware(instance_type=instance_type, nodes=1).gpus
     assert item.memory.fits
 
 
@@ -103,7 +103,7 @@ def test_minimum_platforms_of_the_reference(name, instance_type, sequence, nodes
 def test_every_instance_type_can_be_planned(instance_type, nodes):
     """Each type of the catalog with an accelerator gives a plan with figures above zero."""
     plan = make_plan(
-        Model.of("llama3_2_1b"), Cluster(instance_type=instance_type, nodes=nodes), sequence=2048, tokens=1e9
+        Model.of("llama3_2_1b"), Hardware(instance_type=instance_type, nodes=nodes), sequence=2048, tokens=1e9
     )
     assert plan.speed.tokens_per_s_per_gpu > 0
     assert 0 < plan.speed.model_flops_utilization < 1
@@ -112,35 +112,35 @@ def test_every_instance_type_can_be_planned(instance_type, nodes):
 
 def test_a_plan_that_does_not_fit_says_what_would():
     """The sentence names need, capacity and a remedy that works."""
-    cluster = Cluster(instance_type="ml.g5.12xlarge", nodes=4)
-    plan = make_plan(Model.of("llama3_2_1b"), cluster, sequence=8192, micro_batch=3, recompute="none")
+    hardware = Hardware(instance_type="ml.g5.12xlarge", nodes=4)
+    plan = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=3, recompute="none")
     assert not plan.fits
     assert "an A10G has 23.1" in plan.sentence()
     assert plan.remedy() == "use --activation_checkpointing=1 --train_batch_size=1"
-    again = make_plan(Model.of("llama3_2_1b"), cluster, sequence=8192, micro_batch=1, recompute="full")
+    again = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=1, recompute="full")
     assert again.fits
 
 
 def test_chosen_values_fit():
     """What is left open is chosen so that it fits, and the flags say what was chosen."""
-    plan = make_plan(Model.of("llama3_1_8b"), Cluster(instance_type="ml.p5.48xlarge", nodes=2), sequence=4096)
+    plan = make_plan(Model.of("llama3_1_8b"), Hardware(instance_type="ml.p5.48xlarge", nodes=2), sequence=4096)
     assert plan.fits
     assert f"--train_batch_size={plan.layout.micro_batch}" in plan.flags()
-    assert memory(plan.model, plan.layout, plan.cluster.accelerator, OURS).peak_gb == plan.memory.peak_gb
+    assert memory(plan.model, plan.layout, plan.hardware.accelerator, OURS).peak_gb == plan.memory.peak_gb
 
 
 @pytest.mark.parametrize(
     ("instance_type", "nodes", "error"),
     [
-        ("ml.m5.xlarge", 1, ClusterError),
-        ("ml.p5.48xlarge", 0, ClusterError),
+        ("ml.m5.xlarge", 1, HardwareError),
+        ("ml.p5.48xlarge", 0, HardwareError),
         ("ml.p5.47xlarge", 1, UnknownInstanceTypeError),
     ],
 )
 def test_clusters_that_cannot_train_are_refused(instance_type, nodes, error):
     """No accelerator, no machines, no such type."""
     with pytest.raises(error):
-        Cluster(instance_type=instance_type, nodes=nodes)
+        Hardware(instance_type=instance_type, nodes=nodes)
 
 
 def test_planning_loads_nothing_heavy():
@@ -153,8 +153,8 @@ def test_planning_loads_nothing_heavy():
 
 def test_layouts_are_made_on_demand():
     """The first layouts come before all are looked at."""
-    cluster = Cluster(instance_type="ml.p5.48xlarge", nodes=8)
-    stream = layouts(Model.of("llama3_1_8b"), cluster.accelerator, OURS, gpus=64, sequence=4096, global_batch=512)
+    hardware = Hardware(instance_type="ml.p5.48xlarge", nodes=8)
+    stream = layouts(Model.of("llama3_1_8b"), hardware.accelerator, OURS, gpus=64, sequence=4096, global_batch=512)
     assert len(list(islice(stream, 3))) == 3
 
 
@@ -178,7 +178,7 @@ def test_what_the_trainer_is_said_to_run_it_accepts(name):
 def test_what_the_trainer_cannot_run_is_said_in_its_words():
     """Each reason why, for a layout of another trainer."""
     layout = Layout(gpus=64, micro_batch=1, sequence=4096, tensor=16, sharding="optimizer", precision="fp4")
-    told = "; ".join(beyond(layout, Model.of("llama3_1_8b")))
+    told = "; ".join(unsupported(layout, Model.of("llama3_1_8b")))
     for words in (
         "optimizer sharding",
         "precision fp4",
@@ -203,10 +203,10 @@ def test_a_run_comes_back_from_its_plan(given):
     parser = argparse.ArgumentParser()
     sources.add_arguments(parser)
     config = sources.load(parser.parse_args(["--preset=llama3_1_8b", *words]))
-    plan = plan_run(config, Cluster(instance_type="ml.p5.48xlarge", nodes=8))
+    plan = plan_run(config, Hardware(instance_type="ml.p5.48xlarge", nodes=8))
     told = sources.load(parser.parse_args([f"--preset={config.preset}", *flags(plan.layout)]))
     assert {name: getattr(told, name) for name in given} == {name: getattr(config, name) for name in given}
-    assert plan.beyond_the_trainer() == []
+    assert plan.unsupported_options() == []
     shares = trainer_layout.Layout.of(config, world_size=64, nodes=8).data_size
     assert plan.tokens == config.max_steps * config.max_context_width * plan.layout.global_batch
     assert plan.layout.data == shares

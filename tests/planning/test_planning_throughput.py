@@ -134,6 +134,13 @@ def test_peaks_agree_with_the_trainers(name):
     assert Accelerator.of(name).peak_flops("bf16") == PEAK_FLOPS[name]
 
 
+@pytest.mark.parametrize(("name", "tflops"), [("A100-80GB", 19.5), ("H100-80GB", 67), ("A10G", 35), ("Trainium", 47.5)])
+def test_fp32_runs_at_the_rate_of_the_fp32_units(name, tflops):
+    """The peak in fp32 is the data sheet's without TF32: a sixteenth of bf16 on an A100, a quarter on Trainium."""
+    assert Accelerator.of(name).peak_flops("fp32") == tflops * 1e12
+    assert Accelerator.of("Trainium").core().peak_flops("fp32") == 47.5e12 / 2
+
+
 @pytest.mark.parametrize(
     ("spelt", "name"),
     [

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from podwright.check.findings import Finding, error
 from podwright.check.rules.rule import GROUPS
-from podwright.planning.cluster import Cluster, accelerated_types
-from podwright.planning.run import plan_run
+from podwright.planning.hardware import Hardware, accelerated_types
+from podwright.planning.trainer_run import plan_run
 from podwright.settings.root import Settings
 from podwright_training.config import layout
 from podwright_training.config.train_config import TrainConfig
@@ -18,13 +18,13 @@ def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
             continue
-        cluster = Cluster(instance_type=group.instance_type, nodes=group.count)
-        problems = list(layout.problems(run, world_size=cluster.gpus, nodes=group.count))
+        hardware = Hardware(instance_type=group.instance_type, nodes=group.count)
+        problems = list(layout.problems(run, world_size=hardware.gpus, nodes=group.count))
         for problem in problems:
             yield error((*GROUPS, index, "count"), problem, "change these options of the run, or the count")
         if problems:
             continue
-        plan = plan_run(run, cluster)
+        plan = plan_run(run, hardware)
         shares = plan.layout.data
         if run.data_streams % shares:
             streams = f"data_streams is {run.data_streams}, no multiple of the {shares} shares that {group.name} reads"

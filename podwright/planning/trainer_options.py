@@ -20,7 +20,7 @@ SCHEDULES = {trainer_layout.STAGES_PER_RANK[name]: name for name in ("1f1b", "in
 
 
 def options(layout: Layout) -> dict[str, Any]:
-    """The trainer's options that realise a layout, but for what is ``beyond`` it.
+    """The trainer's options that realise a layout, but for what is ``unsupported`` it.
 
     A pipeline takes all micro-batches of a step in one pass: to the trainer they are pieces of one.
     """
@@ -62,7 +62,7 @@ def flags(layout: Layout) -> list[str]:
     ]
 
 
-def beyond(layout: Layout, model: Model) -> list[str]:
+def unsupported(layout: Layout, model: Model) -> list[str]:
     """What the trainer cannot do of a layout of a model, in its own words where it has any."""
     config = TrainConfig(**options(layout), **_shape(model, layout))
     problems = [message for _, message in conflicts(config)]
@@ -100,7 +100,7 @@ def _shape(model: Model, layout: Layout) -> dict[str, Any]:
     return {
         "model_type": "mixtral" if model.experts else "llama_v3",
         "vocab_size": model.vocab,
-        "hidden_width": model.hidden,
+        "hidden_width": model.hidden_size,
         "intermediate_size": model.expert_ffn if model.experts else model.ffn,
         "num_layers": model.layers,
         "num_heads": model.heads,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwright.planning.batch import COLUMNS, predict, predict_file
 from podwright.planning.flops import convention
 from podwright.planning.model import Model
-from podwright.planning.row import understand
+from podwright.planning.table import COLUMNS, predict, predict_file
+from podwright.planning.table_row import parse_row
 
 TABLE = Path(__file__).parents[2] / "bench" / "data" / "published_throughput.csv"
 ROW = {
@@ -221,7 +221,7 @@ def test_megatron_counts_otherwise_before_26_06(name, container, tokens_per_s, t
 def test_rows_that_contradict_themselves_are_told(bench):
     """The bench finds 640 ranks on 320 GPUs and 18B that are 28B, with the arithmetic, and nothing in a sound row."""
     told = {
-        row["row"]: list(bench.consistency.contradictions(row, understand(row)))
+        row["row"]: list(bench.consistency.contradictions(row, parse_row(row)))
         for row in ROWS
         if row["row"] in ("1", "654", "657")
     }
@@ -233,14 +233,14 @@ def test_rows_that_contradict_themselves_are_told(bench):
 def test_rounding_is_no_contradiction(bench):
     """13 sequences a second may be 12.5: 2.3 % more FLOP/s than printed contradict nothing."""
     row = next(row for row in ROWS if row["row"] == "330")
-    found = bench.consistency.recount(row, understand(row))
+    found = bench.consistency.recount(row, parse_row(row))
     assert found.error > bench.consistency.CLOSE
     assert found.explained
 
 
 def _mpt():
     return Model(
-        name="MPT-7b", hidden=4096, layers=32, heads=32, kv_heads=32, head_dim=128, ffn=16384, vocab=50368,
+        name="MPT-7b", hidden_size=4096, layers=32, heads=32, kv_heads=32, head_dim=128, ffn=16384, vocab=50368,
         tied=True, gated=False, bias="all", norm_vectors=2, learned_positions=2048,
     )  # fmt: skip
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from podwright.planning.cluster import Cluster
+from podwright.planning.hardware import Hardware
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
-from podwright.planning.trainer import OUR_CHUNK_TOKENS
+from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
 from podwright_training.config.layout import stages_per_rank
 from podwright_training.config.train_config import TrainConfig
 
@@ -17,7 +17,7 @@ def model_of(config: TrainConfig) -> Model:
     """The shape that the trainer builds; what a preset alone says comes from the catalog."""
     shape = config.model
     same: dict[str, Any] = {
-        "hidden": shape.hidden_size,
+        "hidden_size": shape.hidden_size,
         "layers": shape.num_hidden_layers,
         "heads": shape.num_attention_heads,
         "kv_heads": shape.num_key_value_heads,
@@ -65,17 +65,17 @@ def arguments(config: TrainConfig) -> dict[str, Any]:
     }
 
 
-def total_tokens(config: TrainConfig, cluster: Cluster) -> float:
+def total_tokens(config: TrainConfig, hardware: Hardware) -> float:
     """Tokens of all of a run's steps on that cluster."""
-    shares = cluster.gpus // (config.tensor_parallel * config.context_parallel * config.pipeline_parallel)
+    shares = hardware.gpus // (config.tensor_parallel * config.context_parallel * config.pipeline_parallel)
     sequences = config.train_batch_size * config.gradient_accumulation_steps * shares
     return float(config.max_steps * sequences * config.max_context_width)
 
 
-def plan_run(config: TrainConfig, cluster: Cluster) -> Plan:
+def plan_run(config: TrainConfig, hardware: Hardware) -> Plan:
     """The plan of a run as it stands, for all of its steps.
 
     Raises:
         LayoutError: the layout is impossible.
     """
-    return make_plan(model_of(config), cluster, tokens=total_tokens(config, cluster), **arguments(config))
+    return make_plan(model_of(config), hardware, tokens=total_tokens(config, hardware), **arguments(config))

@@ -9,7 +9,7 @@ from pathlib import Path
 from podwright.planning.calibration import Calibration
 from podwright.planning.flops import convention
 from podwright.planning.memory import Memory, memory
-from podwright.planning.row import NOT_UNDERSTOOD, Case, understand
+from podwright.planning.table_row import ROW_ERRORS, ParsedRow, parse_row
 from podwright.planning.throughput import Speed, speed
 
 COLUMNS = (
@@ -44,15 +44,15 @@ def predict(row: Mapping[str, str], *, constants: Calibration | None = None) -> 
     empty = dict.fromkeys(COLUMNS, "")
     row = {name: text.strip() for name, text in row.items() if isinstance(text, str)}  # short lines have no last cells
     try:
-        case = understand(row)
-    except NOT_UNDERSTOOD as error:
+        case = parse_row(row)
+    except ROW_ERRORS as error:
         return {**empty, "note": " / ".join(str(error).split("\n"))}
     needed = memory(case.model, case.layout, case.accelerator, case.software, constants=constants)
     took = speed(case.model, case.layout, case.accelerator, case.software, constants=constants)
     return {**empty, **_columns(row, case, needed, took)}
 
 
-def _columns(row: Mapping[str, str], case: Case, needed: Memory, took: Speed) -> dict[str, str]:
+def _columns(row: Mapping[str, str], case: ParsedRow, needed: Memory, took: Speed) -> dict[str, str]:
     rate = took.tokens_per_s_per_gpu * case.per_gpu
     used = convention(row.get("tflops_convention", ""), row)
     flops = used.per_token(case.model, case.layout.sequence)

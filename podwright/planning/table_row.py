@@ -16,6 +16,14 @@ from podwright.planning.software import SHARDINGS, Sharding, Software
 
 _NODE_NETWORK = re.compile(r"(\d+)\s*x\s*(\d+)\s*Gb\b|(\d+)\s*Gbps node")
 _PLAIN = ("mpt", "bloom", "gpt", "opt", "mt-nlg", "pythia", "neox", "bert", "turing", "falcon", "nemotron")
+_DIMENSIONS = {  # a table's column: the field of Model
+    "layers": "layers",
+    "hidden": "hidden_size",
+    "heads": "heads",
+    "kv_heads": "kv_heads",
+    "ffn": "ffn",
+    "vocab": "vocab",
+}
 _DATA_PARALLEL = ("FSDP", "SHARD", "DDP", "ZERO")  # sharding of runs that have no other parallelism unless they say so
 _ONE_LEVEL = (
     "litgpt",
@@ -33,11 +41,11 @@ class RowError(ValueError):
     """The row cannot be modelled; the message is the reason."""
 
 
-NOT_UNDERSTOOD = (RowError, UnknownModelError, UnknownAcceleratorError, LayoutError)
+ROW_ERRORS = (RowError, UnknownModelError, UnknownAcceleratorError, LayoutError)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ParsedRow:
     """A row, understood: what it says and what had to be assumed."""
 
     model: Model
@@ -48,7 +56,7 @@ class Case:
     assumed: tuple[str, ...]
 
 
-def understand(row: Mapping[str, str]) -> Case:
+def parse_row(row: Mapping[str, str]) -> ParsedRow:
     """Model, layout, accelerator and software of a row.
 
     Raises:
@@ -65,7 +73,7 @@ def understand(row: Mapping[str, str]) -> Case:
     check(replace(layout, micro_batch=1, virtual_stages=1), model)
     layout = _filled(row, layout, model, accelerator, software, assumed)
     check(layout, model)
-    return Case(
+    return ParsedRow(
         model=model, layout=layout, accelerator=accelerator, software=software, per_gpu=per_gpu, assumed=tuple(assumed)
     )
 
@@ -74,11 +82,7 @@ def understand(row: Mapping[str, str]) -> Case:
 
 
 def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
-    given = {
-        name: value
-        for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
-        if (value := _integer(row, name))
-    }
+    given = {field: value for column, field in _DIMENSIONS.items() if (value := _integer(row, column))}
     try:
         model = Model.of(row.get("model", ""))
     except UnknownModelError:
@@ -86,8 +90,8 @@ def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
     if "w/o MTP" in row.get("notes", "") + row.get("model", ""):
         model = replace(model, extra_predictions=0)
     changed = {name: value for name, value in given.items() if getattr(model, name) != value and not model.experts}
-    if "heads" in changed or "hidden" in changed:
-        changed["head_dim"] = changed.get("hidden", model.hidden) // changed.get("heads", model.heads)
+    if "heads" in changed or "hidden_size" in changed:
+        changed["head_dim"] = changed.get("hidden_size", model.hidden_size) // changed.get("heads", model.heads)
     return replace(model, **cast("dict[str, Any]", changed)) if changed else model
 
 
@@ -95,25 +99,25 @@ def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: in
     name = row.get("model", "") or "model"
     if row.get("kind") == "moe":
         raise RowError(f"{name}: experts' number and width are neither in the row nor known for this model")
-    if "hidden" not in given:
-        raise RowError(f"{name}: hidden width not given and the model is not in the catalog")
+    if "hidden_size" not in given:
+        raise RowError(f"{name}: hidden size not given and the model is not in the catalog")
     if "vocab" not in given:
         given["vocab"] = 32_000 if "llama" in name.lower() else 51_200
         assumed.append(f"vocabulary of {given['vocab']} assumed")
-    hidden = given["hidden"]
-    plain = any(word in name.lower() for word in _PLAIN) if "ffn" not in given else given["ffn"] == 4 * hidden
+    hidden_size = given["hidden_size"]
+    plain = any(word in name.lower() for word in _PLAIN) if "ffn" not in given else given["ffn"] == 4 * hidden_size
     if "ffn" not in given:
-        given["ffn"] = 4 * hidden if plain else -(-(8 * hidden // 3) // 256) * 256
+        given["ffn"] = 4 * hidden_size if plain else -(-(8 * hidden_size // 3) // 256) * 256
         assumed.append(f"FFN width {given['ffn']} assumed")
     if "layers" not in given:
         given["layers"] = _layers(row, given, plain=plain)
         assumed.append(f"{given['layers']} layers follow from the number of parameters")
     if "heads" not in given:
-        given["heads"] = _usual_heads(hidden, _integer(row, "tp") or 1)
+        given["heads"] = _usual_heads(hidden_size, _integer(row, "tp") or 1)
         assumed.append(f"{given['heads']} heads assumed")
     return Model(
         name=name,
-        head_dim=hidden // given["heads"],
+        head_dim=hidden_size // given["heads"],
         gated=not plain,
         tied=plain and "nemotron" not in name.lower(),
         bias="all" if plain else "none",
@@ -127,15 +131,16 @@ def _layers(row: Mapping[str, str], given: Mapping[str, int], *, plain: bool) ->
     total = _number(row, "params_total")
     if not total:
         raise RowError(f"{row.get('model')}: neither layers nor parameters given")
-    block = 4 * given["hidden"] ** 2 + (2 if plain else 3) * given["hidden"] * given["ffn"]
+    block = 4 * given["hidden_size"] ** 2 + (2 if plain else 3) * given["hidden_size"] * given["ffn"]
     stages = _integer(row, "pp") or 1
-    return max(1, round((total - given["vocab"] * given["hidden"]) / block / stages)) * stages
+    return max(1, round((total - given["vocab"] * given["hidden_size"]) / block / stages)) * stages
 
 
-def _usual_heads(hidden: int, tensor: int) -> int:
+def _usual_heads(hidden_size: int, tensor: int) -> int:
     """Heads of 96 to 256 elements, as near to 128 as the tensor cores and the tensor-parallel degree allow."""
-    widths = [width for width in range(96, 257, 4) if hidden % width == 0 and hidden // width % tensor == 0]
-    return hidden // min(widths, key=lambda width: (width % 16 > 0, abs(width - 128)), default=max(1, hidden // tensor))
+    widths = [width for width in range(96, 257, 4) if hidden_size % width == 0 and hidden_size // width % tensor == 0]
+    fallback = max(1, hidden_size // tensor)
+    return hidden_size // min(widths, key=lambda width: (width % 16 > 0, abs(width - 128)), default=fallback)
 
 
 # ---- software, accelerator --------------------------------------------------------------------------------

@@ -17,12 +17,12 @@ _BY_MEMORY = {"A100": ((41, "A100-40GB"), (float("inf"), "A100-80GB"))}
 _OTHER_NAMES = {"Inferentia2": "Trainium"}  # the same cores
 
 
-class ClusterError(ValueError):
+class HardwareError(ValueError):
     """The machines cannot train; the message says what can."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Hardware:
     """``nodes`` machines of one type."""
 
     instance_type: str
@@ -30,9 +30,11 @@ class Cluster:
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
-            raise ClusterError(f"nodes is {self.nodes}: must be at least 1")
+            raise HardwareError(f"nodes is {self.nodes}: must be at least 1")
         if not self.instance.accelerator_count:
-            raise ClusterError(f"{self.instance_type} has no accelerator; take one of {', '.join(accelerated_types())}")
+            raise HardwareError(
+                f"{self.instance_type} has no accelerator; take one of {', '.join(accelerated_types())}"
+            )
 
     @cached_property
     def instance(self) -> InstanceType:
