@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -19,11 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
 from podwright.check.load import load
 from podwright.deploy.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.interruption import KINDS, Kind
-from podwright_rehearsal.run.workspace import ALL_AT_ONCE, STACKS, Workspace, kill
+from podwright_testing.workspace import ALL_AT_ONCE, STACKS, Workspace, kill
 
 KILLED: Literal["killed"] = "killed"
 MINIMAL = Path(__file__).resolve().parents[1] / "examples" / "minimal" / "cluster.yaml"
@@ -80,7 +83,7 @@ def interrupted(config: Path, *, at: int, kind: Kind | Literal["killed"]) -> Row
         else:
             aws.interrupt(at=at, kind=kind)
             first = outcome(workspace.deploy)
-        seen, strays = aws.changing_calls(), workspace.strays()
+        seen, strays = aws.changing_calls(), workspace.orphans()
         adopted = adopt(workspace) if kind == KILLED else "-"
         second = outcome(workspace.deploy)
         plan = "no changes" if second == "done" and not workspace.changes() else "changes"

@@ -43,6 +43,7 @@ class ClustersInTurn(LoadFileScheduling):  # type: ignore[misc]
         return "clusters" if "/rehearsal/" in file and "/test_aws_" not in file else file
 
 
+@pytest.hookimpl(optionalhook=True)  # there is none under `-p no:xdist`
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ClustersInTurn:
     """Who shares a worker."""
     return ClustersInTurn(config, log)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from podwright.check.load import load
 from podwright_rehearsal import processes
-from podwright_rehearsal.clusters import namespaced
+from podwright_rehearsal.hosts import leftovers, permission
 from podwright_rehearsal.run.hosting import FlatHosts, NamespacedHosts
 from podwright_rehearsal.run.progress import Progress, StepFailed, progress_for
 from podwright_rehearsal.run.rehearsal import DIRECTORY, Rehearsal, steps
@@ -31,7 +31,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nod
     if compute_nodes is not None:
         config, wanted = resized(config, compute_nodes, folder=DIRECTORY / "settings")
         print(f"podwright: as if {config.name} had {compute_nodes} nodes in its first compute group", file=sys.stderr)
-    why_flat = "as --flat says" if flat else namespaced.why_not()
+    why_flat = "as --flat says" if flat else permission.why_not()
     if why_flat:
         print(f"podwright: flat hosts, their boot is not rehearsed: {why_flat}", file=sys.stderr)
     hosts = FlatHosts if why_flat else NamespacedHosts
@@ -45,20 +45,20 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nod
                 signal.SIGTERM,
             ):  # both end it cleanly, even where `&` ignores the first
                 signal.signal(number, signal.default_int_handler)
-            figures = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts).play()
+            summary = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts).play()
     except StepFailed as failure:
         _explain(failure, progress)
         return FAILED
     except FAILURES as error:
         print(f"podwright: {error}", file=sys.stderr)
         return UNABLE
-    progress.summary([("hosts", f"flat ({why_flat})" if why_flat else "in namespaces"), *figures.rows()])
+    progress.summary([("hosts", f"flat ({why_flat})" if why_flat else "in namespaces"), *summary.rows()])
     return OK
 
 
 def clean() -> int:
     """End what an earlier rehearsal of this checkout left: processes, and with them namespaces and mounts."""
-    hosts = namespaced.clean(DIRECTORY)
+    hosts = leftovers.clean(DIRECTORY)
     others = processes.marked(DIRECTORY)
     processes.end(others)
     for leftover in hosts:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn, build_image, why_not
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.hosts.image import build_image
+from podwright_rehearsal.hosts.permission import why_not
 
 CHECKOUT = Path(__file__).parents[2]
 LUSTRE_SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
@@ -79,12 +82,14 @@ def web_server() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def make_stand_in(node_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., SlurmStandIn]]:
+def make_cluster(
+    node_image: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., NamespacedCluster]]:
     """Make stand-ins of a controller and two compute nodes, not started; all are stopped in the end."""
-    made: list[SlurmStandIn] = []
+    made: list[NamespacedCluster] = []
     numbers = itertools.count(1)
 
-    def make(**changes: object) -> SlurmStandIn:
+    def make(**changes: object) -> NamespacedCluster:
         directory = tmp_path_factory.mktemp(f"cluster-{next(numbers)}")
         arguments = {
             "directory": directory,
@@ -95,7 +100,7 @@ def make_stand_in(node_image: Path, tmp_path_factory: pytest.TempPathFactory) ->
             "nodes": [node("ip-10-0-16-5", role="controller"), node("ip-10-0-16-6"), node("ip-10-0-16-7")],
             "shared": directory / "fsx",
         }
-        made.append(SlurmStandIn(**{**arguments, **changes}))
+        made.append(NamespacedCluster(**{**arguments, **changes}))
         return made[-1]
 
     yield make

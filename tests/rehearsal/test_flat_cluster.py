@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from podwright_rehearsal.clusters.cluster import HostError
-from podwright_rehearsal.clusters.flat import FlatStandIn
+from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.hosts.debian import DebianError
+from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fetch_slurm
 from podwright_rehearsal.processes import marked
 
@@ -36,8 +36,8 @@ until [[ -e {shared}/fail || -e {shared}/go ]]; do sleep 0.1; done
 AS_ANY_USER = """
 import sys
 from pathlib import Path
-from podwright_rehearsal.clusters.cluster import Node
-from podwright_rehearsal.clusters.flat import FlatStandIn
+from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.processes import MARKER
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
 
@@ -49,7 +49,7 @@ nodes = [
     for name, role in roles.items()
 ]
 environment = {"HOME": str(home), MARKER: str(home)}
-with FlatStandIn(directory=home / "cluster", packages=SlurmPackages(home / "slurm"), cluster_name="demo", nodes=nodes,
+with FlatCluster(directory=home / "cluster", packages=SlurmPackages(home / "slurm"), cluster_name="demo", nodes=nodes,
                  environment=environment) as cluster:
     print(sorted(cluster.node_states().items()))
     print(sorted(cluster.run("srun --nodes 2 id --user").stdout.split()), flush=True)
@@ -84,12 +84,12 @@ def running(packages: SlurmPackages, tmp_path_factory: pytest.TempPathFactory, m
         make_node("ip-10-0-16-8", role="login"),
     ]
     directory = tmp_path_factory.mktemp("flat")
-    with FlatStandIn(directory=directory, packages=packages, cluster_name="demo", nodes=nodes) as cluster:
+    with FlatCluster(directory=directory, packages=packages, cluster_name="demo", nodes=nodes) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def cluster(running: FlatStandIn) -> Iterator[FlatStandIn]:
+def cluster(running: FlatCluster) -> Iterator[FlatCluster]:
     """The module's cluster, idle, before and after."""
     for name in ("go", "fail"):
         (running.directory / name).unlink(missing_ok=True)
@@ -99,7 +99,7 @@ def cluster(running: FlatStandIn) -> Iterator[FlatStandIn]:
     running.wait_until_idle(timeout_s=30)
 
 
-def submit(cluster: FlatStandIn) -> int:
+def submit(cluster: FlatCluster) -> int:
     """Submit JOB and wait until both of its tasks have begun."""
     script = cluster.directory / "job.sbatch"
     script.write_text(JOB.format(shared=cluster.directory))
@@ -109,7 +109,7 @@ def submit(cluster: FlatStandIn) -> int:
     return job_id
 
 
-def test_a_step_runs_on_every_host(cluster: FlatStandIn) -> None:
+def test_a_step_runs_on_every_host(cluster: FlatCluster) -> None:
     """The compute nodes are known by loopback names in the deployed partition, and a step reaches both."""
     assert cluster.node_states() == {FIRST: "idle", SECOND: "idle"}
     answer = cluster.run("srun --partition gpu --nodes 2 --gres gpu:2 printenv SLURMD_NODENAME").stdout
@@ -118,7 +118,7 @@ def test_a_step_runs_on_every_host(cluster: FlatStandIn) -> None:
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING"])
-def test_a_job_survives_a_host(cluster: FlatStandIn, state: str) -> None:
+def test_a_job_survives_a_host(cluster: FlatCluster, state: str) -> None:
     """A job that lost a host runs again on both, even if its peers' broken connections have failed it meanwhile."""
     job_id = submit(cluster)
     cluster.kill(SECOND)
@@ -137,7 +137,7 @@ def test_a_job_survives_a_host(cluster: FlatStandIn, state: str) -> None:
     assert f"run 1 on {SECOND}" in output
 
 
-def test_an_operators_mark_is_a_fault(cluster: FlatStandIn) -> None:
+def test_an_operators_mark_is_a_fault(cluster: FlatCluster) -> None:
     """A node with the reason Action:Replace is replaced and used again, though it answers."""
     job_id = submit(cluster)
     cluster.run(["scontrol", "update", f"NodeName={FIRST}", "State=FAIL", "Reason=Action:Replace"])
@@ -145,7 +145,7 @@ def test_an_operators_mark_is_a_fault(cluster: FlatStandIn) -> None:
 
 
 @pytest.mark.parametrize("how", ["power", "network"])
-def test_other_faults_are_refused(cluster: FlatStandIn, how: str) -> None:
+def test_other_faults_are_refused(cluster: FlatCluster, how: str) -> None:
     """A flat host says what it cannot lose."""
     with pytest.raises(HostError, match=f"{SECOND} has no {how} of its own: a flat host can only lose its processes"):
         cluster.kill(SECOND, how=how)
@@ -165,7 +165,7 @@ def home(packages: SlurmPackages) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="podwright-home-") as name:
         home = Path(name)
         shutil.copytree(packages.root, home / "slurm", symlinks=True)
-        for package in ("podwright", "lifecycle_scripts/podwright_bootstrap"):
+        for package in ("podwright", "lifecycle_scripts/podwright_bootstrap", "rehearsal/podwright_rehearsal"):
             shutil.copytree(CHECKOUT / package, home / Path(package).name)
         if os.geteuid() == 0:
             os.chown(home, NOBODY, NOBODY)

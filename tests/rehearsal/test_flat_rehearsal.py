@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from podwright import checkout
 from podwright_rehearsal.run.hosting import FlatHosts, NamespacedHosts
 from podwright_rehearsal.run.rehearsal import DIRECTORY, MAX_STEPS, last_per_step, steps
-from podwright_rehearsal.run.supplies import CHECKOUT
 from podwright_training.run_folder import RunFolder
 
 
@@ -27,7 +27,7 @@ def test_only_the_preparation_differs() -> None:
 def summary() -> dict[str, Any]:
     """The summary of a flat rehearsal that ran to its end."""
     command = [sys.executable, "-m", "podwright.cli", "rehearse", "cluster.yaml", "--flat", "--json"]
-    done = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, cwd=checkout.ROOT, stdout=subprocess.PIPE, text=True, check=True)
     lines: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
     return lines[-1]
 

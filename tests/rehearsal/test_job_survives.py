@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from podwright_rehearsal.clusters.cluster import Failure
-from podwright_rehearsal.clusters.namespaced import SlurmStandIn
-from podwright_rehearsal.hosts.faults import NEVER
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Failure
 from podwright_rehearsal.run.supplies import SHARDS, dataset
+from podwright_testing.faults import NEVER, Faults
 from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.hosts
@@ -28,11 +28,11 @@ WHAT_COUNTS = ("loss", "grad_norm", "batch_digest")
 
 
 @pytest.fixture(scope="module")
-def cluster(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iterator[SlurmStandIn]:
+def cluster(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
     """A booted cluster on whose shared file system the trainer and a dataset lie."""
     packages = Path(torch.__file__).parents[1]
     binds = [(Path(sys.base_prefix), PYTHON), (packages, PACKAGES), (CHECKOUT / "training", TRAINER)]
-    with make_stand_in(binds=[*binds, (dataset(), "/opt/dataset")]) as cluster:
+    with make_cluster(binds=[*binds, (dataset(), "/opt/dataset")]) as cluster:
         for result in cluster.boot(lifecycle, timeout_s=60).values():
             assert result.ok, result.describe()
         cluster.wait_until_idle(timeout_s=30)
@@ -49,7 +49,7 @@ def cluster(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iter
 
 
 @pytest.fixture
-def launch(cluster: SlurmStandIn) -> Callable[[str], tuple[int, RunFolder]]:
+def launch(cluster: NamespacedCluster) -> Callable[[str], tuple[int, RunFolder]]:
     """Submit the job as a user does; its number and its run folder."""
 
     def call(name: str) -> tuple[int, RunFolder]:
@@ -72,7 +72,7 @@ def numbers() -> dict[str, Any]:
 
 
 @pytest.fixture
-def undisturbed(cluster: SlurmStandIn, launch, numbers: dict[str, Any]) -> dict[str, Any]:
+def undisturbed(cluster: NamespacedCluster, launch, numbers: dict[str, Any]) -> dict[str, Any]:
     """What a job computes that nothing happens to."""
     if not numbers:
         job_id, run = launch("undisturbed")
@@ -81,7 +81,7 @@ def undisturbed(cluster: SlurmStandIn, launch, numbers: dict[str, Any]) -> dict[
     return numbers
 
 
-def completed(cluster: SlurmStandIn, job_id: int, run: RunFolder) -> dict[str, str]:
+def completed(cluster: NamespacedCluster, job_id: int, run: RunFolder) -> dict[str, str]:
     job = cluster.wait_for_job(job_id, timeout_s=WAITS_S)
     assert job["JobState"] == "COMPLETED", run.log.read_text()[-5000:]
     return job
@@ -100,7 +100,7 @@ def computed(run: RunFolder) -> dict[str, Any]:
     return {"steps": steps, "validation": validation}
 
 
-def wait_for_step(cluster: SlurmStandIn, run: RunFolder, step: int) -> None:
+def wait_for_step(cluster: NamespacedCluster, run: RunFolder, step: int) -> None:
     """Until the job has taken a step."""
     reached = f"grep -qs '\"step\": {step},' /fsx/scratch/{run.root.name}/metrics.jsonl"
     cluster.run(f"until {reached}; do sleep 0.1; done", timeout_s=WAITS_S)
@@ -112,7 +112,7 @@ def wait_for_step(cluster: SlurmStandIn, run: RunFolder, step: int) -> None:
     ids=["hung host", "killed host", "cut network"],
 )
 def test_a_job_survives_a_lost_host(
-    cluster: SlurmStandIn, lifecycle: Path, launch, undisturbed: dict[str, Any], victim: str, how: Failure
+    cluster: NamespacedCluster, lifecycle: Path, launch, undisturbed: dict[str, Any], victim: str, how: Failure
 ) -> None:
     """The host is replaced, the job goes on from its newest checkpoint, and every number is as if nothing had been."""
     job_id, run = launch(how)
@@ -125,10 +125,12 @@ def test_a_job_survives_a_lost_host(
     assert computed(run) == undisturbed
 
 
-def test_a_job_survives_a_requeue_while_it_writes(cluster: SlurmStandIn, launch, undisturbed: dict[str, Any]) -> None:
+def test_a_job_survives_a_requeue_while_it_writes(
+    cluster: NamespacedCluster, launch, undisturbed: dict[str, Any]
+) -> None:
     """Requeued in the middle of a checkpoint, it goes on from the one before, and every number is the same."""
     half_written = f".step-{2 * CHECKPOINT_FREQ:08}.partial"
-    with cluster.faults.slow_files(FIRST, SECOND, path="/fsx", delay_s=NEVER, containing=f"{half_written}/"):
+    with Faults(cluster).slow_files(FIRST, SECOND, path="/fsx", delay_s=NEVER, containing=f"{half_written}/"):
         job_id, run = launch("requeue")
         written = f"/fsx/scratch/requeue/checkpoints/{half_written}/*"
         cluster.run(f"until ls {written} 2> /dev/null; do sleep 0.05; done", timeout_s=WAITS_S)

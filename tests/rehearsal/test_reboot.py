@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
-from podwright_rehearsal.clusters.namespaced import SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -36,16 +36,16 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(make_stand_in: Callable[..., SlurmStandIn], scripts: Path) -> Iterator[SlurmStandIn]:
+def cluster(make_cluster: Callable[..., NamespacedCluster], scripts: Path) -> Iterator[NamespacedCluster]:
     """A cluster that the real lifecycle scripts have booted."""
-    with make_stand_in() as cluster:
+    with make_cluster() as cluster:
         for result in cluster.boot(scripts, timeout_s=300).values():
             assert result.ok, result.describe()
         cluster.wait_until_idle(timeout_s=60)
         yield cluster
 
 
-def test_a_rebooted_host_is_what_it_was(cluster: SlurmStandIn, scripts: Path) -> None:
+def test_a_rebooted_host_is_what_it_was(cluster: NamespacedCluster, scripts: Path) -> None:
     """Disk and keys stay, memory does not; fstab is mounted, Slurm has the node, and the scripts find nothing to do."""
     cluster.run("touch /etc/kept /run/lost", host=FIRST, user="root")
     key = cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
@@ -58,7 +58,7 @@ def test_a_rebooted_host_is_what_it_was(cluster: SlurmStandIn, scripts: Path) ->
     assert ", 0 changes, " in cluster.boot_one(FIRST, scripts).log.read_text()
 
 
-def test_a_rebooted_controller_knows_its_jobs(cluster: SlurmStandIn) -> None:
+def test_a_rebooted_controller_knows_its_jobs(cluster: NamespacedCluster) -> None:
     """The controller comes back by itself, with the jobs that ran meanwhile."""
     job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'sleep 2'").stdout)
     cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
@@ -67,7 +67,7 @@ def test_a_rebooted_controller_knows_its_jobs(cluster: SlurmStandIn) -> None:
     assert cluster.job(job_id)["JobState"] == "COMPLETED"
 
 
-def test_a_replaced_host_is_empty(cluster: SlurmStandIn, scripts: Path) -> None:
+def test_a_replaced_host_is_empty(cluster: NamespacedCluster, scripts: Path) -> None:
     """A replacement has the name and another instance, its disk is empty, and the scripts set it up from the start."""
     cluster.run("touch /etc/old", host=SECOND, user="root")
     booted = cluster.replace(SECOND, instance_id="i-0new", lifecycle=scripts)

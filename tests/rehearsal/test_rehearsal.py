@@ -14,9 +14,9 @@ import pytest
 import torch
 import transformers
 
+from podwright import checkout
 from podwright.deploy.terraform import find_terraform
 from podwright_rehearsal.run.rehearsal import DIRECTORY, MAX_STEPS
-from podwright_rehearsal.run.supplies import CHECKOUT
 from podwright_training.checkpoint import checkpoint
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.run_folder import RunFolder
@@ -27,7 +27,7 @@ PODWRIGHT = [sys.executable, "-m", "podwright.cli", "rehearse"]
 
 def start(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*PODWRIGHT, *arguments], cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [*PODWRIGHT, *arguments], cwd=checkout.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
 
 
@@ -48,7 +48,7 @@ def test_an_interrupted_rehearsal_leaves_nothing() -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=checkout.ROOT, capture_output=True, text=True, check=True)
     assert "nothing was left" in cleaned.stdout
     assert str(DIRECTORY) not in Path("/proc/mounts").read_text()
 
@@ -67,7 +67,7 @@ def test_a_failing_step_says_where_and_why(tmp_path: Path) -> None:
     broken.chmod(0o755)
     environment = {**os.environ, "TERRAFORM_BINARY_NAME": str(broken)}
     answer = subprocess.run(
-        [*PODWRIGHT, "cluster.yaml"], cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=False
+        [*PODWRIGHT, "cluster.yaml"], cwd=checkout.ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert answer.returncode == 1
     assert "step 'deploy' failed on this machine: cdktf deploy ended with exit code 1" in answer.stderr

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from podwright import cli
-from podwright.settings import root
-from podwright_rehearsal.run import overview
+from podwright.check.findings import ConfigError
+from podwright_rehearsal.run import cluster_status
 from podwright_rehearsal.run.rehearsal import job_size
 from podwright_rehearsal.run.resize import resized
 
@@ -29,7 +29,7 @@ def test_only_the_count_of_the_first_compute_group_changes(tmp_path: Path) -> No
 
 def test_a_number_that_the_file_does_not_admit_is_refused(tmp_path: Path) -> None:
     """The rules hold for the changed file as for any other; the finding has its place."""
-    with pytest.raises(root.ConfigError) as refused:
+    with pytest.raises(ConfigError) as refused:
         resized(CHECKOUT / "examples/production/cluster.yaml", 3, folder=tmp_path)
     assert "min_count" in str(refused.value)
 
@@ -50,7 +50,7 @@ def test_four_ranks_train_on_as_many_hosts_as_share_them(nodes: int, size: tuple
 def test_each_boot_step_has_its_slowest_host() -> None:
     """In the order of the boot; a step counts only hosts that it is for."""
     seconds = {"ip-1": {"lustre": 1.0, "slurm": 2.5}, "ip-2": {"lustre": 3.0, "environment": 40.0, "slurm": 0.5}}
-    assert [line.split() for line in overview.of_boots(seconds).splitlines()] == [
+    assert [line.split() for line in cluster_status.slowest_boot_steps(seconds).splitlines()] == [
         ["lustre", "3.0", "s", "ip-2"],
         ["slurm", "2.5", "s", "ip-1"],
         ["environment", "40.0", "s", "ip-2"],

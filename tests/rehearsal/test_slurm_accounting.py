@@ -11,8 +11,8 @@ import pytest
 
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import NodeSettings, PamSlurmAdopt
-from podwright_rehearsal.clusters.namespaced import SlurmStandIn
-from podwright_rehearsal.hosts.fabric import wait_for
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts.waiting import wait_for
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -38,10 +38,10 @@ def bundle(folder: Path, parameters: ProvisioningParameters = PARAMETERS) -> Pat
 
 
 @pytest.fixture(scope="module")
-def cluster(make_stand_in, tmp_path_factory) -> Iterator[SlurmStandIn]:
+def cluster(make_cluster, tmp_path_factory) -> Iterator[NamespacedCluster]:
     """A cluster that booted twice, with accounts on its controller; the second boot's logs are the last."""
     scripts = bundle(tmp_path_factory.mktemp("bundle") / "scripts")
-    cluster = make_stand_in(environment={"PODWRIGHT_PATIENCE": "0.1"})
+    cluster = make_cluster(environment={"PODWRIGHT_PATIENCE": "0.1"})
     cluster.start()
     for _ in range(2):
         results = cluster.boot(scripts, timeout_s=180)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from podwright_rehearsal.clusters.namespaced import HostError, SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts.errors import HostError
 from podwright_training.commands.launch import Job, render
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
@@ -20,8 +21,8 @@ CONTROLLER, FIRST, SECOND = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16
 
 @pytest.fixture(scope="module")
 def cluster(
-    make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path, web_server: tuple[str, int], tmp_path_factory
-) -> Iterator[SlurmStandIn]:
+    make_cluster: Callable[..., NamespacedCluster], lifecycle: Path, web_server: tuple[str, int], tmp_path_factory
+) -> Iterator[NamespacedCluster]:
     """A booted cluster with the relay to a web server and a read-only folder of the machine."""
     wheels = tmp_path_factory.mktemp("wheels")
     wheels.chmod(0o755)
@@ -33,7 +34,7 @@ def cluster(
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": "us-west-2",
     }
-    cluster = make_stand_in(relay=web_server, environment=environment, binds=[(wheels, "/opt/rehearsal/wheels")])
+    cluster = make_cluster(relay=web_server, environment=environment, binds=[(wheels, "/opt/rehearsal/wheels")])
     cluster.start()
     results = cluster.boot(lifecycle, timeout_s=60)
     assert all(result.ok for result in results.values()), [result.describe() for result in results.values()]
@@ -42,14 +43,14 @@ def cluster(
     cluster.stop()
 
 
-def test_slurm_runs_a_job_on_every_compute_node(cluster: SlurmStandIn) -> None:
+def test_slurm_runs_a_job_on_every_compute_node(cluster: NamespacedCluster) -> None:
     """After the lifecycle scripts the nodes are idle and srun reaches both, each under its own name and address."""
     assert cluster.node_states() == {FIRST: "idle", SECOND: "idle"}
     printed = cluster.run("srun --partition gpu -N 2 bash -c 'echo $(hostname) $(hostname -i)'").stdout
     assert sorted(printed.splitlines()) == [f"{FIRST} 10.0.16.6", f"{SECOND} 10.0.16.7"]
 
 
-def test_slurm_takes_the_job_of_every_preset(cluster: SlurmStandIn) -> None:
+def test_slurm_takes_the_job_of_every_preset(cluster: NamespacedCluster) -> None:
     """The batch script of each preset is one that Slurm would start on these nodes."""
     for preset in preset_names():
         job = Job(
@@ -69,7 +70,7 @@ def test_slurm_takes_the_job_of_every_preset(cluster: SlurmStandIn) -> None:
     assert refused.returncode != 0
 
 
-def test_every_host_has_its_own_disk(cluster: SlurmStandIn) -> None:
+def test_every_host_has_its_own_disk(cluster: NamespacedCluster) -> None:
     """What one host writes, neither another one nor the machine sees."""
     cluster.run("echo one > /etc/only-here", host=FIRST, user="root")
     assert cluster.path(FIRST, "/etc/only-here").read_text() == "one\n"
@@ -77,7 +78,7 @@ def test_every_host_has_its_own_disk(cluster: SlurmStandIn) -> None:
     assert not Path("/etc/only-here").exists()
 
 
-def test_lustre_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
+def test_lustre_is_one_directory_for_all(cluster: NamespacedCluster) -> None:
     """`mount -t lustre` is recorded as asked, looks like Lustre, and every host and the machine share its files."""
     asked = [call for call in cluster.shim_calls(FIRST) if call.startswith("mount.lustre")]
     assert len(asked) == 1
@@ -92,7 +93,7 @@ def test_lustre_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
     assert cluster.run("findmnt --noheadings --types lustre --output TARGET").stdout == "/fsx\n"
 
 
-def test_openzfs_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
+def test_openzfs_is_one_directory_for_all(cluster: NamespacedCluster) -> None:
     """`mount -t nfs` shows every host the same files, apart from Lustre's, and looks like NFS."""
     source = "fs-0fedcba9876543210.fsx.us-west-2.amazonaws.com:/fsx"
     for host in (FIRST, SECOND):
@@ -106,14 +107,14 @@ def test_openzfs_is_one_directory_for_all(cluster: SlurmStandIn) -> None:
     assert (refused.returncode, "homes" in refused.stderr) == (32, True)
 
 
-def test_a_source_that_is_no_file_system_is_refused(cluster: SlurmStandIn) -> None:
+def test_a_source_that_is_no_file_system_is_refused(cluster: NamespacedCluster) -> None:
     """A malformed Lustre source fails the mount and is named."""
     refused = cluster.run("mount -t lustre fs-1:/x /mnt", user="root", check=False)
     assert refused.returncode == 32
     assert "fs-1:/x" in refused.stderr
 
 
-def test_resource_config_names_groups_and_instances(cluster: SlurmStandIn) -> None:
+def test_resource_config_names_groups_and_instances(cluster: NamespacedCluster) -> None:
     """resource_config.json has the service's layout on every host."""
     texts = {cluster.path(host, "/opt/ml/config/resource_config.json").read_text() for host in HOSTS}
     assert len(texts) == 1
@@ -127,14 +128,14 @@ def test_resource_config_names_groups_and_instances(cluster: SlurmStandIn) -> No
     assert "ClusterType" in content
 
 
-def test_only_the_controller_has_slurm_conf(cluster: SlurmStandIn) -> None:
+def test_only_the_controller_has_slurm_conf(cluster: NamespacedCluster) -> None:
     """Compute nodes are configless: they have what slurmctld sent them."""
     assert cluster.path(CONTROLLER, "/opt/slurm/etc/slurm.conf").exists()
     assert not cluster.path(FIRST, "/opt/slurm/etc/slurm.conf").exists()
     assert cluster.path(FIRST, "/var/spool/slurmd/conf-cache/slurm.conf").exists()
 
 
-def test_accelerators_are_devices_and_gres(cluster: SlurmStandIn) -> None:
+def test_accelerators_are_devices_and_gres(cluster: NamespacedCluster) -> None:
     """A job gets as many GPUs as the node has and not one more; nvidia-smi lists them where there are any."""
     printed = cluster.run("srun -N 2 --gres=gpu:2 bash -c 'echo $CUDA_VISIBLE_DEVICES'").stdout
     assert printed.split() == ["0,1", "0,1"]
@@ -145,7 +146,7 @@ def test_accelerators_are_devices_and_gres(cluster: SlurmStandIn) -> None:
 
 
 @pytest.mark.parametrize(("value", "accepted"), [("0", True), ("1", True), ("2", False)])
-def test_srun_takes_auto_resume(cluster: SlurmStandIn, value: str, *, accepted: bool) -> None:
+def test_srun_takes_auto_resume(cluster: NamespacedCluster, value: str, *, accepted: bool) -> None:
     """An srun knows HyperPod's --auto-resume and refuses what HyperPod does not define."""
     done = cluster.run(f"srun --auto-resume={value} true", check=False)
     assert (done.returncode == 0) is accepted, done.stderr
@@ -153,7 +154,7 @@ def test_srun_takes_auto_resume(cluster: SlurmStandIn, value: str, *, accepted: 
     assert ("takes 0 or 1, not '2'" in done.stderr) is not accepted
 
 
-def test_login_and_services_have_the_environment(cluster: SlurmStandIn) -> None:
+def test_login_and_services_have_the_environment(cluster: NamespacedCluster) -> None:
     """The given environment is in a login shell, in sudo, in sshd's sessions and in a systemd service."""
     assert cluster.run("printenv AWS_DEFAULT_REGION").stdout == "us-west-2\n"
     assert cluster.run("sudo printenv AWS_DEFAULT_REGION").stdout == "us-west-2\n"
@@ -163,20 +164,20 @@ def test_login_and_services_have_the_environment(cluster: SlurmStandIn) -> None:
     assert cluster.path(FIRST, "/opt/region").read_text() == "us-west-2\n"
 
 
-def test_hosts_reach_the_relay(cluster: SlurmStandIn) -> None:
+def test_hosts_reach_the_relay(cluster: NamespacedCluster) -> None:
     """A curl on a host fetches from a server on the machine's loopback; so does the aws command by AWS_ENDPOINT_URL."""
     assert cluster.run("curl --silent $AWS_ENDPOINT_URL/any", host=FIRST).stdout == "hello from the machine"
     said = cluster.run("aws --debug sts get-caller-identity", check=False, host=FIRST).stderr
     assert "hello from the machine" in said
 
 
-def test_the_relay_carries_much_at_once(cluster: SlurmStandIn) -> None:
+def test_the_relay_carries_much_at_once(cluster: NamespacedCluster) -> None:
     """Several hosts fetch megabytes at the same time, and all of them arrive."""
     done = cluster.run("srun -N 2 --ntasks 8 bash -c 'curl --silent $AWS_ENDPOINT_URL/large | sha256sum'").stdout
     assert done.splitlines() == [f"{hashlib.sha256(bytes(8 << 20)).hexdigest()}  -"] * 8
 
 
-def test_hosts_reach_nothing_else(cluster: SlurmStandIn, web_server: tuple[str, int]) -> None:
+def test_hosts_reach_nothing_else(cluster: NamespacedCluster, web_server: tuple[str, int]) -> None:
     """No other address, name or port is reachable, and the failure comes at once."""
     for url in (
         "http://198.51.100.1/",
@@ -188,7 +189,7 @@ def test_hosts_reach_nothing_else(cluster: SlurmStandIn, web_server: tuple[str, 
         assert refused.returncode in {6, 7}, refused.stderr  # could not resolve, failed to connect
 
 
-def test_hosts_reach_each_others_sshd(cluster: SlurmStandIn) -> None:
+def test_hosts_reach_each_others_sshd(cluster: NamespacedCluster) -> None:
     """With a key in place, ssh from one host to another works and is on another host."""
     cluster.run("mkdir -m 700 .ssh; ssh-keygen -q -t ed25519 -N '' -f .ssh/id_ed25519", host=FIRST)
     key = cluster.path(FIRST, "/home/ubuntu/.ssh/id_ed25519.pub").read_text().strip()
@@ -199,7 +200,7 @@ def test_hosts_reach_each_others_sshd(cluster: SlurmStandIn) -> None:
     assert cluster.run(remote, host=FIRST).stdout == f"{SECOND}\nus-west-2\n"
 
 
-def test_nothing_of_the_machine_shows(cluster: SlurmStandIn) -> None:
+def test_nothing_of_the_machine_shows(cluster: NamespacedCluster) -> None:
     """Home directories, /opt, units and the checkout are the host's own; its Python is /usr/bin/python3."""
     assert cluster.run("command -v python3").stdout == "/usr/bin/python3\n"
     assert (
@@ -212,7 +213,7 @@ def test_nothing_of_the_machine_shows(cluster: SlurmStandIn) -> None:
     assert cluster.run("cat /etc/fstab").stdout == ""
 
 
-def test_pip_and_venv_work_from_the_wheelhouse_only(cluster: SlurmStandIn) -> None:
+def test_pip_and_venv_work_from_the_wheelhouse_only(cluster: NamespacedCluster) -> None:
     """A virtual environment is made with the host's own Python; pip looks into the bound wheels and nowhere else."""
     assert cluster.run("cat /opt/rehearsal/wheels/readme").stdout == "a wheelhouse"
     cluster.run("python3 -m venv environment")
@@ -221,7 +222,7 @@ def test_pip_and_venv_work_from_the_wheelhouse_only(cluster: SlurmStandIn) -> No
     assert "No matching distribution found" in refused.stderr
 
 
-def test_binds_are_read_only_and_so_is_the_kernel(cluster: SlurmStandIn) -> None:
+def test_binds_are_read_only_and_so_is_the_kernel(cluster: NamespacedCluster) -> None:
     """Root on a host can change neither a bound folder nor the machine's kernel settings."""
     for command in ("touch /opt/rehearsal/wheels/new", "bash -c 'echo 1 >/proc/sys/vm/swappiness'"):
         refused = cluster.run(command, user="root", check=False)
@@ -229,7 +230,7 @@ def test_binds_are_read_only_and_so_is_the_kernel(cluster: SlurmStandIn) -> None
         assert "ead-only" in refused.stderr or "permission denied" in refused.stderr
 
 
-def test_a_command_that_fails_is_told_with_its_words(cluster: SlurmStandIn) -> None:
+def test_a_command_that_fails_is_told_with_its_words(cluster: NamespacedCluster) -> None:
     """A run raises with host, command and output; without check it returns."""
     with pytest.raises(HostError, match=rf"{SECOND}: `ls /nowhere` ended with 2\n.*cannot access"):
         cluster.run(["ls", "/nowhere"], host=SECOND)
@@ -238,13 +239,13 @@ def test_a_command_that_fails_is_told_with_its_words(cluster: SlurmStandIn) -> N
         cluster.run("sleep 9", timeout_s=0.2)
 
 
-def test_an_unknown_host_is_named(cluster: SlurmStandIn) -> None:
+def test_an_unknown_host_is_named(cluster: NamespacedCluster) -> None:
     """A wrong host name is answered with the right ones."""
     with pytest.raises(HostError, match=f"no host 'ip-1': there are {CONTROLLER}"):
         cluster.run("true", host="ip-1")
 
 
-def test_boot_lines_arrive_and_are_kept(cluster: SlurmStandIn, tmp_path: Path) -> None:
+def test_boot_lines_arrive_and_are_kept(cluster: NamespacedCluster, tmp_path: Path) -> None:
     """A failing script's exit code, last words and log are in its result, and each line was handed on as it came."""
     (tmp_path / "start.sh").write_text("#!/bin/bash\npwd\nls -l start.sh\necho no such package >&2\nexit 7\n")
     lines: list[tuple[str, str]] = []
@@ -258,13 +259,13 @@ def test_boot_lines_arrive_and_are_kept(cluster: SlurmStandIn, tmp_path: Path) -
     assert str(result.log) in result.describe()
 
 
-def test_a_missing_entry_script_is_named(cluster: SlurmStandIn, tmp_path: Path) -> None:
+def test_a_missing_entry_script_is_named(cluster: NamespacedCluster, tmp_path: Path) -> None:
     """A bundle without the script that is to run is told before anything is copied."""
     with pytest.raises(HostError, match=f"{FIRST} cannot boot: {tmp_path} has no on_create.sh"):
         cluster.boot_one(FIRST, tmp_path)
 
 
-def test_a_boot_that_hangs_is_ended(cluster: SlurmStandIn, tmp_path: Path) -> None:
+def test_a_boot_that_hangs_is_ended(cluster: NamespacedCluster, tmp_path: Path) -> None:
     """After its time a script is killed with what it started, and the result says 124."""
     (tmp_path / "on_create.sh").write_text("#!/bin/bash\nsleep 98765 &\nsleep 98765\n")
     result = cluster.boot_one(SECOND, tmp_path, timeout_s=0.3)
@@ -272,14 +273,14 @@ def test_a_boot_that_hangs_is_ended(cluster: SlurmStandIn, tmp_path: Path) -> No
     assert cluster.run("pgrep -f '[s]leep 98765'", host=SECOND, user="root", check=False).stdout == ""
 
 
-def test_a_daemon_with_an_open_log_does_not_delay_the_boot(cluster: SlurmStandIn, tmp_path: Path) -> None:
+def test_a_daemon_with_an_open_log_does_not_delay_the_boot(cluster: NamespacedCluster, tmp_path: Path) -> None:
     """The boot ends with the script, not with what it left running."""
     (tmp_path / "on_create.sh").write_text("#!/bin/bash\nsetsid sleep 87654 &\necho left\n")
     assert cluster.boot_one(SECOND, tmp_path, timeout_s=20).exit_code == 0
     assert cluster.run("pkill -f '[s]leep 87654'", host=SECOND, user="root").returncode == 0
 
 
-def test_the_machine_sees_no_mount_of_a_cluster(cluster: SlurmStandIn) -> None:
+def test_the_machine_sees_no_mount_of_a_cluster(cluster: NamespacedCluster) -> None:
     """All mounts are in the cluster's own namespaces while it runs."""
     assert str(cluster.directory) not in Path("/proc/self/mountinfo").read_text()
     assert list((cluster.directory / "fabric").iterdir()) == []

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import Accounting, MultiHead, ProvisioningParameters, WorkerGroup
-from podwright_rehearsal.clusters.namespaced import SlurmStandIn
-from podwright_rehearsal.hosts.fabric import wait_for
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts.waiting import wait_for
 
 pytestmark = pytest.mark.hosts
 PRIMARY, BACKUP, COMPUTE, DATABASE = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6", "ip-10-0-16-9"
@@ -61,12 +61,12 @@ def secrets_manager() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def cluster(make_stand_in, make_node, secrets_manager, tmp_path_factory) -> Iterator[SlurmStandIn]:
+def cluster(make_cluster, make_node, secrets_manager, tmp_path_factory) -> Iterator[NamespacedCluster]:
     """A cluster of two controllers that booted twice; the login node's MariaDB stands for RDS."""
     scripts = tmp_path_factory.mktemp("bundle") / "scripts"
     shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (scripts / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS.to_dict()))
-    cluster = make_stand_in(
+    cluster = make_cluster(
         relay=secrets_manager,
         nodes=[
             make_node(PRIMARY, role="controller"),

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from podwright_rehearsal.clusters.namespaced import HostError, SlurmStandIn, clean, leftovers, why_not
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.leftovers import clean, leftovers
+from podwright_rehearsal.hosts.permission import why_not
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -28,16 +31,16 @@ srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hos
 
 
 @pytest.fixture(scope="module")
-def booted(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iterator[SlurmStandIn]:
+def booted(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
     """A booted cluster, shared by the tests of this module."""
-    with make_stand_in() as cluster:
+    with make_cluster() as cluster:
         for result in cluster.boot(lifecycle, timeout_s=60).values():
             assert result.ok, result.describe()
         yield cluster
 
 
 @pytest.fixture
-def cluster(booted: SlurmStandIn) -> Iterator[SlurmStandIn]:
+def cluster(booted: NamespacedCluster) -> Iterator[NamespacedCluster]:
     """The module's cluster, idle, before and after."""
     (booted.directory / "fsx/scratch/go").unlink(missing_ok=True)
     booted.wait_until_idle(timeout_s=30)
@@ -46,7 +49,7 @@ def cluster(booted: SlurmStandIn) -> Iterator[SlurmStandIn]:
     booted.wait_until_idle(timeout_s=30)
 
 
-def submit(cluster: SlurmStandIn, auto_resume: int = 1) -> int:
+def submit(cluster: NamespacedCluster, auto_resume: int = 1) -> int:
     """Submit JOB and wait until both of its tasks have begun."""
     cluster.path(CONTROLLER, "/fsx/scratch/job.sbatch").write_text(JOB.format(auto_resume=auto_resume))
     job_id = int(cluster.run("sbatch --parsable /fsx/scratch/job.sbatch").stdout)
@@ -56,7 +59,7 @@ def submit(cluster: SlurmStandIn, auto_resume: int = 1) -> int:
 
 
 @pytest.mark.parametrize("how", ["power", "processes", "network", "heartbeat"])
-def test_a_job_survives_a_host(cluster: SlurmStandIn, lifecycle: Path, how: str) -> None:
+def test_a_job_survives_a_host(cluster: NamespacedCluster, lifecycle: Path, how: str) -> None:
     """Whatever way a host dies, it is replaced and its job runs again on both hosts and completes."""
     job_id = submit(cluster)
     cluster.run("echo old > /etc/old", host=SECOND, user="root")
@@ -78,7 +81,7 @@ def test_a_job_survives_a_host(cluster: SlurmStandIn, lifecycle: Path, how: str)
         assert f"i-new-{how}-{SECOND}" in cluster.path(host, "/opt/ml/config/resource_config.json").read_text()
 
 
-def test_a_node_marked_by_an_operator_is_replaced(cluster: SlurmStandIn, lifecycle: Path) -> None:
+def test_a_node_marked_by_an_operator_is_replaced(cluster: NamespacedCluster, lifecycle: Path) -> None:
     """State=fail with reason "Action:Replace" is a fault for auto-resume, though the host answers."""
     job_id = submit(cluster)
     cluster.run(["scontrol", "update", f"NodeName={FIRST}", "State=FAIL", "Reason=Action:Replace"], user="root")
@@ -87,7 +90,7 @@ def test_a_node_marked_by_an_operator_is_replaced(cluster: SlurmStandIn, lifecyc
     assert "i-marked" in cluster.path(FIRST, "/opt/ml/config/resource_config.json").read_text()
 
 
-def test_a_jobs_own_error_is_not_resumed(cluster: SlurmStandIn, lifecycle: Path) -> None:
+def test_a_jobs_own_error_is_not_resumed(cluster: NamespacedCluster, lifecycle: Path) -> None:
     """A job that fails on healthy nodes is told apart from one that lost a node."""
     job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'srun --auto-resume=1 false'").stdout)
     cluster.wait_for_job(job_id, timeout_s=30)
@@ -95,16 +98,16 @@ def test_a_jobs_own_error_is_not_resumed(cluster: SlurmStandIn, lifecycle: Path)
         cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-none", timeout_s=5)
 
 
-def test_a_job_without_auto_resume_is_refused(cluster: SlurmStandIn, lifecycle: Path) -> None:
+def test_a_job_without_auto_resume_is_refused(cluster: NamespacedCluster, lifecycle: Path) -> None:
     """--auto-resume=0 means that the agent leaves the job alone."""
     job_id = submit(cluster, auto_resume=0)
     with pytest.raises(HostError, match="was not started with srun --auto-resume=1"):
         cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-none", timeout_s=5)
 
 
-def test_a_dead_host_is_told(make_stand_in: Callable[..., SlurmStandIn]) -> None:
+def test_a_dead_host_is_told(make_cluster: Callable[..., NamespacedCluster]) -> None:
     """A command for a host that is off says so; waiting for its Slurm is bounded and says what was waited for."""
-    with make_stand_in() as cluster:
+    with make_cluster() as cluster:
         cluster.kill(FIRST)
         with pytest.raises(HostError, match=f"{FIRST} is off"):
             cluster.run("true", host=FIRST)
@@ -112,9 +115,9 @@ def test_a_dead_host_is_told(make_stand_in: Callable[..., SlurmStandIn]) -> None
             cluster.wait_until_idle([FIRST], timeout_s=0.1)
 
 
-def test_stop_leaves_nothing_and_may_be_repeated(make_stand_in: Callable[..., SlurmStandIn]) -> None:
+def test_stop_leaves_nothing_and_may_be_repeated(make_cluster: Callable[..., NamespacedCluster]) -> None:
     """After stop no process is left, not even when hosts were killed before, and a second stop does nothing."""
-    cluster = make_stand_in()
+    cluster = make_cluster()
     cluster.start()
     assert leftovers(cluster.directory)
     cluster.kill(FIRST)
@@ -124,9 +127,9 @@ def test_stop_leaves_nothing_and_may_be_repeated(make_stand_in: Callable[..., Sl
     cluster.stop()
 
 
-def test_a_failed_start_leaves_nothing(make_stand_in: Callable[..., SlurmStandIn], tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing(make_cluster: Callable[..., NamespacedCluster], tmp_path: Path) -> None:
     """A host that cannot boot is named with its words, and nothing of the cluster is left."""
-    cluster = make_stand_in(binds=[(tmp_path / "missing", "/opt/missing")])
+    cluster = make_cluster(binds=[(tmp_path / "missing", "/opt/missing")])
     with pytest.raises(HostError, match=rf"(?s){CONTROLLER} did not boot:.*missing.*whole log: "):
         cluster.start()
     assert leftovers(cluster.directory) == []
@@ -135,11 +138,12 @@ def test_a_failed_start_leaves_nothing(make_stand_in: Callable[..., SlurmStandIn
 OWNER = """
 import sys, time
 from pathlib import Path
-from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn
+from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 node = Node(hostname="ip-10-0-16-5", private_ip="10.0.16.5", instance_id="i-1", instance_group="controller",
             instance_type="ml.m5.xlarge", role="controller")
 directory = Path(sys.argv[2])
-cluster = SlurmStandIn(directory=directory, image=Path(sys.argv[1]), cluster_name="demo", cluster_arn="arn:aws:::",
+cluster = NamespacedCluster(directory=directory, image=Path(sys.argv[1]), cluster_name="demo", cluster_arn="arn:aws:::",
                        nodes=[node], subnet_cidr="10.0.16.0/20", shared=directory / "fsx", relay=("127.0.0.1", 9))
 cluster.start()
 if len(sys.argv) > 3:
@@ -198,7 +202,7 @@ def test_clean_ends_a_living_cluster(start_owner, tmp_path: Path) -> None:
     assert clean(tmp_path / "elsewhere") == []
     pids = family(tmp_path)
     found = clean(tmp_path, timeout_s=10)
-    assert any("anchor.py" in leftover.what for leftover in found)
+    assert any("cluster_namespaces.py" in leftover.what for leftover in found)
     assert ended(pids)
     assert clean(tmp_path) == []
     assert owner.poll() is None  # the owner itself is nobody's leftover

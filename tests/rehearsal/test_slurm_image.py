@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from podwright_rehearsal.clusters.namespaced import ImageError, build_image, leftovers, why_not
 from podwright_rehearsal.hosts import image, permission
+from podwright_rehearsal.hosts.image import ImageError, build_image
+from podwright_rehearsal.hosts.leftovers import leftovers
+from podwright_rehearsal.hosts.permission import why_not
 
 
 @pytest.mark.hosts

@@ -11,8 +11,8 @@ import pytest
 
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import Health, Limits, LustreClient, NodeSettings, Prolog, Scratch
-from podwright_rehearsal.clusters.namespaced import SlurmStandIn
-from podwright_rehearsal.hosts.fabric import wait_for
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts.waiting import wait_for
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -50,9 +50,9 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iterator[SlurmStandIn]:
+def cluster(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
     """A cluster of a controller and two nodes with two accelerators each."""
-    cluster = make_stand_in(environment={"AWS_EC2_METADATA_DISABLED": "true"})
+    cluster = make_cluster(environment={"AWS_EC2_METADATA_DISABLED": "true"})
     cluster.start()
     boot(cluster, lifecycle)
     cluster.wait_until_idle()
@@ -60,14 +60,14 @@ def cluster(make_stand_in: Callable[..., SlurmStandIn], lifecycle: Path) -> Iter
     cluster.stop()
 
 
-def boot(cluster: SlurmStandIn, lifecycle: Path) -> str:
+def boot(cluster: NamespacedCluster, lifecycle: Path) -> str:
     """Boot all hosts; the last lines of all logs."""
     results = cluster.boot(lifecycle, timeout_s=180)
     assert all(result.ok for result in results.values()), "\n".join(r.describe() for r in results.values())
     return "\n".join(result.log.read_text() for result in results.values())
 
 
-def submit(cluster: SlurmStandIn, script: str, *options: str) -> int:
+def submit(cluster: NamespacedCluster, script: str, *options: str) -> int:
     """Queue a job whose output lands in the shared file system."""
     folder = cluster.directory / "fsx" / "runs"
     path = folder / "job.sh"
@@ -76,19 +76,19 @@ def submit(cluster: SlurmStandIn, script: str, *options: str) -> int:
     return int(cluster.run(words).stdout)
 
 
-def said(cluster: SlurmStandIn, job_id: int) -> str:
+def said(cluster: NamespacedCluster, job_id: int) -> str:
     """What a job printed."""
     return (cluster.directory / f"fsx/runs/{job_id}.log").read_text()
 
 
-def test_a_second_boot_changes_nothing(cluster: SlurmStandIn, lifecycle: Path) -> None:
+def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, lifecycle: Path) -> None:
     """With every feature on, lifecycle scripts that run again say 0 changes on every host."""
     log = boot(cluster, lifecycle)
     assert log.count(", 0 changes, ") == 3, log
     assert "Prolog" in cluster.run("scontrol show config | grep /opt/podwright/prolog.d").stdout
 
 
-def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: SlurmStandIn) -> None:
+def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster) -> None:
     """A job's scratch folder is its user's alone; a daemon, shared memory and the folder are gone after the job."""
     script = """
         stat --format='%U %a' /scratch/$SLURM_JOB_ID
@@ -107,7 +107,7 @@ def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: SlurmStandIn) -> N
     wait_for(is_clean, timeout_s=30, what=lambda: cluster.run(look, host=FIRST, user="root", check=False).stdout)
 
 
-def test_another_job_of_the_user_goes_on(cluster: SlurmStandIn) -> None:
+def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:
     """The end of one job touches neither processes nor shared memory of the user's other job on the node."""
     other = submit(cluster, "echo x >/dev/shm/other; sleep 3600", "--nodelist", FIRST)
     wait_for(
@@ -123,7 +123,7 @@ def test_another_job_of_the_user_goes_on(cluster: SlurmStandIn) -> None:
     cluster.wait_for_job(other, timeout_s=60)
 
 
-def test_a_node_that_lost_a_gpu_is_drained_and_the_job_runs_elsewhere(cluster: SlurmStandIn) -> None:
+def test_a_node_that_lost_a_gpu_is_drained_and_the_job_runs_elsewhere(cluster: NamespacedCluster) -> None:
     """The prolog finds one GPU of two: the node is drained with that reason, the job is requeued and completes."""
     cluster.run("rm /dev/nvidia1", host=FIRST, user="root")
     job = submit(cluster, "hostname")  # on the first node that is idle

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Node
 
 COMPUTE = Node(
     hostname="ip-10-0-16-6",
@@ -37,11 +38,11 @@ LOGIN = replace(
 
 
 @pytest.fixture
-def describe(tmp_path: Path) -> Callable[..., SlurmStandIn]:
+def describe(tmp_path: Path) -> Callable[..., NamespacedCluster]:
     """A stand-in of the nodes given, not started."""
 
-    def make(*nodes: Node, relay: tuple[str, int] | None = None) -> SlurmStandIn:
-        return SlurmStandIn(
+    def make(*nodes: Node, relay: tuple[str, int] | None = None) -> NamespacedCluster:
+        return NamespacedCluster(
             directory=tmp_path,
             image=tmp_path,
             cluster_name="demo",
@@ -55,7 +56,7 @@ def describe(tmp_path: Path) -> Callable[..., SlurmStandIn]:
     return make
 
 
-def test_every_problem_is_told_at_once(describe: Callable[..., SlurmStandIn]) -> None:
+def test_every_problem_is_told_at_once(describe: Callable[..., NamespacedCluster]) -> None:
     """A wrong cluster is refused with all of its problems in one message."""
     stranger = replace(COMPUTE, private_ip="10.9.9.9", partition=None)
     with pytest.raises(ValueError, match="do not make a cluster") as refused:
@@ -71,9 +72,9 @@ def test_every_problem_is_told_at_once(describe: Callable[..., SlurmStandIn]) ->
         assert problem in str(refused.value)
 
 
-def test_slurm_conf_has_the_partitions_of_hyperpod(describe: Callable[..., SlurmStandIn]) -> None:
+def test_slurm_conf_has_the_partitions_of_hyperpod(describe: Callable[..., NamespacedCluster]) -> None:
     """Compute and login nodes are in dev, the default; another partition holds its own nodes only; GPUs are files."""
-    files = describe(CONTROLLER, COMPUTE, LOGIN)._slurm_files()
+    files = describe(CONTROLLER, COMPUTE, LOGIN)._files().slurm_files()
     lines = files["slurm.conf"].splitlines()
     assert "SlurmctldHost=ip-10-0-16-5(10.0.16.5)" in lines
     assert "NodeName=ip-10-0-16-6 NodeAddr=10.0.16.6 CPUs=48 RealMemory=190000 Gres=gpu:2" in lines
@@ -88,7 +89,7 @@ def test_slurm_conf_has_the_partitions_of_hyperpod(describe: Callable[..., Slurm
 
 def test_urls_of_the_relay_become_the_hosts_own(tmp_path: Path) -> None:
     """An endpoint on this machine's loopback is rewritten to the subnet's first address, other values are not."""
-    stand_in = SlurmStandIn(
+    stand_in = NamespacedCluster(
         directory=tmp_path,
         image=tmp_path,
         cluster_name="demo",

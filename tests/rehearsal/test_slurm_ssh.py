@@ -11,7 +11,8 @@ import pytest
 
 import podwright_bootstrap
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
-from podwright_rehearsal.clusters.namespaced import Node, SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Node
 
 pytestmark = pytest.mark.hosts
 SCRIPTS = Path(podwright_bootstrap.__file__).parents[1]
@@ -20,11 +21,13 @@ STRICT = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes"
 
 
 @pytest.fixture
-def booted(make_stand_in: Callable[..., SlurmStandIn], make_node: Callable[..., Node], tmp_path: Path) -> SlurmStandIn:
+def booted(
+    make_cluster: Callable[..., NamespacedCluster], make_node: Callable[..., Node], tmp_path: Path
+) -> NamespacedCluster:
     """A controller and a compute node with keys, booted by the bootstrap."""
     scripts = tmp_path / "scripts"
     shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    stand_in = make_stand_in(nodes=[make_node(CONTROLLER, role="controller"), make_node(COMPUTE)])
+    stand_in = make_cluster(nodes=[make_node(CONTROLLER, role="controller"), make_node(COMPUTE)])
     groups = {node.role: node.instance_group for node in stand_in.nodes.values()}
     contract = ProvisioningParameters(
         cluster_name="demo",
@@ -40,7 +43,7 @@ def booted(make_stand_in: Callable[..., SlurmStandIn], make_node: Callable[..., 
     return stand_in
 
 
-def test_the_job_user_gets_from_host_to_host_and_no_impostor_is_trusted(booted: SlurmStandIn) -> None:
+def test_the_job_user_gets_from_host_to_host_and_no_impostor_is_trusted(booted: NamespacedCluster) -> None:
     """By name and by address, with every host key checked; a host whose key is not the published one is refused."""
     for name in (COMPUTE, booted.nodes[COMPUTE].private_ip):
         said = booted.run(f"{STRICT} {name} hostname", host=CONTROLLER, user="ubuntu", check=False)

@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from podwright_rehearsal.clusters.namespaced import SlurmStandIn
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 
 pytestmark = pytest.mark.hosts
 HOST = "ip-10-0-16-6"
 
 
 @pytest.fixture(scope="module")
-def cluster(make_stand_in: Callable[..., SlurmStandIn]) -> Iterator[SlurmStandIn]:
+def cluster(make_cluster: Callable[..., NamespacedCluster]) -> Iterator[NamespacedCluster]:
     """Hosts as they are before any script runs."""
-    with make_stand_in(environment={"REGION": "us-west-2"}) as cluster:
+    with make_cluster(environment={"REGION": "us-west-2"}) as cluster:
         yield cluster
 
 
 @pytest.fixture
-def systemctl(cluster: SlurmStandIn) -> Callable[[str], tuple[int, str]]:
+def systemctl(cluster: NamespacedCluster) -> Callable[[str], tuple[int, str]]:
     """Run systemctl with the words given; exit status and all it printed."""
 
     def call(words: str) -> tuple[int, str]:
@@ -31,7 +31,7 @@ def systemctl(cluster: SlurmStandIn) -> Callable[[str], tuple[int, str]]:
 
 
 @pytest.fixture
-def write_unit(cluster: SlurmStandIn) -> Callable[..., None]:
+def write_unit(cluster: NamespacedCluster) -> Callable[..., None]:
     """Write a unit file: name, then lines of its [Service] section."""
 
     def write(name: str, *lines: str) -> None:
@@ -41,7 +41,7 @@ def write_unit(cluster: SlurmStandIn) -> Callable[..., None]:
     return write
 
 
-def wait_until(cluster: SlurmStandIn, condition: str) -> None:
+def wait_until(cluster: NamespacedCluster, condition: str) -> None:
     """Return when a shell condition holds on the host, within 20 seconds."""
     cluster.run(f"timeout 20 bash -c 'until {condition}; do sleep 0.05; done'", host=HOST, user="root")
 
@@ -89,7 +89,7 @@ def test_mask_refuses_what_systemd_refuses(systemctl, write_unit) -> None:
 
 
 def test_environment_comes_from_the_manager_the_unit_and_its_files(
-    cluster: SlurmStandIn, systemctl, write_unit
+    cluster: NamespacedCluster, systemctl, write_unit
 ) -> None:
     """Drop-ins count, a missing file is an error unless its name begins with -, $NAME is split and ${NAME} is not."""
     write_unit("env.service", "Type=oneshot", "EnvironmentFile=-/nowhere", "ExecStart=/bin/false")
@@ -120,7 +120,7 @@ def test_a_failing_start_is_told(systemctl, write_unit) -> None:
     assert (status, said.splitlines()[-1]) == (3, "because")
 
 
-def test_restart_on_failure(cluster: SlurmStandIn, systemctl, write_unit) -> None:
+def test_restart_on_failure(cluster: NamespacedCluster, systemctl, write_unit) -> None:
     """A killed service with Restart=on-failure comes back with another process; a stopped one stays away."""
     write_unit("phoenix.service", "ExecStart=/bin/sleep 1000", "Restart=on-failure", "RestartSec=0.1s")
     systemctl("start phoenix")
@@ -132,7 +132,7 @@ def test_restart_on_failure(cluster: SlurmStandIn, systemctl, write_unit) -> Non
     assert systemctl("is-active phoenix") == (3, "inactive")
 
 
-def test_a_service_that_always_fails_is_given_up(cluster: SlurmStandIn, systemctl, write_unit) -> None:
+def test_a_service_that_always_fails_is_given_up(cluster: NamespacedCluster, systemctl, write_unit) -> None:
     """After five starts in ten seconds it is left failed, as systemd does."""
     write_unit("hopeless.service", "ExecStart=/bin/sh -c 'echo try; exit 1'", "Restart=on-failure", "RestartSec=0.01")
     systemctl("start hopeless")
@@ -142,7 +142,7 @@ def test_a_service_that_always_fails_is_given_up(cluster: SlurmStandIn, systemct
     assert log.read_text() == "try\n" * 5
 
 
-def test_a_service_runs_as_its_user_in_its_directory(cluster: SlurmStandIn, systemctl, write_unit) -> None:
+def test_a_service_runs_as_its_user_in_its_directory(cluster: NamespacedCluster, systemctl, write_unit) -> None:
     """User=, RuntimeDirectory= and WorkingDirectory= are honoured."""
     lines = ["Type=oneshot", "User=ubuntu", "RuntimeDirectory=mine", "WorkingDirectory=/run", "RemainAfterExit=yes"]
     write_unit("user.service", *lines, "ExecStart=/bin/sh -c 'pwd; id -un; echo x > /run/mine/file'")
@@ -152,7 +152,7 @@ def test_a_service_runs_as_its_user_in_its_directory(cluster: SlurmStandIn, syst
     assert cluster.path(HOST, "/run/mine/file").exists()
 
 
-def test_calls_are_recorded(cluster: SlurmStandIn, systemctl) -> None:
+def test_calls_are_recorded(cluster: NamespacedCluster, systemctl) -> None:
     """Every call can be read back from outside, the unknown ones too."""
     assert systemctl("daemon-reload") == (0, "")
     assert systemctl("frobnicate x")[0] == 2

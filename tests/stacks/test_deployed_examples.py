@@ -14,7 +14,7 @@ from podwright.check.load import load
 from podwright.deploy.terraform import TerraformError
 from podwright.settings import names
 from podwright_rehearsal.aws import AwsStandIn
-from podwright_rehearsal.run.workspace import ALL_AT_ONCE, Stack, Workspace, kill
+from podwright_testing.workspace import ALL_AT_ONCE, Stack, Workspace, kill
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MINIMAL, BROUGHT, PRODUCTION = (
@@ -149,11 +149,11 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
     workspace = synthesized(aws, MINIMAL)
     killed(workspace, aws, "foundation", "apply", call="ec2 CreateVpc")
     workspace.adopt("--apply")
-    assert workspace.strays() == []
+    assert workspace.orphans() == []
     refused(workspace, aws, "foundation", "apply", call="ec2 CreateSecurityGroup")
     killed(workspace, aws, "foundation", "apply", call="fsx CreateFileSystem")
     workspace.adopt("--apply")
-    assert workspace.strays() == []
+    assert workspace.orphans() == []
     workspace.apply("foundation")
     killed(workspace, aws, "cluster", "apply", call="s3 PUT")
     refused(workspace, aws, "cluster", "apply", call="CreateResource")
@@ -165,7 +165,7 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
     workspace.adopt("--apply")
     workspace.apply("cluster")
     assert workspace.changes() == ""
-    assert workspace.strays() == []
+    assert workspace.orphans() == []
     assert workspace.adopt() == ""
     lose_and_find(workspace, aws)
 

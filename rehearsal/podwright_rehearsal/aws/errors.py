@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from podwright.errors import PodwrightError
 
-class AwsError(Exception):
+
+class AwsError(PodwrightError):
     """A refused request: the HTTP answer of AWS's JSON protocols.
 
     Args:
@@ -23,7 +25,7 @@ class AwsError(Exception):
         return {"__type": self.code, "message": self.message, "Message": self.message, **self.members}
 
 
-class HandlerError(Exception):
+class HandlerError(PodwrightError):
     """A request accepted by Cloud Control that its resource handler then failed: ends in a FAILED progress event.
 
     Args:

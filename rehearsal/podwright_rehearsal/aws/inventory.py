@@ -73,7 +73,7 @@ QUERIES = (
 )
 
 
-def remaining(client: Callable[[str], Any]) -> list[str]:
+def list_resources(client: Callable[[str], Any]) -> list[str]:
     """Type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a boto3 client of a service's name."""
     client = cache(client)  # making one takes longer than the call
     found = [f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podwright_rehearsal.aws.clusters import Cluster, Clusters, Node
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
+from podwright_rehearsal.aws.hyperpod import ClusterNode, HyperPodCluster, HyperPodClusters
 
 PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
@@ -24,7 +24,7 @@ class SageMaker:
         region: for the nodes' host names.
     """
 
-    def __init__(self, *, clusters: Clusters, region: str) -> None:
+    def __init__(self, *, clusters: HyperPodClusters, region: str) -> None:
         self._clusters = clusters
         self._region = region
         self.operations = {
@@ -128,7 +128,7 @@ class SageMaker:
         """BatchReplaceClusterNodes: new instances in the same places; never controllers."""
         cluster = self._find(request)
 
-        def replace(node: Node) -> None:
+        def replace(node: ClusterNode) -> None:
             if node.group in cluster.controller_groups:
                 raise AwsError(
                     "InvalidInstanceStatus", f"{node.instance_id} is a Slurm controller: it cannot be replaced"
@@ -145,7 +145,7 @@ class SageMaker:
         """BatchDeleteClusterNodes: never controllers."""
         cluster = self._find_settled(request)
 
-        def delete(node: Node) -> None:
+        def delete(node: ClusterNode) -> None:
             if node.group in cluster.controller_groups:
                 raise AwsError("InvalidNodeStatus", f"{node.instance_id} is a Slurm controller: it cannot be deleted")
             self._clusters.remove(cluster, node)
@@ -161,19 +161,19 @@ class SageMaker:
         ]
         return {**answer, "Failed": failed}
 
-    def _find_settled(self, request: Mapping[str, Any]) -> Cluster:
+    def _find_settled(self, request: Mapping[str, Any]) -> HyperPodCluster:
         cluster = self._find(request)
         if not cluster.is_settled:
             raise AwsError("ConflictException", f"{cluster.arn} is {cluster.status}: wait until it is InService")
         return cluster
 
-    def _find(self, request: Mapping[str, Any]) -> Cluster:
+    def _find(self, request: Mapping[str, Any]) -> HyperPodCluster:
         cluster = self._clusters.find(request.get("ClusterName", ""))
         if cluster is None:
             raise AwsError("ResourceNotFound", f"Cluster with name {request.get('ClusterName')} not found")
         return cluster
 
-    def _summary(self, node: Node) -> dict[str, Any]:
+    def _summary(self, node: ClusterNode) -> dict[str, Any]:
         return {
             "InstanceGroupName": node.group,
             "InstanceId": node.instance_id,
@@ -184,7 +184,7 @@ class SageMaker:
         }
 
 
-def _group(cluster: Cluster, group: Mapping[str, Any]) -> dict[str, Any]:
+def _group(cluster: HyperPodCluster, group: Mapping[str, Any]) -> dict[str, Any]:
     copied = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore")
     return {
         **{key: group[key] for key in (*copied, "InstanceStorageConfigs", "OverrideVpcConfig") if key in group},
@@ -194,7 +194,7 @@ def _group(cluster: Cluster, group: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _node(cluster: Cluster, instance_id: str, *, code: str) -> Node:
+def _node(cluster: HyperPodCluster, instance_id: str, *, code: str) -> ClusterNode:
     for node in cluster.nodes:
         if node.instance_id == instance_id:
             return node
@@ -209,7 +209,7 @@ def _page(key: str, items: list[dict[str, Any]], request: Mapping[str, Any]) -> 
     return {**page, "NextToken": str(end)} if end < len(items) else page
 
 
-def _batch(cluster: Cluster, request: Mapping[str, Any], act: Callable[[Node], None]) -> dict[str, Any]:
+def _batch(cluster: HyperPodCluster, request: Mapping[str, Any], act: Callable[[ClusterNode], None]) -> dict[str, Any]:
     """Do something to each named node; one that fails does not stop the others."""
     ids = request.get("NodeIds") or []
     if not 0 < len(ids) <= BATCH_SIZE:
@@ -221,7 +221,7 @@ def _batch(cluster: Cluster, request: Mapping[str, Any], act: Callable[[Node], N
     }
 
 
-def _failure(cluster: Cluster, instance_id: str, act: Callable[[Node], None]) -> dict[str, str] | None:
+def _failure(cluster: HyperPodCluster, instance_id: str, act: Callable[[ClusterNode], None]) -> dict[str, str] | None:
     try:
         act(_node(cluster, instance_id, code="InstanceIdNotFound"))
     except AwsError as error:

@@ -24,14 +24,14 @@ from waitress.channel import ClientDisconnected
 from waitress.server import create_server
 from werkzeug.wrappers import Request, Response
 
-from podwright_rehearsal.aws import cluster_schema, interruption, moto_repairs
+from podwright_rehearsal.aws import cluster_schema, interruption, moto_patches
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cloud_control import CloudControl
-from podwright_rehearsal.aws.clusters import Clusters
 from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.file_systems import FileSystems
+from podwright_rehearsal.aws.hyperpod import HyperPodClusters
 from podwright_rehearsal.aws.quotas import Quotas
-from podwright_rehearsal.aws.repeats import Repeats
+from podwright_rehearsal.aws.retries import RetryCache
 from podwright_rehearsal.aws.sagemaker import SageMaker
 from podwright_rehearsal.aws.tagging import Tagging
 
@@ -51,7 +51,7 @@ _log = logging.getLogger("podwright_rehearsal.aws")
 def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool, owner_pid: int | None) -> None:
     """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
     application = Application(region=region, transition_s=transition_s, instant_deletion=instant_deletion)
-    server = create_server(Repeats(application), host=HOST, port=port, threads=THREADS, expose_tracebacks=True)
+    server = create_server(RetryCache(application), host=HOST, port=port, threads=THREADS, expose_tracebacks=True)
     if owner_pid is not None:
         threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
     print(f"http://{HOST}:{server.effective_port}", flush=True)
@@ -69,9 +69,9 @@ class Application:
     """
 
     def __init__(self, *, region: str, transition_s: float, instant_deletion: bool) -> None:
-        moto_repairs.install()
+        moto_patches.install()
         account = Account(region=region)
-        clusters = Clusters(account=account, transition_s=transition_s)
+        clusters = HyperPodClusters(account=account, transition_s=transition_s)
         cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
         file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
         tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)

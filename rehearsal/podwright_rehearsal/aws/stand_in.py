@@ -20,6 +20,7 @@ import boto3
 import botocore.session
 from botocore.config import Config
 
+from podwright.errors import PodwrightError
 from podwright_rehearsal.aws import inventory
 from podwright_rehearsal.aws.interruption import PATH, Kind
 
@@ -32,7 +33,7 @@ LOG_LINES_SHOWN = 20
 ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # none is checked
 
 
-class AwsStandInError(RuntimeError):
+class AwsStandInError(PodwrightError):
     """The stand-in's process did not start; the message ends with its log."""
 
 
@@ -169,7 +170,7 @@ class AwsStandIn:
 
     def inventory(self) -> list[str]:
         """Type and id of what the account holds beyond a fresh one, asked of the services: ``AWS::EC2::VPC vpc-…``."""
-        return inventory.remaining(self.client)
+        return inventory.list_resources(self.client)
 
     def interrupt(self, *, at: int = 1, kind: Kind = "refused", call: str = "") -> None:
         """Spoil the call of number ``at`` among those that change something, counted from 1 and from now.

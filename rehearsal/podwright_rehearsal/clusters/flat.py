@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import final
 
 from podwright import checkout
-from podwright_rehearsal.clusters import flat_host
-from podwright_rehearsal.clusters.cluster import Cluster, Failure, Node, Resumption
+from podwright_rehearsal.clusters import flat_supervisor
+from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
 from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
-from podwright_rehearsal.hosts.fabric import HostError, tail, wait_for
+from podwright_rehearsal.hosts.errors import HostError, tail
 from podwright_rehearsal.hosts.image import SOURCES
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
+from podwright_rehearsal.hosts.waiting import wait_for
 
 _CONTROLLER = "127.0.0.1"
 _FIRST_COMPUTE = 11  # 127.0.0.11, 127.0.0.12 …
@@ -36,7 +37,7 @@ _STOP_TIMEOUT_S = 10.0
 
 
 @final
-class FlatStandIn(Cluster):
+class FlatCluster(RehearsedCluster):
     """A cluster of processes. A context manager: entering starts it, leaving ends every process.
 
     `nodes` has the controller and the compute nodes by their loopback names; login nodes are left out, for there would
@@ -69,7 +70,7 @@ class FlatStandIn(Cluster):
         self.srun_takes_auto_resume = not packages.without_auto_resume
         self._packages = packages
         self._ports = dict(zip(self.nodes, _free_ports(len(self.nodes)), strict=True))
-        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
         self._sockets: tempfile.TemporaryDirectory[str] | None = None
         self._user = _own_name()
         self._environment = {
@@ -107,7 +108,7 @@ class FlatStandIn(Cluster):
 
     def stop(self) -> None:
         """End everything. May be called twice."""
-        for hostname in reversed(list(self._keepers)):
+        for hostname in reversed(list(self._supervisors)):
             self._end(hostname)
         if self._sockets:
             self._sockets.cleanup()
@@ -164,8 +165,8 @@ class FlatStandIn(Cluster):
 
     def _keep(self, hostname: str, *commands: Sequence[str]) -> None:
         with self._log(hostname).open("ab") as log:
-            self._keepers[hostname] = subprocess.Popen(
-                [sys.executable, "-m", flat_host.__name__, str(os.getpid()), json.dumps(commands)],
+            self._supervisors[hostname] = subprocess.Popen(
+                [sys.executable, "-m", flat_supervisor.__name__, str(os.getpid()), json.dumps(commands)],
                 cwd=checkout.ROOT,  # so that Python finds it
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -175,7 +176,7 @@ class FlatStandIn(Cluster):
             )
 
     def _end(self, hostname: str) -> None:
-        running = self._keepers.pop(hostname, None)
+        running = self._supervisors.pop(hostname, None)
         if running:
             running.terminate()
             running.wait(_STOP_TIMEOUT_S)
@@ -223,12 +224,12 @@ class FlatStandIn(Cluster):
     # ---- what a cluster is asked ----------------------------------------------------------------------------------
 
     def _login(self, hostname: str, user: str, line: str) -> tuple[Sequence[str], Mapping[str, str]]:  # noqa: ARG002 -- hosts have no users of their own
-        if hostname not in self._keepers:
+        if hostname not in self._supervisors:
             raise HostError(f"{hostname} is off")
         return ["/bin/bash", "-c", line], self._environment
 
     def _is_healthy(self, hostname: str) -> bool:
-        return hostname in self._keepers and self._answers(hostname)
+        return hostname in self._supervisors and self._answers(hostname)
 
     def _controller_answers(self) -> bool:
         return self._answers(self.controller)

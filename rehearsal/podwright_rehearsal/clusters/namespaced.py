@@ -7,78 +7,33 @@ starts Slurm is the lifecycle script, as on HyperPod.
 from __future__ import annotations
 
 import ipaddress
-import json
 import secrets
 import shutil
-import string
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import final
 
-from podwright_bootstrap.contract import (
-    RESOURCE_CONFIG,
-    RESOURCE_CONFIG_VARIABLE,
-    SLURM_ROOT,
-)
-from podwright_constructs.catalog import InstanceType
-from podwright_rehearsal.clusters.cluster import Cluster, Failure, Node, Resumption, end_group
-from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
-from podwright_rehearsal.hosts.fabric import Fabric, File, HostDescription, HostError, tail
-from podwright_rehearsal.hosts.faults import Faults
-from podwright_rehearsal.hosts.image import SOURCES, WHEELS, ImageError, build_image
-from podwright_rehearsal.hosts.leftovers import Leftover, clean, leftovers
-from podwright_rehearsal.hosts.permission import why_not
-
-__all__ = [
-    "WHEELS",
-    "BootResult",
-    "HostError",
-    "ImageError",
-    "Leftover",
-    "Node",
-    "Resumption",
-    "SlurmStandIn",
-    "build_image",
-    "clean",
-    "leftovers",
-    "why_not",
-]
-
+from podwright_bootstrap.contract import RESOURCE_CONFIG, RESOURCE_CONFIG_VARIABLE, SLURM_ROOT
+from podwright_rehearsal.clusters.boots import BootResult, follow
+from podwright_rehearsal.clusters.node_files import NodeFiles
+from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
+from podwright_rehearsal.hosts.description import HostDescription
+from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.fabric import Fabric
 
 _SSH_PORT = 22
 _GREETING_S, _GREETINGS = 2, 2  # sshd's, from a busy machine
 _SLURMCTLD_PORT = 6817
-_TIMED_OUT = 124  # timeout(1)'s exit status
 _PATH = f"{SLURM_ROOT}/bin:{SLURM_ROOT}/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-@dataclass(frozen=True, kw_only=True)
-class BootResult:
-    """How a lifecycle script ended on a host."""
-
-    hostname: str
-    exit_code: int  # 124: it ran out of time
-    log: Path
-    seconds: float
-
-    @property
-    def ok(self) -> bool:
-        """Whether the node would become Running."""
-        return self.exit_code == 0
-
-    def describe(self) -> str:
-        """The end of the log, and where the whole of it is."""
-        return f"{self.hostname}: exit {self.exit_code} after {self.seconds:.1f} s\n{tail(self.log)}"
-
-
 @final
-class SlurmStandIn(Cluster):
+class NamespacedCluster(RehearsedCluster):
     """A cluster of hosts. A context manager: entering starts it, leaving ends every process, mount and namespace.
 
     Args:
@@ -124,7 +79,7 @@ class SlurmStandIn(Cluster):
             self.environment = {name: value.replace(here, there) for name, value in self.environment.items()}
         self._munge_key = secrets.token_bytes(128)
         self._boots: Counter[str] = Counter()
-        self._fabric = Fabric(
+        self.fabric = Fabric(
             directory=self.directory,
             image=image,
             subnet_cidr=subnet_cidr,
@@ -132,7 +87,6 @@ class SlurmStandIn(Cluster):
             relay_port=relay[1] if relay else None,
             binds=binds,
         )
-        self.faults = Faults(self._fabric)
 
     # ---- life -----------------------------------------------------------------------------------------------------
 
@@ -142,11 +96,11 @@ class SlurmStandIn(Cluster):
         Raises:
             HostError: a host did not come up; nothing is left running.
         """
-        self._fabric.start([self._describe(node) for node in self.nodes.values()])
+        self.fabric.start([self._describe(node) for node in self.nodes.values()])
 
     def stop(self) -> None:
         """End everything. May be called twice."""
-        self._fabric.stop()
+        self.fabric.stop()
 
     def boot(
         self,
@@ -201,25 +155,25 @@ class SlurmStandIn(Cluster):
         began = time.monotonic()
         with log.open("wb") as output:
             process = subprocess.Popen(
-                self._fabric.enter(hostname, "/usr/bin/env", f"--chdir={folder}", f"./{entry}"),
+                self.fabric.enter(hostname, "/usr/bin/env", f"--chdir={folder}", f"./{entry}"),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        exit_code = _follow(process, log, timeout_s, lambda line: on_line(hostname, line) if on_line else None)
+        exit_code = follow(process, log, timeout_s, lambda line: on_line(hostname, line) if on_line else None)
         return BootResult(hostname=hostname, exit_code=exit_code, log=log, seconds=time.monotonic() - began)
 
     # ---- use ------------------------------------------------------------------------------------------------------
 
     def path(self, hostname: str, path: str | Path) -> Path:
         """A host's file, seen from outside. Links in it are followed as this machine sees them."""
-        return self._fabric.path(hostname, path)
+        return self.fabric.path(hostname, path)
 
     def shim_calls(self, hostname: str) -> list[str]:
         """What was asked of the shims on a host (`mount.lustre …`, `systemctl …`, `modprobe …`), in order."""
-        return self._fabric.shim_calls(hostname)
+        return self.fabric.shim_calls(hostname)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
@@ -231,10 +185,10 @@ class SlurmStandIn(Cluster):
         and nobody answers.
         """
         failures: dict[Failure, Callable[[str], None]] = {
-            "power": self._fabric.power_off,
-            "processes": self._fabric.end_processes,
-            "network": partial(self._fabric.plug, into=False),
-            "heartbeat": self._fabric.freeze,
+            "power": self.fabric.power_off,
+            "processes": self.fabric.end_processes,
+            "network": partial(self.fabric.plug, into=False),
+            "heartbeat": self.fabric.freeze,
         }
         failures[how](hostname)
 
@@ -245,7 +199,7 @@ class SlurmStandIn(Cluster):
             HostError: the host did not come up.
         """
         node = self.nodes[hostname]
-        self._fabric.reboot(HostDescription(hostname, node.private_ip, node.accelerators))
+        self.fabric.reboot(HostDescription(hostname, node.private_ip, node.accelerators))
 
     def replace(
         self,
@@ -262,13 +216,13 @@ class SlurmStandIn(Cluster):
         Everybody's resource_config.json names the new instance before they do.
         """
         self._mark_down(hostname, "instance replaced")
-        if self._fabric.is_up[hostname]:
-            self._fabric.power_off(hostname)
+        if self.fabric.is_up[hostname]:
+            self.fabric.power_off(hostname)
         self._name_instance(hostname, instance_id)
-        self._fabric.start_hosts([self._describe(self.nodes[hostname])])
-        for name, is_up in self._fabric.is_up.items():
+        self.fabric.start_hosts([self._describe(self.nodes[hostname])])
+        for name, is_up in self.fabric.is_up.items():
             if is_up:
-                self.path(name, RESOURCE_CONFIG).write_text(self._resource_config())
+                self.path(name, RESOURCE_CONFIG).write_text(self._files().resource_config())
         result = self.boot_one(hostname, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line)
         self._lift_mark(hostname)
         return result
@@ -310,7 +264,7 @@ class SlurmStandIn(Cluster):
         return self._resume(job_id, replace_host=replace_host, timeout_s=timeout_s)
 
     def _login(self, hostname: str, user: str, line: str) -> tuple[Sequence[str], Mapping[str, str]]:
-        command = self._fabric.enter(hostname, "/usr/bin/su", "--login", user, "--command", line)
+        command = self.fabric.enter(hostname, "/usr/bin/su", "--login", user, "--command", line)
         return command, {"PATH": _PATH, "LC_ALL": "C.UTF-8"}
 
     def _is_healthy(self, hostname: str) -> bool:
@@ -319,7 +273,7 @@ class SlurmStandIn(Cluster):
         return any(self._answers(hostname, _SSH_PORT, greets) for _ in range(_GREETINGS))
 
     def _controller_answers(self) -> bool:
-        return self._fabric.is_up[self.controller] and self._answers(self.controller, _SLURMCTLD_PORT)
+        return self.fabric.is_up[self.controller] and self._answers(self.controller, _SLURMCTLD_PORT)
 
     def _answers(self, hostname: str, port: int, then: str = "true") -> bool:
         """Whether a host takes connections, and says what it should, as the controller sees it."""
@@ -327,80 +281,18 @@ class SlurmStandIn(Cluster):
         probe = f"timeout {_GREETING_S} bash -c '{connect} && {then}'"
         return self.run(probe, user="root", check=False).returncode == 0
 
-    # ---- the files of a node --------------------------------------------------------------------------------------
-
     def _describe(self, node: Node) -> HostDescription:
-        peers = "".join(f"{peer.private_ip} {peer.hostname}\n" for peer in self.nodes.values())
-        files = {
-            "/etc/hostname": File(f"{node.hostname}\n"),
-            "/etc/hosts": File(f"127.0.0.1 localhost\n{peers}"),
-            "/etc/resolv.conf": File(f"nameserver {self._fabric.gateway}\n"),
-            "/etc/environment": File("".join(f'{name}="{value}"\n' for name, value in self.environment.items())),
-            "/etc/munge/munge.key": File(self._munge_key, mode=0o400, owner="munge"),
-            str(RESOURCE_CONFIG): File(self._resource_config()),
-            "/opt/rehearsal/machine": File(_machine(node.instance_type)),
-        }
-        if node.role == "controller":  # the others are configless
-            files |= {f"{SLURM_ROOT}/etc/{name}": File(text) for name, text in self._slurm_files().items()}
-        return HostDescription(node.hostname, node.private_ip, node.accelerators, files)
+        return HostDescription(node.hostname, node.private_ip, node.accelerators, self._files().of(node))
 
-    def _resource_config(self) -> str:
-        """As the service writes it: AWS, "SageMaker HyperPod lifecycle scripts", resource_config.json."""
-        groups: dict[str, list[Node]] = {}
-        for node in self.nodes.values():
-            groups.setdefault(node.instance_group, []).append(node)
-        content = {
-            "ClusterType": "Standard",
-            "ClusterConfig": {"ClusterArn": self.cluster_arn, "ClusterName": self.cluster_name},
-            "SlurmConfig": {
-                "PrimaryControllerIp": self.nodes[self.controller].private_ip,
-                "SecondaryControllerIps": [node.private_ip for node in self._controllers()[1:]],
-            },
-            "InstanceGroups": [
-                {
-                    "Name": name,
-                    "InstanceType": members[0].instance_type,
-                    "Instances": [
-                        {
-                            "InstanceName": f"{name}-{number}",
-                            "InstanceId": node.instance_id,
-                            "AgentIpAddress": node.private_ip,
-                            "CustomerIpAddress": node.private_ip,
-                            "InstanceLabel": f"{name}-{number}",
-                        }
-                        for number, node in enumerate(members, start=1)
-                    ],
-                }
-                for name, members in groups.items()
-            ],
-        }
-        return json.dumps(content, indent=2) + "\n"
-
-    def _controllers(self) -> list[Node]:
-        return [node for node in self.nodes.values() if node.role == "controller"]
-
-    def _slurm_files(self) -> dict[str, str]:
-        template = string.Template((SOURCES / "slurm.conf.in").read_text())
-        head = template.substitute(cluster_name=self.cluster_name)
-        hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
-        members = [node for node in self.nodes.values() if node.role != "controller"]
-        return {
-            "slurm.conf": head
-            + "".join(f"{line}\n" for line in (*hosts, *map(node_line, members), *partition_lines(members))),
-            "gres.conf": "".join(
-                f"NodeName={node.hostname} Name=gpu File=/dev/nvidia{index}\n"
-                for node in members
-                for index in range(node.accelerators)  # a gpu without File= is dropped without a word
-            ),
-            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
-            "accounting.conf": "",
-        }
-
-
-def _machine(instance_type: str) -> str:
-    """What the shims say that a host of this type has."""
-    kind = InstanceType.of(instance_type)
-    return f"efa_interfaces={kind.efa_interfaces}\nnvlink={'yes' if kind.nvlink else 'no'}\n"
+    def _files(self) -> NodeFiles:
+        return NodeFiles(
+            cluster_name=self.cluster_name,
+            cluster_arn=self.cluster_arn,
+            nodes=list(self.nodes.values()),
+            environment=self.environment,
+            nameserver=self.fabric.gateway,
+            munge_key=self._munge_key,
+        )
 
 
 def _check(nodes: Sequence[Node], subnet_cidr: str, relay: tuple[str, int] | None) -> None:
@@ -425,21 +317,3 @@ def _check(nodes: Sequence[Node], subnet_cidr: str, relay: tuple[str, int] | Non
         problems.append(f"the relay leads to 127.0.0.1 of this machine, not to {relay[0]}")
     if problems:
         raise ValueError("these nodes do not make a cluster: " + "; ".join(problems))
-
-
-def _follow(process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_line: Callable[[str], None]) -> int:
-    """Wait for a script and hand on its lines. They come from a file: a daemon that keeps it open delays nothing."""
-    end = time.monotonic() + timeout_s
-    with log.open(errors="replace") as lines:
-        ended = False
-        while not ended:
-            try:
-                process.wait(0.05)
-                ended = True
-            except subprocess.TimeoutExpired:
-                if time.monotonic() > end:
-                    end_group(process)
-                    return _TIMED_OUT
-            for line in lines:
-                on_line(line.rstrip("\n"))
-    return process.returncode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from podwright_rehearsal.clusters.cluster import Node
+from podwright_rehearsal.clusters.rehearsed import Node
 
 ALL_NODES_PARTITION = "dev"  # HyperPod puts every node but the controller into it
 

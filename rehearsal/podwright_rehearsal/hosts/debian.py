@@ -9,12 +9,14 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from podwright.errors import PodwrightError
+
 PROGRAMS = ("apt-get", "apt-cache", "dpkg-deb")
 INSTALLED = Path("/var/lib/dpkg/status")
 LIMIT_S = 300
 
 
-class DebianError(RuntimeError):
+class DebianError(PodwrightError):
     """A package cannot be had; the message has apt's own words."""
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import ipaddress
 import json
 import os
@@ -12,13 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from podwright_rehearsal.hosts.anchor import FABRIC
+from podwright_rehearsal.hosts import freezing
+from podwright_rehearsal.hosts.cluster_namespaces import FABRIC
+from podwright_rehearsal.hosts.description import HostDescription
+from podwright_rehearsal.hosts.errors import HostError, tail
 from podwright_rehearsal.hosts.image import LAYER, SOURCES
 
 _START_TIMEOUT_S = 60.0
@@ -26,7 +26,6 @@ _STOP_TIMEOUT_S = 30.0
 _CALLS = "/opt/rehearsal/log/calls"
 _HALTED = "/run/rehearsal/halted"
 _STOP_UNITS = "cd /etc/systemd/system/multi-user.target.wants && systemctl stop *"
-_DISK_SIZE = "50%"  # of the machine's memory, tmpfs's own default
 
 # Before a host starts: each disk is a file system of its own, which may fill up.
 Disk = Literal["empty", "kept"]
@@ -38,34 +37,6 @@ _PREPARE: dict[Disk, str] = {
     """,
     "kept": 'exec "$@"',
 }
-
-
-class HostError(RuntimeError):
-    """A host could not be started, reached or asked; the message says which one and ends with its own words."""
-
-
-@dataclass(frozen=True)
-class File:
-    """One file that a host has before any script runs."""
-
-    content: str | bytes
-    mode: int = 0o644
-    owner: str = "root"
-
-    def to_json(self) -> dict[str, Any]:
-        """For host.py."""
-        content = self.content.encode() if isinstance(self.content, str) else self.content
-        return {"content": base64.b64encode(content).decode(), "mode": self.mode, "owner": self.owner}
-
-
-@dataclass(frozen=True)
-class HostDescription:
-    """What makes a host: its name, its address, its devices, its files."""
-
-    hostname: str
-    private_ip: str
-    accelerators: int = 0
-    files: Mapping[str, File] = field(default_factory=dict)
 
 
 @dataclass
@@ -108,8 +79,8 @@ class Fabric:
         self._homes = directory.resolve() / "homes"  # what `mount -t nfs` shows
         self._relay_port = relay_port
         self._binds = [(str(source.resolve()), target) for source, target in binds]
-        self._anchor: subprocess.Popen[bytes] | None = None
-        self._anchor_pid = 0
+        self._holder: subprocess.Popen[bytes] | None = None
+        self._holder_pid = 0
         self._owner_end: socket.socket | None = None
         self._relay: subprocess.Popen[bytes] | None = None
         self._resolver: subprocess.Popen[bytes] | None = None
@@ -127,10 +98,10 @@ class Fabric:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._shared.mkdir(parents=True, exist_ok=True)
         self._homes.mkdir(exist_ok=True)
-        for name in ("anchor", "relay", "resolver", *(host.hostname for host in hosts)):
+        for name in ("namespaces", "relay", "resolver", *(host.hostname for host in hosts)):
             self._log_path(name).unlink(missing_ok=True)  # an earlier cluster's
         try:
-            self._start_anchor()
+            self._hold_namespaces()
             self.start_hosts(hosts)
         except BaseException:
             self.stop()
@@ -142,15 +113,15 @@ class Fabric:
             self._owner_end.close()
             self._owner_end = None
         hosts = (host.process for host in self._hosts.values())
-        for process in (self._anchor, self._relay, self._resolver, *hosts):
+        for process in (self._holder, self._relay, self._resolver, *hosts):
             _end(process)
-        self._anchor = self._relay = self._resolver = None
+        self._holder = self._relay = self._resolver = None
         self._hosts.clear()
 
-    def _start_anchor(self) -> None:
+    def _hold_namespaces(self) -> None:
         self._owner_end, theirs = socket.socketpair()
-        with theirs, self._log("anchor") as log:
-            self._anchor = subprocess.Popen(
+        with theirs, self._log("namespaces") as log:
+            self._holder = subprocess.Popen(
                 [
                     *(
                         "unshare",
@@ -162,7 +133,7 @@ class Fabric:
                         "--propagation",
                         "private",
                     ),
-                    *_script("anchor.py", self.directory),
+                    *_script("cluster_namespaces.py", self.directory),
                 ],
                 stdin=theirs.fileno(),
                 stdout=log,
@@ -179,7 +150,7 @@ class Fabric:
             answer, descriptors = b"", []
         if not answer:
             raise HostError(f"the hosts' network could not be made:\n{self._tail('anchor')}")
-        self._anchor_pid = json.loads(answer)["pid"]
+        self._holder_pid = json.loads(answer)["pid"]
         with socket.socket(fileno=descriptors[0]) as listener, socket.socket(fileno=descriptors[1]) as questions:
             self._resolver = self._start_server("resolver", questions, self.gateway)
             if self._relay_port is not None:
@@ -190,7 +161,7 @@ class Fabric:
         with self._log(name) as log:
             return subprocess.Popen(
                 [
-                    *("nsenter", "--target", str(self._anchor_pid), "--pid"),
+                    *("nsenter", "--target", str(self._holder_pid), "--pid"),
                     *_script(f"{name}.py", own.fileno(), argument, self.directory),
                 ],
                 pass_fds=[own.fileno()],
@@ -291,17 +262,13 @@ class Fabric:
         """Every process stops where it is. The kernel lives on: it accepts connections, and nobody answers."""
         host = self._host(hostname)
         host.frozen = True
-        wait_for(
-            lambda: not _send(signal.SIGSTOP, _running(host.pid)),
-            timeout_s=_STOP_TIMEOUT_S,
-            what=lambda: f"the processes {list(_running(host.pid))} of {hostname} to stop",
-        )
+        freezing.freeze(host.pid)
 
     def thaw(self, hostname: str) -> None:
         """What was frozen goes on."""
         host = self._host(hostname)
         host.frozen = False
-        _send(signal.SIGCONT, _members(host.pid))
+        freezing.thaw(host.pid)
 
     def reboot(self, host: HostDescription) -> None:
         """Off and on again: the disk stays, memory and mounts do not, enabled units and fstab come back."""
@@ -310,19 +277,15 @@ class Fabric:
             self.power_off(host.hostname)
         self.start_hosts([host], on="kept")
 
-    def fill_disk(self, hostname: str) -> None:
-        """Nothing more fits on the host's disk; /tmp and /run are not on it."""
-        disk = self._disk(hostname)
-        now = os.statvfs(f"/proc/{self._anchor_pid}/root/{disk}")
-        self._resize(disk, f"{(now.f_blocks - now.f_bfree) * now.f_frsize}")
-
-    def empty_disk(self, hostname: str) -> None:
-        """The host's disk has space again; its files stay."""
-        self._resize(self._disk(hostname), _DISK_SIZE)
-
-    def _resize(self, disk: Path, size: str) -> None:
-        command = [*self._enter_cluster("--mount"), "mount", "-o", f"remount,size={size}", str(disk)]
+    def resize_disk(self, hostname: str, size: str) -> None:
+        """Set the size of the host's disk, as tmpfs takes it; /tmp and /run are not on the disk."""
+        command = [*self._enter_cluster("--mount"), "mount", "-o", f"remount,size={size}", str(self._disk(hostname))]
         subprocess.run(command, check=True, timeout=_STOP_TIMEOUT_S)
+
+    def disk_usage_bytes(self, hostname: str) -> int:
+        """Return the size of all files on the host's disk."""
+        now = os.statvfs(f"/proc/{self._holder_pid}/root/{self._disk(hostname)}")
+        return (now.f_blocks - now.f_bfree) * now.f_frsize
 
     def init(self, hostname: str) -> int:
         """The host's PID 1 as this machine numbers it: another one after every start."""
@@ -368,11 +331,11 @@ class Fabric:
         return host
 
     def _disk(self, hostname: str) -> Path:
-        """Where its disk is mounted, in the anchor's mount namespace."""
+        """Where its disk is mounted, in the cluster's mount namespace."""
         return self.directory / FABRIC / hostname
 
     def _enter_cluster(self, *namespaces: str) -> list[str]:
-        return ["nsenter", "--target", str(self._anchor_pid), *namespaces, "--"]
+        return ["nsenter", "--target", str(self._holder_pid), *namespaces, "--"]
 
     def _ip(self, *commands: str) -> None:
         """ip(8) in the cluster's network, where an outer process's id is still understood."""
@@ -387,39 +350,6 @@ class Fabric:
 
     def _tail(self, name: str) -> str:
         return tail(self._log_path(name))
-
-
-def _members(init: int) -> Iterator[int]:
-    """The processes in the pid namespace of a host's init, as this machine numbers them."""
-    namespace = Path(f"/proc/{init}/ns/pid").readlink()
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has just ended
-            if (folder / "ns/pid").readlink() == namespace:
-                yield int(folder.name)
-
-
-def _running(init: int) -> Iterator[int]:
-    """Those that are neither stopped nor dead."""
-    for pid in _members(init):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "TZX":
-                yield pid
-
-
-def _send(number: signal.Signals, pids: Iterable[int]) -> int:
-    """Send a signal to each; how many there were."""
-    sent = 0
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-            sent += 1
-    return sent
-
-
-def tail(log: Path, lines: int = 20) -> str:
-    """The last lines of a log, and where the whole of it is."""
-    text = log.read_text(errors="replace").splitlines()[-lines:] if log.exists() else []
-    return "\n".join([*text, f"(whole log: {log})"])
 
 
 def _script(name: str, *arguments: object) -> list[str]:
@@ -439,18 +369,3 @@ def _end(process: subprocess.Popen[Any] | None) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe:
             pipe.close()
-
-
-def wait_for(
-    condition: Callable[[], bool], *, timeout_s: float, what: Callable[[], str], pause_s: float = 0.05
-) -> None:
-    """Return when the condition holds.
-
-    Raises:
-        HostError: it did not within `timeout_s`; `what` says what was waited for.
-    """
-    end = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > end:
-            raise HostError(f"after {timeout_s:g} s still waiting for {what()}")
-        time.sleep(pause_s)

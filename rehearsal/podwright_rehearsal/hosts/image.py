@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from podwright.errors import PodwrightError
+
 SOURCES = Path(__file__).parent
 LAYER = "layer"
 KEY = "key"
@@ -25,6 +27,8 @@ KEY = "key"
 WHEELS = "/opt/rehearsal/wheels"
 
 _BUILD_TIMEOUT_S = 900
+# What image.sh reads: other files here may change without a new image.
+_INGREDIENTS = ("image.sh", "shims", "systemctl.py", "init.py", "auto_resume.c", "aws-cli.txt")
 _INSTALLED = Path("/var/lib/dpkg/status")
 # Of a root file system's folders, these belong to the distribution; hosts see them under the layer.
 _SYSTEM = frozenset(
@@ -37,7 +41,7 @@ _EMPTY = (
 )
 
 
-class ImageError(RuntimeError):
+class ImageError(PodwrightError):
     """The node image could not be built; the message ends with the failing command's own words."""
 
 
@@ -80,9 +84,9 @@ def is_current(directory: Path) -> bool:
 
 def _key() -> str:
     """Hash of what the layer is made of: our sources, and the packages of the root that it lies over."""
-    sources = [path for path in sorted(SOURCES.rglob("*")) if path.is_file() and "__pycache__" not in path.parts]
+    sources = [path for name in _INGREDIENTS for path in sorted([SOURCES / name, *(SOURCES / name).glob("*")])]
     digest = hashlib.sha256()
-    for path in (*sources, _INSTALLED):
+    for path in (*filter(Path.is_file, sources), _INSTALLED):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 

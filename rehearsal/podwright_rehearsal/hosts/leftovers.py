@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from podwright_rehearsal.hosts.fabric import wait_for
 from podwright_rehearsal.hosts.image import SOURCES
+from podwright_rehearsal.hosts.waiting import wait_for
 
 _STOP_TIMEOUT_S = 30.0
 

@@ -17,7 +17,7 @@ from podwright.settings.root import Settings
 from podwright_constructs.catalog import InstanceType
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn
-from podwright_rehearsal.clusters.cluster import Node
+from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.run.progress import StepFailed
 
 

@@ -23,9 +23,11 @@ from podwright_bootstrap.contract import (
 )
 from podwright_rehearsal import processes
 from podwright_rehearsal.clusters import flat_environment
-from podwright_rehearsal.clusters.cluster import Cluster
-from podwright_rehearsal.clusters.flat import FlatStandIn
-from podwright_rehearsal.clusters.namespaced import WHEELS, BootResult, SlurmStandIn
+from podwright_rehearsal.clusters.boots import BootResult
+from podwright_rehearsal.clusters.flat import FlatCluster
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
+from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.progress import StepFailed
@@ -51,7 +53,7 @@ class Hosts(ABC):
     supplies: Supplies
     deployment: Deployment
     note: Callable[[str], None]
-    cluster: Cluster = field(init=False)
+    cluster: RehearsedCluster = field(init=False)
     environment: Path = field(init=False)  # of the trainer, on the hosts; known after the preparation
     boot_seconds: dict[str, dict[str, float]] = field(init=False, default_factory=dict)  # by host and bootstrap step
 
@@ -108,13 +110,13 @@ class Hosts(ABC):
 class NamespacedHosts(Hosts):
     """Hosts with a disk, a network and users of their own, set up by the lifecycle scripts."""
 
-    cluster: SlurmStandIn = field(init=False)
+    cluster: NamespacedCluster = field(init=False)
     lifecycle: Path = field(init=False)
 
     def start(self) -> None:
         """Hosts before any lifecycle script has run."""
         endpoint = self.deployment.aws.endpoint_url
-        self.cluster = SlurmStandIn(
+        self.cluster = NamespacedCluster(
             directory=self._empty("cluster"),
             image=self.supplies.slurm,
             cluster_name=self.settings.name,
@@ -187,12 +189,12 @@ class NamespacedHosts(Hosts):
 class FlatHosts(Hosts):
     """Hosts that are nothing but processes of one user: Slurm and the trainer are real, a boot cannot be rehearsed."""
 
-    cluster: FlatStandIn = field(init=False)
+    cluster: FlatCluster = field(init=False)
 
     def start(self) -> None:
         """Hosts with Slurm running."""
         self._shared_with_dataset()
-        self.cluster = FlatStandIn(
+        self.cluster = FlatCluster(
             directory=self._empty("cluster"),
             packages=SlurmPackages(self.supplies.slurm),
             cluster_name=self.settings.name,

@@ -17,11 +17,13 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from podwright.errors import PodwrightError
+
 NOTE_EVERY_S = 5.0
 NOTE_WIDTH = 150
 
 
-class StepFailed(RuntimeError):  # noqa: N818 - it is what happened, as in Slurm's own states
+class StepFailed(PodwrightError):  # noqa: N818 - it is what happened, as in Slurm's own states
     """A step did not do what it is for: which, where, the last lines of its log, and where the whole log is."""
 
     def __init__(self, message: str, *, host: str = "this machine", log: Path | None = None, lines: int = 15) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from podwright.errors import PodwrightError
 from podwright_rehearsal.hosts import debian
 from podwright_rehearsal.hosts.debian import DebianError
 from podwright_training.commands.prepare import html_to_text
@@ -16,7 +17,7 @@ PACKAGE = "postgresql-doc"  # with PostgreSQL's version behind it, another one i
 LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")  # lists of names and numbers
 
 
-class ProseError(RuntimeError):
+class ProseError(PodwrightError):
     """The prose cannot be had; the message says what is missing and how to get it."""
 
 

@@ -18,12 +18,12 @@ from podwright.settings.root import Settings
 from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
-from podwright_rehearsal.hosts.fabric import HostError
-from podwright_rehearsal.run import overview
+from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.run import cluster_status
 from podwright_rehearsal.run.deployment import Deployment
-from podwright_rehearsal.run.figures import Figures
 from podwright_rehearsal.run.hosting import Hosts, NamespacedHosts
 from podwright_rehearsal.run.progress import Progress, StepFailed
+from podwright_rehearsal.run.summary import Summary
 from podwright_rehearsal.run.supplies import CACHE, SHARDS, Supplies
 from podwright_training.run_folder import RunFolder
 
@@ -56,7 +56,7 @@ class Rehearsal:
     keep: bool = False
     kind_of_hosts: type[Hosts] = NamespacedHosts
     directory: Path = DIRECTORY
-    figures: Figures = field(default_factory=Figures)
+    summary: Summary = field(default_factory=Summary)
     aws: AwsStandIn = field(init=False)
     deployment: Deployment = field(init=False)
     hosts: Hosts = field(init=False)
@@ -73,7 +73,7 @@ class Rehearsal:
         """The run folder's path on the hosts."""
         return self.hosts.mount_path / RUNS_DIRECTORY / RUN_NAME
 
-    def play(self) -> Figures:
+    def play(self) -> Summary:
         """Run every step.
 
         Raises:
@@ -88,10 +88,10 @@ class Rehearsal:
                     continue
                 with self.progress.step(name) as record:
                     record.detail = self._played(step, stack)
-            self.figures.wall_time = f"{time.monotonic() - began:.0f} s"
+            self.summary.wall_time = f"{time.monotonic() - began:.0f} s"
             if self.keep:
                 self._stay_up()
-        return self.figures
+        return self.summary
 
     # ---- the steps -------------------------------------------------------------------------------------------------
 
@@ -112,13 +112,13 @@ class Rehearsal:
             logs=self._empty("logs"),
             on_line=self.progress.note,
         )
-        self.figures.resources_applied = self.deployment.deploy()
-        return f"{self.figures.resources_applied} resources applied"
+        self.summary.resources_applied = self.deployment.deploy()
+        return f"{self.summary.resources_applied} resources applied"
 
     def plan_again(self, _: ExitStack) -> str:
         """A second synth and plan find nothing to do, or the configuration does not describe what it made."""
         self.deployment.plan_nothing()
-        self.figures.second_plan = "No changes"
+        self.summary.second_plan = "No changes"
         return "No changes"
 
     def start_hosts(self, stack: ExitStack) -> str:
@@ -134,16 +134,18 @@ class Rehearsal:
     def prepare(self, name: str) -> str:
         """What these hosts need before the first job: the lifecycle scripts, where they can run."""
         detail = self.hosts.preparation[name](self.hosts)
-        self.figures.preparation[name] = detail
+        self.summary.preparation[name] = detail
         if self.hosts.boot_seconds:
-            self.figures.preparation["bootstrap steps, slowest host"] = overview.of_boots(self.hosts.boot_seconds)
+            self.summary.preparation["bootstrap steps, slowest host"] = cluster_status.slowest_boot_steps(
+                self.hosts.boot_seconds
+            )
         return detail
 
     def look_at_slurm(self, _: ExitStack) -> str:
         """``sinfo``: every compute node is idle."""
         self.hosts.cluster.wait_until_idle()
-        self.figures.nodes_idle = f"{len(self._compute())} of {len(self._compute())}"
-        return f"{self.figures.nodes_idle} nodes idle"
+        self.summary.nodes_idle = f"{len(self._compute())} of {len(self._compute())}"
+        return f"{self.summary.nodes_idle} nodes idle"
 
     def submit(self, _: ExitStack) -> str:
         """``podwright-train launch`` on the login node, where there is one, as the user would."""
@@ -164,8 +166,8 @@ class Rehearsal:
             *(f"--dataset={data}", "--dataset_config_name=en", f"--tokenizer={data}/tokenizer"),
         )
         self.job_id = int(re.findall(r"submitted job (\d+)", answer)[0])
-        self.figures.ranks = f"{RANKS}, {ranks_per_host} on each of {hosts} of {len(self._compute())} compute nodes"
-        return f"job {self.job_id}, ranks: {self.figures.ranks}"
+        self.summary.ranks = f"{RANKS}, {ranks_per_host} on each of {hosts} of {len(self._compute())} compute nodes"
+        return f"job {self.job_id}, ranks: {self.summary.ranks}"
 
     def train_until_kill(self, _: ExitStack) -> str:
         """Let the job train some steps past its second checkpoint."""
@@ -182,8 +184,8 @@ class Rehearsal:
         self.hosts.auto_resume(self.job_id)
         self._wait_for("the resume", lambda: len(list(self.run.events("start"))) > 1)
         resumed = list(self.run.events("start"))[-1]["step"]
-        self.figures.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
-        return f"{victim} {self.figures.kill}"
+        self.summary.kill = f"killed at step {self.killed_at}, resumed from step {resumed}"
+        return f"{victim} {self.summary.kill}"
 
     def train_to_end(self, _: ExitStack) -> str:
         """The job ends by itself; the order of the data is unbroken and the loss has fallen."""
@@ -195,8 +197,8 @@ class Rehearsal:
             raise StepFailed(
                 f"the loss fell only from {losses[0]:.3f} to {losses[-1]:.3f}", host="compute", log=self.run.log
             )
-        self.figures.loss = f"{losses[0]:.3f} -> {losses[-1]:.3f}"
-        return f"{len(losses)} steps, loss {self.figures.loss}, data order unbroken"
+        self.summary.loss = f"{losses[0]:.3f} -> {losses[-1]:.3f}"
+        return f"{len(losses)} steps, loss {self.summary.loss}, data order unbroken"
 
     def consolidate(self, _: ExitStack) -> str:
         """The newest checkpoint as a Hugging Face model."""
@@ -212,8 +214,8 @@ class Rehearsal:
                 f"perplexity is {answer['perplexity']:.6g} after consolidation, {trainer:.6g} in training",
                 log=self.run.metrics,
             )
-        self.figures.perplexity = f"{answer['perplexity']:.6g} (trainer {trainer:.6g})"
-        return self.figures.perplexity
+        self.summary.perplexity = f"{answer['perplexity']:.6g} (trainer {trainer:.6g})"
+        return self.summary.perplexity
 
     def generate(self, _: ExitStack) -> str:
         """A few lines of the model's own."""
@@ -228,8 +230,8 @@ class Rehearsal:
     def look_back(self, _: ExitStack) -> str:
         """The cluster after all of that: every compute node is idle again and takes a task."""
         self.hosts.cluster.wait_until_idle()
-        self.figures.overview = overview.of_slurm(self.hosts.cluster, self.job_id, partition=self._partition())
-        return ", ".join(self.figures.overview)
+        self.summary.slurm = cluster_status.ask_slurm(self.hosts.cluster, self.job_id, partition=self._partition())
+        return ", ".join(self.summary.slurm)
 
     def destroy(self, _: ExitStack) -> str:
         """``cdktf destroy '*'``: the account holds nothing of ours afterwards."""
@@ -241,7 +243,7 @@ class Rehearsal:
         left = self.aws.inventory()
         if left:
             raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
-        self.figures.resources_left = "0"
+        self.summary.resources_left = "0"
         return "0 resources left"
 
     def _played(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podwright import checkout
-from podwright_rehearsal.clusters import namespaced as slurm
-from podwright_rehearsal.hosts import image, slurm_packages
+from podwright.errors import PodwrightError
+from podwright_rehearsal.hosts import image, permission, slurm_packages
 from podwright_rehearsal.hosts.debian import DebianError
 from podwright_rehearsal.run import prose
 
@@ -25,7 +25,7 @@ VOCAB_SIZE = 2048  # of the preset tiny
 SHARDS = 4  # as many as the rehearsed job has data streams
 
 
-class SuppliesError(RuntimeError):
+class SuppliesError(PodwrightError):
     """Something the rehearsal needs could not be obtained; the message says what to do."""
 
 
@@ -140,7 +140,7 @@ def _say(line: str) -> None:
 
 def main() -> int:
     """Get the supplies; one line per problem."""
-    why_not = slurm.why_not()
+    why_not = permission.why_not()
     if why_not:
         _say(f"flat hosts, for this machine permits no others: {why_not}")
     try:

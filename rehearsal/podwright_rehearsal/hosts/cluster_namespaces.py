@@ -3,7 +3,7 @@
 Hosts are started inside this process's pid namespace, of which it is PID 1: when it ends, the kernel kills every
 process of every host, and with the last of them go the mounts and the network. There is nothing else to clean up.
 
-    unshare --mount --net --pid --fork … anchor.py DIRECTORY
+    unshare --mount --net --pid --fork … cluster_namespaces.py DIRECTORY
 
 Standard input is a socket to the owner. It reads {"image", "gateway", "port"}, answers {"pid"} together with two
 sockets on the gateway's address inside the cluster's network, one that listens on the port and one for DNS, and then

@@ -14,7 +14,7 @@ from podwright_rehearsal.aws.errors import HandlerError
 
 
 @dataclass
-class Node:
+class ClusterNode:
     """One instance. Its address stays when the instance is replaced."""
 
     group: str
@@ -37,7 +37,7 @@ class Node:
 
 
 @dataclass
-class Cluster:
+class HyperPodCluster:
     """One cluster: ``model`` is the desired state as CloudFormation has it, without read-only properties."""
 
     arn: str
@@ -46,7 +46,7 @@ class Cluster:
     created_at: float
     settled_at: float
     changing: str = "Creating"  # the status until settled_at
-    nodes: list[Node] = field(default_factory=list)
+    nodes: list[ClusterNode] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -67,12 +67,12 @@ class Cluster:
         """The instance group of this name."""
         return next(group for group in self.model["InstanceGroups"] if group["InstanceGroupName"] == name)
 
-    def nodes_of(self, group: str) -> list[Node]:
+    def nodes_of(self, group: str) -> list[ClusterNode]:
         """The group's nodes, oldest first."""
         return [node for node in self.nodes if node.group == group]
 
 
-class Clusters:
+class HyperPodClusters:
     """Creates, changes and deletes clusters. Not thread-safe: the server calls it under its lock.
 
     Args:
@@ -83,9 +83,9 @@ class Clusters:
     def __init__(self, *, account: Account, transition_s: float) -> None:
         self._account = account
         self._transition_s = transition_s
-        self._by_arn: dict[str, Cluster] = {}
+        self._by_arn: dict[str, HyperPodCluster] = {}
 
-    def all(self) -> list[Cluster]:
+    def all(self) -> list[HyperPodCluster]:
         """Every cluster that is not gone, oldest first."""
         gone = [arn for arn, cluster in self._by_arn.items() if cluster.changing == "Deleting" and cluster.is_settled]
         for arn in gone:
@@ -97,11 +97,11 @@ class Clusters:
         for cluster in self.all():
             yield cluster.arn, {tag["Key"]: tag["Value"] for tag in cluster.model.get("Tags") or []}
 
-    def find(self, name_or_arn: str) -> Cluster | None:
+    def find(self, name_or_arn: str) -> HyperPodCluster | None:
         """The cluster of this name or ARN."""
         return next((cluster for cluster in self.all() if name_or_arn in (cluster.name, cluster.arn)), None)
 
-    def create(self, model: dict[str, Any]) -> Cluster:
+    def create(self, model: dict[str, Any]) -> HyperPodCluster:
         """Start a cluster.
 
         Raises:
@@ -112,7 +112,7 @@ class Clusters:
             raise HandlerError("AlreadyExists", f"Cluster with name {name} already exists")
         self._refuse(cluster_rules.problems(model, self._account))
         now = time.time()
-        cluster = Cluster(
+        cluster = HyperPodCluster(
             arn=self._account.arn("sagemaker", f"cluster/{secrets.token_hex(6)}"),
             model=model,
             controller_groups=cluster_rules.controller_groups(model, self._account),
@@ -123,7 +123,7 @@ class Clusters:
         self._by_arn[cluster.arn] = cluster
         return cluster
 
-    def update(self, cluster: Cluster, model: dict[str, Any]) -> None:
+    def update(self, cluster: HyperPodCluster, model: dict[str, Any]) -> None:
         """Bring a cluster to another desired state; a failed update changes nothing.
 
         Raises:
@@ -135,34 +135,34 @@ class Clusters:
         cluster.controller_groups = cluster_rules.controller_groups(model, self._account)
         self._change(cluster, "Updating")
 
-    def update_software(self, cluster: Cluster, groups: Collection[str]) -> None:
+    def update_software(self, cluster: HyperPodCluster, groups: Collection[str]) -> None:
         """Bring the newest image to the nodes of these groups; instances stay, their root volumes do not."""
         for node in cluster.nodes:
             if node.group in groups:
                 self.reboot(node)
         self._change(cluster, "SystemUpdating")
 
-    def remove(self, cluster: Cluster, node: Node) -> None:
+    def remove(self, cluster: HyperPodCluster, node: ClusterNode) -> None:
         """Take a node out of its group, which is one smaller then."""
         cluster.group(node.group)["InstanceCount"] -= 1
         cluster.nodes.remove(node)
         self._change(cluster, "Updating")
 
-    def delete(self, cluster: Cluster) -> None:
+    def delete(self, cluster: HyperPodCluster) -> None:
         """Begin the end of a cluster."""
         self._change(cluster, "Deleting")
 
-    def replace(self, node: Node) -> None:
+    def replace(self, node: ClusterNode) -> None:
         """Put another instance in the place of this one: a new id, the same address, nothing on its disks."""
         node.instance_id = random_id("i")
         node.launched_at = time.time()
         self.reboot(node)
 
-    def reboot(self, node: Node) -> None:
+    def reboot(self, node: ClusterNode) -> None:
         """Restart an instance."""
         node.running_at = time.time() + self._transition_s
 
-    def _change(self, cluster: Cluster, status: str) -> None:
+    def _change(self, cluster: HyperPodCluster, status: str) -> None:
         cluster.changing = status
         cluster.settled_at = time.time() + self._transition_s
 
@@ -170,7 +170,7 @@ class Clusters:
         if problems:
             raise HandlerError("InvalidRequest", "; ".join(problems))
 
-    def _nodes_for(self, cluster: Cluster, model: dict[str, Any]) -> Iterator[Node]:
+    def _nodes_for(self, cluster: HyperPodCluster, model: dict[str, Any]) -> Iterator[ClusterNode]:
         """The nodes a model asks for: those there are, the youngest dropped, new ones appended."""
         taken = self._account.addresses_in_use() | {node.private_ip for other in self.all() for node in other.nodes}
         for group in model["InstanceGroups"]:
@@ -181,12 +181,12 @@ class Clusters:
                 taken.add(node.private_ip)
                 yield node
 
-    def _new_node(self, group: dict[str, Any], network: dict[str, list[str]], taken: set[str]) -> Node:
+    def _new_node(self, group: dict[str, Any], network: dict[str, list[str]], taken: set[str]) -> ClusterNode:
         now = time.time()
         for subnet in filter(None, map(self._account.subnet, network["Subnets"])):
             address = next((address for address in subnet.usable_addresses() if address not in taken), None)
             if address:
-                return Node(
+                return ClusterNode(
                     group=group["InstanceGroupName"],
                     instance_type=group["InstanceType"],
                     instance_id=random_id("i"),

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-from podwright_rehearsal.hosts.fabric import HostError, wait_for
+from podwright_rehearsal.hosts.errors import HostError
+from podwright_rehearsal.hosts.waiting import wait_for
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing has it since Python 3.11
@@ -56,7 +57,7 @@ class Resumption:
     resumed_s: float  # from the call until the job ran again
 
 
-class Cluster(ABC):
+class RehearsedCluster(ABC):
     """Controllers and compute hosts with real Slurm. A context manager: entering starts it, leaving ends all of it."""
 
     srun_takes_auto_resume = True  # whether `srun --auto-resume=1` is known

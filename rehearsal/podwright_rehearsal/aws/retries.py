@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Repeats:
+class RetryCache:
     """WSGI middleware that remembers the answers to changes, except those which ask for another attempt."""
 
     def __init__(self, application: WSGIApplication) -> None:

@@ -1,6 +1,6 @@
-"""Hold one flat host's processes together: ``python -m podwright_rehearsal.clusters.flat_host '[["slurmd", …], …]'``.
+"""Supervise the processes of one flat host: ``python -m …flat_supervisor OWNER_PID '[["slurmd", …], …]'``.
 
-On SIGTERM, and when its owner dies, it kills all that it has started, also what made itself a daemon, at once.
+On SIGTERM, and when its owner dies, it kills everything it started at once, daemons too.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Workspace:
         plans = (self.terraform(stack, "plan", "-detailed-exitcode") for stack in STACKS)
         return "\n".join(plan[plan.find(PLANNED) :] for plan in plans if "No changes." not in plan)
 
-    def strays(self) -> list[str]:
+    def orphans(self) -> list[str]:
         """Type and id of what is in the account and in neither state, as far as states are in the folder.
 
         Terraform writes down what it has created when AWS says that it is ready; what it was creating when it was

@@ -1,9 +1,8 @@
-"""What goes wrong with hosts that stay: each fault lasts as long as its context.
+"""Faults of running hosts: each lasts as long as its context.
 
-What ends a host is `SlurmStandIn.kill`, a reboot is `SlurmStandIn.reboot`. Everything here is the kernel's own
-(signals, mount flags, a file system's size, fanotify) or a server that waits. Not played: a network that loses or
-delays packets (netem is not in every kernel), a shared file system that is full, or that hangs in the middle of a read
-or write.
+`NamespacedCluster.kill` ends a host, `NamespacedCluster.reboot` reboots it. The faults here use the kernel (signals,
+mount flags, a file system's size, fanotify) or delay a server. Not available: a network that loses or delays packets
+(netem is not in every kernel), a shared file system that is full or hangs in the middle of a read or write.
 """
 
 from __future__ import annotations
@@ -14,26 +13,28 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Literal
 
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts import relay, resolver
-from podwright_rehearsal.hosts.fabric import Fabric, HostError
-from podwright_rehearsal.hosts.image import SOURCES
+from podwright_rehearsal.hosts.errors import HostError
 
 Download = Literal["refused", "cut short", "changed", "late"]  # relay.py knows them too
 
 NEVER = math.inf
 _END_TIMEOUT_S = 10.0
+_DISK_SIZE = "50%"  # of the machine's memory, tmpfs's own default
 
 
 class Faults:
-    """The faults of one fabric's hosts.
+    """The faults of a cluster's hosts, each a context manager.
 
-    Every method is a context manager. Where it takes host names, none means all hosts that are on.
+    Where a method takes several host names, the default is every host that is on.
     """
 
-    def __init__(self, fabric: Fabric) -> None:
-        self._fabric = fabric
+    def __init__(self, cluster: NamespacedCluster) -> None:
+        self._fabric = cluster.fabric
 
     @contextmanager
     def hung(self, hostname: str) -> Iterator[None]:
@@ -52,8 +53,8 @@ class Faults:
     @contextmanager
     def full_disk(self, hostname: str) -> Iterator[None]:
         """Nothing more fits on the host's own disk; /tmp and /run are not on it."""
-        self._fabric.fill_disk(hostname)
-        with self._undone(hostname, lambda: self._fabric.empty_disk(hostname)):
+        self._fabric.resize_disk(hostname, f"{self._fabric.disk_usage_bytes(hostname)}")
+        with self._undone(hostname, lambda: self._fabric.resize_disk(hostname, _DISK_SIZE)):
             yield
 
     @contextmanager
@@ -112,7 +113,7 @@ class Faults:
 
     @contextmanager
     def _slow_mount(self, hostname: str, path: str, delay_s: float, containing: str) -> Iterator[None]:
-        program = (SOURCES / "slow_files.py").read_text()
+        program = (Path(__file__).parent / "slow_files.py").read_text()
         seconds = str(min(delay_s, threading.TIMEOUT_MAX))
         words = ["/usr/bin/python3", "-I", "-S", "-c", program, path, seconds, containing]
         with subprocess.Popen(

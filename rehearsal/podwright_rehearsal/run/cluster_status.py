@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from podwright_rehearsal.clusters.cluster import Cluster
+from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
 
 ACCOUNTS = "AccountingStorageType = accounting_storage/slurmdbd"  # scontrol show config
 
 
-def of_slurm(cluster: Cluster, job_id: int, *, partition: str) -> dict[str, str]:
+def ask_slurm(cluster: RehearsedCluster, job_id: int, *, partition: str) -> dict[str, str]:
     """By command, what it prints: sinfo, srun hostname on every node of the partition, sacct if accounts are kept."""
     nodes = cluster.run(f"sinfo --noheader --partition={partition} --format=%D").stdout.split()
     srun = f"srun --partition={partition} --nodes={sum(map(int, nodes))} --ntasks-per-node=1 hostname"
@@ -25,7 +25,7 @@ def of_slurm(cluster: Cluster, job_id: int, *, partition: str) -> dict[str, str]
     return {name: text.rstrip() for name, text in said.items()}
 
 
-def of_boots(seconds: Mapping[str, Mapping[str, float]]) -> str:
+def slowest_boot_steps(seconds: Mapping[str, Mapping[str, float]]) -> str:
     """A line per step with its slowest host, given seconds by host and step."""
     steps = list(dict.fromkeys(step for boot in seconds.values() for step in boot))
     lines = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Figures:
+class Summary:
     """One field or key a line; some values have several lines."""
 
     resources_applied: int = 0
@@ -17,7 +17,7 @@ class Figures:
     loss: str = ""
     kill: str = ""
     perplexity: str = ""
-    overview: dict[str, str] = field(default_factory=dict)  # by command
+    slurm: dict[str, str] = field(default_factory=dict)  # by command
     resources_left: str = ""
     wall_time: str = ""
 

@@ -1,0 +1,102 @@
+"""The files that a HyperPod node has before any lifecycle script runs."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from podwright_bootstrap.contract import RESOURCE_CONFIG, SLURM_ROOT
+from podwright_constructs.catalog import InstanceType
+from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
+from podwright_rehearsal.hosts.description import File
+from podwright_rehearsal.hosts.image import SOURCES
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFiles:
+    """What the service writes on the nodes of a cluster."""
+
+    cluster_name: str
+    cluster_arn: str
+    nodes: Sequence[Node]
+    environment: Mapping[str, str]
+    nameserver: str
+    munge_key: bytes
+
+    def of(self, node: Node) -> dict[str, File]:
+        """Return the files of a node by path."""
+        peers = "".join(f"{peer.private_ip} {peer.hostname}\n" for peer in self.nodes)
+        files = {
+            "/etc/hostname": File(f"{node.hostname}\n"),
+            "/etc/hosts": File(f"127.0.0.1 localhost\n{peers}"),
+            "/etc/resolv.conf": File(f"nameserver {self.nameserver}\n"),
+            "/etc/environment": File("".join(f'{name}="{value}"\n' for name, value in self.environment.items())),
+            "/etc/munge/munge.key": File(self.munge_key, mode=0o400, owner="munge"),
+            str(RESOURCE_CONFIG): File(self.resource_config()),
+            "/opt/rehearsal/machine": File(_machine(node.instance_type)),
+        }
+        if node.role == "controller":  # the others are configless
+            files |= {f"{SLURM_ROOT}/etc/{name}": File(text) for name, text in self.slurm_files().items()}
+        return files
+
+    def resource_config(self) -> str:
+        """Return resource_config.json; its layout is from AWS's "SageMaker HyperPod lifecycle scripts"."""
+        groups: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            groups.setdefault(node.instance_group, []).append(node)
+        content = {
+            "ClusterType": "Standard",
+            "ClusterConfig": {"ClusterArn": self.cluster_arn, "ClusterName": self.cluster_name},
+            "SlurmConfig": {
+                "PrimaryControllerIp": self._controllers()[0].private_ip,
+                "SecondaryControllerIps": [node.private_ip for node in self._controllers()[1:]],
+            },
+            "InstanceGroups": [
+                {
+                    "Name": name,
+                    "InstanceType": members[0].instance_type,
+                    "Instances": [
+                        {
+                            "InstanceName": f"{name}-{number}",
+                            "InstanceId": node.instance_id,
+                            "AgentIpAddress": node.private_ip,
+                            "CustomerIpAddress": node.private_ip,
+                            "InstanceLabel": f"{name}-{number}",
+                        }
+                        for number, node in enumerate(members, start=1)
+                    ],
+                }
+                for name, members in groups.items()
+            ],
+        }
+        return json.dumps(content, indent=2) + "\n"
+
+    def _controllers(self) -> list[Node]:
+        return [node for node in self.nodes if node.role == "controller"]
+
+    def slurm_files(self) -> dict[str, str]:
+        """Return the files of /opt/slurm/etc by name."""
+        template = string.Template((SOURCES / "slurm.conf.in").read_text())
+        head = template.substitute(cluster_name=self.cluster_name)
+        hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
+        members = [node for node in self.nodes if node.role != "controller"]
+        return {
+            "slurm.conf": head
+            + "".join(f"{line}\n" for line in (*hosts, *map(node_line, members), *partition_lines(members))),
+            "gres.conf": "".join(
+                f"NodeName={node.hostname} Name=gpu File=/dev/nvidia{index}\n"
+                for node in members
+                for index in range(node.accelerators)  # a gpu without File= is dropped without a word
+            ),
+            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
+            "accounting.conf": "",
+        }
+
+
+def _machine(instance_type: str) -> str:
+    """Return what the shims report of a host of this type."""
+    kind = InstanceType.of(instance_type)
+    return f"efa_interfaces={kind.efa_interfaces}\nnvlink={'yes' if kind.nvlink else 'no'}\n"

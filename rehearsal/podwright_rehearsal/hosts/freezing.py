@@ -1,0 +1,58 @@
+"""Stop every process of a host where it is, and let them go on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from podwright_rehearsal.hosts.waiting import wait_for
+
+_STOP_TIMEOUT_S = 30.0
+
+
+def freeze(init: int) -> None:
+    """Stop every process of the host with this PID 1; its kernel still accepts connections.
+
+    Raises:
+        HostError: a process does not stop.
+    """
+    wait_for(
+        lambda: not _send(signal.SIGSTOP, _running(init)),
+        timeout_s=_STOP_TIMEOUT_S,
+        what=lambda: f"the processes {list(_running(init))} of the host to stop",
+    )
+
+
+def thaw(init: int) -> None:
+    """Let stopped processes go on."""
+    _send(signal.SIGCONT, _members(init))
+
+
+def _members(init: int) -> Iterator[int]:
+    """The processes in the pid namespace of a host's init, as this machine numbers them."""
+    namespace = Path(f"/proc/{init}/ns/pid").readlink()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if (folder / "ns/pid").readlink() == namespace:
+                yield int(folder.name)
+
+
+def _running(init: int) -> Iterator[int]:
+    """Those that are neither stopped nor dead."""
+    for pid in _members(init):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "TZX":
+                yield pid
+
+
+def _send(number: signal.Signals, pids: Iterable[int]) -> int:
+    """Send a signal to each; how many there were."""
+    sent = 0
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+            sent += 1
+    return sent
