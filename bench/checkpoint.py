@@ -35,16 +35,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="per round; the save falls after the first")
-    parser.add_argument("--hidden_width", type=int, default=256)
+    parser.add_argument("--hidden_size", type=int, default=256)
     parser.add_argument("--num_layers", type=int, default=4)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--batch", type=int, default=2)
     args = parser.parse_args()
     options = TrainConfig(
-        hidden_width=args.hidden_width,
-        intermediate_size=3 * args.hidden_width,
+        hidden_size=args.hidden_size,
+        intermediate_size=3 * args.hidden_size,
         num_layers=args.num_layers,
-        num_heads=args.hidden_width // 32,
+        num_heads=args.hidden_size // 32,
         vocab_size=2048,
         max_context_width=args.context,
         train_batch_size=args.batch,

@@ -208,7 +208,7 @@ class Run:
             "dataset": self.dataset,
             "tokenizer": self.dataset / "tokenizer",
             "vocab_size": 300,
-            "hidden_width": 64,
+            "hidden_size": 64,
             "intermediate_size": 128,
             "num_layers": 2,
             "num_heads": 4,

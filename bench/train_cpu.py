@@ -17,7 +17,7 @@ CASES = {
     "bf16-v32000": ("bf16", 32000),
 }
 SHAPE = {
-    "hidden_width": 256,
+    "hidden_size": 256,
     "num_layers": 4,
     "num_heads": 8,
     "num_key_value_heads": 4,

@@ -5,7 +5,7 @@ before them, as the plain loops do, and one that keeps documents apart, as torch
 allocated on the GPU; MFU is of the rate of one large product of matrices, measured first.
 
 ``--reference`` is ``3.test_cases/pytorch/FSDP/src`` of a checkout of https://github.com/awslabs/awsome-distributed-ai.
-``--peer_python`` is a Python that has the peers already. What costs a save: ``bench/checkpoint.py --hidden_width 2048
+``--peer_python`` is a Python that has the peers already. What costs a save: ``bench/checkpoint.py --hidden_size 2048
 --num_layers 16 --context 2048 --batch 8``.
 
 ``--device cpu --preset tiny --sequence 256 --tokens 1024`` shows on a machine without a GPU that all sides run.

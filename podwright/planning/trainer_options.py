@@ -8,15 +8,16 @@ from typing import Any
 
 from podwright.planning.layout import Layout, Recompute
 from podwright.planning.model import Model
-from podwright_training.config import layout as trainer_layout
-from podwright_training.config.train_config import QUICK_LOSS_CHUNK_TOKENS, TrainConfig, conflicts
+from podwright_training.config import parallel_dims
+from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
+from podwright_training.config.train_config import TrainConfig, conflicts
 
 OUR_SOFTWARE = "podwright"
 OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OUR_CHUNK_TOKENS = QUICK_LOSS_CHUNK_TOKENS["accelerator"]
 DEFAULTS = TrainConfig()
 PRECISIONS: dict[str, dict[str, Any]] = {"bf16": {}, "fp32": {"precision": "fp32"}, "fp8": {"float8": True}}
-SCHEDULES = {trainer_layout.STAGES_PER_RANK[name]: name for name in ("1f1b", "interleaved_1f1b")}
+SCHEDULES = {parallel_dims.STAGES_PER_RANK[name]: name for name in ("1f1b", "interleaved_1f1b")}
 
 
 def options(layout: Layout) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def unsupported(layout: Layout, model: Model) -> list[str]:
     """What the trainer cannot do of a layout of a model, in its own words where it has any."""
     config = TrainConfig(**options(layout), **_shape(model, layout))
     problems = [message for _, message in conflicts(config)]
-    problems += trainer_layout.problems(config, world_size=layout.gpus, nodes=1)  # replicas are told, not counted
+    problems += parallel_dims.problems(config, world_size=layout.gpus, nodes=1)  # replicas are told, not counted
     return [*_unknown(layout, model), *problems]
 
 
@@ -100,7 +101,7 @@ def _shape(model: Model, layout: Layout) -> dict[str, Any]:
     return {
         "model_type": "mixtral" if model.experts else "llama_v3",
         "vocab_size": model.vocab,
-        "hidden_width": model.hidden_size,
+        "hidden_size": model.hidden_size,
         "intermediate_size": model.expert_ffn if model.experts else model.ffn,
         "num_layers": model.layers,
         "num_heads": model.heads,

@@ -9,7 +9,7 @@ from podwright.planning.hardware import Hardware
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
-from podwright_training.config.layout import stages_per_rank
+from podwright_training.config.parallel_dims import stages_per_rank
 from podwright_training.config.train_config import TrainConfig
 
 

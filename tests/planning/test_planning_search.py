@@ -20,8 +20,7 @@ from podwright.planning.trainer_options import flags, unsupported
 from podwright.planning.trainer_run import plan_run
 from podwright.planning.units import DAY_S
 from podwright_constructs.catalog import UnknownInstanceTypeError
-from podwright_training.config import layout as trainer_layout
-from podwright_training.config import sources
+from podwright_training.config import parallel_dims, sources
 
 OURS = Software.named("podwright")
 
@@ -168,8 +167,8 @@ def test_what_the_trainer_is_said_to_run_it_accepts(name):
     assert (max(layout.pipeline for layout in realised) > 1) != Model.of(name).tied
     for layout in realised:
         config = sources.load(parser.parse_args([f"--preset={name}", *flags(layout)]))
-        assert not list(trainer_layout.problems(config, world_size=layout.gpus, nodes=8))
-        ranks = trainer_layout.Layout.of(config, world_size=layout.gpus, nodes=8)
+        assert not list(parallel_dims.problems(config, world_size=layout.gpus, nodes=8))
+        ranks = parallel_dims.ParallelDims.of(config, world_size=layout.gpus, nodes=8)
         assert ranks.data_size == layout.data
         assert ranks.data_size * config.train_batch_size * config.gradient_accumulation_steps == layout.global_batch
         assert config.data_streams % ranks.data_size == 0
@@ -207,6 +206,6 @@ def test_a_run_comes_back_from_its_plan(given):
     told = sources.load(parser.parse_args([f"--preset={config.preset}", *flags(plan.layout)]))
     assert {name: getattr(told, name) for name in given} == {name: getattr(config, name) for name in given}
     assert plan.unsupported_options() == []
-    shares = trainer_layout.Layout.of(config, world_size=64, nodes=8).data_size
+    shares = parallel_dims.ParallelDims.of(config, world_size=64, nodes=8).data_size
     assert plan.tokens == config.max_steps * config.max_context_width * plan.layout.global_batch
     assert plan.layout.data == shares

@@ -53,7 +53,7 @@ def tiny_flags(text_dataset):
             "dataset": text_dataset,
             "tokenizer": text_dataset / "tokenizer",
             "vocab_size": VOCAB_SIZE,
-            "hidden_width": 32,
+            "hidden_size": 32,
             "intermediate_size": 48,
             "num_layers": 2,
             "num_heads": 4,

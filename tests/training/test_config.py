@@ -3,13 +3,14 @@
 import argparse
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import yaml
 
-from podwright_training.config import sources
+from podwright_training.config import families, sources
 from podwright_training.config.sources import load_file
-from podwright_training.config.train_config import TrainConfig
+from podwright_training.config.train_config import SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
 
 SEED_FLAGS = """
@@ -49,7 +50,37 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
     file = tmp_path / "run.yaml"
     file.write_text("lr: 1e-2\nmax_steps: 7\n")
     options = load("--preset", "tiny", "--config", str(file), "--max_steps", "9")
-    assert (options.hidden_width, options.lr, options.max_steps) == (192, 0.01, 9)
+    assert (options.hidden_size, options.lr, options.max_steps) == (192, 0.01, 9)
+
+
+def test_the_old_name_of_an_option_is_an_alias(tmp_path):
+    """AWS's ``hidden_width`` sets ``hidden_size``, as a flag and in a file."""
+    file = tmp_path / "run.yaml"
+    file.write_text("hidden_width: 96\n")
+    assert load("--hidden_width", "48").hidden_size == 48
+    assert load_file(file) == load("--hidden_size", "96")
+
+
+def test_help_groups_the_options_by_section():
+    """Every option is listed once, under its section."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    sources.add_arguments(parser)
+    groups = {group.title: [item.dest for item in group._group_actions] for group in parser._action_groups}
+    assert {title: groups[title] for title in SECTIONS} == {
+        title: [item.name for item in fields(section)] for title, section in SECTIONS.items()
+    }
+    assert sorted(option_names()) == sorted(item.name for item in fields(TrainConfig))
+
+
+def test_a_dense_family_is_one_entry(monkeypatch):
+    """An entry in ``FAMILIES`` gives a model type its checks, its defaults and its Hugging Face class."""
+    monkeypatch.setitem(families.FAMILIES, "qwen3", families.Family(architecture="qwen3", rope_theta=1e6))
+    options = TrainConfig(model_type="qwen3", qk_norm=True)
+    assert not list(conflicts(options))
+    assert options.model.to_hf()["architectures"] == ["Qwen3ForCausalLM"]
+    assert options.model.rope_theta == 1e6
+    ((_, problem),) = conflicts(TrainConfig(model_type="qwen3"))
+    assert problem == "model_type qwen3 needs qk_norm"
 
 
 def test_switches_take_0_1_or_nothing():
@@ -75,29 +106,32 @@ def test_all_problems_are_told_at_once(tmp_path):
         "unknown flag --max_step; did you mean --max_steps?",
         f"unknown option in {file} learning_rat",
         f"unknown option in {file} min_lrr; did you mean min_lr?",
-        "model_type = gpt_neox (flag): allowed are llama_v2, llama_v3, mistral, mixtral",
+        "model_type = gpt_neox (flag): must be one of llama_v2, llama_v3, mistral, mixtral",
         "max_steps = 0 (flag): must be at least 1",
         "lr = fast (flag): must be a number",
         f"grad_clip = [1] ({file}): must be a number",
-        "bf16 = 2 (flag): allowed are 0 and 1",
+        "bf16 = 2 (flag): must be 0 or 1",
         f"val_batch_size = 1.5 ({file}): must be a whole number",
-        "hidden_width 768 is not divisible by num_heads 7",
-        "warmup 0.7 and plateau 0.7 together exceed 1",
-        "offload_activations moves what activation_checkpointing keeps: it needs activation_checkpointing 1",
+        "hidden_size 768 is not divisible by num_heads 7",
+        "warmup 0.7 and plateau 0.7 add up to more than 1",
+        "offload_activations needs activation_checkpointing 1: it moves the activations that checkpointing keeps",
     ]
 
 
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        ("--preset tyni", "preset = tyni (flag): there are llama2_13b, "),
+        ("--preset tyni", "preset = tyni (flag): must be one of llama2_13b, "),
         ("--num_key_value_heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
-        ("--hidden_width 60", "hidden_width 60 / num_heads 12 is odd"),
+        ("--hidden_size 60", "hidden_size 60 / num_heads 12 is odd"),
         ("--head_dim 33", "head_dim 33 is odd"),
-        ("--sliding_window 64", "sliding_window 64: a llama_v3 has none"),
-        ("--model_type mistral --qk_norm", "qk_norm 1: a mistral has none"),
-        ("--model_type mixtral", "num_local_experts None, model_type mixtral: a mixtral has experts"),
-        ("--num_local_experts 8", "num_local_experts 8, model_type llama_v3: a mixtral has experts"),
+        ("--sliding_window 64", "sliding_window 64: model_type llama_v3 does not support it; use mistral or mixtral"),
+        (
+            "--model_type mistral --qk_norm",
+            "qk_norm 1: model_type mistral does not support it; use llama_v2 or llama_v3",
+        ),
+        ("--model_type mixtral", "model_type mixtral needs num_local_experts"),
+        ("--num_local_experts 8", "num_local_experts 8: model_type llama_v3 does not support it; use mixtral"),
         (
             "--model_type mixtral --num_local_experts 2 --num_experts_per_tok 3",
             "num_experts_per_tok 3 is above num_local_experts 2",
@@ -107,14 +141,14 @@ def test_all_problems_are_told_at_once(tmp_path):
         ("--min_lr 1", "min_lr 1.0 is above lr 0.0001"),
         (
             "--lr_schedule wsd --warmup 0.5 --wsd_decay 0.5 --plateau 0.1",
-            "warmup 0.5, wsd_decay 0.5 and plateau 0.1 together exceed 1",
+            "warmup 0.5, wsd_decay 0.5 and plateau 0.1 add up to more than 1",
         ),
         ("--batch_ramp 0.1", "batch_ramp 0.1 needs more than one micro-batch: set gradient_accumulation_steps"),
         ("--noise_scale_freq 5", "noise_scale_freq 5 needs more than one micro-batch"),
         ("--profile_steps 15-10", "profile_steps 15-10: write the first and last step, as in 10-15"),
         ("--profile_steps 10-15 --max_steps 12", "profile_steps 10-15 goes beyond max_steps 12"),
         ("--lr nan", "lr = nan (flag): must be above 0"),
-        ("--config /nowhere.yaml", "/nowhere.yaml cannot be read: "),
+        ("--config /nowhere.yaml", "cannot read /nowhere.yaml: "),
     ],
 )
 def test_a_wrong_option_is_explained(flags, told):
@@ -127,7 +161,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
     """A list is told to be one."""
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(["lr"]))
     assert problems("--config", str(tmp_path / "run.yaml")) == [
-        f"{tmp_path / 'run.yaml'} must hold `option: value` lines, not list"
+        f"{tmp_path / 'run.yaml'} must contain `option: value` lines, not a list"
     ]
 
 

@@ -155,7 +155,11 @@ def test_compiled_blocks_compute_the_same():
 def test_what_is_exported_is_loaded_by_transformers(family, tmp_path):
     """With the names of ``to_hugging_face`` and ``to_hf``, ``from_pretrained`` gives our logits, and misses nothing."""
     model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family]}))
-    weights = dict(pair for name, value in model.named_parameters() for pair in to_hugging_face(name, value.detach()))
+    weights = {
+        hf_name: weight
+        for name, value in model.named_parameters()
+        for hf_name, weight in to_hugging_face(name, value.detach(), model_type=model.config.model_type)
+    }
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps(model.config.to_hf()))
     theirs, loading = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)

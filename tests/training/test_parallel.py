@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 RANKS, SEQUENCES, CONTEXT, STEPS = 4, 8, 16, 20
 SMALL = {
     "vocab_size": 97,
-    "hidden_width": 32,
+    "hidden_size": 32,
     "intermediate_size": 48,
     "num_layers": 2,
     "num_heads": 4,

@@ -9,7 +9,7 @@ from podwright.check.rules.rule import GROUPS
 from podwright.planning.hardware import Hardware, accelerated_types
 from podwright.planning.trainer_run import plan_run
 from podwright.settings.root import Settings
-from podwright_training.config import layout
+from podwright_training.config import parallel_dims
 from podwright_training.config.train_config import TrainConfig
 
 
@@ -19,7 +19,7 @@ def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
             continue
         hardware = Hardware(instance_type=group.instance_type, nodes=group.count)
-        problems = list(layout.problems(run, world_size=hardware.gpus, nodes=group.count))
+        problems = list(parallel_dims.problems(run, world_size=hardware.gpus, nodes=group.count))
         for problem in problems:
             yield error((*GROUPS, index, "count"), problem, "change these options of the run, or the count")
         if problems:

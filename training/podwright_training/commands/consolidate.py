@@ -100,11 +100,16 @@ def _write_weights(
     """Files in the layout of the Hugging Face hub: one, or several and an index of which weight is in which."""
     sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in _shapes(path, keys)}
     shards = list(_shards(sizes, max_shard_bytes))
+    model_type = checkpoint.model_config(path).model_type
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
         tensors = checkpoint.read(path, [keys[name] for name in names])
-        weights = dict(item for name in names for item in to_hugging_face(name, tensors.pop(keys[name]).to(dtype)))
+        weights = {
+            hf_name: weight
+            for name in names
+            for hf_name, weight in to_hugging_face(name, tensors.pop(keys[name]).to(dtype), model_type=model_type)
+        }
         save_file(weights, target / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(weights, file)
     if len(shards) > 1:

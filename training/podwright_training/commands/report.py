@@ -23,7 +23,7 @@ PAGE = "report.md"
 SMOOTHING_STEPS = 50  # time constant of the smoothed curve; of short runs a fortieth, or it lags behind
 BLUE, RED, GREEN, GREY = "#1f5fa8", "#c8443a", "#4a8f5c", "#555555"
 CONFIGURED = (
-    "preset", "model_type", "hidden_width", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size",
+    "preset", "model_type", "hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size",
     "vocab_size", "max_context_width", "train_batch_size", "max_steps", "lr", "sharding_strategy", "bf16", "dataset",
     "tokenizer",
 )  # fmt: skip

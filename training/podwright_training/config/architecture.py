@@ -1,4 +1,4 @@
-"""The shape of a model, in Hugging Face's words; no torch."""
+"""Describe a model's architecture in Hugging Face's terms; imports no torch."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from podwright_training.config.families import ARCHITECTURES, EXPERT_KEYS
+
 FLOPS_CONVENTION = "6 N + 12 L N_heads H T per token (PaLM, arXiv:2204.02311, appendix B)"
-
-CLASSES = {  # by transformers' model_type
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-}
-
-_EXPERT_KEYS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
-    """Llama 3.1's stretching of the slow rotary frequencies (Meta's ``rope_scaling``, type ``llama3``)."""
+    """Llama 3.1's scaling of the low rotary frequencies (``rope_scaling`` of type ``llama3``)."""
 
     factor: float
     low_freq_factor: float = 1.0
@@ -30,14 +23,14 @@ class RopeScaling:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The shape of a decoder of the Llama kind, in Hugging Face's words.
+    """Architecture of a Llama-like decoder, in Hugging Face's terms.
 
     Attributes:
-        model_type: what transformers calls the family, a key of ``CLASSES``: how the model is exported.
-        sliding_window: how many tokens each token sees, itself included; ``None``: all before it (arXiv:2310.06825).
-        qk_norm: RMSNorm of each query and key head (arXiv:2302.05442), as Qwen3 has it.
-        num_local_experts: feed-forward layers per block, of which a token uses ``num_experts_per_tok``; ``None``: one
-            that every token uses.
+        model_type: transformers' name, a key of ``families.ARCHITECTURES``; decides how the model is exported.
+        sliding_window: tokens each token attends to, itself included; ``None``: all preceding (arXiv:2310.06825).
+        qk_norm: RMSNorm of each query and key head (arXiv:2302.05442), as in Qwen3.
+        num_local_experts: experts per block, of which each token uses ``num_experts_per_tok``; ``None``: one
+            feed-forward layer that every token uses.
         router_aux_loss_coef: weight of the experts' load-balancing loss.
     """
 
@@ -63,30 +56,32 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> ModelConfig:
-        """The inverse of ``dataclasses.asdict``."""
+        """Build from what ``dataclasses.asdict`` returned."""
         scaling = content["rope_scaling"]
         return cls(**{**content, "rope_scaling": RopeScaling(**scaling) if scaling else None})
 
     def to_hf(self) -> dict[str, Any]:
-        """The content of ``config.json`` as transformers 5 reads it, for weights in fp32."""
+        """Return ``config.json`` for transformers 5, for weights in fp32."""
         rope: dict[str, Any] = {"rope_type": "default", "rope_theta": self.rope_theta}
         if self.rope_scaling:
             rope |= {"rope_type": "llama3", **asdict(self.rope_scaling)}
-        own = {"rope_theta", "rope_scaling", "qk_norm", "sliding_window", *_EXPERT_KEYS}
+        architecture = ARCHITECTURES[self.model_type]
+        own = {"rope_theta", "rope_scaling", "qk_norm", "sliding_window", *EXPERT_KEYS}
         return {
-            "architectures": [CLASSES[self.model_type]],
+            "architectures": [architecture.hf_class],
             "hidden_act": "silu",
             "attention_dropout": 0.0,
             "dtype": "float32",
             "use_cache": True,
             "rope_parameters": rope,
             **{name: value for name, value in asdict(self).items() if name not in own},
-            **self._family_keys(),
+            **architecture.constants,
+            **{name: getattr(self, name) for name in architecture.keys},
         }
 
     @property
     def parameters(self) -> int:
-        """Number of trained parameters; a tied head counts once."""
+        """Return the number of trained parameters; a tied head counts once."""
         embeddings = (1 if self.tie_word_embeddings else 2) * self.vocab_size * self.hidden_size
         norms = (2 * self.num_hidden_layers + 1) * self.hidden_size
         head_norms = 2 * self.num_hidden_layers * self.head_dim if self.qk_norm else 0
@@ -94,10 +89,10 @@ class ModelConfig:
         return embeddings + norms + head_norms + matrices
 
     def flops_per_token(self, context_width: int) -> float:
-        """FLOPs of forward and backward per token: ``6 N + 12 L N_heads H T`` of PaLM (arXiv:2204.02311, appendix B).
+        """Return the FLOPs of forward and backward per token: ``6 N + 12 L N_heads H T`` (PaLM, appendix B).
 
-        ``N`` counts the matrices that multiply a token's activations: the head, not the embedding; of experts, those it
-        is sent to. ``T`` ends at the sliding window. Neither causality nor recomputation is counted.
+        ``N`` counts the matrices that multiply a token's activations: the head, not the embedding, and only the experts
+        the token is routed to. ``T`` is limited by the sliding window. Causality and recomputation are not counted.
         """
         used = self.num_experts_per_tok if self.num_local_experts else 1
         matrices = self.num_hidden_layers * self._block_matrices(used) + self.vocab_size * self.hidden_size
@@ -109,12 +104,3 @@ class ModelConfig:
         attention = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim * self.hidden_size
         router = (self.num_local_experts or 0) * self.hidden_size
         return attention + router + feed_forwards * 3 * self.intermediate_size * self.hidden_size
-
-    def _family_keys(self) -> dict[str, Any]:
-        """What only some of the families have."""
-        if self.model_type == "llama":
-            return {"attention_bias": False, "mlp_bias": False}
-        if self.model_type == "qwen3":
-            return {"attention_bias": False}
-        experts = _EXPERT_KEYS if self.model_type == "mixtral" else ()
-        return {name: getattr(self, name) for name in ("sliding_window", *experts)}

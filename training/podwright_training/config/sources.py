@@ -1,66 +1,62 @@
-"""Where the options of a run come from: a preset, then ``--config run.yaml``, then flags; the later wins. No torch."""
+"""Load the options of a run from a preset, then ``--config run.yaml``, then flags; the later wins. Imports no torch."""
 
 from __future__ import annotations
 
 import argparse
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
-from difflib import get_close_matches
+from dataclasses import Field, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-import yaml
-
-from podwright_training.config.train_config import PRESETS, TrainConfig, conflicts
+from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add ``--config`` and one flag per option; ``load`` reads what they were given."""
-    parser.add_argument("--config", metavar="run.yaml", help="YAML file of options; flags win over it")
-    hints = _types()
-    for item in fields(TrainConfig):
-        allowed = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
-        parser.add_argument(
-            f"--{item.name}",
-            default=argparse.SUPPRESS,
-            metavar="|".join(allowed) or ("0|1" if hints[item.name].kind is bool else hints[item.name].kind.__name__),
-            help=item.metadata["text"] + _shown(item.default),
-            nargs="?" if hints[item.name].kind is bool else None,
-            const="1" if hints[item.name].kind is bool else None,
-        )
+    """Add ``--config`` and one flag per option, grouped by section; ``load`` reads their values."""
+    parser.add_argument("--config", metavar="run.yaml", help="YAML file of options; flags override it")
+    for title, section in SECTIONS.items():
+        group = parser.add_argument_group(title)
+        for item in fields(section):
+            _add_flag(group, item)
     parser.set_defaults(unknown_flags=[])
 
 
 def load(args: argparse.Namespace) -> TrainConfig:
-    """The configuration that a preset, a file and flags give together.
+    """Return the configuration that preset, file and flags add up to.
 
     Args:
-        args: Parsed by a parser that ``add_arguments`` extended; ``unknown_flags`` may list what it did not know.
+        args: Result of a parser that ``add_arguments`` extended; ``unknown_flags`` lists flags it did not know.
 
     Raises:
         ConfigError: With every problem of all sources.
     """
-    flags = {item.name: getattr(args, item.name) for item in fields(TrainConfig) if hasattr(args, item.name)}
+    flags = {name: getattr(args, name) for name in option_names() if hasattr(args, name)}
     problems = [_unknown(flag.split("=")[0], "flag", [f"--{name}" for name in _types()]) for flag in args.unknown_flags]
     return _resolve(args.config, flags, problems)
 
 
 def load_file(path: Path) -> TrainConfig:
-    """The configuration in one file, such as a run's ``config.yaml``; raises ``ConfigError``."""
+    """Return the configuration in one file, such as a run's ``config.yaml``; raise ``ConfigError``."""
     return _resolve(str(path), {}, [])
 
 
 def preset_names() -> list[str]:
-    """All presets."""
+    """Return the names of all presets."""
     return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def canonical(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with the names of ``TrainConfig`` instead of their aliases."""
+    names = _aliases()
+    return {names.get(key, key): value for key, value in values.items()}
 
 
 class _Given(NamedTuple):
     value: Any
-    place: str
+    source: str
 
 
 def _resolve(file: str | None, flags: Mapping[str, Any], problems: list[str]) -> TrainConfig:
@@ -76,17 +72,19 @@ def _resolve(file: str | None, flags: Mapping[str, Any], problems: list[str]) ->
 
 
 def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
+    import yaml  # a run without a file does not need it
+
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        problems.append(f"{path} cannot be read: {' '.join(str(error).split())}")
+        problems.append(f"cannot read {path}: {' '.join(str(error).split())}")
         return {}
     if not isinstance(content or {}, dict):
-        problems.append(f"{path} must hold `option: value` lines, not {type(content).__name__}")
+        problems.append(f"{path} must contain `option: value` lines, not a {type(content).__name__}")
         return {}
-    known = _types()
-    problems += [_unknown(str(key), f"option in {path}", known) for key in content or {} if key not in known]
-    return {key: _Given(value, str(path)) for key, value in (content or {}).items() if key in known}
+    content, known = canonical(content or {}), _types()
+    problems += [_unknown(str(key), f"option in {path}", known) for key in content if key not in known]
+    return {key: _Given(value, str(path)) for key, value in content.items() if key in known}
 
 
 def _preset(given: Mapping[str, _Given], problems: list[str]) -> dict[str, _Given]:
@@ -94,7 +92,7 @@ def _preset(given: Mapping[str, _Given], problems: list[str]) -> dict[str, _Give
     if name is None:
         return {}
     if name not in preset_names():
-        problems.append(f"preset = {name} ({given['preset'].place}): there are {', '.join(preset_names())}")
+        problems.append(f"preset = {name} ({given['preset'].source}): must be one of {', '.join(preset_names())}")
         return {}
     return {
         key: _Given(given.value, f"preset {name}") for key, given in _read(PRESETS / f"{name}.yaml", problems).items()
@@ -104,15 +102,16 @@ def _preset(given: Mapping[str, _Given], problems: list[str]) -> dict[str, _Give
 def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> tuple[dict[str, Any], set[str]]:
     values: dict[str, Any] = {}
     invalid = set()
-    for item in fields(TrainConfig):
-        if item.name not in given:
+    limits = {item.name: item.metadata for item in fields(TrainConfig)}
+    for name in option_names():
+        if name not in given:
             continue
-        value, place = given[item.name]
+        value, source = given[name]
         try:
-            values[item.name] = _within_limits(_convert(value, _types()[item.name]), item.metadata)
+            values[name] = _within_limits(_convert(value, _types()[name]), limits[name])
         except ValueError as error:
-            invalid.add(item.name)
-            problems.append(f"{item.name} = {value} ({place}): {error}")
+            invalid.add(name)
+            problems.append(f"{name} = {value} ({source}): {error}")
     return values, invalid
 
 
@@ -133,15 +132,15 @@ def _type(hint: Any) -> _Type:
 
 
 def _convert(value: Any, to: _Type) -> Any:
-    """A flag's text or a YAML value as the option's type; raises ``ValueError`` with what is allowed."""
+    """Convert a flag's text or a YAML value to the option's type; raise ``ValueError`` with what is allowed."""
     if value is None or (to.optional and str(value).lower() in ("none", "null")):
         if to.optional:
             return None
-        raise ValueError("a value is needed")
+        raise ValueError("must have a value")
     text = str(value)
     if to.kind is bool:
         if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError("allowed are 0 and 1")
+            raise ValueError("must be 0 or 1")
         return text.lower() in ("1", "true")
     try:
         return to.kind(text)  # via text: YAML reads 1e-4 as text, and 0.5 is no int
@@ -153,7 +152,7 @@ def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
     if value is None:
         return value
     if limits["choices"] and value not in limits["choices"]:
-        raise ValueError(f"allowed are {', '.join(limits['choices'])}")
+        raise ValueError(f"must be one of {', '.join(limits['choices'])}")
     if limits["at_least"] is not None and not value >= limits["at_least"]:
         raise ValueError(f"must be at least {limits['at_least']}")
     if limits["above"] is not None and not value > limits["above"]:
@@ -163,12 +162,35 @@ def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
     return value
 
 
+@cache
+def _aliases() -> dict[str, str]:
+    """Return the name of each option that has an alias, by alias."""
+    return {item.metadata["alias"]: item.name for item in fields(TrainConfig) if item.metadata["alias"]}
+
+
+def _add_flag(group: argparse._ArgumentGroup, item: Field[Any]) -> None:
+    kind, alias = _types()[item.name].kind, item.metadata["alias"]
+    allowed = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
+    group.add_argument(
+        f"--{item.name}",
+        *([f"--{alias}"] if alias else []),
+        dest=item.name,
+        default=argparse.SUPPRESS,
+        metavar="|".join(allowed) or ("0|1" if kind is bool else kind.__name__),
+        help=item.metadata["text"] + _default(item.default),
+        nargs="?" if kind is bool else None,
+        const="1" if kind is bool else None,
+    )
+
+
 def _unknown(name: str, what: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches  # only a mistake needs it
+
     close = get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
-def _shown(default: Any) -> str:
+def _default(default: Any) -> str:
     if default is None:
         return ""
     return f" [{int(default) if isinstance(default, bool) else default}]"

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from podwright_training.checkpoint import checkpoint
 from podwright_training.checkpoint.collective import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
-from podwright_training.config import layout
+from podwright_training.config import parallel_dims
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import DataError, PackedStream, load_tokenizer, open_stream
@@ -49,12 +49,12 @@ def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
         ConfigError: With every problem.
     """
     problems = [*sinks.missing_packages(options), *_problems_of_machine(options, ranks)]
-    layout_problems = list(layout.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
-    problems += layout_problems
+    dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
+    problems += dims_problems
     tokenizer = None
     try:
         tokenizer = load_tokenizer(options.tokenizer)
-        if not layout_problems:  # only then it is known how many shares the data has
+        if not dims_problems:  # only then it is known how many shares the data has
             problems += _problems_of_data(options, tokenizer, ranks)
     except DataError as error:
         problems.append(str(error))
@@ -77,7 +77,7 @@ def open_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share
 def _problems_of_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks) -> Iterator[str]:
     if len(tokenizer) > options.vocab_size:
         yield f"vocab_size {options.vocab_size} is smaller than the {len(tokenizer)} of tokenizer {options.tokenizer}"
-    here = layout.Layout.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+    here = parallel_dims.ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
     if options.data_streams % here.data_size:
         yield (
             f"data_streams {options.data_streams} is not divisible by the {here.data_size} ranks that read different "

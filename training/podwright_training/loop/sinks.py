@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from numbers import Real
 from typing import Any, Protocol
 
@@ -60,7 +59,7 @@ class WeightsAndBiases:
         import wandb  # type: ignore[import-not-found, unused-ignore]  # an option: not installed everywhere
 
         name = folder.root.absolute().name
-        self._run = wandb.init(dir=folder.root, name=name, id=name, resume="allow", config=asdict(options))
+        self._run = wandb.init(dir=folder.root, name=name, id=name, resume="allow", config=options.to_dict())
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
         """Log the event's numbers; ``step`` is one of them, as wandb's own count cannot go back after a resume."""

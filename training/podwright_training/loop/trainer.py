@@ -26,6 +26,7 @@ from podwright_training.batch import Batch
 from podwright_training.checkpoint import checkpoint
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.config.architecture import FLOPS_CONVENTION
+from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import merge_states
 from podwright_training.device import device_of, job_peak_flops, peak_memory_bytes, process_group
@@ -414,8 +415,8 @@ def _stop_requests() -> Iterator[list[int]]:
 def _keep_config(folder: RunFolder, options: TrainConfig) -> None:
     """Write the configuration into the run folder; what differs from the one there is told."""
     if folder.config.exists():
-        before = yaml.safe_load(folder.config.read_text())
-        for name, value in asdict(options).items():
+        before = canonical(yaml.safe_load(folder.config.read_text()))
+        for name, value in options.to_dict().items():
             if before.get(name) != value:
                 logger.warning("%s is %s in this start, was %s before", name, value, before.get(name))
     write_atomically(folder.config, options.to_yaml())

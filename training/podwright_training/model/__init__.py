@@ -1,7 +1,15 @@
 """The model: token ids → logits, or their loss.
 
-Shapes are in names: B sequences, T tokens, S = B · T, D hidden_size, N query heads, K key-value heads, H head_dim,
-F intermediate_size, E experts, V vocab_size.
+Legend of the shapes in tensor names, as in ``x_BTD``:
+
+| letter | size | letter | size |
+|---|---|---|---|
+| B | sequences | H | head_dim |
+| T | tokens per sequence | F | intermediate_size |
+| S | B · T | E | experts |
+| D | hidden_size | A | experts per token |
+| N | query heads | P | pairs of token and expert |
+| K | key-value heads | V | vocab_size |
 """
 
 from podwright_training.model.attention import Attend, Attention, Mask, make_mask

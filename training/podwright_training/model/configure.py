@@ -11,7 +11,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}  # by config.PRECISIONS
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}  # by sections.compute.PRECISIONS
 
 
 def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:

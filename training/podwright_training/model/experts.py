@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from podwright_training.config.architecture import ModelConfig
+from podwright_training.config.families import ARCHITECTURES
 
 
 class MixtureOfExperts(nn.Module):
@@ -92,16 +93,23 @@ def load_balancing_loss(probability_SE: Tensor, expert_SA: Tensor) -> Tensor:
     return experts * (share_E * probability_SE.mean(dim=0)).sum()
 
 
-def to_hugging_face(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A parameter as transformers writes it to disk: an expert's matrices by themselves, everything else as it is."""
+def to_hugging_face(name: str, tensor: Tensor, *, model_type: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield a parameter under the names transformers uses on disk: experts one by one, everything else unchanged.
+
+    Args:
+        name: Name of the parameter in our model.
+        tensor: Its value.
+        model_type: ``ModelConfig.model_type``.
+    """
     block, found, last = name.partition(".mlp.")
-    if last == "gate.weight":
-        yield f"{block}.block_sparse_moe.{last}", tensor
-    elif found and last.startswith("experts."):
-        names = ("w1", "w3") if last == "experts.gate_up_proj" else ("w2",)
+    on_disk = ARCHITECTURES[model_type].expert_names
+    if on_disk and last == "gate.weight":
+        yield f"{block}.{on_disk.module}.{last}", tensor
+    elif on_disk and found and last.startswith("experts."):
+        names = (on_disk.gate, on_disk.up) if last == "experts.gate_up_proj" else (on_disk.down,)
         for index, expert in enumerate(tensor):
             for matrix_name, matrix in zip(names, expert.chunk(len(names)), strict=True):
-                yield f"{block}.block_sparse_moe.experts.{index}.{matrix_name}.weight", matrix.contiguous()
+                yield f"{block}.{on_disk.module}.experts.{index}.{matrix_name}.weight", matrix.contiguous()
     else:
         yield name, tensor
 

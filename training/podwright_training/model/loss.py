@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from podwright_training.batch import IGNORED
-from podwright_training.config.train_config import QUICK_LOSS_CHUNK_TOKENS
+from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
 
 Judge = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]  # logits, labels, z_loss → loss, gradient of logits
 

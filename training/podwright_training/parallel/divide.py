@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from podwright_training.config.layout import stages_per_rank
+from podwright_training.config.parallel_dims import stages_per_rank
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES, Block, LlamaForCausalLM, MixtureOfExperts, configure
 from podwright_training.parallel import expert, tensor

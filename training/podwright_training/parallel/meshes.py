@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from podwright_training.config.layout import Layout
+from podwright_training.config.parallel_dims import ParallelDims
 
 
 @dataclass(frozen=True)
@@ -14,7 +14,7 @@ class Meshes:
     """Views of the job's ranks; a stage of the pipeline has one of each.
 
     Attributes:
-        ranks: every parallel dimension of the layout but experts.
+        ranks: every parallel dimension but experts.
         matrices: ``replicate``, ``shard``, ``tensor``: matrices of a block, divided by tensor parallelism.
         whole: ``replicate``, ``shard``: what each rank applies whole to its own tokens: embedding, head, router.
         experts: ``replicate``, ``shard``, ``expert``: experts, each rank of ``expert`` holding others.
@@ -26,20 +26,20 @@ class Meshes:
     experts: DeviceMesh
 
     @classmethod
-    def of(cls, layout: Layout, device_type: str) -> Meshes:
+    def of(cls, dims: ParallelDims, device_type: str) -> Meshes:
         """Make them, with all ranks of the job."""
-        shards = layout.shards * layout.context
-        every = shards * layout.tensor
+        shards = dims.shards * dims.context
+        every = shards * dims.tensor
 
         def mesh(**sizes: int) -> DeviceMesh:
             return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
-        outer = {"pipeline": layout.pipeline, "replicate": layout.replicas}
+        outer = {"pipeline": dims.pipeline, "replicate": dims.replicas}
         return cls(
-            ranks=mesh(**outer, shard=layout.shards, context=layout.context, tensor=layout.tensor),
-            matrices=mesh(**outer, shard=shards, tensor=layout.tensor),
+            ranks=mesh(**outer, shard=dims.shards, context=dims.context, tensor=dims.tensor),
+            matrices=mesh(**outer, shard=shards, tensor=dims.tensor),
             whole=mesh(**outer, shard=every),
-            experts=mesh(**outer, shard=every // layout.expert, expert=layout.expert),
+            experts=mesh(**outer, shard=every // dims.expert, expert=dims.expert),
         )
 
 

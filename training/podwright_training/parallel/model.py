@@ -11,7 +11,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from podwright_training import cpu
 from podwright_training.batch import Batch
-from podwright_training.config.layout import Layout
+from podwright_training.config.parallel_dims import ParallelDims
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES
 from podwright_training.parallel import gradients
@@ -26,7 +26,7 @@ class ParallelModel:
     """A model divided among the ranks of a job; the only one who knows how.
 
     Each rank judges its own tokens, which no other rank does: its share of a loss is the sum over these, and the shares
-    of all ranks of the job add up, in every layout.
+    of all ranks of the job add up, for all parallel dimensions.
 
     Attributes:
         parts: this rank's modules, names of parameters as in the whole model.
@@ -38,9 +38,9 @@ class ParallelModel:
         self.device = device
         if device.type == "cpu":
             cpu.tune()
-        layout = Layout.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
-        self.data_rank, self.data_size = layout.data_rank(ranks.rank), layout.data_size
-        meshes = Meshes.of(layout, device.type)
+        dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+        self.data_rank, self.data_size = dims.data_rank(ranks.rank), dims.data_size
+        meshes = Meshes.of(dims, device.type)
         self._stages = stages_of(options, meshes)
         for stage in self._stages:
             _allocate(stage, options, device)

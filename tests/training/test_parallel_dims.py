@@ -1,4 +1,4 @@
-"""A layout says who reads what, what it cannot divide, and holds for hundreds of ranks."""
+"""Parallel dimensions divide data and model among hundreds of ranks, or say what does not fit."""
 
 import math
 from collections import Counter
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from podwright_training.config import layout
-from podwright_training.config.layout import Layout
+from podwright_training.config import parallel_dims
+from podwright_training.config.parallel_dims import ParallelDims
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.parallel.divide import stages_of
@@ -25,7 +25,7 @@ SIZES = st.sampled_from([1, 2, 3, 4])
 @given(pipeline=SIZES, replicas=SIZES, shards=SIZES, context=SIZES, tensor=SIZES)
 def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, shards, context, tensor):
     """Each share has one reader per rank that shares its sequences, and neighbours are among these."""
-    here = Layout(pipeline=pipeline, replicas=replicas, shards=shards, context=context, tensor=tensor)
+    here = ParallelDims(pipeline=pipeline, replicas=replicas, shards=shards, context=context, tensor=tensor)
     ranks = range(math.prod((pipeline, replicas, shards, context, tensor)))
     readers = Counter(map(here.data_rank, ranks))
     assert readers == dict.fromkeys(range(replicas * shards), pipeline * context * tensor)
@@ -59,12 +59,12 @@ def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, sh
             2,
             "train_batch_size 6 is not divisible by pipeline_micro_batches 4",
         ),
-        ({"pipeline_parallel": 2, "tie_word_embeddings": True}, 2, "tie_word_embeddings does not go with"),
-        ({"tensor_parallel": 2, "float8": True}, 2, "float8 does not go with tensor_parallel"),
+        ({"pipeline_parallel": 2, "tie_word_embeddings": True}, 2, "tie_word_embeddings does not work with"),
+        ({"tensor_parallel": 2, "float8": True}, 2, "float8 does not work with tensor_parallel"),
         (
             {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble", "compile": True},
             2,
-            "compile does not go with pipeline_schedule zero_bubble",
+            "compile does not work with pipeline_schedule zero_bubble",
         ),
         (
             {
@@ -73,24 +73,24 @@ def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, sh
                 "activation_checkpointing_mode": "selective",
             },
             2,
-            "activation_checkpointing_mode selective does not go with pipeline_schedule zero_bubble",
+            "activation_checkpointing_mode selective does not work with pipeline_schedule zero_bubble",
         ),
         ({"expert_parallel": 2}, 2, "expert_parallel 2 does not divide a model without experts"),
         ({"model_type": "mixtral", "num_local_experts": 6, "expert_parallel": 4}, 4, "num_local_experts 6"),
         ({"model_type": "mixtral", "num_local_experts": 6, "expert_parallel": 3}, 4, "the 4 ranks of one copy"),
     ],
 )
-def test_a_layout_that_does_not_fit_is_told_in_one_line(choices, world_size, words):
+def test_parallel_dims_that_do_not_fit_are_one_line(choices, world_size, words):
     """What was given and what it must divide, without a process group."""
-    values = {"num_layers": 8, "num_heads": 8, "num_key_value_heads": 4, "hidden_width": 96, "intermediate_size": 96}
-    (problem,) = layout.problems(TrainConfig(**(values | choices)), world_size=world_size, nodes=1)
+    values = {"num_layers": 8, "num_heads": 8, "num_key_value_heads": 4, "hidden_size": 96, "intermediate_size": 96}
+    (problem,) = parallel_dims.problems(TrainConfig(**(values | choices)), world_size=world_size, nodes=1)
     assert words in problem
 
 
-def test_all_problems_of_a_layout_are_told_at_once():
+def test_all_problems_of_the_parallel_dims_are_reported():
     """A line for each."""
     options = TrainConfig(num_layers=7, num_heads=6, tensor_parallel=4, pipeline_parallel=2, tie_word_embeddings=True)
-    assert len(list(layout.problems(options, world_size=8, nodes=1))) == 4
+    assert len(list(parallel_dims.problems(options, world_size=8, nodes=1))) == 4
 
 
 @pytest.fixture
@@ -110,8 +110,8 @@ def test_llama_70b_is_laid_out_on_512_ranks(rank_of_512, tmp_path, stage):
     choices = {"pipeline_parallel": 4, "tensor_parallel": 8, "context_parallel": 4, "train_batch_size": 4}
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({"preset": "llama3_1_70b", **choices}))
     options = load_file(tmp_path / "run.yaml")
-    here = Layout.of(options, world_size=512, nodes=64)
-    assert not list(layout.problems(options, world_size=512, nodes=64))
+    here = ParallelDims.of(options, world_size=512, nodes=64)
+    assert not list(parallel_dims.problems(options, world_size=512, nodes=64))
     rank_of_512(128 * stage + 5)
     (part,) = stages_of(options, Meshes.of(here, "cpu"))
     parameters = dict(part.model.named_parameters())

@@ -1,4 +1,4 @@
-"""How many ranks share what: the sizes of a job's parallel dimensions, and what they must divide; no torch."""
+"""Compute the sizes of a job's parallel dimensions and check that they divide the model; imports no torch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """Sizes of the parallel dimensions, the outermost first: neighbours in the last ones talk most, so share a node.
+class ParallelDims:
+    """Sizes of the parallel dimensions, outermost first: ranks along the last ones communicate most, so share a node.
 
     Attributes:
         pipeline: ranks that hold different blocks.
@@ -31,8 +31,8 @@ class Layout:
     expert: int = 1
 
     @classmethod
-    def of(cls, options: TrainConfig, *, world_size: int, nodes: int) -> Layout:
-        """The layout that the options ask for; ``problems`` are to be looked at first."""
+    def of(cls, options: TrainConfig, *, world_size: int, nodes: int) -> ParallelDims:
+        """Return the dimensions the options ask for; call ``problems`` first."""
         replicas = _replicas(options, nodes)
         fixed = options.pipeline_parallel * replicas * options.context_parallel * options.tensor_parallel
         return cls(
@@ -46,21 +46,21 @@ class Layout:
 
     @property
     def data_size(self) -> int:
-        """In how many shares a global batch is read."""
+        """Return the number of shares a global batch is read in."""
         return self.replicas * self.shards
 
     def data_rank(self, rank: int) -> int:
-        """Which of these shares a rank reads."""
+        """Return the share that a rank reads."""
         return rank // (self.context * self.tensor) % self.data_size
 
 
 def stages_per_rank(options: TrainConfig) -> int:
-    """Parts of the model that each rank of a pipeline holds."""
+    """Return the number of pipeline stages per rank."""
     return STAGES_PER_RANK[options.pipeline_schedule] if options.pipeline_parallel > 1 else 1
 
 
 def problems(options: TrainConfig, *, world_size: int, nodes: int) -> Iterator[str]:
-    """Why this job cannot be laid out as the options ask, one line each."""
+    """Yield one line for each reason why the options do not fit the job."""
     yield from _problems_of_world(options, world_size, nodes)
     yield from _problems_of_model(options)
     yield from _problems_of_sequence(options)
@@ -106,7 +106,7 @@ def _problems_of_model(options: TrainConfig) -> Iterator[str]:
         given = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
         yield f"expert_parallel {options.expert_parallel} does not divide {given}"
     if options.float8 and tensor > 1:
-        yield "float8 does not go with tensor_parallel: its matrices cannot be divided"
+        yield "float8 does not work with tensor_parallel: its matrices cannot be sharded"
     if options.data_replicas and options.sharding_strategy != "hybrid":
         yield f"data_replicas {options.data_replicas} needs sharding_strategy hybrid"
 
@@ -117,7 +117,7 @@ def _problems_of_sequence(options: TrainConfig) -> Iterator[str]:
     if options.max_context_width % parts:
         yield (
             f"max_context_width {options.max_context_width} is not divisible by {parts}: context_parallel {context} "
-            f"(two pieces a rank) x tensor_parallel {tensor}"
+            f"(two chunks per rank) x tensor_parallel {tensor}"
         )
 
 
@@ -131,27 +131,27 @@ def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
             f"num_layers {options.num_layers} is not divisible by the {stages} stages of pipeline_parallel {pipeline} "
             f"with pipeline_schedule {options.pipeline_schedule}"
         )
-    pieces = options.pipeline_micro_batches or options.train_batch_size
-    if options.train_batch_size % pieces:
-        yield f"train_batch_size {options.train_batch_size} is not divisible by pipeline_micro_batches {pieces}"
-    if pieces < pipeline or (options.pipeline_schedule != "1f1b" and pieces % pipeline):
+    micro_batches = options.pipeline_micro_batches or options.train_batch_size
+    if options.train_batch_size % micro_batches:
+        yield f"train_batch_size {options.train_batch_size} is not divisible by pipeline_micro_batches {micro_batches}"
+    if micro_batches < pipeline or (options.pipeline_schedule != "1f1b" and micro_batches % pipeline):
         wanted = "at least" if options.pipeline_schedule == "1f1b" else "a multiple of"
         yield (
-            f"pipeline_micro_batches {pieces} (default: train_batch_size) must be {wanted} pipeline_parallel "
+            f"pipeline_micro_batches {micro_batches} (default: train_batch_size) must be {wanted} pipeline_parallel "
             f"{pipeline} with pipeline_schedule {options.pipeline_schedule}"
         )
     if options.tie_word_embeddings:
-        yield "tie_word_embeddings does not go with pipeline_parallel: embedding and head are on different ranks"
+        yield "tie_word_embeddings does not work with pipeline_parallel: embedding and head are on different ranks"
     if options.pipeline_schedule == "zero_bubble":
         yield from _problems_of_zero_bubble(options)
 
 
 def _problems_of_zero_bubble(options: TrainConfig) -> Iterator[str]:
-    """It computes the gradients of activations and of weights at different times."""
+    """Zero bubble computes the gradients of activations and of weights at different times."""
     if options.compile:
-        yield "compile does not go with pipeline_schedule zero_bubble, which splits the backward pass"
+        yield "compile does not work with pipeline_schedule zero_bubble, which splits the backward pass"
     if options.activation_checkpointing and options.activation_checkpointing_mode == "selective":
         yield (
-            "activation_checkpointing_mode selective does not go with pipeline_schedule zero_bubble, which splits the "
-            "backward pass: choose full, or activation_checkpointing 0"
+            "activation_checkpointing_mode selective does not work with pipeline_schedule zero_bubble, which splits "
+            "the backward pass: choose full, or activation_checkpointing 0"
         )

@@ -1,0 +1,111 @@
+"""Register the model families: add an entry here and a preset, and a dense family can be trained and exported.
+
+One block builds every family (``model/llama.py``); a family says which of its features it uses, how Hugging Face
+names it, and which extra keys its ``config.json`` has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OPTIONAL_FEATURES = ("sliding_window", "qk_norm", "num_local_experts")  # option names
+EXPERT_KEYS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertNames:
+    """Names of an expert's matrices on disk, below a block.
+
+    Attributes:
+        module: Replaces ``mlp``.
+        gate, up, down: Matrices of each expert.
+    """
+
+    module: str
+    gate: str
+    up: str
+    down: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A model class of transformers.
+
+    Attributes:
+        hf_class: Class in ``architectures`` of ``config.json``.
+        constants: Keys of ``config.json`` whose value never changes.
+        keys: Fields of ``ModelConfig`` that only some architectures write to ``config.json``.
+        supported: Optional features of the block that the class can express, by option name.
+        required: Those it cannot do without.
+        expert_names: Names of the experts' weights on disk.
+    """
+
+    hf_class: str
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    supported: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    expert_names: ExpertNames | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A value of the option ``model_type``.
+
+    Attributes:
+        architecture: Key of ``ARCHITECTURES``.
+        rope_theta: Default base of the rotary frequencies, as of the family's first published model.
+        qk_norm_architecture: Key of ``ARCHITECTURES`` to export as when the option ``qk_norm`` is on.
+    """
+
+    architecture: str
+    rope_theta: float
+    qk_norm_architecture: str | None = None
+
+    def hf_model_type(self, *, qk_norm: bool) -> str:
+        """Return transformers' ``model_type``."""
+        return self.qk_norm_architecture if qk_norm and self.qk_norm_architecture else self.architecture
+
+    def supports(self, feature: str) -> bool:
+        """Return whether a model of this family can have the feature and still be exported."""
+        names = (self.architecture, self.qk_norm_architecture)
+        return any(feature in ARCHITECTURES[name].supported for name in names if name)
+
+    def requires(self, feature: str) -> bool:
+        """Return whether every model of this family has the feature."""
+        return feature in ARCHITECTURES[self.architecture].required
+
+
+ARCHITECTURES = {  # by transformers' model_type
+    "llama": Architecture(hf_class="LlamaForCausalLM", constants={"attention_bias": False, "mlp_bias": False}),
+    "mistral": Architecture(
+        hf_class="MistralForCausalLM", keys=("sliding_window",), supported=frozenset({"sliding_window"})
+    ),
+    "mixtral": Architecture(
+        hf_class="MixtralForCausalLM",
+        keys=("sliding_window", *EXPERT_KEYS),
+        supported=frozenset({"sliding_window", "num_local_experts"}),
+        required=frozenset({"num_local_experts"}),
+        expert_names=ExpertNames(module="block_sparse_moe", gate="w1", up="w3", down="w2"),
+    ),
+    "qwen3": Architecture(
+        hf_class="Qwen3ForCausalLM",
+        constants={"attention_bias": False},
+        supported=frozenset({"qk_norm"}),
+        required=frozenset({"qk_norm"}),
+    ),
+}
+
+FAMILIES = {  # by the option model_type
+    "llama_v2": Family(architecture="llama", rope_theta=10_000.0, qk_norm_architecture="qwen3"),
+    "llama_v3": Family(architecture="llama", rope_theta=500_000.0, qk_norm_architecture="qwen3"),
+    "mistral": Family(architecture="mistral", rope_theta=10_000.0),
+    "mixtral": Family(architecture="mixtral", rope_theta=1_000_000.0),
+}
+
+
+def families_with(feature: str) -> list[str]:
+    """Return the values of ``model_type`` that support a feature."""
+    return [name for name, family in FAMILIES.items() if family.supports(feature)]

@@ -1,0 +1,34 @@
+"""Declare an option of a run: a dataclass field with its help text and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Any
+
+Conflicts = Iterator[tuple[tuple[str, ...], str]]  # names of the options that conflict, and the message
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    choices: tuple[str, ...] = (),
+    alias: str | None = None,
+) -> Any:
+    """Return a dataclass field for one option.
+
+    Args:
+        default: Value when neither preset, file nor flag sets it.
+        text: One sentence of help.
+        at_least: Smallest value.
+        above: Exclusive lower bound.
+        at_most: Largest value.
+        choices: Allowed values.
+        alias: Second name, accepted as a flag and in files.
+    """
+    limits = {"at_least": at_least, "above": above, "at_most": at_most, "choices": choices}
+    return field(default=default, metadata={"text": text, "alias": alias, **limits})

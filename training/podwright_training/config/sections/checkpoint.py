@@ -1,0 +1,46 @@
+"""Options of checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright_training.config.option import Conflicts, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointOptions:
+    """Set where checkpoints go, how often they are saved and which are kept."""
+
+    checkpoint_dir: str | None = option(
+        None, "Folder or s3://bucket/prefix for checkpoints. Default: <run_dir>/checkpoints."
+    )
+    resume_from_checkpoint: str | None = option(
+        None,
+        "Folder of checkpoints to start from while checkpoint_dir has none; may be the same folder.",
+    )
+    checkpoint_freq: int = option(1000, "Steps between checkpoints; the last step is always saved.", at_least=1)
+    keep_checkpoints: int = option(3, "Newest checkpoints to keep.", at_least=1)
+    keep_every: int | None = option(
+        None, "Keep every checkpoint of a multiple of this many steps. Default: only the newest.", at_least=1
+    )
+    async_checkpoints: bool = option(True, "Write checkpoints in the background of the next steps.")
+
+    @property
+    def remote_checkpoints(self) -> str | None:
+        """Return the URL that checkpoints are copied to, if ``checkpoint_dir`` is one."""
+        return self.checkpoint_dir if "://" in (self.checkpoint_dir or "") else None
+
+
+def conflicts(options: CheckpointOptions) -> Conflicts:
+    """Yield the conflicts among these options."""
+    if options.keep_every and options.keep_every % options.checkpoint_freq:
+        yield (
+            ("keep_every", "checkpoint_freq"),
+            f"keep_every {options.keep_every} is not a multiple of checkpoint_freq {options.checkpoint_freq}",
+        )
+    start = options.resume_from_checkpoint or ""
+    if "://" in start and start != options.checkpoint_dir:
+        yield (
+            ("resume_from_checkpoint", "checkpoint_dir"),
+            f"resume_from_checkpoint {start} is not checkpoint_dir {options.checkpoint_dir}: copy it to a folder first",
+        )

@@ -1,0 +1,40 @@
+"""Options that change how the model is computed: precision, compilation, kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright_training.config.option import Conflicts, option
+
+PRECISIONS = ("bf16", "fp16", "fp32")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions:
+    """Set precision, compilation and the attention kernel."""
+
+    bf16: bool = option(True, "Compute in bf16; weights, reductions and optimizer state stay in fp32.")
+    precision: str | None = option(
+        None,
+        "Precision to compute in; fp16 uses dynamic loss scaling. Default: bf16, or fp32 with --bf16 0.",
+        choices=PRECISIONS,
+    )
+    float8: bool = option(False, "Multiply the blocks' matrices in float8; needs torchao and an H100 or newer.")
+    compile: bool = option(False, "Compile each block and the loss with torch.compile.")
+    attention: str = option(
+        "sdpa",
+        "GPU kernel for document masks and sliding windows; sdpa: a full mask; flex: flex_attention, which skips "
+        "masked blocks.",
+        choices=("sdpa", "flex"),
+    )
+
+    @property
+    def compute_precision(self) -> str:
+        """Return the precision of matrix products, one of ``PRECISIONS``."""
+        return self.precision or ("bf16" if self.bf16 else "fp32")
+
+
+def conflicts(options: ComputeOptions) -> Conflicts:
+    """Yield the conflicts among these options."""
+    if options.float8 and options.compute_precision != "bf16":
+        yield ("float8", "precision"), f"float8 needs precision bf16, not {options.compute_precision}"

@@ -1,0 +1,42 @@
+"""Options of the training data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright_training.config.option import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """Set the dataset, the tokenizer and how both are read."""
+
+    dataset: str = option(
+        "allenai/c4",
+        "Dataset on the Hugging Face hub, local folder, or s3://bucket/folder, of JSON lines, Parquet, Arrow or "
+        "token shards.",
+    )
+    dataset_config_name: str | None = option(
+        "en", "Subfolder of the dataset, or a configuration named in its card; none: all files."
+    )
+    text_column: str = option("text", "Column that holds the text.")
+    data_mixture: str | None = option(
+        None,
+        "Several weighted datasets instead of dataset: dataset=weight,… or a YAML file of name: {dataset: …, "
+        "dataset_config_name: …, text_column: …, weight: …}.",
+    )
+    tokenizer: str = option("EleutherAI/gpt-neox-20b", "Tokenizer on the Hugging Face hub, or local folder.")
+    train_batch_size: int = option(2, "Sequences per rank and micro-batch.", at_least=1)
+    data_streams: int = option(
+        64, "Streams the data is read in; a multiple of every world size the run will use.", at_least=1
+    )
+    data_workers: int = option(
+        2,
+        "Processes per rank that read, tokenize and pack ahead; 0: do it in the training process.",
+        at_least=0,
+    )
+    document_mask: bool = option(
+        False, "Restrict attention to the token's own document; positions restart with each document."
+    )
+    max_bad_records: int = option(100, "Broken records a rank skips before it stops.", at_least=0)
+    max_bad_shards: int = option(1, "Unreadable shards a rank abandons before it stops.", at_least=0)

@@ -1,0 +1,46 @@
+"""Options that trade speed for memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright_training.config.option import Conflicts, option
+
+QUICK_LOSS_CHUNK_TOKENS = {"cpu": 512, "accelerator": 4096}  # measured: on a CPU, more only costs memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryOptions:
+    """Set what is kept in memory, recomputed or offloaded."""
+
+    reshard_after_forward: str = option(
+        "auto",
+        "Free a block's gathered weights after forward and gather them again in backward; auto: unless all of them "
+        "take at most 1 GiB, or a pipeline needs them again.",
+        choices=("auto", "always", "never"),
+    )
+    cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in host memory.")
+    loss_chunk_tokens: int | None = option(
+        None,
+        "Tokens whose logits are in memory at once; 0: all. Default: "
+        f"{QUICK_LOSS_CHUNK_TOKENS['cpu']} on a CPU, {QUICK_LOSS_CHUNK_TOKENS['accelerator']} on a GPU.",
+        at_least=0,
+    )
+    activation_checkpointing: bool = option(
+        True, "Keep only part of each block's activations and recompute the rest in backward."
+    )
+    activation_checkpointing_mode: str = option(
+        "full",
+        "full: keep each block's input; selective: also keep the outputs of matrix products and attention.",
+        choices=("full", "selective"),
+    )
+    offload_activations: bool = option(False, "Keep these activations in host memory.")
+
+
+def conflicts(options: MemoryOptions) -> Conflicts:
+    """Yield the conflicts among these options."""
+    if options.offload_activations and not options.activation_checkpointing:
+        yield (
+            ("offload_activations", "activation_checkpointing"),
+            "offload_activations needs activation_checkpointing 1: it moves the activations that checkpointing keeps",
+        )

@@ -1,0 +1,122 @@
+"""Options of the model's architecture."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from podwright_training.config.architecture import ModelConfig, RopeScaling
+from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES, families_with
+from podwright_training.config.option import Conflicts, option
+
+ROPE_THETA = {name: family.rope_theta for name, family in FAMILIES.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Set the model family and its dimensions."""
+
+    model_type: str = option("llama_v3", "Model family.", choices=tuple(FAMILIES))
+    vocab_size: int = option(50432, "Rows of the embedding; at least the size of the tokenizer.", at_least=2)
+    hidden_size: int = option(768, "Width of the residual stream.", at_least=1, alias="hidden_width")
+    intermediate_size: int = option(11008, "Width of the feed-forward layer.", at_least=1)
+    num_layers: int = option(12, "Transformer blocks.", at_least=1)
+    num_heads: int = option(12, "Query heads; must divide hidden_size.", at_least=1)
+    num_key_value_heads: int | None = option(
+        None, "Key-value heads; must divide num_heads. Default: num_heads.", at_least=1
+    )
+    head_dim: int | None = option(None, "Width of a head. Default: hidden_size / num_heads.", at_least=2)
+    qk_norm: bool = option(False, "Apply RMSNorm to each query and key head; a Llama is then exported as Qwen3.")
+    sliding_window: int | None = option(
+        None, "Tokens each token attends to, itself included. Default: all preceding tokens.", at_least=1
+    )
+    num_local_experts: int | None = option(None, "Experts per block (mixtral).", at_least=2)
+    num_experts_per_tok: int = option(2, "Experts each token is routed to.", at_least=1)
+    router_aux_loss_coef: float = option(0.02, "Weight of the experts' load-balancing loss.", at_least=0)
+    max_context_width: int = option(2048, "Tokens per sequence.", at_least=1)
+    max_position_embeddings: int | None = option(
+        None, "Largest position of the rotary embedding. Default: max_context_width.", at_least=1
+    )
+    rope_theta: float | None = option(
+        None, f"Base of the rotary frequencies. Default by model_type: {ROPE_THETA}.", above=0
+    )
+    rope_scaling_factor: float | None = option(
+        None, "Factor of Llama 3.1's rotary frequency scaling. Default: no scaling.", at_least=1
+    )
+    tie_word_embeddings: bool = option(False, "Share the embedding with the output head.")
+    initializer_range: float = option(0.02, "Standard deviation of the initial weights.", above=0)
+
+    @property
+    def model(self) -> ModelConfig:
+        """Return the architecture in Hugging Face's terms."""
+        scaling = RopeScaling(factor=self.rope_scaling_factor) if self.rope_scaling_factor else None
+        family = FAMILIES[self.model_type]
+        return ModelConfig(
+            model_type=family.hf_model_type(qk_norm=self.qk_norm),
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden_size,
+            intermediate_size=self.intermediate_size,
+            num_hidden_layers=self.num_layers,
+            num_attention_heads=self.num_heads,
+            num_key_value_heads=self.num_key_value_heads or self.num_heads,
+            head_dim=self.head_dim or self.hidden_size // self.num_heads,
+            max_position_embeddings=self.max_position_embeddings or self.max_context_width,
+            rope_theta=self.rope_theta or family.rope_theta,
+            rope_scaling=scaling,
+            initializer_range=self.initializer_range,
+            tie_word_embeddings=self.tie_word_embeddings,
+            sliding_window=self.sliding_window,
+            qk_norm=self.qk_norm,
+            num_local_experts=self.num_local_experts,
+            num_experts_per_tok=self.num_experts_per_tok,
+            router_aux_loss_coef=self.router_aux_loss_coef if self.num_local_experts else 0.0,
+        )
+
+
+def conflicts(options: ModelOptions) -> Conflicts:
+    """Yield the conflicts among the model's options."""
+    yield from _head_conflicts(options)
+    positions = options.max_position_embeddings or options.max_context_width
+    if options.max_context_width > positions:
+        yield (
+            ("max_context_width", "max_position_embeddings"),
+            f"max_context_width {options.max_context_width} is above max_position_embeddings {positions}",
+        )
+    yield from _family_conflicts(options)
+
+
+def _head_conflicts(options: ModelOptions) -> Conflicts:
+    if options.head_dim is None and options.hidden_size % options.num_heads:
+        yield (
+            ("hidden_size", "num_heads"),
+            f"hidden_size {options.hidden_size} is not divisible by num_heads {options.num_heads}",
+        )
+    elif (options.head_dim or options.hidden_size // options.num_heads) % 2:
+        width = f"hidden_size {options.hidden_size} / num_heads {options.num_heads}"
+        given = f"head_dim {options.head_dim}" if options.head_dim else width
+        yield ("hidden_size", "num_heads", "head_dim"), f"{given} is odd; rotary embeddings rotate pairs"
+    if options.num_heads % (options.num_key_value_heads or options.num_heads):
+        yield (
+            ("num_heads", "num_key_value_heads"),
+            f"num_heads {options.num_heads} is not divisible by num_key_value_heads {options.num_key_value_heads}",
+        )
+
+
+def _family_conflicts(options: ModelOptions) -> Conflicts:
+    """Yield features that the family has no Hugging Face class for, and those it needs."""
+    family = FAMILIES[options.model_type]
+    for name in OPTIONAL_FEATURES:
+        value = getattr(options, name)
+        if value and not family.supports(name):
+            other = " or ".join(families_with(name))
+            yield (
+                (name, "model_type"),
+                f"{name} {int(value)}: model_type {options.model_type} does not support it; use {other}",
+            )
+        if not value and family.requires(name):
+            yield (name, "model_type"), f"model_type {options.model_type} needs {name}"
+    if family.supports("num_local_experts") and options.num_experts_per_tok > (options.num_local_experts or math.inf):
+        yield (
+            ("num_experts_per_tok", "num_local_experts"),
+            f"num_experts_per_tok {options.num_experts_per_tok} is above num_local_experts {options.num_local_experts}",
+        )

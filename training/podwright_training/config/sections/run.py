@@ -1,0 +1,22 @@
+"""Options of the run as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright_training.config.option import option
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Set the run's folder, preset, device and random seed."""
+
+    run_dir: str = option("runs/default", "Folder of the run: config, metrics, checkpoints, results.")
+    preset: str | None = option(None, "Preset whose values replace the defaults.")
+    device: str = option(
+        "auto",
+        "Device to compute on; auto: an accelerator if the machine has one, else the CPU.",
+        choices=("auto", "cuda", "neuron", "cpu"),
+    )
+    seed: int = option(12345, "Random seed of the initial weights and of the data order.", at_least=0)
+    deterministic: bool = option(False, "Use deterministic PyTorch algorithms only; may be slower.")

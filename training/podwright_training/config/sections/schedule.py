@@ -1,0 +1,50 @@
+"""Options that change from step to step: learning rate and batch size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright_training.config.option import Conflicts, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleOptions:
+    """Set the number of steps, the global batch and the learning-rate schedule."""
+
+    max_steps: int = option(5000, "Steps of the whole run.", at_least=1)
+    gradient_accumulation_steps: int = option(1, "Micro-batches per rank and step.", at_least=1)
+    batch_ramp: float = option(
+        0.0,
+        "Fraction of max_steps over which the micro-batches per step rise from 1 to gradient_accumulation_steps.",
+        at_least=0,
+        at_most=1,
+    )
+    lr: float = option(1e-4, "Peak learning rate.", above=0)
+    lr_schedule: str = option(
+        "cosine",
+        "Decay from lr to min_lr; wsd: hold lr until the last wsd_decay.",
+        choices=("cosine", "linear", "wsd"),
+    )
+    min_lr: float = option(1e-5, "Learning rate at the end of the decay.", at_least=0)
+    warmup: float = option(
+        0.0032, "Fraction of max_steps over which the learning rate rises to lr.", at_least=0, at_most=1
+    )
+    plateau: float = option(0.0, "Fraction of max_steps at the end that stays at min_lr.", at_least=0, at_most=1)
+    wsd_decay: float = option(
+        0.1, "Fraction of max_steps over which wsd decays, before the plateau.", at_least=0, at_most=1
+    )
+
+
+def conflicts(options: ScheduleOptions) -> Conflicts:
+    """Yield the conflicts among the schedule's options."""
+    if options.min_lr > options.lr:
+        yield ("min_lr", "lr"), f"min_lr {options.min_lr} is above lr {options.lr}"
+    parts = ("warmup", "wsd_decay", "plateau") if options.lr_schedule == "wsd" else ("warmup", "plateau")
+    if sum(getattr(options, name) for name in parts) > 1:
+        *first, last = [f"{name} {getattr(options, name)}" for name in parts]
+        yield parts, f"{', '.join(first)} and {last} add up to more than 1"
+    if options.batch_ramp and options.gradient_accumulation_steps == 1:
+        yield (
+            ("batch_ramp", "gradient_accumulation_steps"),
+            f"batch_ramp {options.batch_ramp} needs more than one micro-batch: set gradient_accumulation_steps",
+        )
