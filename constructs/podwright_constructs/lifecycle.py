@@ -1,14 +1,13 @@
-"""What a node runs when it starts: scripts that lie in S3 already, or the bundle that is put there."""
+"""The lifecycle scripts that a node runs when it starts: existing ones in S3, or the bundle that is uploaded there."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cdktf import Fn, ITerraformDependable, TerraformResourceLifecycle
+from cdktf import App, Fn, ITerraformDependable, TerraformResourceLifecycle
 from constructs import Construct
 
 from podwright_bootstrap.contract import (
@@ -20,25 +19,23 @@ from podwright_bootstrap.contract import (
     WorkerGroup,
 )
 from podwright_bootstrap.features import NodeSettings
-from podwright_constructs import checks
+from podwright_constructs import checks, lifecycle_archive
 from podwright_constructs.accounting import AccountingDatabase
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.s3_object import S3Object
 from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
 from podwright_constructs.catalog import InstanceType
 from podwright_constructs.instance_group import InstanceGroup, in_order
+from podwright_constructs.lifecycle_archive import ARCHIVE, ENTRYPOINT
 from podwright_constructs.lustre import Lustre
 from podwright_constructs.openzfs import OpenZfs
 from podwright_constructs.ordering import before
 from podwright_constructs.payload import TrainingPayload
-from podwright_constructs.problems import Problem, refuse
+from podwright_constructs.problems import refuse
 from podwright_constructs.prometheus import Prometheus
 
-ENTRYPOINT = "on_create.sh"
-PACKAGE = "podwright_bootstrap"
 PREFIX = "lifecycle"
 BUNDLE_PREFIX = "bundle"
-CODE = {".py", ".json"}
 
 
 class LifecycleScripts(Protocol):
@@ -70,10 +67,12 @@ class ExistingLifecycleScripts:
 
 
 class LifecycleBundle(Construct):
-    """The scripts of a folder under a prefix that carries their hash, and ``provisioning_parameters.json`` beside them.
+    """Upload the scripts of a folder as ``on_create.sh`` and one archive, and ``provisioning_parameters.json`` beside.
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
-    The hash is of the scripts alone: another group or wheel changes the parameters in place, and no running node.
+    HyperPod downloads everything below the prefix. The prefix carries the hash of the scripts alone: another group or
+    wheel changes the parameters in place, and no running node. ``on_create.sh`` verifies the archive, so a node never
+    runs half a bundle; whoever may write to the bucket can replace both, and runs as root on the nodes.
     ``accounting`` is slurmdbd's database, ``multi_head`` what several controllers share, ``nodes`` what nodes have
     besides; ``prometheus`` is where they send metrics to, ``bundle_prefix`` where in the bucket they find what they
     would get from the internet. ``auto_resume``: whether HyperPod recovers nodes, for which Slurm must not confine
@@ -81,7 +80,7 @@ class LifecycleBundle(Construct):
     One bucket may serve several clusters: each has its prefix.
 
     Raises:
-        InvalidArgumentsError: scripts are missing or unusable, or a group is wrong; all problems are in it.
+        InvalidArgumentsError: scripts are missing or unusable, or a group is wrong; it lists all problems.
     """
 
     def __init__(
@@ -105,10 +104,10 @@ class LifecycleBundle(Construct):
         prefix: str = PREFIX,
     ) -> None:
         problems = checks.cluster_instance_groups(instance_groups, multi_head=multi_head is not None)
-        refuse(self, [*_problems(scripts), *problems])
+        refuse(self, [*lifecycle_archive.problems(scripts), *problems])
         super().__init__(scope, id_)
-        files = _files(scripts)
-        prefix = f"{prefix}/{_digest(files)[:16]}"
+        packed = lifecycle_archive.pack(scripts, into=Path(App.of(self).outdir) / "lifecycle")
+        prefix = f"{prefix}/{packed.name[:16]}"
         region = DataRegion(self, "region").id
         parameters = _parameters(
             cluster_name,
@@ -127,7 +126,7 @@ class LifecycleBundle(Construct):
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
         self.on_create = ENTRYPOINT
         self.ready: Sequence[ITerraformDependable] = [
-            *upload(self, {name: (f"{prefix}/{name}", file) for name, file in files.items()}, bucket=bucket),
+            *upload(self, {name: (f"{prefix}/{name}", packed / name) for name in (ENTRYPOINT, ARCHIVE)}, bucket=bucket),
             self._upload_parameters(parameters, bucket=bucket, key=f"{prefix}/{PROVISIONING_PARAMETERS_NAME}"),
             *(training.ready if training else ()),
             *(accounting.ready if accounting else ()),
@@ -145,31 +144,6 @@ class LifecycleBundle(Construct):
             depends_on=before(self, bucket.ready),
             lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
         )
-
-
-def _problems(scripts: Path) -> Iterator[Problem]:
-    entrypoint = scripts / ENTRYPOINT
-    if not entrypoint.is_file():
-        yield Problem("scripts", str(scripts), f"a folder with {ENTRYPOINT} in it")
-    elif b"\r" in entrypoint.read_bytes():
-        hint = "Linux does not find an interpreter whose name ends in a carriage return."
-        yield Problem("scripts", str(entrypoint), "lines that end as on Unix", hint)
-    if not (scripts / PACKAGE / "__main__.py").is_file():
-        yield Problem("scripts", str(scripts), f"a folder with the package {PACKAGE} in it")
-
-
-def _files(scripts: Path) -> dict[str, Path]:
-    """The entrypoint and the package's files by their names below the prefix; caches and typing marks stay here."""
-    modules = sorted(file for file in (scripts / PACKAGE).rglob("*") if file.suffix in CODE)
-    return {file.relative_to(scripts).as_posix(): file for file in [scripts / ENTRYPOINT, *modules]}
-
-
-def _digest(files: dict[str, Path]) -> str:
-    digest = hashlib.sha256()
-    for name, file in files.items():
-        content = file.read_bytes()
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
 
 
 def _parameters(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,7 @@ def scripts(tmp_path: Path) -> Path:
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"# {name}\n")
+    (folder / "on_create.sh").write_text("#!/bin/bash\narchive_sha256=\n")
     return folder
 
 
@@ -575,20 +577,16 @@ def keys(stack: Mapping[str, Any]) -> set[str]:
     return {item["key"] for item in resources(stack, "aws_s3_object")}
 
 
-def test_bundle_holds_the_scripts_and_nothing_else(synthesize, scripts: Path) -> None:
-    """Entry point, package and parameters are uploaded below one prefix; tests, caches and project files are not."""
+def test_bundle_holds_the_scripts_and_nothing_else(synthesize, scripts: Path, tmp_path: Path) -> None:
+    """Entry point, archive and parameters are uploaded below one prefix; the archive holds the package alone."""
     built = []
     stack = synthesize(lambda stack: built.append(bundle(stack, scripts)))
     prefix = built[0].source_s3_uri.removeprefix("s3://sagemaker-mine/")
-    assert keys(stack) == {
-        f"{prefix}/{name}"
-        for name in (
-            "on_create.sh",
-            "podwright_bootstrap/__main__.py",
-            "podwright_bootstrap/steps/lustre.py",
-            "provisioning_parameters.json",
-        )
-    }
+    names = ("on_create.sh", "podwright_bootstrap.tar", "provisioning_parameters.json")
+    assert keys(stack) == {f"{prefix}/{name}" for name in names}
+    (archive,) = (tmp_path / "cdktf.out" / "lifecycle").glob("*/podwright_bootstrap.tar")
+    with tarfile.open(archive) as members:
+        assert members.getnames() == ["podwright_bootstrap/__main__.py", "podwright_bootstrap/steps/lustre.py"]
 
 
 def test_prefix_changes_with_the_scripts_alone(scripts: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from cdktf import App
 
-import podwright_stacks.cluster
+from podwright import checkout
 from podwright.settings.root import Settings
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_stacks.cluster import ClusterStack
@@ -81,7 +81,7 @@ class Deployment:
         self.environment = environment
         self.settings = folder / "cluster.yaml"
         self.settings.write_text(json.dumps(SETTINGS), encoding="utf-8")  # JSON is YAML
-        shutil.copytree(podwright_stacks.cluster.LIFECYCLE_SCRIPTS, self.scripts)
+        shutil.copytree(checkout.LIFECYCLE_SCRIPTS, self.scripts)
 
     def synthesize(self, **changes: Any) -> None:
         app = App(outdir=str(self.folder / "cdktf.out"))
@@ -138,7 +138,7 @@ def deployment(
         for key, value in aws.environment().items():
             patch.setenv(key, value)
         deployed = Deployment(tmp_path_factory.mktemp("deployment"), {**os.environ, **terraform, **aws.environment()})
-        patch.setattr(podwright_stacks.cluster, "LIFECYCLE_SCRIPTS", deployed.scripts)
+        patch.setattr(checkout, "LIFECYCLE_SCRIPTS", deployed.scripts)
         deployed.synthesize()
         for stack in ("foundation", "cluster"):
             deployed.terraform(stack, "init")
@@ -186,7 +186,7 @@ def test_another_group_leaves_the_others(deployment: Deployment) -> None:
 
 
 def test_an_edited_script_is_another_place(deployment: Deployment) -> None:
-    """Another line in a script uploads the scripts anew and tells each group their new place, nothing else."""
+    """Another line in a script uploads three objects under a new prefix and changes each group's URI, nothing else."""
     edited = deployment.scripts / "podwright_bootstrap" / "node.py"
     original = edited.read_text(encoding="utf-8")
     edited.write_text(f"{original}# edited\n", encoding="utf-8")
@@ -195,7 +195,7 @@ def test_an_edited_script_is_another_place(deployment: Deployment) -> None:
     edited.write_text(original, encoding="utf-8")
     planned = dict(re.findall("# (.*) (?:will be|must be) (.*)", plan))
     assert planned.pop(CLUSTER_ADDRESS) == "updated in-place"
-    assert {address.split(".")[0] for address in planned} == {"aws_s3_object"}
+    assert [address.split(".")[0] for address in planned] == ["aws_s3_object"] * 3
     assert set(planned.values()) == {"replaced"}
     moved = [line for line in changes_of_cluster(plan) if "->" in line]
     assert len(moved) == 3

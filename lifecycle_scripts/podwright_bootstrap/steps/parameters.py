@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Iterator
 
@@ -12,7 +13,9 @@ from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
-BESIDE_THE_SCRIPTS = Path(__file__).resolve().parents[2] / contract.PROVISIONING_PARAMETERS_NAME
+# on_create.sh names its folder, because it runs this package from an archive.
+SCRIPTS = Path(os.environ.get("PODWRIGHT_SCRIPTS", Path(__file__).resolve().parents[2]))
+BESIDE_THE_SCRIPTS = SCRIPTS / contract.PROVISIONING_PARAMETERS_NAME
 
 
 def source() -> Path:
