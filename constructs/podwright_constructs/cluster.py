@@ -114,7 +114,7 @@ def _mode(
 ) -> Iterator[Problem]:
     if (lifecycle is None) == (slurm is None):
         given = "neither" if slurm is None else "both"
-        yield Problem("slurm", given, "either lifecycle or slurm", "Two set-ups of Slurm would exclude each other.")
+        yield Problem("conflict", ("slurm",), given, "lifecycle or slurm", "They are two ways of setting Slurm up.")
     elif slurm:
         yield from checks.api_slurm(
             strategy=slurm.strategy,

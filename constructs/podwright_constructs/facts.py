@@ -72,8 +72,6 @@ UPDATE_SCHEDULE_PATTERN = re.compile(
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DeploymentConfiguration.html
 MAX_UPDATE_WAIT_S = 3600
 MAX_ROLLBACK_ALARMS = 10
-# https://docs.aws.amazon.com/kms/latest/developerguide/concepts.html#key-id-key-ARN
-KEY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[a-z0-9-]+")
 
 # ---- buckets ------------------------------------------------------------------------------------
 
@@ -173,7 +171,7 @@ STANDARD_ENDPOINTS = (
 )
 ENDPOINTS = (*STANDARD_ENDPOINTS, "sagemaker.runtime", "ec2", "fsx", "kms", "secretsmanager", "sns", "aps-workspaces")
 
-# https://docs.aws.amazon.com/kms/latest/APIReference/API_DescribeKey.html
+# The group is the region. https://docs.aws.amazon.com/kms/latest/APIReference/API_DescribeKey.html
 KEY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):\d{12}:key/[a-zA-Z0-9-]+")
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_NoncurrentVersionExpiration.html

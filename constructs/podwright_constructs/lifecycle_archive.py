@@ -23,15 +23,15 @@ def problems(scripts: Path) -> Iterator[Problem]:
     """Report what keeps a folder of scripts from being packed."""
     entrypoint = scripts / ENTRYPOINT
     if not entrypoint.is_file():
-        yield Problem("scripts", str(scripts), f"a folder with {ENTRYPOINT} in it")
+        yield Problem("missing", ("scripts",), scripts, f"a folder with {ENTRYPOINT} in it")
     elif b"\r" in entrypoint.read_bytes():
         hint = "Linux does not find an interpreter whose name ends in a carriage return."
-        yield Problem("scripts", str(entrypoint), "lines that end as on Unix", hint)
+        yield Problem("malformed", ("scripts",), entrypoint, "Unix line endings", hint)
     elif len(SHA256_LINE.findall(entrypoint.read_bytes())) != 1:
         hint = "Synthesis writes the archive's SHA-256 there, and the script verifies it before it runs anything."
-        yield Problem("scripts", str(entrypoint), "a script with one line `archive_sha256=`", hint)
+        yield Problem("malformed", ("scripts",), entrypoint, "a script with one line `archive_sha256=`", hint)
     if not (scripts / PACKAGE / "__main__.py").is_file():
-        yield Problem("scripts", str(scripts), f"a folder with the package {PACKAGE} in it")
+        yield Problem("missing", ("scripts",), scripts, f"a folder with the package {PACKAGE} in it")
 
 
 def pack(scripts: Path, *, into: Path) -> Path:

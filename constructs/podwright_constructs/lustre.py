@@ -131,7 +131,8 @@ class LustreFileSystem(Construct):
             mount_path=mount_path,
         )
         if key and deployment_type == "SCRATCH_2":
-            problems.append(Problem("key", key.arn, "none", "FSx encrypts scratch file systems with a key of its own."))
+            hint = "FSx encrypts scratch file systems with a key of its own."
+            problems.append(Problem("conflict", ("key",), key.arn, "no key with SCRATCH_2", hint))
         refuse(self, problems)
         super().__init__(scope, id_)
         persistent = deployment_type != "SCRATCH_2"

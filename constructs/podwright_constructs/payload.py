@@ -45,6 +45,6 @@ class TrainingPayload(Construct):
 
 def _problems(*, wheel: Path, requirements: Path) -> Iterator[Problem]:
     if wheel.suffix != ".whl" or not wheel.is_file():
-        yield Problem("wheel", str(wheel), "an existing file that ends in .whl")
+        yield Problem("missing", ("wheel",), wheel, "an existing file that ends in .whl")
     if not requirements.is_file():
-        yield Problem("requirements", str(requirements), "an existing file of pinned requirements with hashes")
+        yield Problem("missing", ("requirements",), requirements, "an existing file of pinned requirements with hashes")

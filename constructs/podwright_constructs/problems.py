@@ -1,38 +1,79 @@
-"""Everything that is wrong with the arguments of a construct, told at once. Standard library only."""
+"""Problems with a construct's arguments, as data, and the one error that lists them all. Standard library only."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Path = tuple[str | int, ...]  # ("instance_groups", 1, "count")
+
+# The kinds of problems:
+# malformed: the text does not have its form; choice: not one of a few values; range: a number too small or too large;
+# size: too few or too many items; duplicate: two items share a name; overlap: two blocks or folders overlap;
+# missing: a value is required here; conflict: does not go with another argument; unsafe: would let a node take others.
+Code = Literal["malformed", "choice", "range", "size", "duplicate", "overlap", "missing", "conflict", "unsafe"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One argument that AWS would refuse: what was given, what is allowed, and what to do where that is not obvious."""
+    """One argument that AWS would refuse.
 
-    argument: str
+    Args:
+        code: The kind of problem.
+        path: The argument, and below it the index or key of an item.
+        given: The value, or a few words for it, such as ``2 controllers``.
+        need: What AWS accepts; completes the sentence "got …, need …".
+        hint: The reason, or what to do, where that is not obvious.
+    """
+
+    code: Code
+    path: Path
     given: object
-    allowed: str
+    need: str
     hint: str = ""
 
+    @property
+    def message(self) -> str:
+        """One sentence that stands alone: ``subnet_ids[1]: got net-1, need an id like subnet-…``."""
+        return f"{dotted(self.path)}: got {_text(self.given)}, need {self.need}"
+
+    def below(self, *parents: str | int) -> Problem:
+        """Return the problem of the same argument of a nested item."""
+        return replace(self, path=(*parents, *self.path))
+
+    def at(self, *path: str | int) -> Problem:
+        """Return the problem under another argument's path."""
+        return replace(self, path=path)
+
     def __str__(self) -> str:
-        text = f"{self.argument} = {self.given!r}: allowed is {self.allowed}"
-        return f"{text}. {self.hint}" if self.hint else text
+        return f"{self.message}. {self.hint}" if self.hint else self.message
 
 
 class InvalidArgumentsError(ValueError):
-    """A construct cannot be made; ``problems`` and the message list every reason."""
+    """A construct's arguments are invalid; ``problems`` and the message list every reason."""
 
     def __init__(self, construct: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n  - ".join([f"{construct} cannot be made:", *map(str, self.problems)]))
+        super().__init__("\n  - ".join([f"{construct} has invalid arguments:", *map(str, self.problems)]))
 
 
 def refuse(construct: object, problems: Sequence[Problem]) -> None:
     """Raise one error for all problems, if there are any.
 
     Raises:
-        InvalidArgumentsError: there is at least one problem.
+        InvalidArgumentsError: There is at least one problem.
     """
     if problems:
         raise InvalidArgumentsError(type(construct).__name__, problems)
+
+
+def dotted(path: Path) -> str:
+    """Return a path as it is written: ``instance_groups[1].count``."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+
+
+def _text(given: object) -> str:
+    if isinstance(given, bool):
+        return str(given).lower()
+    return str(given) or "an empty text"

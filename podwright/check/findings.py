@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -151,18 +150,14 @@ def _coloured(pieces: Iterable[tuple[str, str]]) -> Text:
 
 
 def findings_of(section: KeyPath, problems: Iterable[Problem]) -> Iterator[Finding]:
-    """A construct's problems at the places of its arguments: ``subnet_ids[1]`` is (…, "subnet_ids", 1)."""
+    """Report a construct's problems, each at the path of its argument below the section."""
     for problem in problems:
-        keys = re.findall(r"\w+", problem.argument)
-        yield finding_of((*section, *(int(key) if key.isdigit() else key for key in keys)), problem)
+        yield finding_of((*section, *problem.path), problem)
 
 
 def finding_of(path: KeyPath, problem: Problem) -> Finding:
-    """A construct's problem at one place of the file."""
-    counted = problem.argument.endswith("s") and not isinstance(problem.given, int)
-    verb = "have" if counted else "be"  # tags cannot have 51 tags
-    message = f"{problem.argument} cannot {verb} {problem.given}"
-    return error(path, message, f"allowed: {problem.allowed}. {problem.hint}".rstrip(". "))
+    """Report a construct's problem at a path of the file, in the construct's own sentence."""
+    return error(path, problem.message, problem.hint)
 
 
 def error(path: KeyPath, message: str, hint: str) -> Finding:

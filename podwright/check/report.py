@@ -73,8 +73,14 @@ def _placed(finding: Finding, source: Document) -> Finding:
         return finding
     at_key = finding.code in {"unknown-key", "missing-key"}
     place = source.place(finding.path, key=at_key)
-    message = finding.message if at_key or source.has(finding.path) else f"{finding.message} (the default)"
+    message = finding.message if at_key or source.has(finding.path) else _of_default(finding.message)
     return replace(finding, message=message, line=place.line, column=place.column, width=place.width)
+
+
+def _of_default(message: str) -> str:
+    """Mark the value of a message as the default: ``got 10.0.0.0/24 (the default), need …``."""
+    given, need, rest = message.partition(", need ")
+    return f"{given} (the default){need}{rest}"
 
 
 def codes() -> dict[str, str]:

@@ -31,7 +31,7 @@ from podwright_constructs.network import ExistingNetwork, PrivateNetwork, Traini
 from podwright_constructs.notices import ClusterNotices
 from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfsFileSystem
 from podwright_constructs.payload import TrainingPayload
-from podwright_constructs.problems import InvalidArgumentsError
+from podwright_constructs.problems import InvalidArgumentsError, dotted
 from podwright_constructs.prometheus import ExistingPrometheus, PrometheusWorkspace
 from podwright_constructs.role import ExecutionRole, ExistingRole
 from podwright_constructs.session import SessionDocument
@@ -157,7 +157,7 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
         ([WORKERS], "instance_groups"),
         ([CONTROLLER, replace(CONTROLLER, name="second"), WORKERS], "instance_groups"),
         ([CONTROLLER], "instance_groups"),
-        ([CONTROLLER, WORKERS, WORKERS], "instance_groups"),
+        ([CONTROLLER, WORKERS, WORKERS], "instance_groups[2].name"),
         ([replace(CONTROLLER, count=0), WORKERS], "instance_groups[0].count"),
         ([replace(CONTROLLER, count=2), WORKERS], "instance_groups[0].count"),
         ([CONTROLLER, replace(WORKERS, min_count=5)], "instance_groups[1].min_count"),
@@ -213,7 +213,7 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
 )
 def test_a_wrong_group_is_named(groups: list[InstanceGroup], argument: str) -> None:
     """Each rule about instance groups is in the check, and its problem says which argument is meant."""
-    assert argument in {problem.argument for problem in checks.cluster_instance_groups(groups)}
+    assert argument in {dotted(problem.path) for problem in checks.cluster_instance_groups(groups)}
 
 
 def test_right_groups_have_no_problem() -> None:
@@ -370,7 +370,7 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
             node_recovery="maybe",
             tags={"aws:mine": "1"},
         ),
-        {"cluster_name", "node_recovery", "tags", "instance_groups[0].count", "instance_groups"},
+        {"cluster_name", "node_recovery", "tags.aws:mine", "instance_groups[0].count", "instance_groups"},
     ),
     "HyperPodCluster by the API": (
         lambda stack: HyperPodCluster(
@@ -405,13 +405,28 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
 
 @pytest.mark.parametrize("construct", INVALID)
 def test_one_error_lists_everything(construct: str, stack: TerraformStack) -> None:
-    """A construct that cannot be made says all of its problems in one error: what was given, what is allowed."""
+    """A construct with invalid arguments lists all its problems in one error: what was given, what is needed."""
     make, arguments = INVALID[construct]
     with pytest.raises(InvalidArgumentsError) as caught:
         make(stack)
-    assert {problem.argument for problem in caught.value.problems} == arguments
-    assert str(caught.value).startswith(f"{construct.split(maxsplit=1)[0]} cannot be made:")
-    assert all(str(problem) in str(caught.value) and problem.allowed for problem in caught.value.problems)
+    assert {dotted(problem.path) for problem in caught.value.problems} == arguments
+    assert str(caught.value).startswith(f"{construct.split(maxsplit=1)[0]} has invalid arguments:")
+    assert all(str(problem) in str(caught.value) and problem.need for problem in caught.value.problems)
+
+
+def test_a_problem_is_one_sentence_and_data() -> None:
+    """A problem's message stands alone; its code and path, zone ids with hyphens too, are data."""
+    (problem,) = checks.accounting_maria_db(
+        name="x",
+        subnet_cidrs={"usw2-az1": "10.0.0.0/8", "usw2-az2": "10.1.0.0/28"},
+        instance_class="db.t4g.medium",
+        storage_gib=50,
+        key_arn=None,
+        on_destroy="retain",
+    )
+    assert (problem.code, problem.path) == ("malformed", ("subnet_cidrs", "usw2-az1"))
+    assert problem.message == "subnet_cidrs.usw2-az1: got 10.0.0.0/8, need an IPv4 block of /16 to /28"
+    assert dotted(problem.below("accounting", 0).path) == "accounting[0].subnet_cidrs.usw2-az1"
 
 
 def test_terraform_references_pass() -> None:

@@ -87,7 +87,7 @@ def test_json_has_the_same_findings(say: Say, case: Case):
     for finding in found:
         head = "{line}:{column}: {level}: {message} [{code}]\n".format(**finding)
         assert f"cluster.yaml:{head}" in case.expected
-        assert f"  hint: {finding['hint']}\n" in case.expected
+        assert not finding["hint"] or f"  hint: {finding['hint']}\n" in case.expected
         assert finding.keys() == {"level", "code", "path", "line", "column", "message", "hint"}
     assert status == 1
 

@@ -115,8 +115,8 @@ def test_default_is_named_as_such():
     text = GOOD.replace("usw2-az1", "usw2-az1\n  cidr: 172.16.0.0/16")
     messages = [item.message for item in judge(Document.parse(text)).findings]
     assert messages == [
-        "public_subnet_cidr cannot be 10.0.0.0/24 (the default)",
-        "private_subnet_cidr cannot be 10.0.16.0/20 (the default)",
+        "public_subnet_cidr: got 10.0.0.0/24 (the default), need a block within cidr, 172.16.0.0/16",
+        "private_subnet_cidr: got 10.0.16.0/20 (the default), need a block within cidr, 172.16.0.0/16",
     ]
 
 

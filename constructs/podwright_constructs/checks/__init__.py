@@ -1,19 +1,29 @@
-"""What AWS would refuse, as pure functions from arguments to problems. Standard library only.
+"""Check arguments against AWS's limits: pure functions from arguments to problems. Standard library only.
 
-Each construct calls the one for its own arguments; whoever reads them from a file may call it too. A value that holds a
-Terraform reference is known to Terraform alone and passes.
+Each construct calls the check of its own arguments; a program that reads arguments from a file calls the same one. A
+value that holds a Terraform reference passes, because only Terraform knows it.
 """
 
 from __future__ import annotations
 
 from podwright_constructs.checks.accounting import accounting_maria_db, existing_accounting_database
-from podwright_constructs.checks.bucket import ON_DESTROY, bucket_options, existing_bucket, training_bucket
+from podwright_constructs.checks.bucket import (
+    ON_DESTROY,
+    bucket_options,
+    existing_bucket,
+    state_bucket,
+    training_bucket,
+)
 from podwright_constructs.checks.hyperpod import (
     NODE_RECOVERIES,
     api_slurm,
     cluster,
     cluster_instance_groups,
+    cluster_name_problems,
+    cluster_provisioning,
+    cluster_tags,
     controllers,
+    instance_group_composition,
 )
 from podwright_constructs.checks.instance_group import instance_group
 from podwright_constructs.checks.key import encryption_key, existing_key
@@ -52,7 +62,10 @@ __all__ = [
     "cluster_budget",
     "cluster_instance_groups",
     "cluster_log_group",
+    "cluster_name_problems",
     "cluster_notices",
+    "cluster_provisioning",
+    "cluster_tags",
     "controllers",
     "encryption_key",
     "endpoint_services",
@@ -68,6 +81,7 @@ __all__ = [
     "existing_role",
     "init_script",
     "instance_group",
+    "instance_group_composition",
     "interface_endpoints",
     "lustre_capacities",
     "lustre_file_system",
@@ -78,6 +92,7 @@ __all__ = [
     "prometheus_workspace",
     "s3_access_problems",
     "session_document",
+    "state_bucket",
     "training_bucket",
     "training_network",
 ]

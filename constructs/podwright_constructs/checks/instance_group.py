@@ -1,4 +1,4 @@
-"""What SageMaker would refuse of one instance group."""
+"""Check one instance group against SageMaker's limits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from podwright_constructs import facts
 from podwright_constructs.catalog import InstanceType, cluster_instance_types, similar_names
-from podwright_constructs.checks.words import matches, name_problems, one_of
+from podwright_constructs.checks.words import choice, key_arn_problems, matches, name_problems, one_of, within
 from podwright_constructs.instance_group import (
     AUTO_PATCHES,
     CAPACITIES,
@@ -21,94 +21,80 @@ from podwright_constructs.problems import Problem
 
 
 def instance_group(group: InstanceGroup) -> list[Problem]:
-    """Problems of one group, its arguments named without a prefix."""
+    """Check one group; the paths of its problems begin at the group."""
     return [
         *name_problems("name", group.name, facts.MAX_CLUSTER_NAME_LENGTH),
-        *_words(group),
+        *_choices(group),
         *_counts(group),
-        *_volume(group),
+        *within("volume_gib", group.volume_gib, facts.MIN_VOLUME_GIB, facts.MAX_VOLUME_GIB),
+        *key_arn_problems(group.key_arn),
         *_partition(group),
         *_instance_type(group),
-        *_placement(group),
+        *_network(group),
         *_updates(group),
     ]
 
 
-def _words(group: InstanceGroup) -> Iterator[Problem]:
-    """Arguments that know a few words only."""
-    choices: dict[str, tuple[tuple[str, ...], str | None]] = {
-        "role": (ROLES, group.role),
-        "capacity": (CAPACITIES, group.capacity),
-        "network_interface": (NETWORK_INTERFACES, group.network_interface),
-        "auto_patch": (AUTO_PATCHES, group.auto_patch),
-    }
-    choices |= {
-        f"deep_health_checks[{index}]": (DEEP_HEALTH_CHECKS, given)
-        for index, given in enumerate(group.deep_health_checks)
-    }
-    for argument, (allowed, given) in choices.items():
-        if given is not None and given not in allowed:
-            yield Problem(argument, given, one_of(allowed))
+def _choices(group: InstanceGroup) -> Iterator[Problem]:
+    yield from choice("role", group.role, ROLES)
+    yield from choice("capacity", group.capacity, CAPACITIES)
+    yield from choice("network_interface", group.network_interface, NETWORK_INTERFACES)
+    yield from choice("auto_patch", group.auto_patch, AUTO_PATCHES)
+    for index, check in enumerate(group.deep_health_checks):
+        yield from choice(("deep_health_checks", index), check, DEEP_HEALTH_CHECKS)
 
 
 def _counts(group: InstanceGroup) -> Iterator[Problem]:
     least = facts.MIN_INSTANCE_COUNT if group.role == "compute" else 1
-    if not least <= group.count <= facts.MAX_INSTANCE_COUNT:
-        allowed = "1 or more" if group.role == "controller" else f"{least} to {facts.MAX_INSTANCE_COUNT}"
-        yield Problem("count", group.count, f"{allowed} for a {group.role} group")
-    if group.min_count is not None and not 0 <= group.min_count <= group.count:
-        yield Problem("min_count", group.min_count, f"0 to the count, {group.count}")
-
-
-def _volume(group: InstanceGroup) -> Iterator[Problem]:
-    if not facts.MIN_VOLUME_GIB <= group.volume_gib <= facts.MAX_VOLUME_GIB:
-        yield Problem("volume_gib", group.volume_gib, f"{facts.MIN_VOLUME_GIB} to {facts.MAX_VOLUME_GIB}")
-    if group.key_arn is not None:
-        yield from matches("key_arn", group.key_arn, facts.KEY_ARN_PATTERN, "an ARN like arn:aws:kms:…:key/…")
+    allowed = "1 or more" if group.role == "controller" else f"{least} to {facts.MAX_INSTANCE_COUNT}"
+    need = f"{allowed} for a {group.role} group"
+    yield from within("count", group.count, least, facts.MAX_INSTANCE_COUNT, need)
+    yield from within("min_count", group.min_count, 0, group.count, f"0 to the count, {group.count}")
 
 
 def _partition(group: InstanceGroup) -> Iterator[Problem]:
     if group.role != "compute":
         if group.partition is not None:
-            hint = f"Only compute groups join a partition, not {group.role}."
-            yield Problem("partition", group.partition, "none", hint)
+            need = f"no value for a {group.role} group"
+            yield Problem("conflict", ("partition",), group.partition, need, "Only compute groups join a partition.")
         return
     name = group.partition or group.name
     if group.partition and not facts.CLUSTER_NAME_PATTERN.fullmatch(group.partition):
-        yield Problem("partition", group.partition, "letters, digits and hyphens, no hyphen first or last")
+        need = "letters, digits and hyphens, no hyphen first or last"
+        yield Problem("malformed", ("partition",), group.partition, need)
     if name.lower() in facts.RESERVED_PARTITIONS:
-        reserved = one_of(facts.RESERVED_PARTITIONS)
-        yield Problem("partition", name, f"any name but {reserved}", "HyperPod and Slurm use these themselves.")
+        need = f"a name other than {one_of(facts.RESERVED_PARTITIONS)}"
+        yield Problem("choice", ("partition",), name, need, "HyperPod and Slurm reserve these names.")
 
 
 def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
     if group.instance_type not in cluster_instance_types():
         similar = " or ".join(similar_names(group.instance_type))
         hint = f"Did you mean {similar}?" if similar else "Names look like ml.p5.48xlarge."
-        yield Problem("instance_type", group.instance_type, "a type that SageMaker accepts in a cluster", hint)
+        need = "a type that SageMaker accepts in a cluster"
+        yield Problem("choice", ("instance_type",), group.instance_type, need, hint)
         return
     kind = InstanceType.of(group.instance_type)
-    most = kind.max_threads_per_core
-    if not facts.MIN_THREADS_PER_CORE <= group.threads_per_core <= most:
-        allowed = f"{one_of(range(facts.MIN_THREADS_PER_CORE, most + 1))} on {kind.name}"
-        yield Problem("threads_per_core", group.threads_per_core, allowed)
+    threads = range(facts.MIN_THREADS_PER_CORE, kind.max_threads_per_core + 1)
+    yield from choice("threads_per_core", group.threads_per_core, threads, f" on {kind.name}")
     if group.deep_health_checks and not kind.accelerator:
-        hint = f"They test accelerators and EFA; {kind.name} has no accelerator."
-        yield Problem("deep_health_checks", one_of(group.deep_health_checks), "none", hint)
+        need, hint = f"no checks on {kind.name}", "They test accelerators and EFA, and the type has no accelerator."
+        yield Problem("conflict", ("deep_health_checks",), one_of(group.deep_health_checks), need, hint)
     if group.network_interface is not None and not kind.efa_interfaces:
-        yield Problem("network_interface", group.network_interface, "none", f"{kind.name} has no EFA.")
+        need = f"no value on {kind.name}"
+        yield Problem("conflict", ("network_interface",), group.network_interface, need, "The type has no EFA.")
 
 
-def _placement(group: InstanceGroup) -> Iterator[Problem]:
+def _network(group: InstanceGroup) -> Iterator[Problem]:
     if group.training_plan_arn is not None:
-        allowed = "an ARN like arn:aws:sagemaker:us-west-2:123456789012:training-plan/NAME"
-        yield from matches("training_plan_arn", group.training_plan_arn, facts.TRAINING_PLAN_ARN_PATTERN, allowed)
+        need = "an ARN like arn:aws:sagemaker:us-west-2:123456789012:training-plan/NAME"
+        yield from matches("training_plan_arn", group.training_plan_arn, facts.TRAINING_PLAN_ARN_PATTERN, need)
     if group.image_id is not None:
-        allowed = "an id like ami-0123456789abcdef0, or default"
-        yield from matches("image_id", group.image_id, facts.IMAGE_ID_PATTERN, allowed)
+        yield from matches("image_id", group.image_id, facts.IMAGE_ID_PATTERN, f"{_id_like('ami')}, or default")
     if group.security_group_ids and not group.subnet_ids:
-        hint = "Without subnets of its own the group is in the cluster's network."
-        yield Problem("security_group_ids", one_of(group.security_group_ids), "none without subnet_ids", hint)
+        hint = "A group without subnets of its own is in the cluster's network, with the cluster's security group."
+        given = one_of(group.security_group_ids)
+        yield Problem("conflict", ("security_group_ids",), given, "subnet_ids too", hint)
     yield from _ids("subnet_ids", group.subnet_ids, facts.SUBNET_ID_PATTERN, most=facts.MAX_SUBNETS)
     groups = group.security_group_ids
     yield from _ids("security_group_ids", groups, facts.SECURITY_GROUP_ID_PATTERN, most=facts.MAX_SECURITY_GROUPS)
@@ -116,10 +102,13 @@ def _placement(group: InstanceGroup) -> Iterator[Problem]:
 
 def _ids(argument: str, ids: Sequence[str], pattern: re.Pattern[str], *, most: int) -> Iterator[Problem]:
     if len(ids) > most:
-        yield Problem(argument, f"{len(ids)} ids", f"at most {most}")
+        yield Problem("size", (argument,), f"{len(ids)} ids", f"at most {most}")
     for index, given in enumerate(ids):
-        kind = pattern.pattern.partition("-")[0]
-        yield from matches(f"{argument}[{index}]", given, pattern, f"an id like {kind}-0123456789abcdef0")
+        yield from matches((argument, index), given, pattern, _id_like(pattern.pattern.partition("-")[0]))
+
+
+def _id_like(prefix: str) -> str:
+    return f"an id like {prefix}-0123456789abcdef0"
 
 
 def _updates(group: InstanceGroup) -> Iterator[Problem]:
@@ -127,19 +116,16 @@ def _updates(group: InstanceGroup) -> Iterator[Problem]:
     if update is None:
         return
     if group.auto_patch is not None:
-        hint = "Both would decide when a node gets a new image."
-        yield Problem("auto_patch", group.auto_patch, "none beside scheduled_update", hint)
-    for problem in _scheduled_update(update):
-        yield Problem(f"scheduled_update.{problem.argument}", problem.given, problem.allowed, problem.hint)
+        hint = "Both decide when a node gets a new image."
+        yield Problem("conflict", ("auto_patch",), group.auto_patch, "no value beside scheduled_update", hint)
+    yield from (problem.below("scheduled_update") for problem in _scheduled_update(update))
 
 
 def _scheduled_update(update: ScheduledUpdate) -> Iterator[Problem]:
-    allowed = "six fields like cron(0 3 ? * SUN *)"
-    yield from matches("schedule", update.schedule, facts.UPDATE_SCHEDULE_PATTERN, allowed)
-    if update.max_percent is not None and not 1 <= update.max_percent <= 100:  # noqa: PLR2004 -- percent
-        yield Problem("max_percent", update.max_percent, "1 to 100")
-    if not 0 <= update.wait_s <= facts.MAX_UPDATE_WAIT_S:
-        yield Problem("wait_s", update.wait_s, f"0 to {facts.MAX_UPDATE_WAIT_S}")
+    need = "six fields like cron(0 3 ? * SUN *)"
+    yield from matches("schedule", update.schedule, facts.UPDATE_SCHEDULE_PATTERN, need)
+    yield from within("max_percent", update.max_percent, 1, 100)
+    yield from within("wait_s", update.wait_s, 0, facts.MAX_UPDATE_WAIT_S)
     if len(update.rollback_alarms) > facts.MAX_ROLLBACK_ALARMS:
-        allowed = f"at most {facts.MAX_ROLLBACK_ALARMS}"
-        yield Problem("rollback_alarms", f"{len(update.rollback_alarms)} alarms", allowed)
+        given = f"{len(update.rollback_alarms)} alarms"
+        yield Problem("size", ("rollback_alarms",), given, f"at most {facts.MAX_ROLLBACK_ALARMS}")

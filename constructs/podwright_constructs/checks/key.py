@@ -1,4 +1,4 @@
-"""What KMS would refuse of a key."""
+"""Check the arguments of a key against KMS's limits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from podwright_constructs.problems import Problem
 
 
 def encryption_key(*, alias: str) -> list[Problem]:
-    """Problems of a key to be created; ``alias`` is without the beginning ``alias/``."""
+    """Check a new key; ``alias`` comes without the prefix ``alias/``."""
     # https://docs.aws.amazon.com/kms/latest/APIReference/API_CreateAlias.html
     pattern = re.compile(r"(?!aws/)[a-zA-Z0-9/_-]{1,250}")
     return matches("alias", alias, pattern, "up to 250 letters, digits, /, _ and -, not beginning with aws/")
 
 
 def existing_key(*, arn: str) -> list[Problem]:
-    """Problems of the ARN of a key that exists."""
-    allowed = "an ARN like arn:aws:kms:us-west-2:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
-    hint = "An alias can point to another key tomorrow; a file system keeps the one that it was made with."
-    return matches("arn", arn, facts.KEY_ARN_PATTERN, allowed, hint if ":alias/" in arn else "")
+    """Check the ARN of an existing key."""
+    need = "an ARN like arn:aws:kms:us-west-2:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+    hint = "An alias can be moved to another key; a file system keeps the key it was created with."
+    return matches("arn", arn, facts.KEY_ARN_PATTERN, need, hint if ":alias/" in arn else "")

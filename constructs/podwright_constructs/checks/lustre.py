@@ -1,4 +1,4 @@
-"""What FSx would refuse of a Lustre file system.
+"""Check the arguments of a Lustre file system against FSx's limits.
 
 https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreConfiguration.html
 """
@@ -11,14 +11,14 @@ from pathlib import PurePosixPath
 from typing import NamedTuple, Protocol
 
 from podwright_constructs import facts
-from podwright_constructs.checks.words import backup_problems, matches, mount_path_problems, one_of
-from podwright_constructs.problems import Problem
+from podwright_constructs.checks.words import backup_problems, choice, matches, mount_path_problems, one_of
+from podwright_constructs.problems import Path, Problem
 
 TIERING = "INTELLIGENT_TIERING"
 
 
 class Repository(Protocol):
-    """What the checks look at in a data repository."""
+    """The attributes of a data repository that the checks read."""
 
     @property
     def path(self) -> str:
@@ -66,19 +66,19 @@ def lustre_file_system(
     on_destroy: str = "destroy",
     data_repositories: Sequence[Repository] = (),
 ) -> list[Problem]:
-    """Problems of a Lustre file system to be created; None asks for the default of its type."""
+    """Check a new file system; None asks for the default of its type."""
     problems = list(mount_path_problems(mount_path))
     if deployment_type not in facts.LUSTRE_STORAGE_TYPES:
-        return [*problems, Problem("deployment_type", deployment_type, one_of(tuple(facts.LUSTRE_STORAGE_TYPES)))]
-    if storage_type not in facts.LUSTRE_STORAGE_TYPES[deployment_type]:
-        allowed = f"{one_of(facts.LUSTRE_STORAGE_TYPES[deployment_type])} with {deployment_type}"
-        return [*problems, Problem("storage_type", storage_type, allowed)]
+        return [*problems, *choice("deployment_type", deployment_type, tuple(facts.LUSTRE_STORAGE_TYPES))]
+    storage_types = facts.LUSTRE_STORAGE_TYPES[deployment_type]
+    if storage_type not in storage_types:
+        return [*problems, *choice("storage_type", storage_type, storage_types, f" with {deployment_type}")]
     return [
         *problems,
         *_throughput(deployment_type, storage_type, throughput_mbps_per_tib, throughput_mbps),
         *_capacity(deployment_type, storage_type, capacity_gib, throughput_mbps_per_tib, efa=efa),
         *_read_cache(storage_type, read_cache=read_cache),
-        *_choice("compression", compression, facts.LUSTRE_COMPRESSIONS),
+        *choice("compression", compression, facts.LUSTRE_COMPRESSIONS),
         *_version(
             deployment_type,
             storage_type,
@@ -88,7 +88,7 @@ def lustre_file_system(
             linked=bool(data_repositories),
         ),
         *_metadata(deployment_type, storage_type, metadata_iops),
-        *([] if deployment_type == "PERSISTENT_2" or not efa else [_only_persistent_2("efa", "true")]),
+        *([] if deployment_type == "PERSISTENT_2" or not efa else [_only_persistent_2("efa", given=True)]),
         *backup_problems(automatic_backup_retention_days, on_destroy),
         *_no_backups(deployment_type, automatic_backup_retention_days, on_destroy, linked=bool(data_repositories)),
         *_data_repositories(data_repositories),
@@ -96,10 +96,10 @@ def lustre_file_system(
 
 
 def existing_lustre(*, dns_name: str, mount_name: str, mount_path: str) -> list[Problem]:
-    """Problems of the names of a Lustre file system that exists."""
-    allowed = "a DNS name like fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com"
+    """Check the names of an existing file system."""
+    need = "a DNS name like fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com"
     return [
-        *matches("dns_name", dns_name, facts.FSX_DNS_NAME_PATTERN, allowed),
+        *matches("dns_name", dns_name, facts.FSX_DNS_NAME_PATTERN, need),
         *matches("mount_name", mount_name, facts.LUSTRE_MOUNT_NAME_PATTERN, "up to 8 letters, digits, _ and -"),
         *mount_path_problems(mount_path),
     ]
@@ -128,22 +128,20 @@ def lustre_capacities(
 def _throughput(deployment: str, storage: str, per_tib: int | None, total: int | None) -> Iterator[Problem]:
     choices = facts.LUSTRE_THROUGHPUTS.get((deployment, storage))
     kind = f"{deployment} on {storage}"
-    if choices and per_tib is not None and per_tib not in choices:
-        yield Problem("throughput_mbps_per_tib", per_tib, f"{one_of(sorted(choices))} for {kind}")
+    if choices:
+        yield from choice("throughput_mbps_per_tib", per_tib, sorted(choices), f" for {kind}")
     if not choices and per_tib is not None:
         hint = "Set throughput_mbps instead." if storage == TIERING else "Its throughput follows from its capacity."
-        yield Problem("throughput_mbps_per_tib", per_tib, f"none for {kind}", hint)
+        yield Problem("conflict", ("throughput_mbps_per_tib",), per_tib, f"no value for {kind}", hint)
     if storage != TIERING:
         if total is not None:
-            yield Problem("throughput_mbps", total, f"none for {kind}", "It is for INTELLIGENT_TIERING.")
+            need, hint = f"no value for {kind}", f"Only {TIERING} takes it."
+            yield Problem("conflict", ("throughput_mbps",), total, need, hint)
     elif total is not None and not (
         0 < total <= facts.MAX_LUSTRE_TIERING_THROUGHPUT_MBPS and total % facts.LUSTRE_TIERING_THROUGHPUT_STEP_MBPS == 0
     ):
-        allowed = (
-            f"a multiple of {facts.LUSTRE_TIERING_THROUGHPUT_STEP_MBPS} up to "
-            f"{facts.MAX_LUSTRE_TIERING_THROUGHPUT_MBPS}"
-        )
-        yield Problem("throughput_mbps", total, allowed)
+        step, most = facts.LUSTRE_TIERING_THROUGHPUT_STEP_MBPS, facts.MAX_LUSTRE_TIERING_THROUGHPUT_MBPS
+        yield Problem("range", ("throughput_mbps",), total, f"a multiple of {step} up to {most}")
 
 
 def _capacity(
@@ -152,23 +150,21 @@ def _capacity(
     if capacity_gib is None:
         return
     if storage == TIERING:
-        hint = "It grows and shrinks with what is in it."
-        yield Problem("capacity_gib", capacity_gib, f"none for {storage}", hint)
+        hint = "It grows and shrinks with its contents."
+        yield Problem("conflict", ("capacity_gib",), capacity_gib, f"no value for {storage}", hint)
         return
     sold = lustre_capacities(deployment, storage, throughput, efa=efa)
     if sold is None or capacity_gib in sold:
         return
     reason = " with EFA at this throughput" if efa else ""
-    yield Problem("capacity_gib", capacity_gib, f"{sold}{reason}", f"The closest is {sold.closest(capacity_gib)}.")
+    hint = f"The closest is {sold.closest(capacity_gib)}."
+    yield Problem("range", ("capacity_gib",), capacity_gib, f"{sold}{reason}", hint)
 
 
 def _read_cache(storage: str, *, read_cache: bool) -> Iterator[Problem]:
     if read_cache and storage == "SSD":
-        yield Problem("read_cache", "true", "false on SSD", "The cache is an SSD before HDD or INTELLIGENT_TIERING.")
-
-
-def _choice(argument: str, value: str, choices: Sequence[str]) -> list[Problem]:
-    return [] if value in choices else [Problem(argument, value, one_of(choices))]
+        hint = "The cache is an SSD in front of HDD or INTELLIGENT_TIERING."
+        yield Problem("conflict", ("read_cache",), read_cache, "false on SSD", hint)
 
 
 def _version(
@@ -181,61 +177,60 @@ def _version(
     needs_newest = deployment == "PERSISTENT_2" and (has_iops or efa or storage == TIERING)
     oldest = "2.15" if needs_newest else "2.12" if deployment == "PERSISTENT_2" or linked else "2.10"
     allowed = facts.LUSTRE_VERSIONS[: facts.LUSTRE_VERSIONS.index(oldest) + 1]
-    if version not in allowed:
-        reason = " with metadata_iops, efa or INTELLIGENT_TIERING" if needs_newest else ""
-        reason = reason or (" with data_repositories" if linked else "")
-        yield Problem("version", version, f"{one_of(allowed)} for {deployment}{reason}")
+    reason = " with metadata_iops, efa or INTELLIGENT_TIERING" if needs_newest else ""
+    reason = reason or (" with data_repositories" if linked else "")
+    yield from choice("version", version, allowed, f" for {deployment}{reason}")
 
 
 def _metadata(deployment: str, storage: str, metadata_iops: int | None) -> Iterator[Problem]:
     if metadata_iops is None:
         return
     if deployment != "PERSISTENT_2":
-        yield _only_persistent_2("metadata_iops", metadata_iops)
+        yield _only_persistent_2("metadata_iops", given=metadata_iops)
         return
     choices = facts.LUSTRE_TIERING_METADATA_IOPS if storage == TIERING else facts.LUSTRE_METADATA_IOPS
     if metadata_iops not in choices:
         *few, last = choices
-        allowed = (
-            one_of(choices) if storage == TIERING else f"{', '.join(map(str, few[:4]))} … {last} in steps of 12000"
-        )
-        yield Problem("metadata_iops", metadata_iops, allowed)
+        need = one_of(choices) if storage == TIERING else f"{', '.join(map(str, few[:4]))} … {last} in steps of 12000"
+        yield Problem("choice", ("metadata_iops",), metadata_iops, need)
 
 
-def _only_persistent_2(argument: str, given: object) -> Problem:
-    return Problem(argument, given, "none but for PERSISTENT_2")
+def _only_persistent_2(argument: str, *, given: object) -> Problem:
+    return Problem("conflict", (argument,), given, "deployment_type PERSISTENT_2")
 
 
 def _no_backups(deployment: str, days: int, on_destroy: str, *, linked: bool) -> Iterator[Problem]:
-    """Of scratch file systems and of those linked with S3 FSx makes none.
+    """FSx backs up neither scratch file systems nor those linked with S3.
 
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html
     """
     if deployment == "SCRATCH_2":
-        why = "FSx makes no backups of scratch file systems."
+        which, need = "scratch file systems", " with SCRATCH_2"
     elif linked:
-        why = "FSx makes no backups of file systems that are linked with S3."
+        which, need = "file systems that are linked with S3", " with data_repositories"
     else:
         return
+    hint = f"FSx does not back up {which}."
     if days:
-        yield Problem("automatic_backup_retention_days", days, "0 here", why)
+        yield Problem("conflict", ("automatic_backup_retention_days",), days, f"0{need}", hint)
     if on_destroy == "backup":
-        yield Problem("on_destroy", on_destroy, "destroy here", why)
+        yield Problem("conflict", ("on_destroy",), on_destroy, f"destroy{need}", hint)
 
 
 def _data_repositories(repositories: Sequence[Repository]) -> Iterator[Problem]:
     if len(repositories) > facts.MAX_DATA_REPOSITORIES:
         given = f"{len(repositories)} repositories"
-        yield Problem("data_repositories", given, f"at most {facts.MAX_DATA_REPOSITORIES}")
+        yield Problem("size", ("data_repositories",), given, f"at most {facts.MAX_DATA_REPOSITORIES}")
     for index, repository in enumerate(repositories):
-        where = f"data_repositories[{index}]"
-        yield from matches(f"{where}.path", repository.path, facts.MOUNT_PATH_PATTERN, "an absolute path like /data")
-        allowed = "s3://BUCKET or s3://BUCKET/PREFIX"
-        yield from matches(f"{where}.s3_uri", repository.s3_uri, facts.DATA_REPOSITORY_PATTERN, allowed)
+        item: Path = ("data_repositories", index)
+        need = "an absolute path like /data"
+        yield from matches((*item, "path"), repository.path, facts.MOUNT_PATH_PATTERN, need)
+        need = "s3://BUCKET or s3://BUCKET/PREFIX"
+        yield from matches((*item, "s3_uri"), repository.s3_uri, facts.DATA_REPOSITORY_PATTERN, need)
     for (_, one), (index, other) in combinations(enumerate(repositories), 2):
         if _overlap(one.path, other.path):
-            allowed = f"a folder neither in nor around {one.path}"
-            yield Problem(f"data_repositories[{index}].path", other.path, allowed)
+            need = f"a folder apart from {one.path}"
+            yield Problem("overlap", ("data_repositories", index, "path"), other.path, need)
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -1,4 +1,4 @@
-"""What FSx would refuse of an OpenZFS file system.
+"""Check the arguments of an OpenZFS file system against FSx's limits.
 
 https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemOpenZFSConfiguration.html
 """
@@ -6,7 +6,7 @@ https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemOpenZFSC
 from __future__ import annotations
 
 from podwright_constructs import facts
-from podwright_constructs.checks.words import backup_problems, matches, mount_path_problems, one_of
+from podwright_constructs.checks.words import backup_problems, choice, matches, mount_path_problems, one_of, within
 from podwright_constructs.problems import Problem
 
 
@@ -20,33 +20,32 @@ def openzfs_file_system(
     automatic_backup_retention_days: int = 0,
     on_destroy: str = "destroy",
 ) -> list[Problem]:
-    """Problems of an OpenZFS file system to be created; no throughput asks for the default of its type."""
+    """Check a new file system; no throughput asks for the default of its type."""
     problems = list(mount_path_problems(mount_path))
     throughputs = facts.OPENZFS_THROUGHPUTS_MBPS.get(deployment_type)
     if throughputs is None:
-        allowed = one_of(tuple(facts.OPENZFS_THROUGHPUTS_MBPS))
-        problems.append(Problem("deployment_type", deployment_type, allowed))
-    elif throughput_mbps is not None and throughput_mbps not in throughputs:
-        allowed = f"{one_of(sorted(throughputs))} for {deployment_type}"
-        problems.append(Problem("throughput_mbps", throughput_mbps, allowed))
-    if not facts.MIN_OPENZFS_CAPACITY_GIB <= capacity_gib <= facts.MAX_OPENZFS_CAPACITY_GIB:
-        problems.append(Problem("capacity_gib", capacity_gib, facts.OPENZFS_CAPACITY_TEXT))
-    if compression not in facts.OPENZFS_COMPRESSIONS:
-        problems.append(Problem("compression", compression, one_of(facts.OPENZFS_COMPRESSIONS)))
-    return [*problems, *backup_problems(automatic_backup_retention_days, on_destroy)]
+        problems += choice("deployment_type", deployment_type, tuple(facts.OPENZFS_THROUGHPUTS_MBPS))
+    else:
+        problems += choice("throughput_mbps", throughput_mbps, sorted(throughputs), f" for {deployment_type}")
+    return [
+        *problems,
+        *within("capacity_gib", capacity_gib, facts.MIN_OPENZFS_CAPACITY_GIB, facts.MAX_OPENZFS_CAPACITY_GIB),
+        *choice("compression", compression, facts.OPENZFS_COMPRESSIONS),
+        *backup_problems(automatic_backup_retention_days, on_destroy),
+    ]
 
 
 def openzfs_subnets(*, deployment_type: str, subnet_count: int) -> list[Problem]:
-    """The problem of a type that needs more subnets than the network has."""
+    """Check that the network has the subnets that the deployment type needs."""
     needed = facts.OPENZFS_SUBNETS.get(deployment_type, 1)
     if subnet_count >= needed:
         return []
-    allowed = one_of([name for name in facts.OPENZFS_THROUGHPUTS_MBPS if name not in facts.OPENZFS_SUBNETS])
-    hint = f"It needs private subnets in {needed} zones, the network has {subnet_count}."
-    return [Problem("deployment_type", deployment_type, f"{allowed} in this network", hint)]
+    others = one_of([name for name in facts.OPENZFS_THROUGHPUTS_MBPS if name not in facts.OPENZFS_SUBNETS])
+    hint = f"{deployment_type} needs private subnets in {needed} zones, the network has {subnet_count}."
+    return [Problem("conflict", ("deployment_type",), deployment_type, f"{others} in this network", hint)]
 
 
 def existing_openzfs(*, dns_name: str, mount_path: str) -> list[Problem]:
-    """Problems of the names of an OpenZFS file system that exists."""
-    allowed = "a DNS name like fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com"
-    return [*matches("dns_name", dns_name, facts.FSX_DNS_NAME_PATTERN, allowed), *mount_path_problems(mount_path)]
+    """Check the names of an existing file system."""
+    need = "a DNS name like fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com"
+    return [*matches("dns_name", dns_name, facts.FSX_DNS_NAME_PATTERN, need), *mount_path_problems(mount_path)]

@@ -1,68 +1,59 @@
-"""What AWS would refuse of what watches a cluster: logs, notices, budget, metrics, sessions."""
+"""Check the arguments of logs, notices, budget, metrics and sessions against AWS's limits."""
 
 from __future__ import annotations
 
 from podwright_constructs import facts
-from podwright_constructs.checks.words import matches
+from podwright_constructs.checks.words import key_arn_problems, matches, one_of, within
 from podwright_constructs.problems import Problem
 
 
 def cluster_log_group(*, name: str, retention_days: int, key_arn: str | None = None) -> list[Problem]:
-    """Problems of how long logs are kept."""
+    """Check the retention of logs."""
     problems = matches("name", name, facts.ROLE_NAME_PATTERN, "1 to 64 letters, digits and +=,.@-_")
     if len(name) > facts.MAX_KEEPER_NAME_LENGTH:
-        problems.append(Problem("name", name, f"at most {facts.MAX_KEEPER_NAME_LENGTH} characters"))
+        problems.append(Problem("malformed", ("name",), name, f"at most {facts.MAX_KEEPER_NAME_LENGTH} characters"))
     if retention_days not in facts.LOG_RETENTIONS_DAYS:
         nearest = min(facts.LOG_RETENTIONS_DAYS, key=lambda days: abs(days - retention_days))
-        allowed = ", ".join(map(str, facts.LOG_RETENTIONS_DAYS))
-        problems.append(Problem("retention_days", retention_days, allowed, f"The nearest is {nearest}."))
-    return [*problems, *_key(key_arn)]
+        need, hint = one_of(facts.LOG_RETENTIONS_DAYS), f"The nearest is {nearest}."
+        problems.append(Problem("choice", ("retention_days",), retention_days, need, hint))
+    return [*problems, *key_arn_problems(key_arn)]
 
 
 def cluster_notices(*, name: str, email: str, key_arn: str | None = None) -> list[Problem]:
-    """Problems of a topic and of who hears of it."""
+    """Check a topic and its subscriber."""
     topic = matches("name", name, facts.TOPIC_NAME_PATTERN, "1 to 256 letters, digits, hyphens and underscores")
-    return [*topic, *_email(email), *_key(key_arn)]
+    return [*topic, *_email(email), *key_arn_problems(key_arn)]
 
 
 def cluster_budget(*, name: str, monthly_usd: int, email: str) -> list[Problem]:
-    """Problems of a budget."""
-    problems = matches("name", name, facts.BUDGET_NAME_PATTERN, "1 to 100 characters without colon and backslash")
+    """Check a budget."""
+    problems = matches("name", name, facts.BUDGET_NAME_PATTERN, "1 to 100 characters other than colon and backslash")
     if monthly_usd < 1:
-        problems.append(Problem("monthly_usd", monthly_usd, "1 or more"))
+        problems.append(Problem("range", ("monthly_usd",), monthly_usd, "1 or more"))
     return [*problems, *_email(email)]
 
 
 def prometheus_workspace(*, key_arn: str | None) -> list[Problem]:
-    """Problems of a workspace to be created."""
-    return _key(key_arn)
+    """Check a new workspace."""
+    return key_arn_problems(key_arn)
 
 
 def existing_prometheus(*, arn: str, remote_write_url: str) -> list[Problem]:
-    """Problems of how a workspace that exists is reached."""
+    """Check the ARN and the address of an existing workspace."""
     url = "https://aps-workspaces.REGION.amazonaws.com/workspaces/ID/api/v1/remote_write"
     return [
         *matches(
             "arn", arn, facts.WORKSPACE_ARN_PATTERN, "an ARN like arn:aws:aps:us-west-2:123456789012:workspace/ws-…"
         ),
-        *matches("remote_write_url", remote_write_url, facts.REMOTE_WRITE_URL_PATTERN, f"an address like {url}"),
+        *matches("remote_write_url", remote_write_url, facts.REMOTE_WRITE_URL_PATTERN, f"a URL like {url}"),
     ]
 
 
 def session_document(*, name: str, idle_minutes: int) -> list[Problem]:
-    """Problems of a Session document."""
+    """Check a Session Manager document."""
     problems = matches("name", name, facts.DOCUMENT_NAME_PATTERN, "3 to 128 letters, digits and _.-")
-    least, most = facts.MIN_IDLE_MINUTES, facts.MAX_IDLE_MINUTES
-    if not least <= idle_minutes <= most:
-        problems.append(Problem("idle_minutes", idle_minutes, f"{least} to {most}"))
-    return problems
+    return [*problems, *within("idle_minutes", idle_minutes, facts.MIN_IDLE_MINUTES, facts.MAX_IDLE_MINUTES)]
 
 
 def _email(email: str) -> list[Problem]:
     return matches("email", email, facts.EMAIL_PATTERN, "an address like team@your-domain.org")
-
-
-def _key(key_arn: str | None) -> list[Problem]:
-    if key_arn is None:
-        return []
-    return matches("key_arn", key_arn, facts.KEY_ARN_PATTERN, "an ARN like arn:aws:kms:…:key/…")

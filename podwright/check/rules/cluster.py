@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from difflib import get_close_matches
 from ipaddress import IPv4Network
 
@@ -21,7 +20,6 @@ from podwright.settings.section import Section, UnknownValueError
 from podwright.settings.storage import CreatedLustre, CreatedOpenZfs
 from podwright_constructs import checks, facts
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
-from podwright_constructs.problems import Problem
 
 # What AWS's pages and RFC 2606 write where a value of the reader's is due.
 PLACEHOLDER = re.compile(r"<[^<>]*>|\bexample\.(com|net|org)\b|111122223333")
@@ -64,35 +62,22 @@ def _zones(network: Section) -> Iterator[tuple[KeyPath, str]]:
 
 def cluster_name(settings: Settings) -> Iterator[Finding]:
     """The cluster's name is not one that SageMaker accepts."""
-    for problem in _cluster_problems(cluster_name=settings.name, tags={}):
-        yield finding_of(("name",), replace(problem, argument="name"))
+    yield from findings_of((), checks.cluster_name_problems("name", settings.name))
 
 
 def tag_limits(settings: Settings) -> Iterator[Finding]:
     """Too many tags (podwright adds its own), keys that AWS keeps for itself, or text that no tag can hold."""
-    for problem in _cluster_problems(cluster_name="any", tags=names.cluster_tags(settings)):
-        key = problem.argument.removeprefix("tags.") if "." in problem.argument else str(problem.given)
-        path: KeyPath = ("tags", key) if key in settings.tags else ("tags",)
-        yield finding_of(path, replace(problem, argument="tags"))
+    for problem in checks.cluster_tags(names.cluster_tags(settings)):
+        in_file = problem.path[-1] in settings.tags  # and not one that podwright adds
+        yield finding_of(problem.path if in_file else ("tags",), problem)
 
 
 def provisioning(settings: Settings) -> Iterator[Finding]:
     """The share of memory for checkpoints is no share, or how nodes are provisioned does not go with a group."""
     cluster = settings.cluster
-    problems = checks.cluster(
-        cluster_name="any",
-        instance_groups=[group_arguments(group) for group in cluster.instance_groups],
-        node_recovery=checks.NODE_RECOVERIES[0],
-        node_provisioning=cluster.node_provisioning,
-        tiered_storage_percent=cluster.tiered_storage_percent,
-        multi_head=True,
-        tags={},
-    )
-    own = ("tiered_storage_percent", "node_provisioning")
-    volume_keys = "without continuous provisioning"  # what else is wrong with a group, its own rule says
-    for problem in problems:
-        if problem.argument in own or volume_keys in problem.allowed:
-            yield from findings_of(("cluster",), [problem])
+    groups = [group_arguments(group) for group in cluster.instance_groups]
+    problems = checks.cluster_provisioning(groups, cluster.node_provisioning, cluster.tiered_storage_percent)
+    yield from findings_of(("cluster",), problems)
 
 
 def placeholders(settings: Settings) -> Iterator[Finding]:
@@ -210,10 +195,3 @@ def interfaces_of(instance_type: str) -> int:
 def _addresses_per_node(group: InstanceGroup) -> int:
     """One for each network interface that has an address."""
     return 1 if group.network_interface == "efa-only" else interfaces_of(group.instance_type)
-
-
-def _cluster_problems(*, cluster_name: str, tags: Mapping[str, str]) -> list[Problem]:
-    """What the cluster's construct says about its name and tags alone."""
-    recovery = checks.NODE_RECOVERIES[0]
-    problems = checks.cluster(cluster_name=cluster_name, instance_groups=(), node_recovery=recovery, tags=tags)
-    return [problem for problem in problems if problem.argument.startswith(("cluster_name", "tags"))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
 from podwright.check.rules.rule import GROUPS, each_group
@@ -29,16 +28,8 @@ def compute_partition(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
 
 def group_composition(settings: Settings) -> Iterator[Finding]:
     """A cluster has one controller group, at most one login group, a compute group, and names that differ."""
-    groups = settings.cluster.instance_groups
-    seen = [group.name for group in groups]
-    for problem in checks.cluster_instance_groups([group_arguments(group) for group in groups], multi_head=True):
-        if problem.argument != "instance_groups":  # about one group: the rule above
-            continue
-        repeated = [index for index, name in enumerate(seen) if name == problem.given and name in seen[:index]]
-        if repeated:
-            yield finding_of((*GROUPS, repeated[0], "name"), replace(problem, argument="name"))
-        else:
-            yield finding_of(GROUPS, problem)
+    groups = [group_arguments(group) for group in settings.cluster.instance_groups]
+    yield from findings_of(("cluster",), checks.instance_group_composition(groups))
 
 
 def multi_head(settings: Settings) -> Iterator[Finding]:
@@ -64,8 +55,8 @@ def api_slurm(settings: Settings) -> Iterator[Finding]:
         with_accounting=isinstance(settings.accounting, DatabaseAccounting),
         instance_groups=[group_arguments(group) for group in cluster.instance_groups],
     ):
-        places: dict[str, KeyPath] = {"accounting": ("accounting", "source"), "instance_groups": GROUPS}
-        yield finding_of(places.get(problem.argument, (*path, problem.argument)), problem)
+        elsewhere: dict[KeyPath, KeyPath] = {("accounting",): ("accounting", "source"), ("instance_groups",): GROUPS}
+        yield finding_of(elsewhere.get(problem.path, (*path, *problem.path)), problem)
     if slurm.init_script:
         yield from findings_of((*path, "init_script"), checks.init_script(**arguments(slurm.init_script)))
     if settings.training.source == "bundled":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from ipaddress import IPv4Network
 
 from podwright.check.findings import Finding, error, findings_of, warning
@@ -21,8 +21,7 @@ from podwright.settings.operations import (
     S3State,
 )
 from podwright.settings.root import Settings
-from podwright_constructs import checks, facts
-from podwright_constructs.problems import Problem
+from podwright_constructs import checks
 
 
 def created_accounting(settings: Settings) -> Iterator[Finding]:
@@ -30,13 +29,7 @@ def created_accounting(settings: Settings) -> Iterator[Finding]:
     accounting = settings.accounting
     if isinstance(accounting, CreatedAccounting):
         problems = checks.accounting_maria_db(name="any", key_arn=None, **arguments(accounting))
-        for problem in problems:
-            zone = problem.argument.removeprefix("subnet_cidrs.")
-            if zone in accounting.subnet_cidrs:  # a zone's hyphens are no separators
-                path = ("accounting", "subnet_cidrs", zone)
-                yield error(path, f"{zone} cannot have {problem.given}", f"allowed: {problem.allowed}")
-            else:
-                yield from findings_of(("accounting",), [problem])
+        yield from findings_of(("accounting",), problems)
 
 
 def accounting_in_network(settings: Settings) -> Iterator[Finding]:
@@ -128,11 +121,4 @@ def s3_state(settings: Settings) -> Iterator[Finding]:
     """The bucket or the key of the state does not have its form."""
     state = settings.state
     if isinstance(state, S3State):
-        yield from findings_of(("state",), _state_problems(state))
-
-
-def _state_problems(state: S3State) -> Iterable[Problem]:
-    if not facts.BUCKET_NAME_PATTERN.fullmatch(state.bucket):
-        yield Problem("bucket", state.bucket, "3 to 63 lower-case letters, digits, dots and hyphens")
-    if state.key_arn and not facts.KEY_ARN_PATTERN.fullmatch(state.key_arn):
-        yield Problem("key_arn", state.key_arn, "an ARN like arn:aws:kms:us-west-2:123456789012:key/…")
+        yield from findings_of(("state",), checks.state_bucket(bucket=state.bucket, key_arn=state.key_arn))
