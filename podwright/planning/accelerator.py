@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,6 +15,8 @@ class UnknownAcceleratorError(ValueError):
     """No accelerator of that name; the message offers the closest ones."""
 
     def __init__(self, name: str) -> None:
+        import difflib  # noqa: PLC0415 — only for the message
+
         similar = difflib.get_close_matches(_key(name), _catalog(), n=3, cutoff=0.5)
         hint = " or ".join(dict.fromkeys(_catalog()[key].name for key in similar)) or ", ".join(accelerator_names())
         super().__init__(f"{name!r} is no accelerator of the catalog; known: {hint}")

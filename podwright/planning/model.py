@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -16,6 +15,8 @@ class UnknownModelError(ValueError):
     """No published shape of that name; the message offers the closest names."""
 
     def __init__(self, name: str) -> None:
+        import difflib  # noqa: PLC0415 — only for the message
+
         similar = difflib.get_close_matches(_key(name), _catalog(), n=3, cutoff=0.6)
         hint = f"Did you mean {' or '.join(dict.fromkeys(_catalog()[key].name for key in similar))}?" if similar else ""
         super().__init__(f"{name!r} is no model of the catalog. {hint or 'Known: ' + ', '.join(model_names())}")
