@@ -1,4 +1,4 @@
-"""Fit the planner's efficiencies to measured rows: robust, bounded, held near what is physically plausible.
+"""Fit the planner's efficiencies to measured rows: robust, within bounds, near physically plausible values.
 
 ``python bench/calibrate.py`` writes the constants into the product. Coordinate search on the mean absolute
 logarithmic error, every source group weighing as the square root of its rows, with a pull towards the prior so that a
@@ -63,7 +63,7 @@ OUTLIER = 0.5  # beyond this logarithmic error a row pulls less
 
 @dataclass(frozen=True)
 class Measured:
-    """A row that was understood and has a measured speed."""
+    """A parsed row with a measured speed."""
 
     group: str
     case: ParsedRow
@@ -71,7 +71,7 @@ class Measured:
 
 
 def read(table: Path) -> list[Measured]:
-    """Rows of the table with a measured speed that can be modelled."""
+    """Return the rows of the table that have a measured speed and can be predicted."""
     measured = []
     with table.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -85,7 +85,7 @@ def read(table: Path) -> list[Measured]:
 
 
 def fit(rows: Sequence[Measured], start: Calibration) -> dict[str, float]:
-    """The constants of ``FREE`` that describe ``rows`` best."""
+    """Return the constants of ``FREE`` that fit ``rows`` best."""
     return _Fit(rows, start).run()
 
 
@@ -122,7 +122,7 @@ class _Fit:
         return False
 
     def _users(self, name: str) -> list[int]:
-        """Rows whose prediction looks the constant up, or would if it were there."""
+        """Return the rows whose prediction uses the constant, or would if it existed."""
         parts = name.split(".")
         return [index for index in range(len(self.rows)) if _touches(self.rows[index].case, parts)]
 
@@ -147,7 +147,7 @@ def _pull(value: float, prior: float, width: float) -> float:
 
 
 def write(values: Mapping[str, float], target: Path) -> None:
-    """Put the values into the product's file of constants; what is new is appended."""
+    """Write the values into the product's file of constants. Append new names."""
     with target.open(newline="", encoding="utf-8") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     for name, value in values.items():

@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _wrong_files(folder: Path) -> list[Path]:
-    """Render the tests' golden cases, each in a folder of its own."""
+    """Render the tests' golden cases, each in its own folder."""
     sys.path.insert(0, str(CHECKOUT / "tests" / "podwright"))
     from golden import cases
 

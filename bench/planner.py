@@ -1,7 +1,7 @@
-"""Judge the planner by published measurements: ``python bench/planner.py [--in-sample]``.
+"""Compare the planner's predictions with published measurements: ``python bench/planner.py [--in-sample]``.
 
-Every source group is predicted with constants fitted to the other groups only (leave one source out). Prints errors
-by group and says which goals are missed. Data: ``bench/data/published_throughput.csv``, sources in its last columns.
+Every source group is predicted with constants fitted to the other groups only (leave one source out). Print errors
+by group and the goals missed. Data: ``bench/data/published_throughput.csv``, sources in its last columns.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _print_refused(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, s
 
 
 def _print_seed_run() -> None:
-    """16 A10G, 1.15B parameters, sequences of 8192, micro-batch 3: measured 47,000 steps in 56 h."""
+    """Compare with 47,000 steps in 56 h on 16 A10G: 1.15B parameters, sequences of 8192, micro-batch 3."""
     steps, hours, left = 47_000, 56.0, 153_000
     hardware, model = Hardware(instance_type="ml.g5.12xlarge", nodes=4), Model.of("seed_1b")
     print(f"\nthe seed's run: {model.parameters:,} parameters on 4 x ml.g5.12xlarge, micro-batch 3, sequence 8192")
@@ -237,7 +237,7 @@ def _print_seed_run() -> None:
 
 
 def _print_trainium() -> None:
-    """The Trainium seed: Llama 3 8B on one trn1.32xlarge, tensor parallel over all 32 cores: 634 TFLOP/s printed."""
+    """Compare with 634 TFLOP/s, printed for Llama 3 8B on one trn1.32xlarge with tensor parallelism over 32 cores."""
     hardware, model = Hardware(instance_type="ml.trn1.32xlarge", nodes=1), Model.of("llama3_8b")
     core = hardware.accelerator.core()
     layout = Layout(
@@ -260,9 +260,9 @@ def _print_trainium() -> None:
 
 
 def _print_minimum_platforms() -> None:
-    """What the reference's README says runs without OOM.
+    """Compare with the clusters that the reference's README lists as large enough.
 
-    It trains every Llama 3 with GPT-NeoX's 50,432 words and an untied head, on 1, 2, 4 … machines.
+    It trains every Llama 3 with GPT-NeoX's 50,432 words and an untied head, on 1, 2, 4 … nodes.
     """
     printed = (
         ("llama3_1_8b", "ml.g6e.12xlarge", 8192, 1),
@@ -294,7 +294,7 @@ def _print_minimum_platforms() -> None:
 
 
 def _fewest(model: Model, instance_type: str, sequence: int) -> tuple[int, str]:
-    """The machines, and what each number of them needs: states / machines, and what sharding does not make smaller."""
+    """Return the fewest nodes, and a text with the memory at each number of nodes tried."""
     tried = []
     for nodes in (1, 2, 4, 8, 16, 32, 64):
         hardware = Hardware(instance_type=instance_type, nodes=nodes)
@@ -315,7 +315,7 @@ def _fewest(model: Model, instance_type: str, sequence: int) -> tuple[int, str]:
 
 
 def _print_search() -> None:
-    """The best layouts of two models over 512 H100, and how long the search took."""
+    """Print the best layouts of two models over 512 H100 and the time of the search."""
     print("\nsearch over 64 x ml.p5.48xlarge = 512 GPUs, goal 2 s")
     hardware, software = Hardware(instance_type="ml.p5.48xlarge", nodes=64), Software.named("megatron-core.26")
     for name in ("llama3_1_70b", "deepseek_v3"):

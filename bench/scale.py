@@ -1,4 +1,4 @@
-"""What a boot asks of services that all hosts share, for 16 to 5,000 hosts: before and after the asking was bounded.
+"""Simulate the requests of a boot to shared services, for 16 to 5,000 hosts, before and after they were bounded.
 
     python bench/scale.py            as root, with strace: two hosts of tests/bootstrap boot first, and are measured
 
@@ -53,17 +53,17 @@ CLIENT_BYTES_PER_S = 1e9  # assumed: what one client reads or writes of one file
 
 @dataclass(frozen=True)
 class Design:
-    """How hosts ask: `before` is the commit before "Bound what a host asks of shared services"."""
+    """The request pattern of hosts. `before` is the commit before "Bound what a host asks of shared services"."""
 
     name: str
     bounded: bool
 
     def turn_s(self, hosts: int) -> float:
-        """Over how long what all do once is spread."""
+        """Return the seconds over which a request that every host makes once is spread."""
         return hosts / node.HOSTS_PER_S if self.bounded else 0.0
 
     def poll_s(self, hosts: int) -> float:
-        """How often one host asks."""
+        """Return the seconds between two requests of one host."""
         return max(node.POLL_S, self.turn_s(hosts))
 
 
@@ -71,14 +71,14 @@ DESIGNS = (Design("before", bounded=False), Design("after", bounded=True))
 
 
 class Service:
-    """Serves in order, at a rate, and remembers how many asked and how long the worst one waited."""
+    """A service that serves in order at a rate, and records the number of requests and the longest wait."""
 
     def __init__(self, env: simpy.Environment, rate_per_s: float) -> None:
         self.env, self.rate_per_s = env, rate_per_s
         self.free_at, self.asked, self.worst_s = 0.0, 0, 0.0
 
     def ask(self, count: int = 1) -> simpy.Timeout:
-        """The moment at which the last of ``count`` operations is done."""
+        """Return the time at which the last of ``count`` operations is done."""
         self.free_at = max(self.env.now, self.free_at) + count / self.rate_per_s
         self.asked += count
         wait_s = self.free_at - self.env.now
@@ -88,7 +88,7 @@ class Service:
 
 @dataclass
 class Cluster:
-    """One boot of all hosts."""
+    """Simulate one boot of all hosts."""
 
     hosts: int
     design: Design
@@ -110,7 +110,7 @@ class Cluster:
         self.refused = 0  # connections before slurmctld listens
 
     def boot(self) -> None:
-        """Until every host is ready or has failed."""
+        """Run until every host is ready or has failed."""
         for _ in range(self.hosts):
             self.env.process(self._host())
         self.env.run()
@@ -129,7 +129,7 @@ class Cluster:
         return self.env.timeout(seconds * self.random.uniform(0.5, 1.5))
 
     def _own(self, step: str) -> Iterator[simpy.Event]:
-        """What a host does on its own: each operation waits for the one before it."""
+        """Run one host: each operation waits for the one before it."""
         yield self.env.timeout(self.measured.seconds[step])
         for _ in range(self.measured.operations[step]):
             yield self.metadata.ask()
@@ -188,7 +188,7 @@ class Cluster:
 
 
 def lock_with_threads(folder: Path, hosts: int, *, every_s: float, build_s: float) -> tuple[int, int, float]:
-    """The real election: who builds, how many tries it took all together, seconds until the last one went on."""
+    """Run the real election. Return the builder, the number of tries, and seconds until the last host continued."""
     marker, built, tries = folder / f"complete-{every_s}", [], [0]
 
     def is_complete() -> bool:
@@ -212,7 +212,7 @@ def lock_with_threads(folder: Path, hosts: int, *, every_s: float, build_s: floa
 
 
 def identify_s(folder: Path, hosts: int) -> float:
-    """What a host needs to find itself among all instances, with the bootstrap's own code."""
+    """Measure how a host finds itself among all instances, with the bootstrap's own code."""
     instances = [
         {"InstanceId": f"i-{n:017x}", "CustomerIpAddress": f"10.{n >> 16}.{n >> 8 & 255}.{n & 255}"}
         for n in range(hosts)
@@ -226,7 +226,7 @@ def identify_s(folder: Path, hosts: int) -> float:
 
 
 def print_measured(folder: Path, measured: Measured) -> None:
-    """The inputs."""
+    """Print the inputs."""
     print("Measured: a host that joins a cluster whose environment is built")
     for step, count in measured.operations.items():
         print(f"  {step:13s} {count:4d} operations on the shared file system  {measured.seconds[step]:6.2f} s")
@@ -241,7 +241,7 @@ def print_measured(folder: Path, measured: Measured) -> None:
 
 
 def print_growth(measured: Measured) -> None:
-    """What grows with N, step by step."""
+    """Print what grows with N, step by step."""
     once = {step: measured.operations[step] for step in ("lustre", "runs", "ssh", "environment")}
     turn = f"N/{node.HOSTS_PER_S}"
     print("\nWhat grows with N (one host | all hosts | at most)")
@@ -278,7 +278,7 @@ def main() -> None:
 
 
 def print_simulated(measured: Measured, *, what: str, build_s: float) -> None:
-    """Both designs at each size; seconds are those after which the last host was done with a step."""
+    """Print both designs at each size: seconds until the last host finished a step."""
     print(f"\n{what}; seconds until the last host was done with a step")
     steps = ("lustre", "ssh", "environment", "slurm")
     heads = "  ".join(f"{step:>11}" for step in steps)

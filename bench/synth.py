@@ -1,4 +1,4 @@
-"""Synthesis of the production example: podwright as it is, beside the same resources on the prebuilt bindings.
+"""Time the synthesis of the production example, beside the same resources on the prebuilt bindings.
 
     python bench/synth.py [--rounds 3]
 
@@ -71,7 +71,7 @@ def _install() -> None:
 
 
 def _podwright(folder: Path) -> Run:
-    """main.py, as ``cdktf synth`` runs it."""
+    """Run main.py as ``cdktf synth`` does."""
     return _measured([sys.executable, str(CHECKOUT / "main.py")], folder, {"PODWRIGHT_CONFIG": str(EXAMPLE)})
 
 
@@ -90,7 +90,7 @@ def _stacks(folder: Path) -> dict[str, str]:
 
 
 def _measured(command: list[str], folder: Path, variables: Mapping[str, str]) -> Run:
-    """Run a program in a folder; its processes' peaks are read while they live."""
+    """Run a program in a folder and read its processes' peak memory while they run."""
     folder.mkdir(exist_ok=True)
     start, peaks = time.monotonic(), dict[int, int]()
     environment = {**os.environ, **WARNINGS, **variables}
@@ -109,7 +109,7 @@ def _measured(command: list[str], folder: Path, variables: Mapping[str, str]) ->
 
 
 def _family(pid: int) -> Iterator[int]:
-    """The process and all below it that live now."""
+    """Return the process and its running descendants."""
     yield pid
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
@@ -149,7 +149,7 @@ def rebuild() -> None:
 
 
 def _make(stack: Any, type_: str, name: str, block: Mapping[str, Any]) -> None:
-    """``aws_vpc`` is class Vpc of module vpc, ``data_aws_region`` is DataAwsRegion of data_aws_region."""
+    """Add one resource to the stack: ``aws_vpc`` is class Vpc of module vpc."""
     import importlib
 
     module_name = type_.removeprefix("aws_")
@@ -161,7 +161,7 @@ def _make(stack: Any, type_: str, name: str, block: Mapping[str, Any]) -> None:
 
 
 def _argument(module: Any, owner: str, key: str, value: Any) -> Any:
-    """A nested block as its class, which has the name of its owner and its own."""
+    """Return a nested block as an instance of its class, named after its owner and itself."""
     class_name = owner + _camel(key)
     known = getattr(module, class_name, None)
     if known is None:
@@ -174,7 +174,7 @@ def _argument(module: Any, owner: str, key: str, value: Any) -> Any:
 
 
 def _named(module: Any, class_name: str) -> Any:
-    """A class whose name another one has ends with A."""
+    """Return the class, whose name ends with A where the bindings have another of that name."""
     return getattr(module, class_name, None) or getattr(module, f"{class_name}A")
 
 

@@ -1,1 +1,1 @@
-"""Memory, speed, days and dollars of a training run, before the first node starts. Standard library only."""
+"""Predict the memory, speed, time and cost of a training run. Only the standard library is used."""

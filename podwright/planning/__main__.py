@@ -1,4 +1,4 @@
-"""``python -m podwright.planning``: the same as ``podwright plan``."""
+"""Run ``podwright plan`` as ``python -m podwright.planning``."""
 
 import argparse
 
@@ -6,6 +6,8 @@ from podwright.planning.arguments import add_arguments
 from podwright.planning.command import run
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="podwright plan", description="Memory, speed, days and dollars of a run.")
+    parser = argparse.ArgumentParser(
+        prog="podwright plan", description="Predict the memory, speed, time and cost of a training run."
+    )
     add_arguments(parser)
     raise SystemExit(run(parser.parse_args()))

@@ -1,4 +1,4 @@
-"""Accelerators: what the vendor says and what was measured between them."""
+"""Accelerators: data-sheet figures, and the measured bandwidth between them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _MAKER = re.compile(r"nvidia|tesla|amd|instinct|geforce|google|aws|intel|cloud|s
 
 
 class UnknownAcceleratorError(ValueError):
-    """No accelerator of that name; the message offers the closest ones."""
+    """The catalog has no accelerator of that name. The message lists the closest names."""
 
     def __init__(self, name: str) -> None:
         import difflib  # noqa: PLC0415 — only for the message
 
         similar = difflib.get_close_matches(_key(name), _catalog(), n=3, cutoff=0.5)
         hint = " or ".join(dict.fromkeys(_catalog()[key].name for key in similar)) or ", ".join(accelerator_names())
-        super().__init__(f"{name!r} is no accelerator of the catalog; known: {hint}")
+        super().__init__(f"{name!r} is not in the catalog of accelerators. Did you mean {hint}?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accelerator:
-    """One accelerator, its links and its share of the machine's network.
+    """One accelerator, its links and its share of the node's network.
 
     - ``memory_gb``: the memory a program can allocate, in 1e9 bytes.
-    - ``peak_fp32_tflops``: the rate of the fp32 units. TF32 is off by default in PyTorch and in our trainer.
+    - ``peak_fp32_tflops``: the rate of the fp32 units. TF32 is off by default in PyTorch and in podwright-train.
     - ``link_gb_s``: the measured all-reduce bus bandwidth among the ``link_domain`` accelerators of one NVLink domain
       (or its equivalent).
-    - ``nic_gb_s``: its share of the machine's network bandwidth, one way.
-    - ``latency_us``: the part of a collective between machines that does not depend on its size.
+    - ``nic_gb_s``: its share of the node's network bandwidth, one way.
+    - ``latency_us``: the part of a collective between nodes that does not depend on its size.
     - ``host_gb_s``: bandwidth to the host's memory, one way.
     """
 
@@ -50,14 +50,14 @@ class Accelerator:
     latency_us: float
     watts: float
     host_gb_s: float
-    dies: int = 1  # that a program can see as accelerators of their own
+    dies: int = 1  # a program sees each as an accelerator
 
     @classmethod
     def of(cls, name: str) -> Accelerator:
-        """The accelerator of that name (``H100``, ``A100-80GB``, ``A10G``, ``trn1-chip``).
+        """Return the accelerator of that name (``H100``, ``A100-80GB``, ``A10G``, ``trn1-chip``).
 
         Raises:
-            UnknownAcceleratorError: the closest names are offered.
+            UnknownAcceleratorError: The message lists the closest names.
         """
         try:
             return _catalog()[_key(name)]
@@ -75,7 +75,7 @@ class Accelerator:
         return tflops * 1e12
 
     def core(self) -> Accelerator:
-        """One of the cores or dies that a program sees as an accelerator of its own: two in a Trainium chip."""
+        """Return one core or die, which a program sees as an accelerator: a Trainium chip has two."""
         shared = (
             *("memory_gb", "peak_bf16_tflops", "peak_fp32_tflops", "peak_fp8_tflops", "peak_fp4_tflops", "memory_tb_s"),
             *("link_gb_s", "nic_gb_s", "watts", "host_gb_s"),
@@ -89,17 +89,17 @@ class Accelerator:
         )
 
     def with_network(self, *, node_gb_s: float, gpus_per_node: int) -> Accelerator:
-        """The same accelerator in machines of ``gpus_per_node`` whose network carries ``node_gb_s`` one way."""
+        """Return this accelerator in nodes of ``gpus_per_node`` with ``node_gb_s`` of network, one way."""
         return replace(self, nic_gb_s=node_gb_s / gpus_per_node, link_domain=max(self.link_domain, gpus_per_node))
 
 
 def accelerator_names() -> tuple[str, ...]:
-    """All known names."""
+    """Return the names in the catalog."""
     return tuple(dict.fromkeys(accelerator.name for accelerator in _catalog().values()))
 
 
 def _key(name: str) -> str:
-    """Letters and digits, without maker and packaging: ``NVIDIA A100-SXM4-80GB`` is ``a10080gb``."""
+    """Return the name in lower case without maker, package and punctuation: ``a10080gb``."""
     text = _MAKER.sub("", name.lower())
     return "".join(letter for letter in text if letter.isalnum())
 

@@ -1,4 +1,4 @@
-"""How long one block of a model takes for one micro-batch, by kind of block."""
+"""Predict the time of one block of a model for one micro-batch, by kind of block."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from podwright.planning.software import Software
 
 @dataclass
 class Block:
-    """Seconds of one block and micro-batch."""
+    """Seconds that one block takes for one micro-batch."""
 
     forward: float = 0.0
     backward: float = 0.0
-    attention: float = 0.0  # forward of its core: what selective recomputation repeats
+    attention: float = 0.0  # forward pass of the attention core, which selective recomputation repeats
     traffic: float = 0.0  # both passes, element by element
     tensor: float = 0.0  # both passes, exposed
     expert: float = 0.0
@@ -26,7 +26,7 @@ class Block:
 
 
 class Blocks:
-    """The blocks of a model, timed on one accelerator of a layout."""
+    """Times the blocks of a model on one accelerator of a layout."""
 
     def __init__(
         self, model: Model, layout: Layout, kernels: Kernels, software: Software, constants: Calibration
@@ -42,7 +42,7 @@ class Blocks:
         self.frozen = layout.training != "full"
 
     def kinds(self) -> list[tuple[float, Block]]:
-        """How many blocks of each kind the model has, and the times of one."""
+        """Return each kind of block: how many the model has, and the times of one."""
         model = self.model
         if model.hybrid:
             return [
@@ -117,7 +117,7 @@ class Blocks:
         return block
 
     def _experts(self) -> Block:
-        """Routed experts in grouped products, what every token passes besides, and the way there and back."""
+        """Time the routed experts (grouped products), the shared experts, and the all-to-all there and back."""
         model, layout = self.model, self.layout
         width, inputs = model.latent or model.hidden_size, model.matrices_of_mlp - 1
         block = Block()
@@ -144,7 +144,7 @@ class Blocks:
         return block
 
     def _route(self, block: Block, width: int) -> None:
-        """Permuting tokens in memory, activations, and the all-to-all to the ranks that hold the experts."""
+        """Add the permutation of tokens, the activations, and the all-to-all to the ranks with the experts."""
         model, layout = self.model, self.layout
         passes = self.constants("experts", self.software.name, *(["hybrid"] if model.hybrid else []))
         elements = passes * (6 * width + 3 * model.expert_ffn)
@@ -170,18 +170,18 @@ class Blocks:
         self._stream(block, self.tokens * self._quantised_bytes(depth, columns), backward_share=0.5)
 
     def _quantised_bytes(self, depth: float, columns: float) -> float:
-        """Bytes per token to cast a linear layer's input and the gradient of its output.
+        """Return the bytes per token to cast a linear layer's input and its output's gradient.
 
-        Read in bf16, written in two orientations.
+        Each is read in bf16 and written in two orientations.
         """
         if self.layout.precision not in ("fp8", "fp4"):
             return 0.0
         return self.constants("quantising", self.layout.precision) * (depth + columns)
 
     def _elementwise(self, block: Block, *, replicated: float, split: float) -> None:
-        """Norms, residuals (on every tensor-parallel rank unless sequence-parallel), activations.
+        """Add norms, residuals and activations: read and written in bf16, three times with the backward pass.
 
-        Read and written in bf16, thrice with backward.
+        Without sequence parallelism every tensor-parallel rank repeats norms and residuals.
         """
         tensor = self.layout.tensor
         elements = replicated / (tensor if self.software.sequence_parallel else 1) + split / tensor
@@ -189,14 +189,14 @@ class Blocks:
         self._stream(block, passes * self.tokens * elements * 2.0 * 3.0, backward_share=2 / 3)
 
     def _stream(self, block: Block, size: float, *, backward_share: float) -> None:
-        """``size`` bytes read and written in both passes together."""
+        """Add ``size`` bytes of memory traffic, the sum of both passes."""
         time = self.kernels.stream(size)
         block.forward += time * (1 - backward_share)
         block.backward += time * backward_share
         block.traffic += time
 
     def _tensor_communication(self) -> float:
-        """One all-reduce, or gather and scatter, forward and one backward; full recomputation repeats the forward."""
+        """Return the exposed time of one all-reduce (or gather and scatter) per pass and per recomputation."""
         layout = self.layout
         if layout.tensor == 1:
             return 0.0

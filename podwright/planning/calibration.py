@@ -1,4 +1,4 @@
-"""The constants that no data sheet gives: measured efficiencies, each with what it was taken from."""
+"""Measured efficiencies that no data sheet gives, each with its source."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from importlib.resources import files
 
 
 class Calibration:
-    """Constants by dotted name; a missing ``matrix.hopper.fp4`` falls back on ``matrix.hopper``, then on ``matrix``."""
+    """Constants by dotted name. ``matrix.hopper.fp4`` falls back to ``matrix.hopper``, then to ``matrix``."""
 
     def __init__(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
         self._found: dict[str, float] = {}
 
     def __call__(self, *parts: str) -> float:
-        """The constant of the longest known prefix of ``parts``."""
+        """Return the constant with the longest known prefix of ``parts``."""
         name = ".".join(parts)
         if name not in self._found:
             self._found[name] = self._search(name.split("."))
         return self._found[name]
 
     def replaced(self, changes: Mapping[str, float]) -> Calibration:
-        """The same with some constants changed."""
+        """Return a copy with some constants changed."""
         return Calibration({**self.values, **changes})
 
     def _search(self, parts: list[str]) -> float:
@@ -36,6 +36,6 @@ class Calibration:
 
 @lru_cache(maxsize=1)
 def calibration() -> Calibration:
-    """The constants of ``data/calibration.csv``."""
+    """Read the constants of ``data/calibration.csv``."""
     text = files(__package__).joinpath("data/calibration.csv").read_text(encoding="utf-8")
     return Calibration({row["name"]: float(row["value"]) for row in csv.DictReader(text.splitlines())})

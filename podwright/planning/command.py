@@ -1,4 +1,4 @@
-"""``podwright plan``: its arguments and what it prints."""
+"""Run ``podwright plan`` and print its answers."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _WRONG = (
 
 
 class PlanInputError(ValueError):
-    """What was asked is incomplete or contradictory; the message says what to give."""
+    """The arguments are incomplete or contradict each other. The message says which to give."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command; gives the exit status: 1 if the plan does not fit, 2 if the input is wrong."""
+    """Run the command. Return the exit status: 1 if the plan does not fit, 2 if the input is wrong."""
     try:
         return _run(args)
     except (*_WRONG, PlanInputError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
@@ -70,27 +70,27 @@ def _run(args: argparse.Namespace) -> int:
     if args.curve:
         return _forecast(args, run)
     if args.budget or (args.deadline and not args.instance):
-        return _shop(args, run)
+        return _choose_cluster(args, run)
     if not (args.model or run):
         raise PlanInputError("no model: give --model llama3_1_8b, --run run.yaml, or --budget 5000 --deadline 7d")
     if args.minimum:
         return _minimum(args, run)
     if not args.instance:
-        raise PlanInputError("no machines: give --instance ml.p5.48xlarge --nodes 4, or a cluster.yaml")
+        raise PlanInputError("no instance type: give --instance ml.p5.48xlarge --nodes 4, or a cluster.yaml")
     return _plan(args, run)
 
 
 def _batch(args: argparse.Namespace) -> int:
     if not (args.batch and args.out):
-        raise PlanInputError("--batch rows.csv and --out predictions.csv belong together")
+        raise PlanInputError("give --batch rows.csv and --out predictions.csv together")
     count = predict_file(args.batch, args.out)
-    print(f"{args.out}: {count} rows predicted; a row without has its reason in the last column")
+    print(f"{args.out}: predicted {count} rows. For a row without prediction, the column note has the reason")
     return OK
 
 
 def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
     if not (args.tokens and (args.seq_len or run)):
-        raise PlanInputError("--curve needs --tokens, where the loss is wanted, and the run's --seq-len or its --run")
+        raise PlanInputError("--curve needs --tokens (where to predict the loss) and the run's --seq-len or --run")
     tokens = parse_count(args.tokens, what="--tokens")
     sequence = _sequence(args, run)
     try:
@@ -113,7 +113,9 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     hardware = Hardware(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"))
     if args.capacity_block and not hardware.capacity_block_usd_per_hour:
         known = ", ".join(capacity_block_types())
-        raise PlanInputError(f"no capacity block of {args.instance} has a known price, only {known}: --usd-per-hour")
+        raise PlanInputError(
+            f"--capacity-block: no price is known for {args.instance}, only for {known}. Give --usd-per-hour"
+        )
     of_run = {**arguments(run), "tokens": total_tokens(run, hardware)} if run else {"sequence": USUAL_SEQUENCE}
     plan = make_plan(_model(args, run), hardware, **{**of_run, **_given(args)})
     if args.svg:
@@ -129,7 +131,7 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:
-    """What the flags say, by the names of ``make_plan``; what they leave open is not in it."""
+    """Return the flags that were given, under the names of ``make_plan``'s arguments."""
     flags = {
         "sequence": _optional(args.seq_len, "--seq-len"),
         "micro_batch": _optional(args.micro_batch, "--micro-batch"),
@@ -151,14 +153,14 @@ def _print_serving(args: argparse.Namespace, plan: Plan) -> None:
     if not args.serve:
         return
     if not plan.tokens:
-        raise PlanInputError("--serve needs --tokens: the loss to reach is that of the planned run")
+        raise PlanInputError("--serve needs --tokens, which sets the loss to reach")
     served = parse_count(args.serve, what="--serve")
     found = cheapest_with_serving(plan.model.active_parameters, plan.tokens, served)
     planned = 6 * plan.model.active_parameters * plan.tokens + 2 * plan.model.active_parameters * served
     print(
-        f"\nServing {format_count(served)} tokens too: {format_count(found.parameters)} parameters on "
+        f"\nServing {format_count(served)} tokens: {format_count(found.parameters)} parameters on "
         f"{format_count(found.tokens)} tokens have "
-        f"the same loss and {100 * (1 - found.total_flops / planned):.0f} % fewer FLOPs, training and serving together"
+        f"the same loss and {100 * (1 - found.total_flops / planned):.0f} % fewer FLOPs for training plus serving"
     )
 
 
@@ -178,8 +180,9 @@ def _print_search(args: argparse.Namespace, plan: Plan) -> None:
         )
     )
     print(f"\nBest of {len(found)} layouts that fit\n{candidates_table(best(found)[:SHOWN])}")
-    print(f"\nBest that our trainer runs\n{candidates_table(best(item for item in found if item.realisable)[:SHOWN])}")
-    print(f"\nNone is both faster and smaller than\n{candidates_table(pareto(found)[:SHOWN])}")
+    supported = best(item for item in found if item.supported)
+    print(f"\nBest that podwright-train supports\n{candidates_table(supported[:SHOWN])}")
+    print(f"\nFastest for its memory\n{candidates_table(pareto(found)[:SHOWN])}")
 
 
 def _minimum(args: argparse.Namespace, run: TrainConfig | None) -> int:
@@ -193,17 +196,17 @@ def _minimum(args: argparse.Namespace, run: TrainConfig | None) -> int:
     if args.json:
         print(json.dumps(counts, indent=2))
         return OK
-    print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, block inputs offloaded")
+    print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, inputs of blocks offloaded")
     for name, item in found.items():
         if item is None:
-            print(f"  {name:24s}   none: one block and the logits of one sequence are too large")
+            print(f"  {name:24s}    -  does not fit: one block and the logits of one sequence are too large")
             continue
         gb = f"{item.memory.peak_gb:6.1f} of {item.memory.capacity_gb:6.1f} GB per GPU"
         print(f"  {name:24s} {counts[name]:3d} nodes  {gb}")
     return OK
 
 
-def _shop(args: argparse.Namespace, run: TrainConfig | None) -> int:
+def _choose_cluster(args: argparse.Namespace, run: TrainConfig | None) -> int:
     budget = parse_count(args.budget, what="--budget") if args.budget else None
     deadline_s = parse_duration(args.deadline, what="--deadline") if args.deadline else 30 * DAY_S
     sequence = _sequence(args, run)
@@ -215,17 +218,17 @@ def _shop(args: argparse.Namespace, run: TrainConfig | None) -> int:
             model, software, tokens=tokens, sequence=sequence, deadline_s=deadline_s, budget_usd=budget
         )
     elif budget is None:
-        raise PlanInputError("--deadline alone says little: give --model, or --budget too")
+        raise PlanInputError("--deadline needs --model or --budget")
     else:
         offers = largest_model(software, budget_usd=budget, deadline_s=deadline_s, sequence=sequence)
     if not offers:
-        print("no cluster of up to 64 machines does it: give more time or money, fewer tokens or a smaller model")
+        print("no cluster of up to 64 nodes is enough: raise --deadline or --budget, or reduce tokens or model")
         return DOES_NOT_FIT
     if args.json:
         print(json.dumps([item.to_dict() for item in offers], indent=2))
         return OK
     print(offers_table(offers[:SHOWN]))
-    print("EC2 on-demand based, us-east-1; 20 tokens per parameter unless --tokens is given")
+    print("Prices: EC2 on-demand, us-east-1. Default for --tokens: 20 per parameter")
     return OK
 
 
@@ -233,7 +236,7 @@ def _shop(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 
 def _take_cluster(args: argparse.Namespace) -> None:
-    """Fill what the flags leave open from cluster.yaml."""
+    """Read instance type and node count from cluster.yaml unless flags give them."""
     cluster = _mapping(args.file).get("cluster")
     groups = cluster.get("instance_groups") if isinstance(cluster, dict) else None
     named = [group for group in groups or () if isinstance(group, dict) and {"instance_type", "count"} <= group.keys()]
@@ -241,7 +244,7 @@ def _take_cluster(args: argparse.Namespace) -> None:
     if compute is None:
         raise PlanInputError(
             f"{args.file} has no instance group with role: compute, an instance_type and a count; "
-            f"`podwright check {args.file}` says more"
+            f"run `podwright check {args.file}` for details"
         )
     args.instance = args.instance or str(compute["instance_type"])
     args.nodes = args.nodes or str(compute["count"])

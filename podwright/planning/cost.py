@@ -1,4 +1,4 @@
-"""Days, dollars and energy of a run, with the failures that a cluster of that size has."""
+"""Predict the time, cost and energy of a run, including failures of nodes."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ LUSTRE_WRITE_GB_S = 1.2  # a small file system; checkpoints are written by all n
 
 @dataclass(frozen=True, kw_only=True)
 class Failures:
-    """How often a run stops, and how often it should save."""
+    """The expected time between failures, and the checkpoint interval to choose."""
 
     hours_between: float
     checkpoint_s: float
     restart_s: float
     interval_s: float
-    goodput: float  # share of time that makes progress which is kept
+    goodput: float  # share of the time that makes progress and is not lost
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """``usd`` by item; empty where the price of the machines is not public."""
+    """The cost of a run. ``usd`` is by item, and empty if the instance type has no public price."""
 
     hours: float
     failures: Failures
@@ -48,12 +48,12 @@ class Cost:
 
     @property
     def total_usd(self) -> float | None:
-        """All items, None if the machines have no public price."""
+        """The sum of all items, or None without a public price."""
         return sum(self.usd.values()) if self.usd else None
 
 
 def failures(gpus: int, *, parameters: float, restart_s: float = 600.0, checkpoint_s: float | None = None) -> Failures:
-    """Mean time between failures of ``gpus`` accelerators and the best checkpoint interval.
+    """Return the mean time between failures of ``gpus`` accelerators and the best checkpoint interval.
 
     Young and Daly: ``interval = sqrt(2 c M)`` for a checkpoint that takes ``c`` and a failure every ``M`` seconds;
     lost on average are ``c / interval`` for saving and ``(interval / 2 + restart) / M`` for repeating and restarting.
@@ -81,16 +81,16 @@ def cost(
     capacity_block: bool = False,
     dataset_gb: float = 0.0,
 ) -> Cost:
-    """Cost of ``seconds`` of undisturbed training: stretched by failures, with storage, network and the controller.
+    """Return the cost of ``seconds`` of training, plus failures, storage, network and the controller.
 
-    ``usd_per_node_hour`` replaces EC2's on-demand price: a training plan's or today's capacity block's, which AWS
-    quotes when it is bought; ``capacity_block`` takes the last one known here.
+    ``usd_per_node_hour`` replaces EC2's on-demand price, for a training plan or a capacity block. ``capacity_block``
+    uses the capacity block prices in ``data/instances.csv``.
     """
     stops = failures(hardware.gpus, parameters=parameters)
     hours = seconds / HOUR_S / stops.goodput
     machines, note = hardware.usd_per_hour, "EC2 on-demand, us-east-1: HyperPod's own price is not public"
     if capacity_block:
-        machines, note = hardware.capacity_block_usd_per_hour, "EC2 capacity block, December 2024; AWS updates it often"
+        machines, note = hardware.capacity_block_usd_per_hour, "EC2 capacity block, December 2024; AWS changes it often"
     if usd_per_node_hour:
         machines, note = usd_per_node_hour * hardware.nodes, "as given"
     usd = {}

@@ -1,4 +1,4 @@
-"""FLOPs per token as published tables count them: the same run differs by a fifth between conventions."""
+"""Count FLOPs per token by the conventions of published tables, which differ by a fifth for one run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from podwright.planning.model import Model
 
 @dataclass(frozen=True)
 class Convention:
-    """A way to count, recognised by a ``key`` in a table's own words; ``hardware`` ones count recomputation."""
+    """A way to count FLOPs, found by ``key`` in a table's text. ``hardware`` ones count recomputation."""
 
     key: str
     name: str
@@ -24,7 +24,7 @@ def _all_parameters(model: Model, sequence: int) -> float:
 
 
 def _megatron_core(model: Model, sequence: int) -> float:
-    """As Megatron-Bridge's ``flop_utils.py`` counts.
+    """Count like Megatron-Bridge's ``flop_utils.py``.
 
     A state-space block is taken to be twice as wide as the model and its scan to cost 7 FLOPs an element; a hybrid's
     router is left out.
@@ -38,7 +38,7 @@ def _megatron_core(model: Model, sequence: int) -> float:
 
 
 def _megatron_core_before_26_06(model: Model, sequence: int) -> float:
-    """As above, but three matrices of a gated MLP only if its activation is SiLU, and windows as whole sequences."""
+    """Count like Megatron-Bridge before 26.06: only SiLU as gated, windows as whole sequences."""
     gated = model.gated and model.activation == "silu"
     return _megatron_core(replace(model, windowed_layers=0, gated=gated), sequence)
 
@@ -89,7 +89,7 @@ ADAPTERS = Convention(
 )
 BEFORE_26_06 = Convention(
     "25.* and 26.0[1-5]",
-    "6 (N - V h) + 6 L h s, causal, windows and gates other than SiLU not seen (Megatron-Bridge before 26.06)",
+    "6 (N - V h) + 6 L h s, causal, windows and gates other than SiLU ignored (Megatron-Bridge before 26.06)",
     hardware=False,
     per_token=_megatron_core_before_26_06,
 )
@@ -106,7 +106,7 @@ BY_MODEL = "for Llama rows; 6N+12Lhs for GPT3 rows"
 
 
 def convention(words: str, row: Mapping[str, str]) -> Convention:
-    """The convention a table names for a row of it; PaLM's if it names none."""
+    """Return the convention that a table names for a row. Default: PaLM's."""
     if "lora" in row.get("task", "") and words.startswith("6(N"):
         return ADAPTERS
     if BY_MODEL in words and "sft" in row.get("task", ""):

@@ -1,4 +1,4 @@
-"""How long one accelerator computes and talks: products, attention, memory traffic, collectives. Times in seconds."""
+"""Predict the time, in seconds, of products, attention, memory traffic and collectives on one accelerator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACTIVATION_BYTES = {"bf16": 2.0, "fp32": 4.0, "fp8": 1.0, "fp4": 0.5}
 
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
-    """One accelerator, seen through the calibrated constants."""
+    """The speed of one accelerator under the calibrated constants."""
 
     accelerator: Accelerator
     calibration: Calibration
@@ -22,7 +22,7 @@ class Kernels:
 
     @property
     def sustained_flops(self) -> float:
-        """FLOP/s of an endless, perfectly shaped product: the roof."""
+        """FLOP/s of a large product of ideal shape."""
         device = self.accelerator
         share = self.calibration("matrix", device.generation, self.precision, device.name)
         return device.peak_flops(self.precision) * share
@@ -33,10 +33,10 @@ class Kernels:
         return self.accelerator.memory_tb_s * 1e12 * self.calibration("memory_bandwidth")
 
     def product(self, rows: float, columns: float, depth: float, *, groups: float = 1) -> float:
-        """``groups`` products ``(rows, depth) x (depth, columns)``: the slower of arithmetic and memory traffic.
+        """Time ``groups`` products ``(rows, depth) x (depth, columns)``: the slower of compute and memory.
 
-        A product of few tiles leaves multiprocessors idle (half a wave on average); a shallow one pays for filling
-        its pipeline; widths that are no multiple of 64 elements cannot be loaded at full width.
+        A product of few tiles leaves multiprocessors idle (half a wave on average). A shallow one spends time filling
+        the pipeline. Widths that are not a multiple of 64 elements load more slowly.
         """
         if rows <= 0 or columns <= 0 or depth <= 0 or groups <= 0:
             return 0.0
@@ -59,7 +59,7 @@ class Kernels:
     def product_and_gradients(
         self, rows: float, columns: float, depth: float, *, groups: float = 1, frozen: bool = False
     ) -> tuple[float, float]:
-        """Forward and backward of a linear layer; a frozen one has no gradient of its weights."""
+        """Time forward and backward of a linear layer. A frozen one has no weight gradient."""
         forward = self.product(rows, columns, depth, groups=groups)
         backward = self.product(rows, depth, columns, groups=groups)
         if not frozen:
@@ -67,7 +67,7 @@ class Kernels:
         return forward, backward
 
     def fused_attention(self, flops: float, *, sequence: float, head_dim: int, share: float) -> tuple[float, float]:
-        """Forward and backward of flash attention, whose backward does 2.5 times the work (arXiv:2307.08691)."""
+        """Time forward and backward of flash attention. Backward does 2.5 times the work (arXiv:2307.08691)."""
         peak = self.accelerator.peak_flops("bf16")
         efficiency = self.calibration("attention", self.accelerator.generation, self.accelerator.name) * share
         efficiency *= (
@@ -76,9 +76,9 @@ class Kernels:
         return flops / (peak * efficiency), 2.5 * flops / (peak * efficiency * 0.9)
 
     def plain_attention(self, *, batch_heads: float, sequence: float, head_dim: int) -> tuple[float, float]:
-        """Forward and backward where all ``s * s`` scores are written.
+        """Time forward and backward of attention that writes all ``s * s`` scores.
 
-        Two batched products and the traffic of softmax and dropout.
+        This is two batched products and the memory traffic of softmax and dropout.
         """
         scores = batch_heads * sequence * sequence
         share = 1.0 if head_dim % 8 == 0 else self.calibration("unaligned_heads")
@@ -87,13 +87,13 @@ class Kernels:
         return products + traffic, 2 * (products + traffic)
 
     def stream(self, size: float) -> float:
-        """Reading and writing ``size`` bytes altogether."""
+        """Time ``size`` bytes of reads plus writes."""
         return size / self.memory_bytes_s
 
     # ---- communication ---------------------------------------------------------------------------
 
     def bandwidth(self, ranks: int, *, stride: int = 1) -> float:
-        """Bus bandwidth in bytes per second of a group of ``ranks``, each ``stride`` accelerators from the next."""
+        """Return the bus bandwidth, in bytes per second, of ``ranks`` ranks ``stride`` accelerators apart."""
         device = self.accelerator
         near = max(1, min(ranks, device.link_domain // stride))
         if ranks <= near:
@@ -101,34 +101,34 @@ class Kernels:
         return min(device.link_gb_s, near * device.nic_gb_s * self.calibration("network")) * 1e9
 
     def latency(self, ranks: int, *, stride: int = 1) -> float:
-        """Seconds a collective takes whatever its size."""
+        """Return the part of a collective's time that does not depend on its size."""
         near = self.accelerator.link_domain // stride >= ranks
         return 2e-5 if near else self.accelerator.latency_us * 1e-6
 
     def gather(self, size: float, ranks: int, *, stride: int = 1) -> float:
-        """All-gather or reduce-scatter of ``size`` bytes in total; an all-reduce takes two."""
+        """Time an all-gather or reduce-scatter of ``size`` bytes in total. An all-reduce takes two."""
         if ranks <= 1:
             return 0.0
         return self.latency(ranks, stride=stride) + size * (ranks - 1) / ranks / self.bandwidth(ranks, stride=stride)
 
     def dispatch(self, token_bytes: float, copies: int, ranks: int, *, stride: int = 1) -> float:
-        """Every rank sends each token (``token_bytes`` in all) to ``copies`` experts on any of ``ranks``.
+        """Time an all-to-all: each rank sends its tokens to ``copies`` experts on any of ``ranks``.
 
-        To a machine it goes but once.
+        ``token_bytes`` is the size of all tokens of a rank. A token crosses to each node only once.
         """
         if ranks <= 1:
             return 0.0
         near = max(1, min(ranks, self.accelerator.link_domain // stride))
-        machines = ranks / near
+        nodes = ranks / near
         time = token_bytes * copies * (near - 1) / near / (self.accelerator.link_gb_s * 1e9)
-        if machines > 1:
-            reached = machines * (1 - (1 - 1 / machines) ** copies) * (1 - 1 / machines)
+        if nodes > 1:
+            reached = nodes * (1 - (1 - 1 / nodes) ** copies) * (1 - 1 / nodes)
             time = max(time, token_bytes * reached / (self.accelerator.nic_gb_s * 1e9 * self.calibration("all_to_all")))
         return time + self.latency(ranks, stride=stride) / 4
 
 
 def _alignment(width: float) -> float:
-    """Share of full speed at a width that is a multiple of only 32, 16, 8 … elements.
+    """Return the share of full speed at a width that is a multiple of only 32, 16, 8 … elements.
 
     https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
     """

@@ -1,4 +1,4 @@
-"""How a run is spread over accelerators, and which spreads are impossible."""
+"""Describe how a run is laid out over accelerators, and refuse layouts that do not work."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _DEGREES = (
 
 
 class LayoutError(ValueError):
-    """The layout is impossible; the message lists every reason and what would be possible."""
+    """The layout does not work. The message lists every reason with the values that do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Degrees of parallelism and what else decides memory and speed.
+    """Degrees of parallelism, batch, recomputation, precision and optimizer of a run.
 
     ``gpus = tensor * pipeline * context * data``; experts are spread over ``expert`` of the ``context * data`` ranks.
-    ``shards`` is the number of ranks that states are sharded over: all of them (FSDP), or those of one machine (HSDP).
+    ``shards`` is the number of ranks that states are sharded over: all of them (FSDP), or those of one node (HSDP).
     ``micro_batches`` are those of one step and rank, ``micro_batch`` the sequences in each. ``recompute`` follows
     Megatron: ``selective`` repeats only the core of attention, ``mlp`` the MLP or the experts.
     """
@@ -59,7 +59,7 @@ class Layout:
     optimizer: Optimizer = "adamw"
     offload_activations: bool = False
     offload_optimizer: bool = False
-    loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: all of a micro-batch
+    loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: the whole micro-batch
 
     @cached_property
     def data(self) -> int:
@@ -83,15 +83,15 @@ class Layout:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens per optimizer step, all ranks together."""
+        """Tokens per optimizer step, summed over all ranks."""
         return self.global_batch * self.sequence
 
 
 def check(layout: Layout, model: Model) -> None:
-    """Refuse what cannot run.
+    """Refuse a layout that does not work.
 
     Raises:
-        LayoutError: every reason, each with the values that are possible.
+        LayoutError: The message lists every reason with the values that work.
     """
     problems = list(_problems(layout, model))
     if problems:
@@ -104,28 +104,28 @@ def _problems(layout: Layout, model: Model) -> Iterator[str]:
             yield f"{name} is {getattr(layout, name)}: must be at least 1"
             return
     if model.head_dim < 1 or model.layers < 1:
-        shape = f"{model.layers} layers, {model.heads} heads and a width of {model.hidden_size}"
-        yield f"{model.name} has {shape}: the width must be at least the number of heads, and there must be a layer"
+        shape = f"{model.layers} layers, {model.heads} heads and a hidden size of {model.hidden_size}"
+        yield f"{model.name} has {shape}: need at least 1 layer and a hidden size of at least the number of heads"
         return
     gpus, product = layout.gpus, layout.tensor * layout.pipeline * layout.context
     if gpus % product:
         degrees = f"tensor {layout.tensor} x pipeline {layout.pipeline} x context {layout.context} = {product}"
         near = f"{max(product, gpus // product * product)} or {(gpus // product + 1) * product}"
-        yield f"{gpus} accelerators cannot be divided by {degrees}: use {near} accelerators"
+        yield f"{gpus} accelerators are not a multiple of {degrees}: use {near} accelerators"
         return
     if model.heads % layout.tensor:
         possible = _divisors(model.heads)
-        yield f"{model.heads} attention heads cannot be divided by tensor {layout.tensor}: use one of {possible}"
+        yield f"{model.heads} attention heads are not a multiple of tensor {layout.tensor}: use one of {possible}"
     if layout.pipeline * layout.virtual_stages > model.layers:
         stages = f"{layout.pipeline} pipeline stages of {layout.virtual_stages} parts"
-        yield f"{model.layers} layers cannot fill {stages}: use at most {model.layers} parts together"
+        yield f"{model.layers} layers are too few for {stages}: use at most {model.layers} parts in total"
     if layout.expert > 1 and not model.experts:
-        yield f"expert is {layout.expert}, but {model.name} has no experts: leave it at 1"
+        yield f"expert is {layout.expert}, but {model.name} has no experts: use 1"
     elif model.experts and model.experts % layout.expert:
         possible = _divisors(model.experts)
-        yield f"{model.experts} experts cannot be divided by expert {layout.expert}: use one of {possible}"
+        yield f"{model.experts} experts are not a multiple of expert {layout.expert}: use one of {possible}"
     if layout.sequence % layout.context:
-        yield f"sequence length {layout.sequence} cannot be divided by context {layout.context}"
+        yield f"sequence length {layout.sequence} is not a multiple of context {layout.context}"
 
 
 def _divisors(number: int) -> str:

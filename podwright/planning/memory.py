@@ -1,4 +1,4 @@
-"""What lies in an accelerator's memory at the peak of a step, item by item, in 1e9 bytes."""
+"""Predict an accelerator's memory at the peak of a step, item by item, in 1e9 bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LORA_RANK = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """GB per accelerator. ``headroom_gb`` is what is left of ``capacity_gb``; below zero the run ends out of memory."""
+    """GB per accelerator. With ``headroom_gb`` below zero the run ends out of memory."""
 
     capacity_gb: float
     parameters: float
@@ -34,21 +34,21 @@ class Memory:
 
     @property
     def peak_gb(self) -> float:
-        """All items together."""
+        """The sum of all items."""
         return sum(self.items().values())
 
     @property
     def headroom_gb(self) -> float:
-        """Capacity less peak."""
+        """Capacity minus peak."""
         return self.capacity_gb - self.peak_gb
 
     @property
     def fits(self) -> bool:
-        """Whether the peak stays inside the capacity."""
+        """Whether the peak is within the capacity."""
         return self.headroom_gb >= 0
 
     def items(self) -> dict[str, float]:
-        """The items by name."""
+        """Return the items by name."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "capacity_gb"}
 
 
@@ -60,7 +60,7 @@ def memory(
     *,
     constants: Calibration | None = None,
 ) -> Memory:
-    """Memory of the fullest accelerator: the first pipeline stage, which keeps most micro-batches in flight.
+    """Predict the memory of the first pipeline stage, which keeps the most micro-batches in flight.
 
     States (arXiv:1910.02054): bytes per parameter times the parameters of a tensor and pipeline slice, over the ranks
     that shard them. Activations (arXiv:2205.05198): what each block keeps for its backward pass, times blocks and
@@ -72,7 +72,7 @@ def memory(
 def largest_micro_batch(
     model: Model, layout: Layout, accelerator: Accelerator, software: Software, *, at_most: int = 4096
 ) -> int:
-    """The largest micro-batch that fits, 0 if not even one sequence does; found by doubling and halving."""
+    """Return the largest micro-batch that fits, or 0 if one sequence does not fit."""
 
     def fits(micro_batch: int) -> bool:
         return memory(model, replace(layout, micro_batch=micro_batch), accelerator, software).fits
@@ -98,7 +98,7 @@ def least_recomputation(
     *,
     choices: Sequence[Recompute] = RECOMPUTES,
 ) -> Layout:
-    """The layout with the least recomputation of ``choices`` that fits; with full recomputation if none does."""
+    """Return the layout with the least recomputation that fits, or with full recomputation if none fits."""
     for recompute in choices:
         candidate = replace(layout, recompute=recompute)
         if memory(model, candidate, accelerator, software).fits:
@@ -140,7 +140,7 @@ class _Sizing:
         )
 
     def _fragmentation(self) -> float:
-        """What the allocator keeps unused shows only where memory is read from the device."""
+        """Return the share that the allocator reserves and does not use, seen only in the device's own reading."""
         reading = "device" if self.software.counts_context else "allocator"
         return self.constants("fragmentation", reading, self.software.name)
 
@@ -162,14 +162,14 @@ class _Sizing:
         }
 
     def _moments(self) -> float:
-        """Optimizer states over AdamW's two: Muon has one for blocks' matrices, 8-bit AdamW a byte for each."""
+        """Return the optimizer's states relative to AdamW's: Muon has one per block matrix, 8-bit AdamW a byte each."""
         if self.layout.optimizer == "adamw_8bit":
             return EIGHT_BIT_BYTES / self.software.optimizer_bytes
         matrices = self.model.block_matrices / self.model.parameters
         return 1 - matrices / 2 if self.layout.optimizer == "muon" else 1.0
 
     def _adapter_states(self) -> dict[str, float]:
-        """Frozen weights, in 4 bits for QLoRA (the embedding stays), and small adapters."""
+        """Size frozen weights (4 bits for QLoRA, except the embedding) and LoRA adapters."""
         model = self.model
         shard = self.layout.tensor * self.layout.pipeline
         if self.layout.sharding == "full":
@@ -192,7 +192,7 @@ class _Sizing:
         return width * (dense / ranks + experts / max(1, ranks // self.layout.expert))
 
     def _local_parameters(self) -> tuple[float, float]:
-        """Parameters of this rank's slice before data-parallel sharding: those of experts apart."""
+        """Return this rank's parameters before data-parallel sharding: dense ones, and those of experts."""
         model, layout = self.model, self.layout
         share = min(1.0, -(-model.layers // layout.pipeline) / model.layers) if layout.pipeline > 1 else 1.0
         dense = (model.block_matrices - model.expert_parameters) * share / layout.tensor + model.vectors * share
@@ -201,9 +201,9 @@ class _Sizing:
         return dense, model.expert_parameters * share / layout.expert
 
     def _gathered(self) -> float:
-        """Full sharding keeps two blocks whole, and the embedding or head.
+        """Size the parameters that full sharding gathers: two blocks, and the embedding or head.
 
-        Their gradients are whole before they are scattered.
+        Their gradients exist in full before the reduce-scatter.
         """
         layout, model = self.layout, self.model
         if layout.training != "full" or layout.sharding not in ("full", "gradients") or layout.sharding_ranks == 1:
@@ -240,9 +240,9 @@ class _Sizing:
         }
 
     def _in_flight(self) -> float:
-        """Micro-batches the first stage keeps.
+        """Return the micro-batches that the first stage keeps in flight.
 
-        1F1B as many as stages, interleaving a little more (arXiv:2104.04473).
+        1F1B keeps as many as there are stages, interleaved 1F1B a few more (arXiv:2104.04473).
         """
         layout = self.layout
         if layout.pipeline == 1:
@@ -251,7 +251,7 @@ class _Sizing:
         return min(float(layout.micro_batches), layout.pipeline + extra)
 
     def _kept(self, kind: str) -> float:
-        """Bytes per token that a part keeps for its backward pass."""
+        """Return the bytes per token that a part keeps for its backward pass."""
         recompute = self.layout.recompute
         half_input = self._kept_input() / 2 if not self.model.hybrid else self._kept_input()
         if recompute == "full" or (recompute == "mlp" and kind in ("mlp", "experts")):
@@ -264,9 +264,9 @@ class _Sizing:
         return 2.0 * self.model.hidden_size / self.split
 
     def _whole(self, kind: str) -> float:
-        """Bytes per token of a part's activations.
+        """Return the bytes per token of a part's activations.
 
-        Linear inputs in the products' precision, the rest in bf16, eager norms in fp32.
+        Inputs of linear layers have the products' precision, the rest is bf16, and eager norms are fp32.
         """
         model, layout = self.model, self.layout
         fused = self.software.compiled
@@ -298,21 +298,21 @@ class _Sizing:
         return norms + (routed + self._ffn(model.shared_ffn, linear)) / layout.tensor
 
     def _ffn(self, width: int, linear: float) -> float:
-        """Inputs of the activation function (two if gated) and its output."""
+        """Return the bytes of the activation function's inputs (two if gated) and output."""
         model = self.model
         if self.software.compiled:
             return (2.0 * (model.matrices_of_mlp - 1) + linear) * width
         return (8.0 if model.gated else 4.0) * width
 
     def _scores(self) -> float:
-        """Attention that writes its scores keeps softmax, mask and dropout: 5 bytes each, per block."""
+        """Size softmax, mask and dropout (5 bytes per score and block) of attention that is not fused."""
         if self.software.flash_attention:
             return 0.0
         layout = self.layout
         return 5.0 * layout.micro_batch * self.model.heads * layout.sequence**2 / layout.tensor / layout.context
 
     def _logits(self) -> float:
-        """Logits in bf16 and their probabilities and gradients in fp32; only the last pipeline stage has them."""
+        """Size logits (bf16), probabilities and gradients (fp32). Only the last pipeline stage has them."""
         layout = self.layout
         if layout.pipeline > 1:
             return 0.0

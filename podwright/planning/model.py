@@ -1,4 +1,4 @@
-"""The shape of a language model, and how many parameters and FLOPs follow from it."""
+"""The shape of a language model, its number of parameters and its FLOPs."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 
 
 class UnknownModelError(ValueError):
-    """No published shape of that name; the message offers the closest names."""
+    """The catalog has no model of that name. The message lists the closest names."""
 
     def __init__(self, name: str) -> None:
         import difflib  # noqa: PLC0415 — only for the message
 
         similar = difflib.get_close_matches(_key(name), _catalog(), n=3, cutoff=0.6)
         hint = f"Did you mean {' or '.join(dict.fromkeys(_catalog()[key].name for key in similar))}?" if similar else ""
-        super().__init__(f"{name!r} is no model of the catalog. {hint or 'Known: ' + ', '.join(model_names())}")
+        super().__init__(f"{name!r} is not in the catalog of models. {hint or 'Known: ' + ', '.join(model_names())}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A decoder of ``layers`` blocks; zero means that the part does not exist.
+    """A decoder of ``layers`` blocks. Zero means that the model does not have the part.
 
     Widths are in elements. ``experts`` is the number of routed experts of a mixture-of-experts block, ``expert_ffn``
     the width of each, ``shared_ffn`` the width of what every token passes, ``dense_layers`` how many blocks have an
@@ -69,10 +69,10 @@ class Model:
 
     @classmethod
     def of(cls, name: str) -> Model:
-        """The published model of that name, however it is spelt (``Llama-3.1-8B``, ``llama3_1_8b``).
+        """Return the published model of that name (``Llama-3.1-8B`` or ``llama3_1_8b``).
 
         Raises:
-            UnknownModelError: the closest names are offered.
+            UnknownModelError: The message lists the closest names.
         """
         try:
             return _catalog()[_key(name)]
@@ -83,7 +83,7 @@ class Model:
 
     @property
     def hybrid(self) -> bool:
-        """Whether attention, state-space and expert parts are blocks of their own."""
+        """Whether attention, state-space and expert parts are separate blocks."""
         return self.attention_layers >= 0
 
     @property
@@ -113,7 +113,7 @@ class Model:
 
     @property
     def matrices_of_mlp(self) -> int:
-        """A gated MLP has three matrices, a plain one two."""
+        """Matrices of one MLP: three if gated, otherwise two."""
         return 3 if self.gated else 2
 
     @property
@@ -142,7 +142,7 @@ class Model:
 
     @property
     def shared_expert_matrices(self) -> int:
-        """Parameters every token passes in an expert block: shared experts, router, projections to the latent width."""
+        """Parameters of shared experts, router and latent projections: every token uses them."""
         return (
             self.matrices_of_mlp * self.hidden_size * self.shared_ffn
             + self.hidden_size * self.experts
@@ -176,7 +176,7 @@ class Model:
 
     @cached_property
     def active_block_matrices(self) -> int:
-        """The same counting only the experts that one token passes."""
+        """Parameters of all blocks' matrices, with only the experts that one token uses."""
         return (
             self.attention_blocks * self.attention_matrices
             + self.mlp_blocks * self.mlp_matrices
@@ -186,7 +186,7 @@ class Model:
 
     @cached_property
     def vectors(self) -> int:
-        """Parameters that are no matrices: norms, biases, learned positions."""
+        """Parameters in vectors: norms, biases and learned positions."""
         norms_per_block = 1 if self.hybrid else 2
         norms = (norms_per_block * self.layers + 1) * self.norm_vectors * self.hidden_size
         norms += self.attention_blocks * (2 * self.head_dim if self.qk_norm else 0)
@@ -200,7 +200,7 @@ class Model:
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token passes, embedding included."""
+        """Parameters that one token uses, embedding included."""
         return self.parameters - self.block_matrices + self.active_block_matrices
 
     @property
@@ -222,10 +222,7 @@ class Model:
 
     @property
     def matrix_flops_per_token(self) -> float:
-        """Forward FLOPs per token of everything that multiplies activations.
-
-        ``2 N``, head included, embedding look-up not.
-        """
+        """Forward FLOPs per token of all products: ``2 N``, with the head, without the embedding look-up."""
         return 2.0 * (self.active_block_matrices + self.embedding + self.extra_predictions * self._extra_prediction)
 
     @property
@@ -238,9 +235,9 @@ class Model:
         return self.attention_matrices + experts + 2 * self.hidden_size**2 + self.embedding
 
     def attention_flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
-        """Forward FLOPs per token of scores and values.
+        """Return forward FLOPs per token of scores and values.
 
-        ``4 L a d s``, half of it under a causal mask; Mamba's scan is ``6 n d``.
+        ``4 L a d s``, or half of it with a causal mask. Mamba's scan is ``6 n d``.
         """
         full = self.attention_blocks - self.windowed_layers
         values = self.value_dim or self.head_dim
@@ -251,12 +248,12 @@ class Model:
         return per_position * reach + self.mamba_layers * 6.0 * self.mamba_inner * self.mamba_state
 
     def training_flops_per_token(self, sequence: int, *, causal: bool = True) -> float:
-        """Forward and backward, nothing computed twice: three times the forward."""
+        """Return FLOPs per token of forward and backward without recomputation: three times forward."""
         return 3 * (self.matrix_flops_per_token + self.attention_flops_per_token(sequence, causal=causal))
 
 
 def model_names() -> tuple[str, ...]:
-    """Names of all published shapes known here."""
+    """Return the names in the catalog."""
     return tuple(dict.fromkeys(model.name for model in _catalog().values()))
 
 
@@ -267,7 +264,7 @@ def _mean_reach(sequence: int, window: int, *, causal: bool) -> float:
 
 
 def _key(name: str) -> str:
-    """Letters and digits, without owner (``meta-llama/``), brackets and what names a tuned variant of one shape."""
+    """Return the name in lower case without owner, brackets, punctuation and ``-instruct`` or ``-chat``."""
     text = re.sub(r"\(.*?\)", " ", name.lower()).rsplit("/", 1)[-1]
     text = re.sub(r"^\W*meta\W|[-_ ](instruct|chat|hf|base|it)\W*$", "", text)
     return "".join(letter for letter in text if letter.isalnum())

@@ -1,4 +1,4 @@
-"""A plan: one model on one cluster, with what it needs, how fast it is and what it costs."""
+"""Plan one model on one cluster: memory, speed and cost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_RECOMPUTES,
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The answer; ``cost`` and the losses are None unless the number of tokens was given."""
+    """The plan of a run. ``cost`` and the losses are None unless the number of tokens was given."""
 
     model: Model
     hardware: Hardware
@@ -37,25 +37,25 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether it runs at all."""
+        """Whether the run fits in memory."""
         return self.memory.fits
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the whole cluster."""
+        """Tokens per second of the whole cluster."""
         return self.speed.tokens_per_s_per_gpu * self.hardware.gpus
 
     def need(self) -> str:
-        """What it needs and what there is: ``this run needs 31.2 GB per GPU, an A10G has 23.1``."""
+        """Return need and capacity: ``this run needs 31.2 GB per GPU, an A10G has 23.1``."""
         device, has = self.hardware.accelerator.name, self.memory.capacity_gb
         return f"this run needs {self.memory.peak_gb:.1f} GB per GPU, an {device} has {has:.1f}"
 
     def sentence(self) -> str:
-        """The need and, where it does not fit, what would help."""
+        """Return need and capacity and, if the run does not fit, the remedy."""
         return self.need() if self.fits else f"{self.need()}: {self.remedy()}"
 
     def remedy(self) -> str:
-        """What would make it fit, the gentlest first."""
+        """Return the smallest change that makes the run fit."""
         if self.largest_micro_batch:
             return f"use --train_batch_size={self.largest_micro_batch}"
         software = Software.named(OUR_SOFTWARE)
@@ -75,29 +75,29 @@ class Plan:
                 return (
                     f"use {nodes} nodes, with --activation_checkpointing=1 --offload_activations=1 --train_batch_size=1"
                 )
-        return "shorten the sequence or take accelerators with more memory"
+        return "shorten the sequence or use accelerators with more memory"
 
     def flags(self) -> list[str]:
-        """Options of ``podwright-train train`` that realise the layout but for what is ``unsupported_options``."""
+        """Return the options of ``podwright-train train`` for this layout, without ``unsupported_options``."""
         return [*trainer_options.flags(self.layout), *self._checkpoint_flag()]
 
     def unsupported_options(self) -> list[str]:
-        """What the layout asks for and ``podwright_training`` cannot do."""
+        """Return the parts of the layout that ``podwright-train`` does not support."""
         return trainer_options.unsupported(self.layout, self.model)
 
     def settings(self) -> str:
-        """The instance group of ``cluster.yaml`` that realises the cluster."""
+        """Return the instance group for ``cluster.yaml``."""
         return (
             f"- name: workers\n  role: compute\n  instance_type: {self.hardware.instance.name}\n"
             f"  count: {self.hardware.nodes}\n  partition: gpu\n"
         )
 
     def checkpoint_steps(self) -> int | None:
-        """Steps between checkpoints that lose the least (Young and Daly)."""
+        """Return the number of steps between checkpoints that loses the least time (Young and Daly)."""
         return max(1, round(self.cost.failures.interval_s / self.speed.step_s)) if self.cost else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; units are in the names."""
+        """Return plain values for JSON. Units are in the names."""
         return {
             "model": {
                 "name": self.model.name,
@@ -152,15 +152,15 @@ def make_plan(
     capacity_block: bool = False,
     software: Software | None = None,
 ) -> Plan:
-    """Plan a run of our trainer: fully sharded or, if ``hybrid``, in ``replicas`` copies, by default one per machine.
+    """Plan a run of podwright-train: FSDP or, if ``hybrid``, HSDP in ``replicas`` copies (default: one per node).
 
-    ``degrees`` are those of other parallelism, by the names of ``Layout``. What is not given is chosen.
+    ``degrees`` are those of other parallelism, under the names of ``Layout``.
 
-    Without ``recompute`` the least that fits is taken; without ``micro_batch`` the largest that fits, at most what a
-    step of a million tokens needs; without ``micro_batches`` as many as such a step needs.
+    Defaults: ``recompute`` is the least that fits, ``micro_batch`` the largest that fits and that a step of a million
+    tokens needs, ``micro_batches`` as many as such a step needs.
 
     Raises:
-        LayoutError: the layout is impossible.
+        LayoutError: The layout does not work.
     """
     used = software or Software.named(OUR_SOFTWARE)
     accelerator = hardware.accelerator

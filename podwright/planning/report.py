@@ -1,4 +1,4 @@
-"""A plan in words and bars, for a terminal."""
+"""Render a plan as text with bars, for a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 
 def render(plan: Plan) -> str:
-    """All sections of a plan."""
+    """Return all sections of a plan."""
     sections = [_heading(plan), _memory(plan), _speed(plan)]
     if plan.cost and plan.tokens:
         sections += [_time_and_cost(plan.tokens, plan.cost), _loss(plan)]
@@ -24,7 +24,7 @@ def render(plan: Plan) -> str:
 
 
 def memory_bar(items: Mapping[str, float], capacity_gb: float) -> str:
-    """A stacked bar of the items over the capacity, with its legend."""
+    """Return a stacked bar of the items over the capacity, with a legend."""
     scale = BAR_WIDTH / max(capacity_gb, sum(items.values()))
     shown = [(name, size) for name, size in items.items() if size * scale >= 0.5 or size >= 0.01]  # noqa: PLR2004
     bar = "".join(_FILLS[index % len(_FILLS)] * round(size * scale) for index, (_, size) in enumerate(shown))
@@ -38,8 +38,8 @@ def memory_bar(items: Mapping[str, float], capacity_gb: float) -> str:
 
 
 def candidates_table(candidates: Sequence[Candidate]) -> str:
-    """Layouts, one a line."""
-    lines = ["  tokens/s/GPU   MFU   GB/GPU  TP  PP  CP  EP  sharding   micro-batch  recompute   our trainer"]
+    """Return a table of layouts, one per line."""
+    lines = ["  tokens/s/GPU   MFU   GB/GPU  TP  PP  CP  EP  sharding   micro-batch  recompute   podwright-train"]
     for item in candidates:
         layout = item.layout
         sharding = f"{layout.sharding}{f'/{layout.shards}' if layout.shards else ''}"
@@ -48,13 +48,13 @@ def candidates_table(candidates: Sequence[Candidate]) -> str:
             f"{item.memory.peak_gb:6.1f}  "
             f"{layout.tensor:2d}  {layout.pipeline:2d}  {layout.context:2d}  {layout.expert:2d}  {sharding:9s}  "
             f"{layout.micro_batch:4d} x {layout.micro_batches:<4d}  {layout.recompute:10s}  "
-            f"{'yes' if item.realisable else 'no'}"
+            f"{'yes' if item.supported else 'no'}"
         )
     return "\n".join(lines)
 
 
 def offers_table(offers: Sequence[Offer]) -> str:
-    """Clusters, one a line."""
+    """Return a table of clusters, one per line."""
     lines = ["  model              cluster                     time       dollars  tokens/s/GPU  GB/GPU"]
     for item in offers:
         cluster = f"{item.hardware.nodes} x {item.hardware.instance.name}"
@@ -82,7 +82,7 @@ def _memory(plan: Plan) -> str:
     needed = plan.memory
     verdict = f"{needed.headroom_gb:.1f} GB free" if plan.fits else f"DOES NOT FIT: {plan.sentence()}"
     largest = plan.largest_micro_batch
-    more = f"largest micro-batch that fits: {largest}" if largest else "not even one sequence fits"
+    more = f"largest micro-batch that fits: {largest}" if largest else "one sequence does not fit"
     return (
         f"Memory per GPU: {needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB, {verdict}; {more}\n"
         f"{memory_bar(needed.items(), needed.capacity_gb)}"
@@ -107,16 +107,16 @@ def _speed(plan: Plan) -> str:
 
 def _time_and_cost(tokens: float, cost: Cost) -> str:
     stops = cost.failures
-    between = f"one every {format_duration(stops.hours_between * 3600)}"
+    between = format_duration(stops.hours_between * 3600)
     took = f"a checkpoint takes {format_duration(stops.checkpoint_s)}, a restart {format_duration(stops.restart_s)}"
     lines = [
         f"{format_count(tokens)} tokens take {format_duration(cost.hours * 3600)}, failures included",
-        f"  {between}, {100 * stops.goodput:.1f} % of the time makes progress",
+        f"  one failure every {between}, {100 * stops.goodput:.1f} % of the time makes progress",
         f"  save every {format_duration(stops.interval_s)}: {took}",
     ]
     lines += [f"  {name:28s} {dollars:12,.0f} USD" for name, dollars in cost.usd.items()]
     total = f"{cost.total_usd:,.0f} USD" if cost.total_usd is not None else "unknown: give --usd-per-hour"
-    lines.append(f"  together {total} ({cost.price_note}), {cost.kwh:,.0f} kWh")
+    lines.append(f"  total {total} ({cost.price_note}), {cost.kwh:,.0f} kWh")
     return "\n".join(lines)
 
 
@@ -124,8 +124,8 @@ def _loss(plan: Plan) -> str:
     ratio = (plan.tokens or 0) / plan.model.active_parameters
     return (
         f"Loss about {plan.loss:.2f} +- {2 * EPOCH.standard_error:.2f} nats/token ({EPOCH.name}, MassiveText; "
-        f"another data set, another floor)\n"
-        f"  {ratio:.0f} tokens per parameter; the same FLOPs do best with "
+        f"other data has another floor)\n"
+        f"  {ratio:.0f} tokens per parameter; the best use of these FLOPs is "
         f"{format_count(plan.optimal_parameters or 0)} parameters "
         f"on {format_count(plan.optimal_tokens or 0)} tokens"
     )
@@ -134,5 +134,5 @@ def _loss(plan: Plan) -> str:
 def _realise(plan: Plan) -> str:
     submit = f"podwright-train launch --run_dir=runs/NAME --nodes={plan.hardware.nodes} -- {' '.join(plan.flags())}"
     lacking = plan.unsupported_options()
-    note = f"  the bundled trainer cannot do all of this: {'; '.join(lacking)}\n" if lacking else ""
+    note = f"  podwright-train does not support: {'; '.join(lacking)}\n" if lacking else ""
     return f"To run it: {submit}\n{note}cluster.yaml:\n{plan.settings()}".rstrip()

@@ -1,4 +1,4 @@
-"""A roofline, for terminal and browser: what an accelerator's memory and arithmetic allow, and where products lie."""
+"""Draw a roofline as text or SVG: the limits of memory and compute, and the products below them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MARGIN = 60
 
 @dataclass(frozen=True)
 class Point:
-    """One kind of work: its FLOPs per byte of memory traffic and the FLOP/s it is predicted to reach."""
+    """One product: its FLOPs per byte of memory traffic and its predicted FLOP/s."""
 
     name: str
     intensity: float
@@ -27,7 +27,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The roofs and the points below them."""
+    """The limits of an accelerator and the points below them."""
 
     title: str
     peak_flops: float
@@ -36,17 +36,17 @@ class Roofline:
     points: tuple[Point, ...]
 
     def roof(self, intensity: float) -> float:
-        """The most FLOP/s at that intensity."""
+        """Return the highest FLOP/s at that intensity."""
         return min(self.sustained_flops, intensity * self.bytes_per_s)
 
     @property
     def ridge(self) -> float:
-        """FLOPs per byte above which arithmetic is the limit."""
+        """FLOPs per byte above which compute is the limit."""
         return self.sustained_flops / self.bytes_per_s
 
 
 def roofline(plan: Plan) -> Roofline:
-    """The linear layers of one block and the head, forward, at the plan's micro-batch."""
+    """Return the roofline of one block's linear layers and the head, forward, at the plan's micro-batch."""
     layout, model = plan.layout, plan.model
     kernels = Kernels(accelerator=plan.hardware.accelerator, calibration=calibration(), precision=layout.precision)
     tokens = float(layout.tokens_per_micro_batch)
@@ -74,7 +74,7 @@ def _point(kernels: Kernels, name: str, rows: float, columns: float, depth: floa
 
 
 def to_text(chart: Roofline) -> str:
-    """The points as bars below their roof."""
+    """Return the points as text bars."""
     sustained = f"sustained {chart.sustained_flops / 1e12:.0f} TFLOP/s"
     lines = [f"Roofline: {chart.title}; {sustained}, ridge at {chart.ridge:.0f} FLOP/byte"]
     for point in chart.points:
@@ -85,7 +85,7 @@ def to_text(chart: Roofline) -> str:
 
 
 def to_svg(chart: Roofline) -> str:
-    """A picture, both axes logarithmic."""
+    """Return an SVG with logarithmic axes."""
     return _Drawing(chart).svg()
 
 

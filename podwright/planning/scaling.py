@@ -1,4 +1,4 @@
-"""How loss follows from parameters and tokens, and what that says about how long to train."""
+"""Predict the loss from parameters and tokens, and forecast the loss of a run."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class ParametricLoss:
     source: str
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Predicted loss on the law's own data set (MassiveText)."""
+        """Return the predicted loss on the data the law was fitted to (MassiveText)."""
         by_size = self.parameter_scale / parameters**self.parameter_exponent
         return float(self.irreducible + by_size + self.token_scale / tokens**self.token_exponent)
 
     def optimal_parameters(self, flops: float) -> float:
-        """The size with the lowest loss for ``flops = 6 N D`` of training: Hoffmann et al., equation 4."""
+        """Return the size with the lowest loss for ``flops = 6 N D`` (Hoffmann et al., equation 4)."""
         alpha, beta = self.parameter_exponent, self.token_exponent
         scale = (alpha * self.parameter_scale / (beta * self.token_scale)) ** (1 / (alpha + beta))
         return float(scale * (flops / 6) ** (beta / (alpha + beta)))
 
     def optimal_tokens(self, flops: float) -> float:
-        """The tokens that go with ``optimal_parameters``."""
+        """Return the number of tokens for ``optimal_parameters``."""
         return flops / 6 / self.optimal_parameters(flops)
 
     def tokens_for_loss(self, parameters: float, loss: float) -> float:
-        """Tokens after which a model of that size has that loss; infinite if it never has."""
+        """Return the tokens after which a model of that size reaches the loss, or infinity if it never does."""
         rest = loss - self.irreducible - self.parameter_scale / parameters**self.parameter_exponent
         return float((self.token_scale / rest) ** (1 / self.token_exponent)) if rest > 0 else math.inf
 
@@ -65,7 +65,7 @@ PRINTED = ParametricLoss(
 
 
 def kaplan_loss(parameters: float, tokens: float) -> float:
-    """Kaplan et al. 2020, equation 1.6.
+    """Return the loss by Kaplan et al. 2020, equation 1.6.
 
     ``((N_c / N)^(0.076 / 0.103) + D_c / D)^0.103``; ``N`` without embeddings, nats per token.
     """
@@ -74,7 +74,7 @@ def kaplan_loss(parameters: float, tokens: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class OverTraining:
-    """A smaller model trained longer to the same loss: what it costs to train and what it saves to serve."""
+    """A smaller model trained longer to the same loss, with its FLOPs for training and serving."""
 
     parameters: float
     tokens: float
@@ -84,14 +84,14 @@ class OverTraining:
 
     @property
     def total_flops(self) -> float:
-        """Training and serving."""
+        """FLOPs of training plus serving."""
         return self.training_flops + self.serving_flops
 
 
 def cheapest_with_serving(
     parameters: float, tokens: float, served_tokens: float, *, law: ParametricLoss = EPOCH
 ) -> OverTraining:
-    """The size that reaches the loss of ``(parameters, tokens)`` with the fewest FLOPs to train and to serve.
+    """Return the size that reaches the loss of ``(parameters, tokens)`` with the fewest FLOPs in total.
 
     Training takes 6 N D, serving 2 N a token (arXiv:2401.00448). Sizes are tried in steps of 2 % from a fiftieth to
     four times the given one.
@@ -117,7 +117,7 @@ def cheapest_with_serving(
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """``loss = floor + scale / tokens^exponent`` fitted to a run's own curve, and what it says about ``tokens``."""
+    """``loss = floor + scale / tokens^exponent`` fitted to a run's curve, with its forecast."""
 
     floor: float
     scale: float
@@ -130,15 +130,15 @@ class Forecast:
 def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
     """Fit a run's ``(tokens, loss)`` points and predict the loss at ``tokens``.
 
-    The exponent is searched in steps, then by trisection; floor and scale follow by least squares. The range is what
-    fits almost as well: up to twice the smallest squared error.
+    The exponent is searched in steps, then by trisection; floor and scale follow by least squares. ``low`` and
+    ``high`` span all fits with up to twice the smallest squared error.
 
     Raises:
         ValueError: fewer than five points, or a loss that does not fall.
     """
     points = [(seen, loss) for seen, loss in curve if seen > 0]
-    if len(points) < 5 or points[-1][1] >= points[0][1]:  # noqa: PLR2004 - three unknowns and something to check them by
-        raise ValueError(f"a forecast needs at least 5 points of a falling loss; given {len(points)}")
+    if len(points) < 5 or points[-1][1] >= points[0][1]:  # noqa: PLR2004 - three unknowns
+        raise ValueError(f"a forecast needs at least 5 points of a falling loss, got {len(points)}")
     fits = [_least_squares(points, exponent / 100) for exponent in range(5, 101)]
     fits = [fit for fit in fits if fit[1] > 0]
     best = _refined(points, min(fits, key=lambda fit: fit[3]))
@@ -157,9 +157,9 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
 
 
 def read_curve(lines: Iterable[str], *, sequence: int) -> list[tuple[float, float]]:
-    """``(tokens, loss)`` of a run's ``metrics.jsonl``: its ``train`` events, averaged to at most 50 points.
+    """Read ``(tokens, loss)`` from a run's ``metrics.jsonl``, averaged to at most 50 points.
 
-    After a resume steps occur twice; the last counts. The first tenth is left out: the learning rate still rises.
+    After a resume steps occur twice; the last one counts. The first tenth, the warm-up, is left out.
     """
     steps = {}
     for line in lines:
@@ -192,7 +192,7 @@ def _refined(
 
 
 def _least_squares(points: Sequence[tuple[float, float]], exponent: float) -> tuple[float, float, float, float]:
-    """Floor, scale, exponent and squared error of the best line through ``(tokens^-exponent, loss)``."""
+    """Return floor, scale, exponent and squared error of the best line through ``(tokens^-exponent, loss)``."""
     xs = [seen**-exponent for seen, _ in points]
     ys = [loss for _, loss in points]
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)

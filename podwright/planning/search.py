@@ -1,7 +1,4 @@
-"""The best way to lay a model out over a cluster, the cheapest cluster for a deadline.
-
-The largest model for a budget.
-"""
+"""Search for the best layout, the cheapest cluster for a deadline, and the largest model for a budget."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 
 _TRIED: tuple[tuple[Recompute, bool], ...] = (("none", False), ("selective", False), ("full", False), ("full", True))
-LLAMAS = ("llama", "mistral_7b", "mathstral")  # what the trainer can build
+LLAMAS = ("llama", "mistral_7b", "mathstral")  # podwright-train has these families
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A layout that fits, with what it needs and how fast it is."""
+    """A layout that fits, with its memory and speed."""
 
     model: Model
     layout: Layout
@@ -36,7 +33,7 @@ class Candidate:
 
     @classmethod
     def of(cls, model: Model, layout: Layout, accelerator: Accelerator, software: Software) -> Candidate:
-        """What a layout of a model needs and how fast it is."""
+        """Predict memory and speed of a layout."""
         return cls(
             model=model,
             layout=layout,
@@ -45,14 +42,14 @@ class Candidate:
         )
 
     @property
-    def realisable(self) -> bool:
-        """Whether podwright's trainer can run it."""
+    def supported(self) -> bool:
+        """Whether podwright-train supports the layout."""
         return not unsupported(self.layout, self.model)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A cluster that reaches a goal."""
+    """A cluster that meets deadline and budget."""
 
     hardware: Hardware
     model: Model
@@ -60,7 +57,7 @@ class Offer:
     cost: Cost
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; units are in the names."""
+        """Return plain values for JSON. Units are in the names."""
         return {
             "model": self.model.name,
             "instance_type": self.hardware.instance.name,
@@ -83,7 +80,7 @@ def layouts(
     global_batch: int,
     precision: Precision = "bf16",
 ) -> Iterator[Candidate]:
-    """Every layout worth a look that fits, unsorted.
+    """Yield the layouts that fit, unsorted.
 
     For each split into tensor, pipeline, context and expert parallelism and each way to shard, the least
     recomputation with which the micro-batches of 1, 2, 4, … up to the largest that fits are tried: more recomputation
@@ -110,12 +107,12 @@ def layouts(
 
 
 def best(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Fastest first."""
+    """Sort by speed, fastest first."""
     return sorted(candidates, key=lambda item: -item.speed.tokens_per_s_per_gpu)
 
 
 def pareto(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Those that no other beats in both speed and headroom, fastest first."""
+    """Return the Pareto front of speed and memory, fastest first."""
     front: list[Candidate] = []
     for item in best(candidates):
         if not front or item.memory.peak_gb < front[-1].memory.peak_gb:
@@ -134,9 +131,9 @@ def cheapest_cluster(
     budget_usd: float | None = None,
     instance_types: Iterable[str] | None = None,
 ) -> list[Offer]:
-    """Clusters of one to 64 machines that finish in time and inside the budget, cheapest first.
+    """Return clusters of 1 to 64 nodes that finish within deadline and budget, cheapest first.
 
-    Only layouts our trainer can run.
+    Only layouts that podwright-train supports are considered.
     """
     offers = []
     for name in instance_types or trainable_types():
@@ -154,28 +151,25 @@ def cheapest_cluster(
                 continue
             if budget_usd is None or (found.cost.total_usd or 0) <= budget_usd:
                 offers.append(found)
-            break  # more machines of this type cost more
+            break  # more nodes of this type cost more
     return sorted(offers, key=lambda item: item.cost.total_usd or 0)
 
 
 def _least_seconds(hardware: Hardware, model: Model, tokens: float) -> float:
-    """No run is faster than its FLOPs at 80 % of the peak: spares looking at hopeless clusters."""
+    """Return the time of the run's FLOPs at 80 % of the peak, to skip clusters that are too slow."""
     flops = 3 * model.matrix_flops_per_token * tokens
     return flops / (0.8 * hardware.accelerator.peak_flops("bf16") * hardware.gpus)
 
 
 def trainable_types() -> tuple[str, ...]:
-    """Instance types with accelerators that PyTorch's CUDA backend drives."""
+    """Return the instance types with CUDA GPUs."""
     return tuple(name for name in accelerated_types() if InstanceType.of(name).accelerator == "gpu")
 
 
 def largest_model(
     software: Software, *, budget_usd: float, deadline_s: float, sequence: int, tokens_per_parameter: float = 20.0
 ) -> list[Offer]:
-    """The largest published dense models that can be trained, 20 tokens per parameter.
-
-    Inside budget and deadline; largest first.
-    """
+    """Return offers for the largest published dense model that can be trained within budget and deadline."""
     models = sorted({Model.of(name) for name in model_names()}, key=lambda model: -model.parameters)
     for model in models:
         if not model.name.startswith(LLAMAS):
@@ -196,9 +190,9 @@ def largest_model(
 def minimum_nodes(
     model: Model, instance_type: str, software: Software, *, sequence: int, at_most: int = 64
 ) -> Candidate | None:
-    """The fewest machines that hold the model.
+    """Return the fewest nodes that hold the model.
 
-    One sequence per GPU, everything recomputed, block inputs in the host's memory.
+    With one sequence per GPU, full recomputation, and the inputs of blocks in host memory.
     """
     for nodes in range(1, at_most + 1):
         hardware = Hardware(instance_type=instance_type, nodes=nodes)
@@ -220,7 +214,7 @@ def offer(
     sequence: int,
     global_batch: int | None = None,
 ) -> Offer | None:
-    """The fastest layout our trainer can run on a cluster and what the run costs; None if nothing fits."""
+    """Return the fastest layout that podwright-train supports, with its cost, or None if nothing fits."""
     batch = global_batch or default_batch(hardware.gpus, sequence)
     shown = [
         item
@@ -240,7 +234,7 @@ def offer(
 
 
 def default_batch(gpus: int, sequence: int) -> int:
-    """Sequences per step, about a million tokens, a multiple of the ranks."""
+    """Return the sequences per step: about a million tokens, and a multiple of the ranks."""
     return gpus * max(1, round(1_048_576 / sequence / gpus))
 
 
@@ -271,9 +265,9 @@ def _sharded_only(
 def _splits(
     model: Model, accelerator: Accelerator, *, gpus: int, sequence: int, precision: Precision
 ) -> Iterator[Layout]:
-    """Possible layouts with micro-batches of one.
+    """Yield layouts that work, with one sequence per micro-batch.
 
-    Tensor parallelism inside a machine, pipelines of whole machines' multiples.
+    Tensor parallelism stays within a node.
     """
     domain = min(8, accelerator.link_domain, gpus)
     for tensor in _powers_of_two(domain):

@@ -1,4 +1,4 @@
-"""Training software, by generation: how it holds its states and what its kernels can do."""
+"""Training software, by generation: its states in memory and its kernels."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
 
 @dataclass(frozen=True, kw_only=True)
 class Software:
-    """Bytes per parameter of each state, and what the kernels are like.
+    """Bytes per parameter of each state, and properties of the kernels.
 
-    ``sharding`` is what the framework shards over data-parallel ranks unless told otherwise (ZeRO-1 is ``optimizer``,
-    ZeRO-3 ``full``); ``reserve_gb`` what the allocator and the communication libraries keep; ``counts_context``
-    whether the memory it reports was read from the device (with context and NCCL buffers) or from the allocator.
+    - ``sharding``: the framework's default over data-parallel ranks (ZeRO-1 is ``optimizer``, ZeRO-3 ``full``).
+    - ``reserve_gb``: memory that the allocator and the communication libraries keep.
+    - ``counts_context``: whether reported memory was read from the device (with context and NCCL buffers) or from
+      the allocator.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Software:
 
     @classmethod
     def of(cls, description: str) -> Software | None:
-        """The software whose name or version the text contains; None if it is unknown."""
+        """Return the software whose name or version is in the text, or None."""
         for pattern, software in _catalog():
             if pattern.search(description):
                 return software
@@ -44,7 +45,7 @@ class Software:
 
     @classmethod
     def named(cls, name: str) -> Software:
-        """The row of that name; raises ``KeyError``."""
+        """Return the software of that name, or raise ``KeyError``."""
         return {software.name: software for _, software in _catalog()}[name]
 
 

@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 def predict_file(source: Path, target: Path) -> int:
-    """Read rows, append the predictions, write them beside and rename; returns how many rows were predicted."""
+    """Write the table with predictions appended. Return the number of predicted rows."""
     with source.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         columns = [*(reader.fieldnames or ()), *COLUMNS]
@@ -40,7 +40,7 @@ def predict_file(source: Path, target: Path) -> int:
 
 
 def predict(row: Mapping[str, str], *, constants: Calibration | None = None) -> dict[str, str]:
-    """The columns to append to one row; empty with the reason in ``note`` if it cannot be modelled."""
+    """Return the columns to append to one row: all empty, with the reason in ``note``, if it has no prediction."""
     empty = dict.fromkeys(COLUMNS, "")
     row = {name: text.strip() for name, text in row.items() if isinstance(text, str)}  # short lines have no last cells
     try:

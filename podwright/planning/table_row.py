@@ -1,4 +1,4 @@
-"""A row of a table of published configurations, understood: what it says and what had to be assumed."""
+"""Parse one row of a table of published configurations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIMENSIONS = {  # a table's column: the field of Model
     "ffn": "ffn",
     "vocab": "vocab",
 }
-_DATA_PARALLEL = ("FSDP", "SHARD", "DDP", "ZERO")  # sharding of runs that have no other parallelism unless they say so
+_DATA_PARALLEL = ("FSDP", "SHARD", "DDP", "ZERO")  # in this column, these mean that there is no other parallelism
 _ONE_LEVEL = (
     "litgpt",
     "composer",
@@ -34,11 +34,11 @@ _ONE_LEVEL = (
 
 
 LARGEST = 1e16  # of any figure in a table: parameters, tokens
-USUAL_STEP_TOKENS = 524_288  # of small models' pretraining, where a table says nothing
+USUAL_STEP_TOKENS = 524_288  # default for pretraining
 
 
 class RowError(ValueError):
-    """The row cannot be modelled; the message is the reason."""
+    """The row lacks a needed figure. The message says which."""
 
 
 ROW_ERRORS = (RowError, UnknownModelError, UnknownAcceleratorError, LayoutError)
@@ -46,7 +46,7 @@ ROW_ERRORS = (RowError, UnknownModelError, UnknownAcceleratorError, LayoutError)
 
 @dataclass(frozen=True, kw_only=True)
 class ParsedRow:
-    """A row, understood: what it says and what had to be assumed."""
+    """A parsed row, with the assumptions made for missing cells."""
 
     model: Model
     layout: Layout
@@ -57,11 +57,11 @@ class ParsedRow:
 
 
 def parse_row(row: Mapping[str, str]) -> ParsedRow:
-    """Model, layout, accelerator and software of a row.
+    """Return model, layout, accelerator and software of a row.
 
     Raises:
-        RowError: a figure that decides the result is missing; also ``UnknownModelError``,
-        ``UnknownAcceleratorError``, ``LayoutError``.
+        RowError: A needed figure is missing.
+        UnknownModelError, UnknownAcceleratorError, LayoutError: A name is unknown, or the layout does not work.
     """
     assumed: list[str] = []
     sequence = _required(row, "seq_len", "sequence length")
@@ -98,7 +98,9 @@ def _model(row: Mapping[str, str], sequence: int, assumed: list[str]) -> Model:
 def _from_dimensions(row: Mapping[str, str], given: dict[str, int], sequence: int, assumed: list[str]) -> Model:
     name = row.get("model", "") or "model"
     if row.get("kind") == "moe":
-        raise RowError(f"{name}: experts' number and width are neither in the row nor known for this model")
+        raise RowError(
+            f"{name}: the catalog does not have this model, and a row has no columns for the number and size of experts"
+        )
     if "hidden_size" not in given:
         raise RowError(f"{name}: hidden size not given and the model is not in the catalog")
     if "vocab" not in given:
@@ -137,7 +139,7 @@ def _layers(row: Mapping[str, str], given: Mapping[str, int], *, plain: bool) ->
 
 
 def _usual_heads(hidden_size: int, tensor: int) -> int:
-    """Heads of 96 to 256 elements, as near to 128 as the tensor cores and the tensor-parallel degree allow."""
+    """Return a number of heads of 96 to 256 elements, as near to 128 as the tensor-parallel degree allows."""
     widths = [width for width in range(96, 257, 4) if hidden_size % width == 0 and hidden_size // width % tensor == 0]
     fallback = max(1, hidden_size // tensor)
     return hidden_size // min(widths, key=lambda width: (width % 16 > 0, abs(width - 128)), default=fallback)
@@ -163,7 +165,7 @@ def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
 def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
     accelerator = _named_accelerator(row)
     match = _NODE_NETWORK.search(row.get("notes", ""))
-    if match and accelerator.link_domain <= 8:  # noqa: PLR2004 - a machine, no rack
+    if match and accelerator.link_domain <= 8:  # noqa: PLR2004 - a node, not a rack
         gigabits = int(match[3]) if match[3] else int(match[1]) * int(match[2])
         accelerator = accelerator.with_network(node_gb_s=gigabits / 8, gpus_per_node=8)
     if accelerator.generation.startswith("neuron") and _counts_cores(row, accelerator):
@@ -172,16 +174,16 @@ def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
 
 
 def _counts_cores(row: Mapping[str, str], accelerator: Accelerator) -> bool:
-    """Whether the row's degrees of parallelism are those of NeuronCores: it says so, or they fill no other number."""
+    """Return whether the degrees of parallelism count NeuronCores: the row says so, or their product matches."""
     degrees = [_integer(row, name) for name in ("dp", "tp", "pp")]
     ranks = math.prod(degree or 0 for degree in degrees) * (_integer(row, "cp") or 1)
     return "NeuronCores" in row.get("notes", "") or ranks == (_integer(row, "gpus") or 0) * accelerator.dies
 
 
 def _named_accelerator(row: Mapping[str, str]) -> Accelerator:
-    """The accelerator of the row, by its memory where the name leaves that open.
+    """Return the row's accelerator, by its memory if the name is ambiguous.
 
-    One die where the row's own peak is that of half the module.
+    If the row's peak is that of half the module, return one die.
     """
     name, memory_gb, peak = row.get("accel", ""), _number(row, "accel_mem_gb"), _number(row, "peak_bf16_tflops")
     try:
@@ -221,7 +223,7 @@ def _layout(row: Mapping[str, str], *, gpus: int, sequence: int, software: Softw
 
 
 def _sharding(row: Mapping[str, str], software: Software, *, training: Training, gpus: int) -> tuple[Sharding, int]:
-    """What is sharded, and over how many ranks where it is not all of them."""
+    """Return the sharding and its number of ranks (0: all data-parallel ranks)."""
     words = row.get("sharding", "").upper()
     stage = _integer(row, "zero_stage")
     if stage is not None:
@@ -261,7 +263,7 @@ def _filled(  # noqa: PLR0917
     software: Software,
     assumed: list[str],
 ) -> Layout:
-    """The layout with micro-batches and recomputation, taken from the row or chosen as its author must have."""
+    """Return the layout with micro-batches and recomputation from the row, or else the likeliest ones."""
     recompute = _recompute(row)
     layout = replace(
         layout,
@@ -277,7 +279,7 @@ def _filled(  # noqa: PLR0917
     if recompute is None:
         layout = least_recomputation(model, layout, accelerator, software)
         if layout.recompute != "none":
-            assumed.append(f"{layout.recompute} recomputation assumed: without it the run does not fit")
+            assumed.append(f"{layout.recompute} recomputation assumed: the run does not fit without it")
     return layout
 
 
@@ -292,7 +294,7 @@ def _sequences_per_rank(row: Mapping[str, str], layout: Layout, data: int, assum
 def _likely_micro_batch(
     layout: Layout, model: Model, accelerator: Accelerator, software: Software, per_rank: float
 ) -> int:
-    """One in a pipeline; else the largest power of two up to 8 that fits and divides a rank's share of the batch."""
+    """Return 1 in a pipeline, else the largest power of two up to 8 that fits and divides the rank's batch."""
     if layout.pipeline > 1:
         return 1
     fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
@@ -301,20 +303,20 @@ def _likely_micro_batch(
 
 
 def _micro_batch(row: Mapping[str, str]) -> int:
-    """Sequences per micro-batch, 0 if not given; some notes say it where the column does not hold it."""
+    """Return the sequences per micro-batch from the notes or the column, or 0."""
     noted = re.search(r"\bmbs (\d+)", row.get("notes", ""))
     return int(noted[1]) if noted else _integer(row, "mbs") or 0
 
 
 def _virtual_stages(layout: Layout, model: Model, software: Software) -> int:
-    """What Megatron-Core's recipes use where a table leaves it out: parts of four layers."""
+    """Return the virtual stages of Megatron-Core's recipes, which use parts of four layers."""
     if layout.pipeline == 1 or not software.compiled:
         return 1
     return max(1, min(5, model.layers // layout.pipeline // 4))
 
 
 def _recompute(row: Mapping[str, str]) -> Recompute | None:
-    """What the row says in its source's words; None if it does not say."""
+    """Return the recomputation that the row names, or None."""
     text = row.get("act_ckpt", "").lower()
     if not text or text == "see source":
         return None

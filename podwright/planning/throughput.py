@@ -1,4 +1,4 @@
-"""How long an optimizer step takes, from first principles and a few measured efficiencies."""
+"""Predict the time of an optimizer step from first principles and measured efficiencies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from podwright.planning.software import Software
 
 @dataclass(frozen=True, kw_only=True)
 class Speed:
-    """A step's time and what it is made of.
+    """The time of a step and its parts.
 
-    ``parts`` are seconds per step that add up to ``step_s``; ``bound_by`` names the largest after the products.
-    ``low`` and ``high`` hold the tokens/s/GPU that four of five published runs lie between.
+    ``parts`` are seconds per step that add up to ``step_s``. Four of five published runs have tokens/s/GPU between
+    ``low`` and ``high``.
     """
 
     step_s: float
@@ -43,16 +43,16 @@ def speed(
     *,
     constants: Calibration | None = None,
 ) -> Speed:
-    """Predict a step.
+    """Predict the time of a step.
 
     Time of a step = (micro-batches + (pipeline - 1) / virtual stages) x time of a micro-batch on one stage + exposed
-    gradient communication + optimizer + a fixed part, all over (1 - loss from waiting for the slowest machine).
+    gradient communication + optimizer + a fixed part, all over (1 - share lost waiting for the slowest node).
     """
     return _Step(model, layout, accelerator, software, constants or calibration()).speed()
 
 
 class _Step:
-    """One prediction; the steps of the calculation are its methods."""
+    """One prediction. Each method is one part of the calculation."""
 
     def __init__(
         self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
@@ -155,20 +155,20 @@ class _Step:
         }[self.layout.recompute]
 
     def _host_time(self) -> float:
-        """What the host needs to launch a block's kernels, forward and backward."""
+        """Return the host's time to launch a block's kernels, forward and backward."""
         kind = "moe" if self.model.experts else "dense"
         passes = 3.5 if self.layout.recompute == "full" else 2.5  # a backward launches one and a half times a forward
         return passes * 1e-6 * self.constants("launch_us", kind, self.software.name)
 
     def _offloading(self) -> float:
-        """Moving block inputs to the host's memory and back; computation hides it."""
+        """Return the time to move the inputs of blocks to host memory and back, which overlaps with compute."""
         if not self.layout.offload_activations:
             return 0.0
         size = 2.0 * self.tokens * self.model.hidden_size * self.model.layers / self.layout.pipeline
         return 2 * size / (self.accelerator.host_gb_s * 1e9)
 
     def _imbalance(self) -> float:
-        """The fullest stage over the mean one; Megatron can count embedding and head as layers."""
+        """Return the longest stage relative to the mean. Megatron can count embedding and head as layers."""
         layers, stages = self.model.layers, self.layout.pipeline * self.layout.virtual_stages
         if layers % stages == 0 or (layers + 2) % stages == 0:
             return 1.0
@@ -177,7 +177,7 @@ class _Step:
     # ---- data parallelism ----------------------------------------------------------------------------
 
     def _sharded_parameters(self, kinds: list[tuple[float, Block]]) -> float:
-        """Exposed gathering and scattering of fully sharded parameters, block by block, per micro-batch."""
+        """Return the exposed time to gather and scatter fully sharded parameters, per micro-batch."""
         layout = self.layout
         ranks = layout.sharding_ranks
         if layout.sharding not in ("full", "gradients") or ranks == 1:
@@ -204,7 +204,7 @@ class _Step:
         return exposed / layout.pipeline
 
     def _step_communication(self, micro_batch_s: float) -> float:
-        """Gradients (and the weights that come back) of states that are not gathered block by block."""
+        """Return the exposed time to reduce gradients and gather weights that are not sharded per block."""
         layout, model = self.layout, self.model
         ranks = layout.data * layout.context
         if self.frozen or ranks == 1:
@@ -214,7 +214,7 @@ class _Step:
         local = (model.parameters - model.expert_parameters * (1 - 1 / layout.expert)) / (
             layout.tensor * layout.pipeline
         )
-        if layout.sharding == "full":  # hybrid: the shards of each machine are averaged over the machines
+        if layout.sharding == "full":  # hybrid: the shards of each node are averaged over the nodes
             replicas = ranks // layout.sharding_ranks
             time = 2 * self.kernels.gather(
                 local / layout.sharding_ranks * 4.0, replicas, stride=layout.tensor * layout.sharding_ranks
@@ -227,7 +227,7 @@ class _Step:
         return time - min(time * overlapped, micro_batch_s)
 
     def _optimizer(self) -> float:
-        """Reading and writing the states that this rank keeps."""
+        """Return the time to read and write this rank's states."""
         layout, software, model = self.layout, self.software, self.model
         if self.frozen:
             return 0.0
@@ -245,8 +245,8 @@ class _Step:
         return time
 
     def _jitter(self) -> float:
-        """Share lost because all wait for the slowest of many machines."""
-        machines = self.layout.gpus / max(8, self.accelerator.link_domain)
-        if machines <= 1:
+        """Return the share of time lost waiting for the slowest of many nodes."""
+        nodes = self.layout.gpus / max(8, self.accelerator.link_domain)
+        if nodes <= 1:
             return 0.0
-        return float(self.constants("jitter", self.software.name) * machines**0.6)
+        return float(self.constants("jitter", self.software.name) * nodes**0.6)

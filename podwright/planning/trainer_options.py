@@ -1,4 +1,4 @@
-"""A layout in the words of our trainer: its options, and what of the layout it cannot do."""
+"""Translate a layout into options of podwright-train, and list what it does not support."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SCHEDULES = {parallel_dims.STAGES_PER_RANK[name]: name for name in ("1f1b", "int
 
 
 def options(layout: Layout) -> dict[str, Any]:
-    """The trainer's options that realise a layout, but for what is ``unsupported`` it.
+    """Return the trainer's options for a layout, without what is ``unsupported``.
 
-    A pipeline takes all micro-batches of a step in one pass: to the trainer they are pieces of one.
+    A pipeline takes all micro-batches of a step in one pass: for the trainer they are pieces of one.
     """
     pieces = layout.micro_batches if layout.pipeline > 1 else 1
     given: dict[str, Any] = {
@@ -54,7 +54,7 @@ def options(layout: Layout) -> dict[str, Any]:
 
 
 def flags(layout: Layout) -> list[str]:
-    """The same on the command line: batch, sequence, recomputation and sharding, and what is not the default."""
+    """Return command-line flags: batch, sequence, recomputation and sharding, and options off their default."""
     always = ("train_batch_size", "max_context_width", "activation_checkpointing", "sharding_strategy")
     return [
         f"--{name}={int(value) if isinstance(value, bool) else value}"
@@ -64,15 +64,16 @@ def flags(layout: Layout) -> list[str]:
 
 
 def unsupported(layout: Layout, model: Model) -> list[str]:
-    """What the trainer cannot do of a layout of a model, in its own words where it has any."""
+    """Return what the trainer does not support in a layout, with the trainer's own messages."""
     config = TrainConfig(**options(layout), **_shape(model, layout))
     problems = [message for _, message in conflicts(config)]
-    problems += parallel_dims.problems(config, world_size=layout.gpus, nodes=1)  # replicas are told, not counted
+    # Replicas are given, not derived from nodes.
+    problems += parallel_dims.problems(config, world_size=layout.gpus, nodes=1)
     return [*_unknown(layout, model), *problems]
 
 
 def _unknown(layout: Layout, model: Model) -> Iterator[str]:
-    """What no option of the trainer says."""
+    """Yield the parts of a layout that the trainer has no option for."""
     asked = {
         f"a model like {model.name}": _other_family(model),
         f"recomputation of {layout.recompute}": layout.recompute not in OUR_RECOMPUTES,
@@ -88,7 +89,7 @@ def _unknown(layout: Layout, model: Model) -> Iterator[str]:
 
 
 def _other_family(model: Model) -> bool:
-    """Whether a model has parts that no family of the trainer has."""
+    """Return whether a model has parts that no model family of the trainer has."""
     parts = (
         model.hybrid, model.kv_rank, model.shared_ffn, model.dense_layers, model.latent, model.learned_positions,
         model.extra_predictions, not model.gated, model.bias != "none", model.experts and model.qk_norm,
@@ -97,7 +98,7 @@ def _other_family(model: Model) -> bool:
 
 
 def _shape(model: Model, layout: Layout) -> dict[str, Any]:
-    """The options that describe a model, as far as layouts depend on it."""
+    """Return the model options that layouts depend on."""
     return {
         "model_type": "mixtral" if model.experts else "llama_v3",
         "vocab_size": model.vocab,

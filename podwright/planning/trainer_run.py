@@ -1,4 +1,4 @@
-"""A run of our trainer, as the planner sees it: ``run.yaml`` with the presets and defaults that the trainer adds."""
+"""Plan a run of podwright-train from its ``run.yaml``, presets and defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podwright_training.config.train_config import TrainConfig
 
 
 def model_of(config: TrainConfig) -> Model:
-    """The shape that the trainer builds; what a preset alone says comes from the catalog."""
+    """Return the model that the trainer builds. Fields that only a preset implies come from the catalog."""
     shape = config.model
     same: dict[str, Any] = {
         "hidden_size": shape.hidden_size,
@@ -40,7 +40,7 @@ def model_of(config: TrainConfig) -> Model:
 
 
 def arguments(config: TrainConfig) -> dict[str, Any]:
-    """What ``make_plan`` has to know of a run, by its names."""
+    """Return the arguments of ``make_plan`` for a run."""
     pieces = (config.pipeline_micro_batches or config.train_batch_size) if config.pipeline_parallel > 1 else 1
     precision = "fp32" if config.compute_precision == "fp32" else "bf16"  # fp16 has the size and speed of bf16
     return {
@@ -66,14 +66,14 @@ def arguments(config: TrainConfig) -> dict[str, Any]:
 
 
 def total_tokens(config: TrainConfig, hardware: Hardware) -> float:
-    """Tokens of all of a run's steps on that cluster."""
+    """Return the tokens of all steps of a run on these nodes."""
     shares = hardware.gpus // (config.tensor_parallel * config.context_parallel * config.pipeline_parallel)
     sequences = config.train_batch_size * config.gradient_accumulation_steps * shares
     return float(config.max_steps * sequences * config.max_context_width)
 
 
 def plan_run(config: TrainConfig, hardware: Hardware) -> Plan:
-    """The plan of a run as it stands, for all of its steps.
+    """Plan all steps of a run.
 
     Raises:
         LayoutError: the layout is impossible.

@@ -1,4 +1,4 @@
-"""Quantities as people write them: ``78B`` tokens, ``5k`` steps, ``7d``; and back."""
+"""Parse and format quantities with units: ``78B`` tokens, ``5k`` steps, ``7d``."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ _NUMBER = re.compile(r"\s*\$?\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s
 
 
 class UnitError(ValueError):
-    """The text is no quantity of this kind; the message shows one that is."""
+    """The text is not a quantity of this kind. The message shows one that is."""
 
 
 def parse_count(text: str, *, what: str) -> float:
-    """A positive number of things: ``78e9``, ``78B``, ``5k``, ``1.5T``, ``50,432``; ``what`` names it in the message.
+    """Parse a positive number: ``78e9``, ``78B``, ``5k``, ``1.5T``, ``50,432``. ``what`` names it in messages.
 
     Raises:
-        UnitError: no number, an unknown suffix, zero or less.
+        UnitError: The text has no number, an unknown suffix, or a value of zero or less.
     """
     number, suffix = _split(text, what=what, example="78B, 5k or 78e9")
     if suffix not in _COUNT_SUFFIXES:
-        raise UnitError(f"{what}: {text!r} ends in {suffix!r}; write k, M, B or T after the number, as in 78B")
+        raise UnitError(f"{what}: unknown suffix {suffix!r} in {text!r}. Use k, M, B or T, as in 78B")
     return _positive(number * _COUNT_SUFFIXES[suffix], text, what)
 
 
 def parse_duration(text: str, *, what: str) -> float:
-    """Seconds of ``7d``, ``36h``, ``90min``, ``600s``, ``2w``. A number alone is refused: nobody knows its unit.
+    """Return the seconds of ``7d``, ``36h``, ``90min``, ``600s`` or ``2w``. The unit is required.
 
     Raises:
-        UnitError: no number, no or an unknown unit, zero or less.
+        UnitError: The text has no number, no known unit, or a value of zero or less.
     """
     number, suffix = _split(text, what=what, example="7d or 36h")
     if suffix not in _DURATION_SUFFIXES:
         given = (
-            f"has no unit: write {text.strip()}d for days"
+            f"has no unit. Write {text.strip()}d for days"
             if not suffix
-            else f"ends in {suffix!r}: write s, min, h, d or w"
+            else f"has the unknown unit {suffix!r}. Use s, min, h, d or w"
         )
         raise UnitError(f"{what}: {text!r} {given}, as in 7d or 36h")
     return _positive(number * _DURATION_SUFFIXES[suffix], text, what)
 
 
 def format_count(value: float) -> str:
-    """``78e9`` → ``78B``; three significant digits."""
+    """Format with three significant digits: ``78e9`` is ``78B``."""
     for suffix, size in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
         if abs(value) >= size:
             return f"{value / size:.3g}{suffix}"
@@ -56,7 +56,7 @@ def format_count(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in the unit a reader would choose."""
+    """Format seconds in a readable unit."""
     if seconds >= 2 * DAY_S:
         return f"{seconds / DAY_S:.3g} days"
     if seconds >= 2 * HOUR_S:
@@ -69,7 +69,7 @@ def format_duration(seconds: float) -> str:
 def _split(text: str, *, what: str, example: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text)
     if not match:
-        raise UnitError(f"{what}: {text!r} is no number; write it like {example}")
+        raise UnitError(f"{what}: {text!r} is not a number. Write it like {example}")
     return float(match[1].replace(",", "").replace("_", "")), match[2].lower()
 
 

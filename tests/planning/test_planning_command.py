@@ -1,4 +1,4 @@
-"""``podwright plan`` as it is typed."""
+"""The command ``podwright plan``."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ G5 = ("--model", "llama3_2_1b", "--instance", "ml.g5.12xlarge", "--nodes", "4", 
 
 @pytest.fixture
 def plan(capsys):
-    """Runs the command; gives exit status, output and errors."""
+    """Run the command. Return exit status, stdout and stderr."""
 
     def call(*words: object) -> tuple[int, str, str]:
         parser = argparse.ArgumentParser()
@@ -26,7 +26,7 @@ def plan(capsys):
 
 
 def test_a_plan_explains_itself(plan):
-    """Memory with a bar, speed with parts, time, money, loss, flags and roofline are all there."""
+    """A plan shows memory, speed, time, cost, loss, flags and roofline."""
     status, out, _ = plan(*G5, "--tokens", "78e9")
     assert status == OK
     for words in (
@@ -49,7 +49,7 @@ def test_a_plan_explains_itself(plan):
 
 
 def test_json_has_the_same_figures(plan):
-    """The figures for machines add up."""
+    """The items of ``--json`` add up to its totals."""
     _, out, _ = plan(*G5, "--tokens", "78B", "--json")
     content = json.loads(out)
     items = {name: size for name, size in content["memory_gb"].items() if name not in ("peak", "capacity", "headroom")}
@@ -66,9 +66,9 @@ def test_what_does_not_fit_has_another_status(plan):
 
 
 def test_a_search_lists_layouts(plan):
-    """The best of all, the best our trainer runs, and the front."""
+    """``--search`` lists the best layouts, the best that podwright-train supports, and the Pareto front."""
     _, out, _ = plan(*G5, "--search")
-    assert "Best that our trainer runs" in out
+    assert "Best that podwright-train supports" in out
     assert out.count("tokens/s/GPU   MFU") == 3
 
 
@@ -76,21 +76,21 @@ def test_a_search_lists_layouts(plan):
     ("words", "hint"),
     [
         ((), "no model: give --model"),
-        (("--model", "llama3_1_8b"), "no machines: give --instance"),
+        (("--model", "llama3_1_8b"), "no instance type: give --instance"),
         (("--model", "llama3_1_9b", "--instance", "ml.p5.48xlarge"), "Did you mean llama3"),
         (("--model", "llama3_1_8b", "--instance", "ml.p5.49xlarge"), "Did you mean ml.p5"),
         ((*G5[:4], "--nodes", "0"), "--nodes: '0' must be greater than zero"),
         ((*G5, "--tokens=-3B"), "--tokens: '-3B' must be greater than zero"),
         ((*G5, "--micro-batch", "1.5"), "must be a whole number"),
-        (("--budget", "5000", "--deadline", "7"), "write 7d for days"),
-        (("--deadline", "7d"), "give --model, or --budget too"),
-        (("--batch", "rows.csv"), "--out predictions.csv belong together"),
+        (("--budget", "5000", "--deadline", "7"), "Write 7d for days"),
+        (("--deadline", "7d"), "--deadline needs --model or --budget"),
+        (("--batch", "rows.csv"), "--out predictions.csv together"),
         (("--batch", "nowhere.csv", "--out", "x.csv"), "nowhere.csv"),
         ((*G5, "--serve", "1T"), "--serve needs --tokens"),
     ],
 )
 def test_wrong_input_is_answered_with_what_to_do(plan, words, hint):
-    """Exit status 2 and a sentence that helps."""
+    """Wrong input ends with exit status 2 and a message that says what to give."""
     status, _, err = plan(*words)
     assert status == WRONG_INPUT
     assert hint in err
@@ -128,7 +128,7 @@ def test_files_are_read(plan, tmp_path):
 
 
 def test_a_run_with_a_wrong_option_is_refused(plan, tmp_path):
-    """The trainer's own words: what was given, what is allowed."""
+    """The message is the trainer's: the value given and the values allowed."""
     options = tmp_path / "run.yaml"
     options.write_text("preset: llama9\ntrain_batch_size: 0\n")
     status, _, err = plan("--run", options, "--instance", "ml.g5.12xlarge")
@@ -142,7 +142,7 @@ def test_a_run_with_a_wrong_option_is_refused(plan, tmp_path):
     ["cluster: {instance_groups: []}", "cluster:", "cluster: [1]", "cluster: {instance_groups: [{role: compute}, 7]}"],
 )
 def test_a_file_without_workers_is_refused(plan, tmp_path, text):
-    """The message names the file and the command that says more."""
+    """The message names the file and the command with details."""
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(text)
     status, _, err = plan(cluster, "--model", "llama3_2_1b")
@@ -151,7 +151,7 @@ def test_a_file_without_workers_is_refused(plan, tmp_path, text):
 
 
 def test_capacity_blocks_have_prices_of_their_own(plan):
-    """The last known price of a capacity block is said to be that; where there is none, what to give instead."""
+    """The plan names the date of a capacity block's price. Without a known price the message names --usd-per-hour."""
     p5 = ("--model", "llama3_1_8b", "--instance", "ml.p5.48xlarge", "--tokens", "1B")
     _, out, _ = plan(*p5, "--capacity-block")
     assert "capacity block, December 2024" in out
@@ -180,7 +180,7 @@ def test_a_runs_own_curve_is_continued(plan, tmp_path):
 
 
 def test_money_and_time_find_a_model(plan):
-    """A budget and a deadline alone are answered with models and clusters."""
+    """A budget and a deadline find models and clusters."""
     status, out, _ = plan("--budget", "5000", "--deadline", "7d")
     assert status == OK
     assert "ml." in out
@@ -191,7 +191,7 @@ def test_money_and_time_find_a_model(plan):
 
 
 def test_the_fewest_machines_are_listed(plan):
-    """Per instance type the number of nodes that hold the model."""
+    """``--minimum`` lists the number of nodes that hold the model, per instance type."""
     _, out, _ = plan("--model", "llama2_13b", "--seq-len", "4096", "--minimum", "--instance", "ml.g6e.12xlarge")
     assert "2 nodes" in out
     _, out, _ = plan("--model", "llama2_13b", "--minimum", "--instance", "ml.g6e.12xlarge", "--json")
@@ -204,5 +204,5 @@ def test_tables_are_predicted(plan, tmp_path):
     rows.write_text("model,seq_len,accel,gpus,framework,tp,pp,mbs\nllama3_1_8b,8192,H100,8,torchtitan,1,1,1\n")
     status, out, _ = plan("--batch", rows, "--out", target)
     assert status == OK
-    assert "1 rows predicted" in out
+    assert "predicted 1 rows" in out
     assert "pred_tok_s_gpu" in target.read_text()

@@ -1,4 +1,4 @@
-"""What lies in an accelerator's memory."""
+"""Memory of an accelerator."""
 
 from dataclasses import replace
 
@@ -77,7 +77,7 @@ def test_saving_measures_save(micro_batch):
 @given(st.integers(256, 8192))
 @settings(deadline=None, max_examples=25)
 def test_the_largest_micro_batch_is_the_largest(sequence):
-    """It fits, and one more does not."""
+    """The micro-batch fits, and one more sequence does not."""
     layout = Layout(gpus=8, micro_batch=1, sequence=sequence, recompute="full")
     largest = largest_micro_batch(LLAMA, layout, H100, OURS)
     assert memory(LLAMA, replace(layout, micro_batch=largest), H100, OURS).fits
@@ -85,7 +85,7 @@ def test_the_largest_micro_batch_is_the_largest(sequence):
 
 
 def test_nothing_fits_where_the_states_do_not():
-    """70 billion parameters on one GPU: not even one sequence."""
+    """With 70 billion parameters on one GPU one sequence does not fit."""
     layout = Layout(gpus=1, micro_batch=1, sequence=2048, recompute="full")
     assert largest_micro_batch(Model.of("llama3_1_70b"), layout, H100, OURS) == 0
 
@@ -156,7 +156,7 @@ def test_impossible_layouts_say_what_is_possible(changes, words):
 
 
 def test_all_problems_of_a_layout_are_said_at_once():
-    """Two mistakes, two lines."""
+    """Two mistakes give two lines."""
     layout = Layout(gpus=24, tensor=3, expert=4, micro_batch=1, sequence=2048)
     with pytest.raises(LayoutError) as caught:
         check(layout, LLAMA)

@@ -68,7 +68,7 @@ def test_presets_have_as_many_parameters_as_the_trainer_builds(preset):
     ],
 )
 def test_names_are_found_however_they_are_spelt(spelt, name):
-    """ParsedRow, dots, dashes, owner, brackets and the tuned variant do not matter."""
+    """Case, dots, dashes, owner, brackets and the tuned variant do not matter."""
     assert Model.of(spelt).name == name
 
 

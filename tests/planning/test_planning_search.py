@@ -1,4 +1,4 @@
-"""Layouts, clusters and models that are found."""
+"""Search for layouts, clusters and models."""
 
 import argparse
 import subprocess
@@ -91,7 +91,7 @@ def test_more_money_trains_a_larger_model():
     ],
 )
 def test_minimum_platforms_of_the_reference(name, instance_type, sequence, nodes):
-    """The smallest clusters in the reference's README follow from first principles; one machine less does not do."""
+    """The smallest clusters in the reference's README follow from first principles; one node less is not enough."""
     item = minimum_nodes(Model.of(name), instance_type, OURS, sequence=sequence)
     assert item.layout.gpus == nodes * Hardware(instance_type=instance_type, nodes=1).gpus
     assert item.memory.fits
@@ -137,7 +137,7 @@ def test_chosen_values_fit():
     ],
 )
 def test_clusters_that_cannot_train_are_refused(instance_type, nodes, error):
-    """No accelerator, no machines, no such type."""
+    """A type without accelerator, zero nodes and an unknown type are refused."""
     with pytest.raises(error):
         Hardware(instance_type=instance_type, nodes=nodes)
 
@@ -162,7 +162,7 @@ def test_what_the_trainer_is_said_to_run_it_accepts(name):
     """The flags of every such layout are options of the trainer, and with them the model can be laid out so."""
     parser = argparse.ArgumentParser()
     sources.add_arguments(parser)
-    realised = [item.layout for item in found(name, batch=1024) if item.realisable]
+    realised = [item.layout for item in found(name, batch=1024) if item.supported]
     assert {layout.tensor for layout in realised} >= {1, 2}
     assert (max(layout.pipeline for layout in realised) > 1) != Model.of(name).tied
     for layout in realised:
@@ -175,15 +175,15 @@ def test_what_the_trainer_is_said_to_run_it_accepts(name):
 
 
 def test_what_the_trainer_cannot_run_is_said_in_its_words():
-    """Each reason why, for a layout of another trainer."""
+    """Each part of another trainer's layout that is not supported has its message."""
     layout = Layout(gpus=64, micro_batch=1, sequence=4096, tensor=16, sharding="optimizer", precision="fp4")
-    told = "; ".join(unsupported(layout, Model.of("llama3_1_8b")))
+    reasons = "; ".join(unsupported(layout, Model.of("llama3_1_8b")))
     for words in (
         "optimizer sharding",
         "precision fp4",
         "num_key_value_heads 8 is not divisible by tensor_parallel 16",
     ):
-        assert words in told
+        assert words in reasons
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_what_the_trainer_cannot_run_is_said_in_its_words():
     ],
 )
 def test_a_run_comes_back_from_its_plan(given):
-    """Planned for a cluster, its layout is told in its own options, and nothing of it is beyond the trainer."""
+    """A run planned for a cluster gives back its own options, and the trainer supports all of them."""
     words = [f"--{name}={int(value) if isinstance(value, bool) else value}" for name, value in given.items()]
     parser = argparse.ArgumentParser()
     sources.add_arguments(parser)
     config = sources.load(parser.parse_args(["--preset=llama3_1_8b", *words]))
     plan = plan_run(config, Hardware(instance_type="ml.p5.48xlarge", nodes=8))
-    told = sources.load(parser.parse_args([f"--preset={config.preset}", *flags(plan.layout)]))
-    assert {name: getattr(told, name) for name in given} == {name: getattr(config, name) for name in given}
+    parsed = sources.load(parser.parse_args([f"--preset={config.preset}", *flags(plan.layout)]))
+    assert {name: getattr(parsed, name) for name in given} == {name: getattr(config, name) for name in given}
     assert plan.unsupported_options() == []
     shares = parallel_dims.ParallelDims.of(config, world_size=64, nodes=8).data_size
     assert plan.tokens == config.max_steps * config.max_context_width * plan.layout.global_batch

@@ -68,15 +68,15 @@ def test_a_row_is_predicted():
         ({"gpus": ""}, "number of accelerators not given"),
         ({"gpus": "eight"}, "gpus is 'eight'"),
         ({"mbs": "1.5"}, "whole number"),
-        ({"accel": "TPUv9"}, "no accelerator of the catalog"),
+        ({"accel": "TPUv9"}, "not in the catalog of accelerators"),
         ({"framework": "Megatron-LM", "tp": "", "sharding": ""}, "layout not given"),
-        ({"tp": "3"}, "cannot be divided"),
+        ({"tp": "3"}, "are not a multiple of tensor 3"),
         ({"model": "Mystery", "kind": "moe"}, "experts"),
         ({"model": "Mystery", "hidden": ""}, "hidden"),
     ],
 )
 def test_a_row_that_cannot_be_modelled_is_left_empty(changes, reason):
-    """No prediction, but the reason."""
+    """The row has no prediction, and the note has the reason."""
     found = predict({**ROW, **changes})
     assert reason in found.pop("note")
     assert set(found.values()) == {""}
@@ -218,16 +218,16 @@ def test_megatron_counts_otherwise_before_26_06(name, container, tokens_per_s, t
     assert tokens_per_s * found.per_token(Model.of(name), sequence) / 1e12 == pytest.approx(tflops, rel=0.01)
 
 
-def test_rows_that_contradict_themselves_are_told(bench):
-    """The bench finds 640 ranks on 320 GPUs and 18B that are 28B, with the arithmetic, and nothing in a sound row."""
-    told = {
+def test_rows_that_contradict_themselves_are_reported(bench):
+    """The bench reports 640 ranks on 320 GPUs and 18B that are 28B, with the arithmetic, and nothing in a sound row."""
+    found = {
         row["row"]: list(bench.consistency.contradictions(row, parse_row(row)))
         for row in ROWS
         if row["row"] in ("1", "654", "657")
     }
-    assert told["1"] == []
-    assert "= 640 ranks, but the machines have 320" in told["654"][0]
-    assert "28.2B parameters, the row says 18.0B" in told["657"][0]
+    assert found["1"] == []
+    assert "= 640 ranks, but the machines have 320" in found["654"][0]
+    assert "28.2B parameters, the row says 18.0B" in found["657"][0]
 
 
 def test_rounding_is_no_contradiction(bench):
@@ -247,7 +247,7 @@ def _mpt():
 
 @pytest.fixture
 def bench(monkeypatch):
-    """``bench/planner.py`` as a module."""
+    """Import ``bench/planner.py`` as a module."""
     folder = TABLE.parents[1]
     monkeypatch.syspath_prepend(str(folder))
     spec = importlib.util.spec_from_file_location("planner_bench", folder / "planner.py")

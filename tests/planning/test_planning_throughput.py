@@ -1,4 +1,4 @@
-"""How long a step takes."""
+"""Time of a step."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ def test_a_pipeline_bubble_shrinks_with_micro_batches():
 
 
 def test_slow_networks_show():
-    """Fully sharded over four machines, ten times less network costs speed; in one machine it costs nothing."""
+    """Fully sharded over four nodes, a tenth of the network bandwidth costs speed; in one node it costs nothing."""
     slow = H100.with_network(node_gb_s=5, gpus_per_node=8)
     assert step(gpus=32, accelerator=slow).tokens_per_s_per_gpu < 0.9 * step(gpus=32).tokens_per_s_per_gpu
     assert step(accelerator=slow).step_s == step().step_s

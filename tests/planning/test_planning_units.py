@@ -25,8 +25,8 @@ def test_durations_as_people_write_them(text, seconds):
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("", "is no number"),
-        ("many", "is no number"),
+        ("", "is not a number"),
+        ("many", "is not a number"),
         ("0", "greater than zero"),
         ("-5B", "greater"),
         ("5x", "k, M, B or T"),
@@ -39,8 +39,8 @@ def test_a_wrong_count_says_how_to_write_it(text, hint):
 
 
 def test_a_duration_without_unit_is_refused():
-    """Nobody knows whether 7 is hours or days: the message proposes the likeliest."""
-    with pytest.raises(UnitError, match="write 7d for days"):
+    """A number without unit is refused, and the message shows one with a unit."""
+    with pytest.raises(UnitError, match="Write 7d for days"):
         parse_duration("7", what="--deadline")
 
 
