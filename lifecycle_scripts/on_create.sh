@@ -49,7 +49,7 @@ unpack() {
       "deploy the cluster stack again, which uploads both, then replace the node"
     mkdir -p "${unpacked%/*}"
     exec 9>"${unpacked%/*}/lock"
-    flock 9 # several boots may run at once
+    flock 9 # two runs may unpack at once
     unpack || fail "podwright_bootstrap.tar cannot be unpacked into $unpacked" "look at the space left there (df -h /opt)"
     exec 9>&-
     cd "$unpacked"
