@@ -21,8 +21,8 @@ class Measured:
 
 def cluster(folder: Path) -> tuple[Any, Any]:
     """A shared file system, bucket and package index below ``folder``, and the class of their hosts."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bootstrap"))
-    import conftest
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.bootstrap import conftest
 
     return conftest.Cloud(folder / "cloud"), conftest.Host
 

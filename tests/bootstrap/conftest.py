@@ -23,17 +23,13 @@ from typing import Any
 import pytest
 
 from podwright_bootstrap.boot import STEPS
+from tests.bootstrap.case import FAULTS
 
 HERE = Path(__file__).resolve().parent
 LIFECYCLE_SCRIPTS = HERE.parents[1] / "lifecycle_scripts"
 CONTROLLER_ADDRESS = "10.1.0.10"
 COMPUTE_ADDRESSES = ("10.1.0.5", "10.1.0.57", "10.1.0.6")
 BOOT_TIMEOUT_S = 400  # 13 s as a rule, 115 s once beside a rehearsal
-# What can happen to a step: the columns of the matrix that test_cases.py prints.
-FAULTS = (
-    *("absent", "late", "slow", "hangs", "fails once", "fails always", "wrong content", "taken"),
-    *("disk full", "read-only", "killed"),
-)
 SLURM_CONF = """ClusterName=Test
 SlurmctldHost=ip-10-1-0-10(10.1.0.10)
 GresTypes=gpu
