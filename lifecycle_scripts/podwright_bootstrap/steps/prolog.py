@@ -15,13 +15,14 @@ from podwright_bootstrap.contract import COMPUTE, CONTROLLER
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import slurm_conf
+from podwright_bootstrap.slurm import epilog, prolog, slurm_conf
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL, SLURM_CONF
 from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
 # Slurm runs all that match, in order, and nothing where nothing does: a node without them takes jobs as ever.
 PROGRAMS = {name: contract.STATE_DIRECTORY / f"{name}.d" / "50-podwright.sh" for name in ("prolog", "epilog")}
+MODULES = {"prolog": prolog.__name__, "epilog": epilog.__name__}
 LIMITS_S = {"prolog": 120, "epilog": 300}
 OUR_PART = SLURM_CONF.with_name("podwright-prolog.conf")
 INCLUDE = f"include {OUR_PART.name}"  # relative, or a configless controller does not send it
@@ -81,7 +82,7 @@ def _program(name: str) -> str:
     return (
         f"#!/bin/sh\n# Written by podwright's bootstrap.\n"
         f"export PATH={path} PYTHONPATH={installed_copy.FOLDER} PYTHONDONTWRITEBYTECODE=1\n"
-        f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {installed_copy.PACKAGE.name}.{name} "$@"\n'
+        f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {MODULES[name]} "$@"\n'
     )
 
 
