@@ -247,7 +247,7 @@ def print_growth(measured: Measured) -> None:
     print("\nWhat grows with N (one host | all hosts | at most)")
     rows = (
         ("identity", "reads N entries, local", "-", "see above"),
-        ("names", "2 questions / 2 s", "to N resolvers", "a resolver per host"),
+        ("dns", "2 questions / 2 s", "to N resolvers", "a resolver per host"),
         ("lustre", f"1 mount, {once['lustre']} ops", "N", f"{node.HOSTS_PER_S} hosts/s: spread over {turn} s"),
         ("ssh", f"{once['ssh']} ops, 2 files of 1 line", "N", "no lock; was N lines each, N^2 in all, one at a time"),
         ("environment", "1 marker + 1 lock a poll", "N/poll", f"{node.HOSTS_PER_S} polls/s: every max(2, {turn}) s"),

@@ -18,7 +18,7 @@ from podwright_bootstrap.contract import (
     ProvisioningParameters,
     WorkerGroup,
 )
-from podwright_bootstrap.features import NodeSettings
+from podwright_bootstrap.features import NodeFeatures
 from podwright_constructs import checks, lifecycle_archive
 from podwright_constructs.accounting import AccountingDatabase
 from podwright_constructs.aws.data_region import DataRegion
@@ -98,7 +98,7 @@ class LifecycleBundle(Construct):
         accounting: AccountingDatabase | None = None,
         multi_head: MultiHead | None = None,
         auto_resume: bool = True,
-        nodes: NodeSettings | None = None,
+        nodes: NodeFeatures | None = None,
         prometheus: Prometheus | None = None,
         bundle_prefix: str = BUNDLE_PREFIX,
         prefix: str = PREFIX,
@@ -156,7 +156,7 @@ def _parameters(
     accounting: AccountingDatabase | None,
     multi_head: MultiHead | None,
     auto_resume: bool,
-    nodes: NodeSettings | None,
+    nodes: NodeFeatures | None,
     bundle_s3_uri: str,
     prometheus: Prometheus | None,
     region: str,
@@ -186,7 +186,7 @@ def _parameters(
         auto_resume=auto_resume,
         bundle_s3_uri=bundle_s3_uri,
         prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",
-        nodes=nodes or NodeSettings(),
+        nodes=nodes or NodeFeatures(),
     )
 
 

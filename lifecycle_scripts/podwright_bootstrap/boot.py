@@ -23,13 +23,13 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.accounting import Accounting
 from podwright_bootstrap.steps.controllers import Controllers
-from podwright_bootstrap.steps.dns import Names
+from podwright_bootstrap.steps.dns import Dns
 from podwright_bootstrap.steps.docker import Docker
 from podwright_bootstrap.steps.enroot import Enroot
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.health import Health
 from podwright_bootstrap.steps.homes import Homes
-from podwright_bootstrap.steps.ldap import Directory
+from podwright_bootstrap.steps.ldap import Ldap
 from podwright_bootstrap.steps.limits import Limits
 from podwright_bootstrap.steps.lustre import Lustre
 from podwright_bootstrap.steps.metadata import Metadata
@@ -54,7 +54,7 @@ from podwright_bootstrap.steps.users import Users
 # last, so that a node that takes jobs has everything else.
 STEPS: tuple[Step, ...] = (
     Parameters(),
-    Names(),  # before anything is looked up
+    Dns(),  # before anything is looked up
     Limits(),
     Neuron(),
     Accelerators(),  # before the minutes of the rest
@@ -63,7 +63,7 @@ STEPS: tuple[Step, ...] = (
     OpenZfs(),  # before anything is written to a home
     Users(),
     Homes(),
-    Directory(),
+    Ldap(),
     S3Mounts(),
     Runs(),
     Striping(),
@@ -134,7 +134,7 @@ def _status() -> int:
 def _plan(steps: list[Step], node: Node) -> int:
     for step in steps:
         purpose, reason = (step.__doc__ or "").splitlines()[0], _why_not(step, node)
-        shell.say(f"{step.name:<13} {f'skipped: {reason}' if reason else 'would run'}: {purpose}")
+        shell.say(f"{step.name:<15} {f'skipped: {reason}' if reason else 'would run'}: {purpose}")
     return 0
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from podwright_bootstrap.features import NodeSettings, build
+from podwright_bootstrap.features import NodeFeatures, build
 
 # Written by the service before any script runs.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
@@ -140,7 +140,7 @@ class ProvisioningParameters:
     auto_resume: bool = True  # whether HyperPod may replace a node and resume its job
     bundle_s3_uri: str = ""  # where `podwright bundle --upload` puts files
     prometheus_remote_write_url: str = ""
-    nodes: NodeSettings = field(default_factory=NodeSettings)
+    nodes: NodeFeatures = field(default_factory=NodeFeatures)
 
     def facts_of(self, group: str) -> InstanceFacts:
         """What nodes of an instance group have; nothing is promised of a group without facts."""
@@ -219,7 +219,7 @@ class ProvisioningParameters:
             auto_resume=own.get("auto_resume", True),
             bundle_s3_uri=own.get("bundle_s3_uri", ""),
             prometheus_remote_write_url=own.get("prometheus_remote_write_url", ""),
-            nodes=_build(NodeSettings, own.get("nodes", {})),
+            nodes=_features(own.get("nodes", {})),
         )
 
 
@@ -267,6 +267,16 @@ def _object(text: str, name: str) -> Dict[str, Any]:
     if not isinstance(content, dict):
         raise ContractError(f"{name} must be an object, not {type(content).__name__}")
     return content
+
+
+def _features(content: Mapping[str, Any]) -> NodeFeatures:
+    """Read the features; one that this version does not know is refused, because nobody would set it up."""
+    try:
+        return NodeFeatures.from_dict(content)
+    except TypeError as error:
+        raise ContractError(
+            f"{PROVISIONING_PARAMETERS_NAME}: {OWN_KEY}.nodes: {error}: deploy the cluster stack again"
+        ) from error
 
 
 def _build(cls: Any, content: Mapping[str, Any]) -> Any:

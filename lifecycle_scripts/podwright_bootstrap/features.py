@@ -34,7 +34,7 @@ class User:
 
 
 @dataclass(frozen=True)
-class Directory:
+class Ldap:
     """An LDAP server that knows people, asked by SSSD."""
 
     uri: str  # ldaps://…, or ldap://… with StartTLS
@@ -84,7 +84,7 @@ class Limits:
     """What the kernel grants users, daemons and the network of a large cluster."""
 
     open_files: int = 1048576
-    neighbours: int = 32768  # entries of the ARP table
+    neigh_gc_thresh3: int = 32768  # entries of the ARP table
 
 
 @dataclass(frozen=True)
@@ -137,17 +137,17 @@ class Observability:
 class PamSlurmAdopt:
     """Logins on compute nodes for who has a job there."""
 
-    admins: Tuple[str, ...]  # who may log in without
+    admins: Tuple[str, ...] = ("ubuntu",)  # who may log in without
 
 
 @dataclass(frozen=True)
-class NodeSettings:
+class NodeFeatures:
     """The features of a cluster's nodes."""
 
     skip: Tuple[str, ...] = ()  # names of steps
     groups: Tuple[Group, ...] = ()
     users: Tuple[User, ...] = ()
-    directory: Optional[Directory] = None
+    ldap: Optional[Ldap] = None
     s3_mounts: Tuple[S3Mount, ...] = ()
     motd: bool = False
     lustre_client: Optional[LustreClient] = None
@@ -166,22 +166,25 @@ class NodeSettings:
         return {name: value for name, value in json.loads(json.dumps(asdict(self))).items() if value}
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> NodeSettings:
-        """Read what ``to_dict`` gave; a newer writer's keys are left alone. Raises ``TypeError`` for missing ones."""
-        return build(cls, content)
+    def from_dict(cls, content: Mapping[str, Any]) -> NodeFeatures:
+        """Read what ``to_dict`` gave; raises ``TypeError`` for keys that are missing or unknown, at any depth."""
+        return build(cls, content, strict=True)
 
 
-def build(cls: Type[T], content: Mapping[str, Any]) -> T:
-    """Make a dataclass, and those in it, of plain JSON."""
+def build(cls: Type[T], content: Mapping[str, Any], *, strict: bool = False) -> T:
+    """Make a dataclass, and those in it, of plain JSON; ``strict`` refuses unknown keys, else they are ignored."""
     types = get_type_hints(cls)
+    unknown = sorted(set(content) - set(types))
+    if strict and unknown:
+        raise TypeError(f"{cls.__name__} does not know {', '.join(unknown)}")
     known = {item.name for item in fields(cls) if item.name in content}  # type: ignore[arg-type]
-    return cls(**{name: _value(types[name], content[name]) for name in known})
+    return cls(**{name: _value(types[name], content[name], strict=strict) for name in known})
 
 
-def _value(kind: Any, content: Any) -> Any:
-    """JSON as the type says: a dataclass, an optional one, a tuple of them, or the plain value."""
+def _value(kind: Any, content: Any, *, strict: bool) -> Any:
+    """Return JSON as the type says: a dataclass, an optional one, a tuple of them, or the plain value."""
     if get_origin(kind) is Union:  # Optional
-        return None if content is None else _value(get_args(kind)[0], content)
+        return None if content is None else _value(get_args(kind)[0], content, strict=strict)
     if get_origin(kind) is tuple:
-        return tuple(_value(get_args(kind)[0], item) for item in content)
-    return build(kind, content) if isinstance(kind, type) and is_dataclass(kind) else content
+        return tuple(_value(get_args(kind)[0], item, strict=strict) for item in content)
+    return build(kind, content, strict=strict) if isinstance(kind, type) and is_dataclass(kind) else content

@@ -27,16 +27,16 @@ class Result:
     def tell(self, node: Node) -> None:
         """Write the human line and the machine's line."""
         said = "; ".join([*self.changes, *([self.detail] if self.detail else [])])
-        shell.say(f"{self.step:<13} {self.outcome:<9} {self.seconds:6.1f} s  {said}".rstrip())
+        shell.say(f"{self.step:<15} {self.outcome:<9} {self.seconds:6.1f} s  {said}".rstrip())
         print(json.dumps({"event": "step", "host": node.hostname, "role": node.role, **asdict(self)}), flush=True)
 
 
 def table(results: list[Result]) -> str:
     """All steps, and the sums on the last line."""
-    lines = [f"{'step':<13} {'outcome':<9} {'changes':>7} {'seconds':>8}"]
+    lines = [f"{'step':<15} {'outcome':<9} {'changes':>7} {'seconds':>8}"]
     for r in results:
         why = f"  {r.detail}" if r.outcome == SKIPPED else ""
-        lines.append(f"{r.step:<13} {r.outcome:<9} {len(r.changes):>7} {r.seconds:>8.1f}{why}")
+        lines.append(f"{r.step:<15} {r.outcome:<9} {len(r.changes):>7} {r.seconds:>8.1f}{why}")
     steps = sum(result.outcome != SKIPPED for result in results)
     changes = sum(len(result.changes) for result in results)
     seconds = sum(result.seconds for result in results)

@@ -24,7 +24,6 @@ from podwright.settings import names
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket
-from podwright_bootstrap.features import NodeSettings
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.software import downloads
 from podwright_bootstrap.software.downloads import Download
@@ -187,7 +186,7 @@ def _holds(marker: str, target: dict[str, str]) -> bool:
 
 def _files(settings: Settings, machines: list[str]) -> Iterator[Download]:
     """The manifest's files for the cluster's processors; one that is not published for them is left to the image."""
-    nodes = NodeSettings.from_dict(settings.nodes.model_dump(exclude_none=True))
+    nodes = settings.nodes.features()
     manifest = downloads.manifest()
     for name in downloads.needed(nodes, sends=not isinstance(settings.prometheus, NoPrometheus)):
         for machine in machines:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from podwright.settings.section import Section
+from podwright_bootstrap.features import NodeFeatures
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5, 300  # a series whose values are five minutes apart is stale between them
 MIN_ID, MAX_ID = 1001, 60000  # for people: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
@@ -38,7 +39,7 @@ class User(Section):
     )
 
 
-class Directory(Section):
+class Ldap(Section):
     """An LDAP server of yours that knows people, asked by SSSD over TLS alone."""
 
     uri: str = Field(description="ldaps://HOST[:PORT], or ldap://HOST[:PORT], which is upgraded by StartTLS.")
@@ -110,7 +111,9 @@ class Limits(Section):
     """What the kernel grants users, daemons and the network of a large cluster; memory locks are without limit."""
 
     open_files: int = Field(1048576, description="How many files a process may open, 65536 to 1048576.")
-    neighbours: int = Field(32768, description="How many hosts of the subnet the kernel remembers, 1024 to 1048576.")
+    neigh_gc_thresh3: int = Field(
+        32768, description="net.ipv4.neigh.default.gc_thresh3: entries of the ARP table, 1024 to 1048576."
+    )
 
 
 class Scratch(Section):
@@ -185,7 +188,7 @@ class Nodes(Section):
     )
     groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
     users: tuple[User, ...] = Field(default=(), description="People with a login, a home and SSH between the nodes.")
-    directory: Directory | None = Field(default=None, description="LDAP, where people are known already.")
+    ldap: Ldap | None = Field(default=None, description="LDAP, where people are known already.")
     s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="Buckets as folders.")
     motd: bool = Field(default=False, description="true greets who logs in with the next commands and where logs are.")
     lustre_client: LustreClient | None = Field(default=None, description="How nodes use Lustre; `{}` for the defaults.")
@@ -204,3 +207,9 @@ class Nodes(Section):
     pam_slurm_adopt: PamSlurmAdopt | None = Field(
         default=None, description="Who may log in on compute nodes; none is anybody."
     )
+
+    def features(self) -> NodeFeatures:
+        """Return what the nodes read: the same names, but for `S3Mount.key_arn`, which only the role needs."""
+        return NodeFeatures.from_dict(
+            self.model_dump(exclude_none=True, exclude={"s3_mounts": {"__all__": {"key_arn"}}})
+        )

@@ -25,7 +25,6 @@ from podwright_constructs.lustre import file_system_id
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.slurm import ApiSlurm, InitScript
 from podwright_stacks.backend import remember
-from podwright_stacks.features import node_settings
 from podwright_stacks.foundation import FoundationStack
 from podwright_stacks.provider import aws_provider
 from podwright_stacks.tags import tag_places
@@ -92,7 +91,7 @@ def _scripts(
         accounting=_accounting(settings, foundation),
         multi_head=_multi_head(foundation) if checks.controllers(instance_groups) > 1 else None,
         auto_resume=settings.cluster.node_recovery == "automatic",
-        nodes=node_settings(settings.nodes),
+        nodes=settings.nodes.features(),
         prometheus=foundation.prometheus,
         bundle_prefix=names.bundle_prefix(settings.name),
     )

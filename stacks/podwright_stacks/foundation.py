@@ -170,9 +170,9 @@ def _prometheus(stack: FoundationStack, settings: Settings, key_arn: str | None)
 def _role(stack: FoundationStack, settings: Settings) -> Role:
     wanted = settings.role
     groups = settings.cluster.instance_groups
-    directory = settings.nodes.directory
+    ldap = settings.nodes.ldap
     secret_arns = [stack.accounting.secret_arn] if stack.accounting else []
-    secret_arns += [directory.bind_secret_arn] if directory and directory.bind_secret_arn else []
+    secret_arns += [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []
     if isinstance(wanted, CreatedRole):
         return ExecutionRole(
             stack,

@@ -14,8 +14,8 @@ def test_dry_run_changes_nothing(make_host):
     host = make_host(role="controller")
     boot = host.boot("./on_create.sh --dry-run")
     assert boot.exit_code == 0, boot.output
-    assert "lustre        would run: The shared file system is mounted" in boot.output
-    assert "environment   skipped: for compute nodes of clusters that train" in boot.output
+    assert "lustre          would run: The shared file system is mounted" in boot.output
+    assert "environment     skipped: for compute nodes of clusters that train" in boot.output
     assert host.calls == []
     assert not (host.disk / "opt/podwright").exists()
 

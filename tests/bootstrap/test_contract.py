@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic_core import PydanticUndefined
 
+from podwright.settings import nodes
+from podwright.settings.section import Section
 from podwright_bootstrap.contract import (
     Accounting,
     ContractError,
@@ -19,7 +23,9 @@ from podwright_bootstrap.contract import (
     TrainingPayload,
     WorkerGroup,
 )
-from podwright_bootstrap.features import NodeSettings
+from podwright_bootstrap.features import NodeFeatures
+
+ONLY_IN_SETTINGS = {nodes.S3Mount: {"key_arn"}}  # of the role
 
 names = st.text(min_size=1, max_size=20)
 optional_names = st.none() | names
@@ -45,7 +51,7 @@ def parameters(draw):
         multi_head=draw(st.none() | st.builds(MultiHead, names, names, names, optional_names, optional_names)),
         accounting=draw(st.none() | st.builds(Accounting, st.text(max_size=20), st.integers(1, 65535), names)),
         auto_resume=draw(st.booleans()),
-        nodes=draw(st.from_type(NodeSettings)),
+        nodes=draw(st.from_type(NodeFeatures)),
     )
 
 
@@ -104,3 +110,42 @@ def test_a_record_survives_the_disk():
     numbers = {"accelerators_per_node": 8, "efa_interfaces": 32, "partition": None}
     record = NodeRecord(**{**names, **numbers, "partitions": {"gpu": InstanceFacts("gpu", 8, "H100", 32)}})
     assert NodeRecord.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ({"motdd": True}, r"podwright\.nodes: NodeFeatures does not know motdd"),
+        ({"limits": {"open_file": 1}}, "Limits does not know open_file"),
+        ({"users": [{"name": "ada", "uid": 2001, "shell": "zsh"}]}, "User does not know shell"),
+    ],
+)
+def test_an_unknown_feature_is_refused(features, message):
+    """A node refuses a feature it does not know: it would be left out without a word."""
+    own = {"cluster_name": "x", "nodes": features}
+    with pytest.raises(ContractError, match=message):
+        ProvisioningParameters.from_json(json.dumps({"controller_group": "c", "worker_groups": [], "podwright": own}))
+
+
+def test_settings_and_contract_have_the_same_features():
+    """Each section of cluster.yaml's nodes has the contract's fields with the same defaults."""
+
+    def compare(section, feature):
+        fields = {item.name: item for item in dataclasses.fields(feature)}
+        here = set(section.model_fields) - ONLY_IN_SETTINGS.get(section, set())
+        assert here == set(fields), section
+        types = get_type_hints(feature)
+        for name in here:
+            default, wanted = section.model_fields[name].default, fields[name].default
+            assert (default is PydanticUndefined) == (wanted is dataclasses.MISSING), (section, name)
+            assert default is PydanticUndefined or default == wanted, (section, name)
+            nested = [kind for kind in get_args(types[name]) if dataclasses.is_dataclass(kind)]
+            for kind in nested:
+                compare(getattr(nodes, kind.__name__), kind)
+                compared.add(kind.__name__)
+
+    compared = set()
+    compare(nodes.Nodes, NodeFeatures)
+    assert compared == {cls.__name__ for cls in Section.__subclasses__() if cls.__module__ == nodes.__name__} - {
+        "Nodes"
+    }

@@ -112,7 +112,7 @@ def users(*people: Mapping[str, Any], **features: Any) -> dict[str, Any]:
 
 def ldap(**changes: Any) -> dict[str, Any]:
     """An LDAP server, changed."""
-    return {"nodes": {"directory": LDAP | changes}}
+    return {"nodes": {"ldap": LDAP | changes}}
 
 
 def s3(**changes: Any) -> dict[str, Any]:
@@ -147,7 +147,7 @@ BROKEN = [
     ),
     ("node-limits", {"nodes": {"limits": {"open_files": 1024}}}, "nodes.limits.open_files"),
     ("node-limits", {"nodes": {"limits": {"open_files": 2000000}}}, "nodes.limits.open_files"),
-    ("node-limits", {"nodes": {"limits": {"neighbours": 512}}}, "nodes.limits.neighbours"),
+    ("node-limits", {"nodes": {"limits": {"neigh_gc_thresh3": 512}}}, "nodes.limits.neigh_gc_thresh3"),
     (
         "lustre-efa-connections",
         {
@@ -446,7 +446,7 @@ BROKEN = [
     ),
     ("homes-of-people", users({}, {"name": "bob", "uid": 2002, "home": "/fsx/home/ada"}), "nodes.users[1].home"),
     *(
-        ("directory", ldap(**{key: value}), f"nodes.directory.{key}{'[0]' if isinstance(value, list) else ''}")
+        ("ldap", ldap(**{key: value}), f"nodes.ldap.{key}{'[0]' if isinstance(value, list) else ''}")
         for key, value in (
             ("uri", "http://ldap.corp.net"),
             ("uri", "ldaps://"),
@@ -460,16 +460,16 @@ BROKEN = [
             ("certificate", "ca.pem"),
         )
     ),
-    ("directory", ldap(bind_dn="cn=reader", bind_secret_arn="ldap"), "nodes.directory.bind_secret_arn"),
-    ("directory", ldap(probe_user=None), "nodes.directory"),
+    ("ldap", ldap(bind_dn="cn=reader", bind_secret_arn="ldap"), "nodes.ldap.bind_secret_arn"),
+    ("ldap", ldap(probe_user=None), "nodes.ldap"),
     (
-        "directory-without-internet",
+        "ldap-without-internet",
         {
             "network": {**NETWORK, "internet": "none", "endpoints": ["standard"]},
             "training": {"source": "none"},
             **ldap(bind_dn="cn=reader", bind_secret_arn="arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
         },
-        "nodes.directory.bind_secret_arn",
+        "nodes.ldap.bind_secret_arn",
     ),
     ("nodes-without-scripts", {**api(API), **users({})}, "nodes.users"),
     *(
@@ -604,7 +604,7 @@ def test_good_settings_break_no_rule():
     nodes = {
         "groups": [{"name": "research", "gid": 3001}],
         "users": [{**ADA, "groups": ["research"], "ssh_keys": [PUBLIC_KEY], "home": "/fsx/people/ada"}],
-        "directory": LDAP | {"certificate": pem},
+        "ldap": LDAP | {"certificate": pem},
         "s3_mounts": [CORPORA, mine],
         "motd": True,
     }

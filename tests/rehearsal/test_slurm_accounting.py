@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
-from podwright_bootstrap.features import NodeSettings, PamSlurmAdopt
+from podwright_bootstrap.features import NodeFeatures, PamSlurmAdopt
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
 
@@ -26,7 +26,7 @@ PARAMETERS = ProvisioningParameters(
     region="us-west-2",
     instance_facts={"workers": InstanceFacts("gpu", 2, "A10G", 1)},
     accounting=Accounting(endpoint="", port=3306, secret_arn=""),
-    nodes=NodeSettings(pam_slurm_adopt=PamSlurmAdopt(admins=("overseer",))),
+    nodes=NodeFeatures(pam_slurm_adopt=PamSlurmAdopt(admins=("overseer",))),
 )
 
 

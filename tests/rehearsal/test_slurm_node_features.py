@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
-from podwright_bootstrap.features import Health, Limits, LustreClient, NodeSettings, Prolog, Scratch
+from podwright_bootstrap.features import Health, Limits, LustreClient, NodeFeatures, Prolog, Scratch
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
 
@@ -34,7 +34,7 @@ PARAMETERS = ProvisioningParameters(
             nvme_disks=1,
         )
     },
-    nodes=NodeSettings(
+    nodes=NodeFeatures(
         lustre_client=LustreClient(), health=Health(), limits=Limits(), scratch=Scratch(), prolog=Prolog()
     ),
 )

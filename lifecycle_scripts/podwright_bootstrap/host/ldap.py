@@ -51,7 +51,7 @@ def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, st
     except ssl.SSLCertVerificationError as error:
         raise BootstrapError(
             f"{uri}: its certificate is not accepted: {error.verify_message}",
-            hint="nodes.directory.certificate must be the authority that signed it, and uri the name that it is for",
+            hint="nodes.ldap.certificate must be the authority that signed it, and uri the name that it is for",
         ) from error
     except OSError as error:  # silence, refusal, an unknown name, a file without a certificate
         raise CommandError(f"{uri} cannot be asked: {error}") from error
@@ -74,7 +74,7 @@ def _expect_success(connection: socket.socket, operation: int, content: bytes, *
     code = answer[at + 2] if 0 <= at < len(answer) - 2 else -1
     if code:
         raise BootstrapError(
-            f"the directory does not take {what}: {RESULTS.get(code, 'LDAP result')} ({code})",
+            f"the LDAP server does not accept {what}: {RESULTS.get(code, 'LDAP result')} ({code})",
             hint="do bind_dn and the secret's value belong together, and does the server speak TLS here?",
         )
 

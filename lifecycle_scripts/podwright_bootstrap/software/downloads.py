@@ -19,7 +19,7 @@ from typing import Dict, List, Mapping, Optional, Tuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import s3
-from podwright_bootstrap.features import BUNDLE, NodeSettings
+from podwright_bootstrap.features import BUNDLE, NodeFeatures
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
@@ -94,7 +94,7 @@ def fetch(name: str, node: Node) -> Path:
     return path
 
 
-def needed(nodes: NodeSettings, *, sends: bool) -> List[str]:
+def needed(nodes: NodeFeatures, *, sends: bool) -> List[str]:
     """The files that nodes with these features may fetch; ``sends`` says that there is a workspace for metrics."""
     names = ["enroot", "enroot-caps", "pyxis"] if nodes.containers and nodes.containers.enroot else []
     if nodes.observability:

@@ -12,10 +12,10 @@ from podwright_bootstrap.steps import Step
 RESOLVE_LIMIT_S = 300
 
 
-class Names(Step):
+class Dns(Step):
     """The names that this boot mounts from resolve to addresses of other hosts."""
 
-    name = "names"
+    name = "dns"
     whose = "clusters with a file system"
     needed = "file systems are mounted by the names that it waits for"
     hint = "does the VPC have enableDnsSupport and enableDnsHostnames, and is the file system in it?"

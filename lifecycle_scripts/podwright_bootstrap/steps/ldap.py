@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Iterator, Optional
 
 from podwright_bootstrap.aws import secret
-from podwright_bootstrap.features import Directory as Settings
+from podwright_bootstrap.features import Ldap as Settings
 from podwright_bootstrap.host import ldap, shell, units
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
@@ -20,7 +20,7 @@ from podwright_bootstrap.steps import Step
 PACKAGES = ("sssd-ldap", "libnss-sss", "libpam-sss")
 LIBRARIES, INSTALLED = Path("/usr/lib"), ("*/sssd/libsss_ldap.so", "*/libnss_sss.so.2", "*/security/pam_sss.so")
 CONFIGURATION = Path("/etc/sssd/sssd.conf")
-CERTIFICATE = Path("/etc/ssl/podwright-directory.pem")
+CERTIFICATE = Path("/etc/ssl/podwright-ldap.pem")
 IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 NSSWITCH = Path("/etc/nsswitch.conf")
 PAM_PROFILES = {"sss": "pam_sss.so", "mkhomedir": "pam_mkhomedir.so"}  # pam-auth-update's names, and the modules
@@ -30,10 +30,10 @@ ANSWER_LIMIT_S = 20  # of the server, to us
 FIRST_ANSWER_LIMIT_S = 120  # of SSSD
 
 
-class Directory(Step):
+class Ldap(Step):
     """People of the LDAP server are known here, over TLS alone."""
 
-    name = "directory"
+    name = "ldap"
     whose = "clusters with an LDAP server"
     hint = "journalctl -u sssd and /var/log/sssd/ say more; does the server admit the nodes' addresses?"
     time_limit_s = 1800
@@ -41,7 +41,7 @@ class Directory(Step):
 
     def applies(self, node: Node) -> bool:
         """Where the settings name a server."""
-        return node.parameters.nodes.directory is not None
+        return node.parameters.nodes.ldap is not None
 
     def apply(self, node: Node) -> Iterator[str]:
         """Ask the server ourselves first: SSSD would only not know anybody."""
@@ -74,7 +74,7 @@ class Directory(Step):
 
 
 def _settings(node: Node) -> Settings:
-    wanted = node.parameters.nodes.directory
+    wanted = node.parameters.nodes.ldap
     if wanted is None:
         raise BootstrapError("the contract names no LDAP server")
     return wanted

@@ -70,7 +70,7 @@ def _users(limits: wanted.Limits) -> str:
 def _kernel(limits: wanted.Limits) -> Dict[str, int]:
     """Above the second threshold entries are thrown away after 5 seconds, above the third new hosts are not reached."""
     table = "net.ipv4.neigh.default.gc_thresh"
-    most = limits.neighbours
+    most = limits.neigh_gc_thresh3
     return {**BACKLOG, f"{table}1": most // 4, f"{table}2": most // 2, f"{table}3": most}
 
 

@@ -29,7 +29,7 @@ CONTAIN = "Contain"  # slurm.conf(5), PrologFlags: a step on each node of a job,
 class PamSlurmAdopt(Step):
     """On compute nodes sshd lets in who has a job there, root and administrators, and the job gets the session."""
 
-    name = "pam"
+    name = "pam_slurm_adopt"
     whose = "controllers and compute nodes of clusters that ask for it"
     hint = f"look at {PAM_SSHD} and /var/log/auth.log"
     time_limit_s = 900

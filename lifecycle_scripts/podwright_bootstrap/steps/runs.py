@@ -36,7 +36,7 @@ class Runs(Step):
         if folder.stat().st_uid != user.pw_uid:
             os.chown(folder, user.pw_uid, user.pw_gid)
             yield f"gave {folder} to {contract.JOB_USER}"
-        people = node.parameters.nodes.users or node.parameters.nodes.directory
+        people = node.parameters.nodes.users or node.parameters.nodes.ldap
         if people and stat.S_IMODE(folder.stat().st_mode) != OF_EVERYBODY:
             folder.chmod(OF_EVERYBODY)
             yield f"opened {folder} to everybody"

@@ -10,7 +10,7 @@ import pwd
 from pathlib import Path
 from typing import Dict, Iterator, List
 
-from podwright_bootstrap.features import Group, NodeSettings, User
+from podwright_bootstrap.features import Group, NodeFeatures, User
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
@@ -61,7 +61,7 @@ def home_of(user: User, node: Node) -> Path:
     return Path(user.home) if user.home else node.homes / user.name
 
 
-def _groups(wanted: NodeSettings) -> List[Group]:
+def _groups(wanted: NodeFeatures) -> List[Group]:
     """Those of cluster.yaml, and each user's own."""
     return [*wanted.groups, *(Group(user.name, user.uid) for user in wanted.users)]
 
@@ -113,7 +113,7 @@ def _add_user(user: User, home: Path) -> Iterator[str]:
         yield f"moved {user.name} to {home}"
 
 
-def _members(wanted: NodeSettings) -> Dict[str, List[str]]:
+def _members(wanted: NodeFeatures) -> Dict[str, List[str]]:
     return {group.name: [user.name for user in wanted.users if group.name in user.groups] for group in wanted.groups}
 
 

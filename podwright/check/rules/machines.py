@@ -41,7 +41,7 @@ def node_limits(settings: Settings) -> Iterator[Finding]:
     limits = settings.nodes.limits
     if limits is None:
         return
-    for word, (least, most) in (("open_files", OPEN_FILES), ("neighbours", NEIGHBOURS)):
+    for word, (least, most) in (("open_files", OPEN_FILES), ("neigh_gc_thresh3", NEIGHBOURS)):
         if not least <= getattr(limits, word) <= most:
             given = f"{word} cannot be {getattr(limits, word)}"
             yield error(("nodes", "limits", word), given, f"use {least} to {most}, or leave it out")

@@ -77,7 +77,7 @@ def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
     """Your role is left as it is: what accounting and metrics ask of it is yours to give."""
     if not isinstance(settings.role, ExistingRole):
         return
-    directory = settings.nodes.directory
+    ldap = settings.nodes.ldap
     actions = {
         "secretsmanager:GetSecretValue on the database's secret": isinstance(settings.accounting, DatabaseAccounting),
         "aps:RemoteWrite on the workspace": not isinstance(settings.prometheus, NoPrometheus),
@@ -85,7 +85,7 @@ def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
         "s3:PutObject, s3:AbortMultipartUpload and s3:DeleteObject on mounts that are not read_only": any(
             not mount.read_only for mount in settings.nodes.s3_mounts
         ),
-        "secretsmanager:GetSecretValue on the directory's secret": bool(directory and directory.bind_secret_arn),
+        "secretsmanager:GetSecretValue on the LDAP secret": bool(ldap and ldap.bind_secret_arn),
     }
     for action, asked in actions.items():
         if asked:

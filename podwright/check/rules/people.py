@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from podwright.check.findings import Finding, KeyPath, dotted, error, warning
 from podwright.settings.network import CreatedNetwork
-from podwright.settings.nodes import MAX_ID, MIN_ID, Directory
+from podwright.settings.nodes import MAX_ID, MIN_ID, Ldap
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright.settings.storage import NoOpenZfs
@@ -21,7 +21,7 @@ from podwright_constructs import facts
 
 USERS: KeyPath = ("nodes", "users")
 GROUPS: KeyPath = ("nodes", "groups")
-DIRECTORY: KeyPath = ("nodes", "directory")
+LDAP: KeyPath = ("nodes", "ldap")
 
 NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # useradd(8)
 IMAGE_NAMES = frozenset(  # of the image: users and groups that a person's name must not be
@@ -111,22 +111,22 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
         owners[home] = user.name
 
 
-def directory(settings: Settings) -> Iterator[Finding]:
+def ldap(settings: Settings) -> Iterator[Finding]:
     """The LDAP server cannot be asked so: its address, who asks, or the authority that vouches for it."""
-    wanted = settings.nodes.directory
+    wanted = settings.nodes.ldap
     if wanted is None:
         return
     if not _is_ldap(wanted.uri):
-        yield error((*DIRECTORY, "uri"), f"uri cannot be {wanted.uri!r}", "allowed: ldaps://HOST[:PORT] or ldap://…")
+        yield error((*LDAP, "uri"), f"uri cannot be {wanted.uri!r}", "allowed: ldaps://HOST[:PORT] or ldap://…")
     for key, value in (("search_base", wanted.search_base), ("bind_dn", wanted.bind_dn or "dc=x")):
         if not re.fullmatch(r"[A-Za-z][\w-]*=[^\n]+", value):
-            yield error((*DIRECTORY, key), f"{key} cannot be {value!r}", "allowed: a DN, such as dc=corp,dc=net")
+            yield error((*LDAP, key), f"{key} cannot be {value!r}", "allowed: a DN, such as dc=corp,dc=net")
     for index, group in enumerate(wanted.allowed_groups):
         if not re.fullmatch(r"[\w.@ -]+", group):
-            path = (*DIRECTORY, "allowed_groups", index)
+            path = (*LDAP, "allowed_groups", index)
             yield error(path, f"allowed_groups cannot have {group!r}", "allowed: names of groups, without commas")
     if wanted.probe_user is not None and not re.fullmatch(r"[\w.@][\w.@-]*", wanted.probe_user):
-        path = (*DIRECTORY, "probe_user")
+        path = (*LDAP, "probe_user")
         yield error(path, f"probe_user cannot be {wanted.probe_user!r}", "allowed: a login name")
     yield from _bind_problems(wanted)
     certificate = wanted.certificate
@@ -134,32 +134,32 @@ def directory(settings: Settings) -> Iterator[Finding]:
         hint = (
             "allowed: -----BEGIN CERTIFICATE----- … (write `certificate: |`), or a path on the nodes like /fsx/ca.pem"
         )
-        yield error((*DIRECTORY, "certificate"), "certificate is neither PEM text nor a path", hint)
+        yield error((*LDAP, "certificate"), "certificate is neither PEM text nor a path", hint)
 
 
-def directory_without_internet(settings: Settings) -> Iterator[Finding]:
-    """Nodes without internet cannot read the directory's password: the network has no endpoint for it."""
-    wanted, network = settings.nodes.directory, settings.network
+def ldap_without_internet(settings: Settings) -> Iterator[Finding]:
+    """Nodes without internet cannot read the LDAP password: the network has no endpoint for it."""
+    wanted, network = settings.nodes.ldap, settings.network
     if wanted is None or wanted.bind_secret_arn is None or not isinstance(network, CreatedNetwork):
         return
     if network.internet == "none" and "secretsmanager" not in network.endpoints:
         given = "bind_secret_arn: nodes without internet do not reach Secrets Manager"
-        yield error((*DIRECTORY, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
+        yield error((*LDAP, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
 
 
-def _bind_problems(wanted: Directory) -> Iterator[Finding]:
+def _bind_problems(wanted: Ldap) -> Iterator[Finding]:
     arn = wanted.bind_secret_arn
     if arn is not None and not facts.SECRET_ARN_PATTERN.fullmatch(arn):
-        path = (*DIRECTORY, "bind_secret_arn")
+        path = (*LDAP, "bind_secret_arn")
         yield error(
             path, f"bind_secret_arn cannot be {arn!r}", "allowed: an ARN like arn:aws:secretsmanager:…:secret:…"
         )
     if (arn is None) != (wanted.bind_dn is None):
         given, other = ("bind_dn", "bind_secret_arn") if arn is None else ("bind_secret_arn", "bind_dn")
-        yield error((*DIRECTORY, given), f"{given} has no effect without {other}", f"add {other}, or delete the line")
+        yield error((*LDAP, given), f"{given} has no effect without {other}", f"add {other}, or delete the line")
     if wanted.probe_user is None:
         hint = "add somebody whom every node must find before it takes jobs"
-        yield warning(DIRECTORY, "directory: nobody will be looked up when a node boots: no probe_user", hint)
+        yield warning(LDAP, "ldap: nobody will be looked up when a node boots: no probe_user", hint)
 
 
 def _is_ldap(uri: str) -> bool:

@@ -31,5 +31,5 @@ def slowest_boot_steps(seconds: Mapping[str, Mapping[str, float]]) -> str:
     lines = []
     for step in steps:
         slowest, host = max((boot[step], host) for host, boot in seconds.items() if step in boot)
-        lines.append(f"{step:<13} {slowest:6.1f} s  {host}")
+        lines.append(f"{step:<15} {slowest:6.1f} s  {host}")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 LDAP = Path(__file__).resolve().parent / "ldap"
 INSTALL_TIMEOUT_S = 550
 PACKAGES = ("slapd", "sssd-ldap", "libnss-sss", "libpam-sss")
-DIRECTORY = {
+LDAP = {
     "uri": "ldaps://directory.test",
     "search_base": "dc=corp,dc=net",
     "bind_dn": "cn=reader,dc=corp,dc=net",
@@ -27,7 +27,7 @@ DIRECTORY = {
 @pytest.fixture
 def ask(make_host, cloud, fetch_packages):
     """Run commands on a host beside the LDAP server; ``boot CHANGES`` sets the step up, with changed settings."""
-    cloud.contract["podwright"]["nodes"] = {"directory": DIRECTORY}
+    cloud.contract["podwright"]["nodes"] = {"ldap": LDAP}
     host = make_host(patience=0.5, covered="etc usr var")
     for shim in ("apt-get", "dpkg-query"):
         (host.shims / shim).unlink()
@@ -41,7 +41,7 @@ def ask(make_host, cloud, fetch_packages):
         "import json, sys\n"
         "path = '/opt/scripts/provisioning_parameters.json'\n"
         f"content = json.loads('''{json.dumps(cloud.contract)}''')\n"
-        "content['podwright']['nodes']['directory'].update(json.loads(sys.argv[1]))\n"
+        "content['podwright']['nodes']['ldap'].update(json.loads(sys.argv[1]))\n"
         "open(path, 'w').write(json.dumps(content))\n",
     )
     prepare = f"""
@@ -49,7 +49,7 @@ def ask(make_host, cloud, fetch_packages):
         export PACKAGES={fetch_packages(*PACKAGES)}
         /opt/ldap/serve.sh >/opt/ldap/log 2>&1 || {{ tail -n 20 /opt/ldap/log; exit 1; }}
         ./on_create.sh --only lustre >/dev/null
-        boot() {{ python3 /opt/change.py "$1"; ./on_create.sh --only directory; }}
+        boot() {{ python3 /opt/change.py "$1"; ./on_create.sh --only ldap; }}
     """
     return lambda commands: host.run(prepare + commands, timeout_s=INSTALL_TIMEOUT_S)
 
@@ -87,6 +87,8 @@ def test_what_a_directory_refuses_is_told(ask):
         in authority
     )
     assert "ldaps://another.test: its certificate is not accepted: Hostname mismatch" in name
-    assert "the directory does not take the password of cn=reader,dc=corp,dc=net: invalid credentials (49)" in password
+    assert (
+        "the LDAP server does not accept the password of cn=reader,dc=corp,dc=net: invalid credentials (49)" in password
+    )
     assert "user eve of ldaps://directory.test" in person
     assert "is eve below dc=corp,dc=net, with uidNumber and gidNumber?" in person
