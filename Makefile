@@ -1,22 +1,22 @@
-# Two commands do everything on a fresh Debian or Ubuntu machine: `make rehearse` and `make test`.
+# On a fresh Debian or Ubuntu machine, run `make rehearse` or `make test`: both install what they need.
 BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/bin:$(PATH)
 
-# By their first lines; the template of a batch script is judged when it is rendered.
+# Found by their first lines. Tests check the batch script's template when they render it.
 SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.py' ':!*.sbatch')
 
-# One more than there are cores: Terraform waits for AWS for most of a test. Who shares a worker: tests/conftest.py.
+# One worker more than cores, because Terraform tests mostly wait. tests/conftest.py groups tests by worker.
 SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 1)) --maxprocesses=6 --dist=loadfile
 
 .PHONY: rehearse test setup setup-rehearsal lint types quick lock clean
 
-rehearse: setup-rehearsal ## the main job: deploy, bootstrap, train, lose a host, resume, export, destroy
+rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
 
-test: setup-rehearsal lint types ## everything CI checks
+test: setup-rehearsal lint types ## run everything CI checks
 	$(BIN)/pytest $(SIDE_BY_SIDE)
 
-quick: setup lint types ## the tests that need neither hosts nor Terraform
+quick: setup lint types ## run the tests without hosts and Terraform
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not hosts and not terraform and not rehearsal"
 
 setup:
@@ -35,7 +35,7 @@ lint:
 types:
 	$(BIN)/mypy
 
-lock: setup ## pin anew what requirements admit
+lock: setup ## pin all dependencies again
 	tools/lock.sh
 
 clean:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pin, with hashes, every package the distributions and the workshop admit.
+# Pin every package of the distributions and tools, with hashes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 compile() { .venv/bin/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-header --no-annotate "$@"; }

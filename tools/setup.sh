@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Put everything podwright needs into this checkout: .venv/, node_modules/ and .cache/. Safe to repeat; quick when nothing changed.
+# Install what podwright needs into this checkout: .venv/, node_modules/ and .cache/. A second run is fast.
 #
-#   tools/setup.sh            the workshop: Python packages, cdktf-cli, Terraform
-#   tools/setup.sh rehearsal  also what the rehearsal's hosts are made of: Slurm, wheels, prose
+#   tools/setup.sh            Python packages, cdktf-cli, Terraform
+#   tools/setup.sh rehearsal  also Slurm, wheels and prose for the rehearsal's hosts
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/podwright
