@@ -1,4 +1,4 @@
-"""The cdktf app: cluster.yaml in, cdktf.out out. Run it with ``cdktf synth``, or alone."""
+"""The cdktf app: read cluster.yaml, write cdktf.out. Run it with ``cdktf synth``, or alone."""
 
 # ruff: noqa: E402 -- cdktf starts Node when it is imported, and Node's environment is set first
 
@@ -9,18 +9,17 @@ import sys
 for warning in ("DEPRECATED", "END_OF_LIFE"):
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
 
-from podwright.check.findings import ConfigError, UnreadableFileError
 from podwright.check.load import config_path, load
+from podwright.errors import PodwrightError
 from podwright_constructs.problems import InvalidArgumentsError
 from podwright_stacks.app import synthesize
-from podwright_stacks.wheel import WheelError
 
 
 def main() -> int:
-    """Synthesize both stacks, or say everything that is wrong."""
+    """Synthesize both stacks, or report everything that is wrong."""
     try:
         synthesize(load(config_path()))
-    except (ConfigError, UnreadableFileError, InvalidArgumentsError, WheelError) as error:
+    except (PodwrightError, InvalidArgumentsError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

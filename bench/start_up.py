@@ -1,40 +1,47 @@
-"""How long commands take to start: medians of interleaved rounds, beside a Python that does nothing.
+"""Time how long commands take to start: medians of interleaved rounds, beside a Python that does nothing.
 
     python bench/start_up.py cluster.yaml
 
-``podwright check`` reads the file that is given. A round runs every command once, so that whatever else the machine
-does falls on all of them.
+``podwright check`` reads the given file. A round runs every command once, so that other work on the machine slows all
+of them. CPU time is user and system time together; it depends less on other work than wall time.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import subprocess
 import sys
 from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-ROUNDS = 5
+ROUNDS = 7
 BARE = "python -c pass"
 
 
 def commands(settings: Path) -> dict[str, list[str]]:
-    """What is measured, by name."""
+    """Return the measured commands by name."""
     return {
         BARE: ["-c", "pass"],
         "import podwright_training.config.train_config": ["-c", "import podwright_training.config.train_config"],
         "podwright-train --help": ["-m", "podwright_training", "--help"],
         "podwright-train train --help": ["-m", "podwright_training", "train", "--help"],
+        "podwright --help": ["-m", "podwright", "--help"],
         "podwright check": ["-m", "podwright", "check", str(settings)],
     }
 
 
-def seconds(arguments: list[str]) -> float:
-    """Of one start; raises ``CalledProcessError`` if it fails."""
-    begin = perf_counter()
+def seconds(arguments: list[str]) -> tuple[float, float]:
+    """Return wall time and CPU time of one start; raises ``CalledProcessError`` if it fails."""
+    begin, cpu_before = perf_counter(), _cpu_of_children()
     subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
-    return perf_counter() - begin
+    return perf_counter() - begin, _cpu_of_children() - cpu_before
+
+
+def _cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -45,10 +52,10 @@ def main() -> None:
     for arguments in measured.values():
         seconds(arguments)  # bytecode is compiled, files are in the cache
     rounds = [{name: seconds(arguments) for name, arguments in measured.items()} for _ in range(ROUNDS)]
-    middle = {name: median(taken[name] for taken in rounds) for name in measured}
-    print(f"{'median of ' + str(ROUNDS):36s}  seconds  above {BARE}")
-    for name, taken_s in middle.items():
-        print(f"{name:36s}  {taken_s:7.3f}  {taken_s - middle[BARE]:7.3f}")
+    print(f"{'medians of ' + str(ROUNDS):48s}  wall s  CPU s")
+    for name in measured:
+        wall_s, cpu_s = (median(times) for times in zip(*(taken[name] for taken in rounds), strict=True))
+        print(f"{name:48s}  {wall_s:6.3f}  {cpu_s:5.3f}")
 
 
 if __name__ == "__main__":

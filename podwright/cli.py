@@ -1,4 +1,9 @@
-"""The command line. A command is one function and, beside it, the arguments it takes."""
+"""The command line. A command is one function and, beside it, the arguments it takes.
+
+``podwright check`` starts in a quarter of a second: each command imports what it needs, and nothing else does.
+"""
+
+# ruff: noqa: PLC0415 -- pydantic, the planner, boto3, cdktf and moto take longer to import than a file to check
 
 from __future__ import annotations
 
@@ -6,43 +11,41 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from textwrap import indent
-from typing import TypeAlias
+from typing import NamedTuple
 
-from podwright.check import findings
-from podwright.check import load as loading
-from podwright.check.explain import keys
-from podwright.check.report import check, check_live, codes
-from podwright.deploy import outputs
-from podwright.deploy.deployed import NotDeployedError
-from podwright.deploy.terraform import TerraformError
-from podwright.planning.arguments import add_arguments as add_plan_arguments
-from podwright_training.config.sources import load_file
-from podwright_training.errors import ConfigError as RunConfigError
+from podwright.errors import PodwrightError
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 — argparse has no public name for it
+
+
+class Command(NamedTuple):
+    """One word after ``podwright``."""
+
+    name: str
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; gives the exit status."""
+    """Run one command and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a source line may hold what the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 10 ms
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser(arguments).parse_args(arguments)
         status: int = options.command(options)
         sys.stdout.flush()
-    except (findings.UnreadableFileError, RunConfigError) as error:
-        print(f"podwright: {error}", file=sys.stderr)
-        return UNREADABLE
-    except findings.ConfigError as error:
-        print(error, file=sys.stderr)
-        return FAILED
+    except PodwrightError as error:
+        print(error.render(), file=sys.stderr)
+        return error.exit_status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `podwright explain | head`
@@ -51,60 +54,83 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Build the parser; only commands named in the arguments add theirs."""
     parser = argparse.ArgumentParser(
-        prog="podwright", description="One YAML file in, a cluster and a trained model out."
+        prog="podwright", description="Deploy a SageMaker HyperPod Slurm cluster and train on it, from one YAML file."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_check, _add_explain, _add_plan, _add_bundle, _add_outputs, _add_adopt, _add_rehearse):
-        add(commands)
+    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in _commands():
+        subparser = subparsers.add_parser(command.name, help=command.help)
+        subparser.set_defaults(command=command.run)
+        if command.name in arguments:
+            command.add_arguments(subparser)
     return parser
+
+
+def _commands() -> Sequence[Command]:
+    """Return all commands, in the order of ``--help``."""
+    return (
+        Command("check", "report everything that is wrong with a settings file", _check_arguments, _check),
+        Command("explain", "describe a key, a finding's code, or a file's cluster", _explain_arguments, _explain),
+        Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
+        Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
+        Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
+        Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
+        Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
+    )
 
 
 # ---- check -------------------------------------------------------------------------------------
 
 
-def _add_check(commands: Subparsers) -> None:
-    parser = commands.add_parser("check", help="say everything that is wrong with a settings file")
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
-    parser.add_argument("--json", action="store_true", help="findings for machines")
-    parser.add_argument("--run", type=Path, metavar="run.yaml", help="say whether this run fits the cluster, too")
-    parser.add_argument("--live", action="store_true", help="ask your AWS account, too: quotas, zones, what you bring")
-    parser.add_argument("--strict", action="store_true", help="a warning is a failure too")
-    parser.set_defaults(command=_check)
+    parser.add_argument("--json", action="store_true", help="print findings as JSON")
+    parser.add_argument("--run", type=Path, metavar="run.yaml", help="also check whether this run fits the cluster")
+    parser.add_argument(
+        "--live", action="store_true", help="also ask your AWS account: quotas, zones, existing resources"
+    )
+    parser.add_argument("--strict", action="store_true", help="fail on warnings too")
 
 
 def _check(options: argparse.Namespace) -> int:
-    report = check(options.file, load_file(options.run) if options.run else None)
+    from podwright.check.findings import Level, summary, to_json, write
+    from podwright.check.load import load_run
+    from podwright.check.report import check, check_live
+
+    report = check(options.file, load_run(options.run) if options.run else None)
     if options.live:
         report = check_live(report)
-    failing = {findings.Level.ERROR, findings.Level.WARNING} if options.strict else {findings.Level.ERROR}
+    failing = {Level.ERROR, Level.WARNING} if options.strict else {Level.ERROR}
     status = FAILED if any(finding.level in failing for finding in report.findings) else OK
     if options.json:
-        print(findings.to_json(report.findings))
+        print(to_json(report.findings))
         return status
-    findings.write(report.findings, file=options.file, text=report.document.text, stream=sys.stdout)
-    print(f"{options.file}: {findings.summary(report.findings) or 'no problems'}")
+    write(report.findings, file=options.file, text=report.document.text, stream=sys.stdout)
+    print(f"{options.file}: {summary(report.findings) or 'no problems'}")
     return status
 
 
 # ---- explain -----------------------------------------------------------------------------------
 
 
-def _add_explain(commands: Subparsers) -> None:
-    parser = commands.add_parser("explain", help="what a key or a finding's code means, or what a file's cluster is")
+def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "key", nargs="?", metavar="KEY|FILE", help="such as lustre.capacity_gib, vpc-dns or cluster.yaml"
     )
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="NAME.svg", help="draw a file's cluster as .svg, .html or .md"
+        "-o", "--output", type=Path, metavar="NAME.svg", help="draw the file's cluster as .svg, .html or .md"
     )
-    parser.set_defaults(command=_explain)
 
 
 def _explain(options: argparse.Namespace) -> int:
+    from podwright.check.explain import keys
+    from podwright.check.load import config_path
+    from podwright.check.report import codes
+
     if options.output or (options.key and _is_file(options.key)):
-        return _draw(Path(options.key or loading.config_path()), options.output)
+        return _draw(Path(options.key or config_path()), options.output)
     meanings = codes()
     if options.key in meanings:
         print(f"{options.key}\n{indent(meanings[options.key], '    ')}")
@@ -122,27 +148,25 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _is_file(word: str) -> bool:
-    """No key has such an end; ``network`` may be a folder, too, and is a key."""
+    """Tell a file from a key: no key ends in .yaml, and a folder called ``network`` does not hide the key."""
     return Path(word).suffix in {".yaml", ".yml"} or Path(word).is_file()
 
 
 def _draw(file: Path, output: Path | None) -> int:
-    settings = loading.load(file)
+    from podwright.check.load import load
+
+    settings = load(file)
     for warning in ("DEPRECATED", "END_OF_LIFE"):  # cdktf's Node prints a banner about its age otherwise
         os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
-    from podwright.diagram import command  # noqa: PLC0415 — the planner's prices
-    from podwright_stacks.app import synthesize  # noqa: PLC0415 — cdktf starts Node
+    from podwright.diagram import command
+    from podwright_stacks.app import synthesize
 
-    try:
-        print(command.draw(settings, output, synthesize))
-    except command.DrawingError as error:
-        print(f"podwright: {error}", file=sys.stderr)
-        return FAILED
+    print(command.draw(settings, output, synthesize))
     return OK
 
 
 def _is_at(name: str, wanted: str) -> bool:
-    """Whether a key is the wanted one or below it; ``[]`` and ``[3]`` need not be written."""
+    """Whether a key is the wanted one or below it; ``[]`` and ``[3]`` may be left out."""
     plain = name.replace("[]", "")
     wanted = "".join(part.split("]")[-1] for part in wanted.split("["))
     return plain == wanted or plain.startswith(f"{wanted}.")
@@ -151,14 +175,14 @@ def _is_at(name: str, wanted: str) -> bool:
 # ---- plan --------------------------------------------------------------------------------------
 
 
-def _add_plan(commands: Subparsers) -> None:
-    parser = commands.add_parser("plan", help="memory, speed, days and dollars before the first node starts")
-    add_plan_arguments(parser)
-    parser.set_defaults(command=_plan)
+def _plan_arguments(parser: argparse.ArgumentParser) -> None:
+    from podwright.planning.arguments import add_arguments
+
+    add_arguments(parser)
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from podwright.planning import command  # noqa: PLC0415 — the planner's tables take longer to load than a check takes
+    from podwright.planning import command
 
     return command.run(options)
 
@@ -166,42 +190,36 @@ def _plan(options: argparse.Namespace) -> int:
 # ---- bundle ------------------------------------------------------------------------------------
 
 
-def _add_bundle(commands: Subparsers) -> None:
-    parser = commands.add_parser("bundle", help="all that nodes would get from the internet, for those without")
+def _bundle_arguments(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
-    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="where to make it; default: .cache/bundle")
-    parser.add_argument("--upload", action="store_true", help="put it into the cluster's bucket, where nodes look")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="where to write the bundle; default: .cache/bundle"
+    )
+    parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, where nodes look")
     parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python; default: %(default)s")
-    parser.set_defaults(command=_bundle)
 
 
 def _bundle(options: argparse.Namespace) -> int:
-    from podwright.deploy import bundle  # noqa: PLC0415 — boto3
+    from podwright.check.load import load
+    from podwright.deploy import bundle
 
-    try:
-        bundle.run(loading.load(options.file), options.output, python=options.python, upload=options.upload)
-    except (bundle.BundleError, NotDeployedError, TerraformError) as error:
-        print(f"podwright: {error}", file=sys.stderr)
-        return FAILED
+    bundle.run(load(options.file), options.output, python=options.python, upload=options.upload)
     return OK
 
 
 # ---- outputs -----------------------------------------------------------------------------------
 
 
-def _add_outputs(commands: Subparsers) -> None:
-    parser = commands.add_parser("outputs", help="ids, names and next commands of what is deployed from this folder")
+def _outputs_arguments(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
-    parser.add_argument("--json", action="store_true", help="outputs for machines")
-    parser.set_defaults(command=_outputs)
+    parser.add_argument("--json", action="store_true", help="print outputs as JSON")
 
 
 def _outputs(options: argparse.Namespace) -> int:
-    try:
-        found = outputs.outputs(loading.load(options.file).name, folder=Path.cwd())
-    except (NotDeployedError, TerraformError) as error:
-        print(f"podwright: {error}", file=sys.stderr)
-        return FAILED
+    from podwright.check.load import load
+    from podwright.deploy import outputs
+
+    found = outputs.outputs(load(options.file).name, folder=Path.cwd())
     print(json.dumps(found, indent=2, sort_keys=True) if options.json else outputs.in_lines(found))
     return OK
 
@@ -209,23 +227,16 @@ def _outputs(options: argparse.Namespace) -> int:
 # ---- adopt -------------------------------------------------------------------------------------
 
 
-def _add_adopt(commands: Subparsers) -> None:
-    parser = commands.add_parser("adopt", help="find what a killed deployment left in AWS, and give it to Terraform")
+def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
-    parser.add_argument("--apply", action="store_true", help="change Terraform's state; without it, only say what is")
-    parser.set_defaults(command=_adopt)
+    parser.add_argument("--apply", action="store_true", help="change Terraform's state; default: only list")
 
 
 def _adopt(options: argparse.Namespace) -> int:
-    from podwright.check.unanswered import UnansweredError  # noqa: PLC0415
-    from podwright.deploy import adopt  # noqa: PLC0415 — boto3
+    from podwright.check.load import load
+    from podwright.deploy import adopt
 
-    try:
-        left = adopt.adopt(loading.load(options.file), folder=Path.cwd(), apply=options.apply)
-    except (NotDeployedError, TerraformError, UnansweredError) as error:
-        hint = f": {error.hint}" if isinstance(error, UnansweredError) else ""
-        print(f"podwright: {error}{hint}", file=sys.stderr)
-        return FAILED
+    left = adopt.adopt(load(options.file), folder=Path.cwd(), apply=options.apply)
     if left and not options.apply:
         print(f"{left} in AWS that no state knows: adopt with --apply, which changes nothing in AWS")
     return FAILED if left else OK
@@ -234,24 +245,22 @@ def _adopt(options: argparse.Namespace) -> int:
 # ---- rehearse ----------------------------------------------------------------------------------
 
 
-def _add_rehearse(commands: Subparsers) -> None:
-    parser = commands.add_parser("rehearse", help="do everything on this machine: deploy, train, lose a host, destroy")
+def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, for machines")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
-    parser.add_argument("--flat", action="store_true", help="hosts that are plain processes: no root needed")
+    parser.add_argument("--flat", action="store_true", help="run hosts as plain processes, without root")
     parser.add_argument(
         "--compute-nodes",
         type=_count,
         metavar="N",
-        help="so many nodes in the first compute group, instead of its count",
+        help="nodes in the first compute group; default: its count",
     )
-    parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and say what it was")
-    parser.set_defaults(command=_rehearse)
+    parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and list it")
 
 
 def _count(text: str) -> int:
-    """A number from 1; argparse tells the user what it is for."""
+    """Parse a number from 1; argparse names the option in its message."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number}: a rehearsal needs at least one compute node")
@@ -259,7 +268,7 @@ def _count(text: str) -> int:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
-    from podwright_rehearsal import command  # noqa: PLC0415 — boto3 and moto take longer to load than a check takes
+    from podwright_rehearsal import command
 
     if options.clean:
         return command.clean()
@@ -276,14 +285,16 @@ def _rehearse(options: argparse.Namespace) -> int:
 
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
-    """The settings file as the first argument."""
+    """Take the settings file as the first argument."""
+    from podwright.check.load import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
+
     parser.add_argument(
         "file",
         nargs="?",
         type=Path,
-        default=loading.config_path(),
+        default=config_path(),
         metavar="FILE",
-        help=f"default: ${loading.CONFIG_VARIABLE}, else {loading.DEFAULT_CONFIG}",
+        help=f"default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}",
     )
 
 

@@ -15,7 +15,7 @@ import jmespath
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError  # noqa: A004 — its name
 
-from podwright.check.unanswered import UnansweredError
+from podwright.check.errors import UnansweredError
 
 # A question that hangs says nothing; boto3's own timeouts are a minute each, its attempts five.
 _CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 2})

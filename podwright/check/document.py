@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from podwright.check.findings import Finding, KeyPath, Level, UnreadableFileError
+from podwright.check.errors import UnreadableFileError
+from podwright.check.findings import Finding, KeyPath, Level
 
 MAX_DEPTH = 20  # far below Python's recursion limit, far above what a settings file needs
 

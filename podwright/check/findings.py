@@ -56,19 +56,6 @@ class Finding:
         }
 
 
-class UnreadableFileError(Exception):
-    """The settings file is not there, or it is not text."""
-
-
-class ConfigError(ValueError):
-    """A settings file has errors; its text shows every finding as ``podwright check`` would."""
-
-    def __init__(self, *, file: Path, text: str, findings: Sequence[Finding]) -> None:
-        self.file = file
-        self.findings = tuple(findings)
-        super().__init__(render(findings, file=file, text=text))
-
-
 def has_errors(findings: Iterable[Finding]) -> bool:
     """Whether any of the findings stops a deployment."""
     return any(finding.level is Level.ERROR for finding in findings)

@@ -13,7 +13,7 @@ from podwright.settings.section import UNKNOWN, Section, sections, source_of
 S = TypeVar("S", bound=Section)
 
 
-def partial(section: type[S], data: Mapping[str, Any]) -> S:
+def incomplete(section: type[S], data: Mapping[str, Any]) -> S:
     """The section that ``data`` describes; a value that it gives wrongly or lacks is UNKNOWN."""
     fields = section.model_fields.items()
     values: dict[str, Any] = {name: UNKNOWN for name, field in fields if field.is_required()}
@@ -27,9 +27,9 @@ def _value(field: FieldInfo, value: Any) -> Any:
         options = tuple(option for option in options if source_of(option) == value.get("source"))
     listed = get_origin(field.annotation) is tuple
     if options and not listed and isinstance(value, dict):
-        return partial(options[0], value)
+        return incomplete(options[0], value)
     if options and listed and isinstance(value, list):
-        return tuple(partial(options[0], item if isinstance(item, dict) else {}) for item in value)
+        return tuple(incomplete(options[0], item if isinstance(item, dict) else {}) for item in value)
     annotation: Any = field.annotation
     try:
         return TypeAdapter[Any](annotation).validate_python(value)

@@ -6,15 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from inspect import getdoc
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
 from podwright.check import document, rules, schema_errors
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
-from podwright.check.incomplete import partial
+from podwright.check.incomplete import incomplete
 from podwright.settings.root import Settings
-from podwright_training.config.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from podwright_training.config.train_config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -32,23 +35,23 @@ def check(file: Path, run: TrainConfig | None = None) -> Report:
     Raises:
         UnreadableFileError: there is no such file, or it is not text.
     """
-    return judge(Document.read(file), run)
+    return check_document(Document.read(file), run)
 
 
-def judge(source: Document, run: TrainConfig | None = None) -> Report:
+def check_document(source: Document, run: TrainConfig | None = None) -> Report:
     """Judge a parsed file; findings are in the order of the file."""
     findings = list(source.findings)
     settings = None
     if source.parsed:
-        findings += schema_errors.templates(source.data)
+        findings += schema_errors.terraform_templates(source.data)
         data = {} if source.data is None else source.data
         try:
             settings = Settings.model_validate(data)
-            findings += rules.broken(settings, run)
+            findings += rules.apply(settings, run)
         except ValidationError as error:
             findings += schema_errors.findings(error)
             if isinstance(data, dict):
-                findings += rules.broken(partial(Settings, data), run)
+                findings += rules.apply(incomplete(Settings, data), run)
     return Report(source, settings, _in_order(findings, source))
 
 
@@ -58,7 +61,7 @@ def check_live(report: Report) -> Report:
         return report
     from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes longer to load than a check takes
 
-    found = rules.refused(report.settings, Account(region=report.settings.region))
+    found = rules.apply_live(report.settings, Account(region=report.settings.region))
     return replace(report, findings=_in_order([*report.findings, *found], report.document))
 
 
@@ -85,5 +88,5 @@ def _of_default(message: str) -> str:
 
 def codes() -> dict[str, str]:
     """Every code a finding can have, and what it means."""
-    of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.ALL_RULES}
+    of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.all_rules()}
     return {**document.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}

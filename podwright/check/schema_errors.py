@@ -36,17 +36,17 @@ def findings(error: ValidationError) -> list[Finding]:
     ]
 
 
-def templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
+def terraform_templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
     """Keys and values that Terraform would evaluate instead of using them as they are written."""
     if isinstance(data, str) and any(start in data for start in _TEMPLATE_STARTS):
         yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", "write the text itself")
     elif isinstance(data, dict):
         for key, value in data.items():
-            yield from templates(key, (*path, key))
-            yield from templates(value, (*path, key))
+            yield from terraform_templates(key, (*path, key))
+            yield from terraform_templates(value, (*path, key))
     elif isinstance(data, list):
         for index, value in enumerate(data):
-            yield from templates(value, (*path, index))
+            yield from terraform_templates(value, (*path, index))
 
 
 def _finding(mistake: Mapping[str, Any]) -> Finding:

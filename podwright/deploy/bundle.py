@@ -20,6 +20,7 @@ from packaging.markers import Marker
 
 from podwright import checkout
 from podwright.deploy import outputs
+from podwright.errors import PodwrightError
 from podwright.settings import names
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
@@ -39,7 +40,7 @@ CHECKSUM = "sha256"  # an object's metadata
 MISSING = {"404", "NoSuchKey", "NotFound"}
 
 
-class BundleError(RuntimeError):
+class BundleError(PodwrightError):
     """The bundle cannot be made or uploaded; the message says what to do."""
 
 

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from podwright.deploy.terraform import TerraformError, find_terraform
+from podwright.errors import PodwrightError
 from podwright.settings import names
 
 STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the folder of cdktf.json
 
 
-class NotDeployedError(RuntimeError):
+class NotDeployedError(PodwrightError):
     """Nothing was deployed from this folder; the message says which one was looked for and what to do."""
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from podwright import checkout
+from podwright.errors import PodwrightError
 
 PROVIDER = "hashicorp/aws"
 DEFAULT_REGISTRY = "registry.terraform.io"
@@ -33,7 +34,7 @@ PARENTS = ("~", "/opt", "/srv", "/usr/share", "/usr/local/share", "/usr/local/li
 DEPTH = 2
 
 
-class TerraformError(RuntimeError):
+class TerraformError(PodwrightError):
     """There is no usable Terraform; the message says what was looked at and what to do."""
 
 

@@ -10,12 +10,13 @@ from podwright.diagram.parts import Picture, picture
 from podwright.diagram.resources import read
 from podwright.diagram.svg import html, svg
 from podwright.diagram.text import in_lines, markdown
+from podwright.errors import PodwrightError
 from podwright.settings.root import Settings
 
 FORMS: Mapping[str, Callable[[Picture], str]] = {".svg": svg, ".html": html, ".md": markdown}
 
 
-class DrawingError(Exception):
+class DrawingError(PodwrightError):
     """The picture cannot be made or written."""
 
 

@@ -1,7 +1,5 @@
 """Encryption key and IAM role of the settings file."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Settings sections as the keyword arguments of constructs, which have the same names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic.fields import FieldInfo

@@ -1,7 +1,5 @@
 """The HyperPod cluster of the settings file: instance groups, Slurm, training program."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

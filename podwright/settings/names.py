@@ -1,8 +1,5 @@
 """Every physical name, made of the cluster's name in one place."""
 
-from __future__ import annotations
-
-import hashlib
 import re
 
 from podwright.settings.root import Settings
@@ -115,4 +112,6 @@ def _shorten(name: str, max_length: int) -> str:
 
 
 def _digest(name: str) -> str:
+    import hashlib  # noqa: PLC0415 — OpenSSL takes 5 ms to load, and few names are too long
+
     return hashlib.sha256(name.encode()).hexdigest()[:6]

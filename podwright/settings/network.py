@@ -1,7 +1,5 @@
 """The network of the settings file: VPC, subnets and security group."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

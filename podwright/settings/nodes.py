@@ -1,7 +1,5 @@
 """The section ``nodes`` of ``cluster.yaml``: what nodes have beyond Slurm and file systems, off unless asked for."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

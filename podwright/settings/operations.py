@@ -1,7 +1,5 @@
 """The sections of ``cluster.yaml`` about running a cluster: each is off unless asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

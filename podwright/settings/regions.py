@@ -3,8 +3,6 @@
 https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-availability-zones.html
 """
 
-from __future__ import annotations
-
 import re
 
 # How many regions each part of the world has, in the partitions aws, aws-cn and aws-us-gov; AWS adds one or two a year.

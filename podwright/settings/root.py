@@ -4,8 +4,6 @@ A resource is either created by the foundation stack or one you have; ``source``
 knows which values are allowed beyond their type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """What every section of the settings file has in common."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -21,7 +19,7 @@ UNKNOWN = _Unknown()
 class Section(BaseModel):
     """A mapping of the file: frozen, without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"
 

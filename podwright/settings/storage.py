@@ -1,7 +1,5 @@
 """File systems and bucket of the settings file."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

@@ -11,12 +11,14 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+from podwright.errors import PodwrightError
+
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
 EARLIEST_ZIP_DATE = "315532800"  # 1980-01-01, https://reproducible-builds.org/docs/source-date-epoch/
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 
 
-class WheelError(RuntimeError):
+class WheelError(PodwrightError):
     """The project cannot be built; the message ends with what the build said."""
 
 

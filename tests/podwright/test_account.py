@@ -359,7 +359,7 @@ def test_the_command(aws: AwsStandIn, brought: dict[str, Any], tmp_path: Path):
 
 def test_every_rule_says_how_to_look_by_hand():
     """Each rule of the account explains what is asked, when it passes and fails, and the command to look with."""
-    for rule in rules.live.RULES:
+    for rule in rules.live_rules():
         meaning = codes()[rules.code(rule)]
         for word in ("Asked: ", "Passes: ", "Fails: ", "By hand: aws "):
             assert f"\n{word}" in meaning, rule

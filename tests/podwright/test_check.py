@@ -248,10 +248,12 @@ def test_terminal_without_unicode(podwright: Podwright, tmp_path: Path):
 
 
 def test_check_loads_nothing_heavy():
-    """The command line starts without cdktf, boto3, torch or rich."""
-    listing = "import sys, podwright.cli; print(*sys.modules)"
+    """Checking a file loads neither cdktf, boto3, torch, rich, the planner, the trainer nor the bootstrap."""
+    script = "import sys, podwright.cli; podwright.cli.main(sys.argv[1:]); print(*sys.modules)"
     loaded = subprocess.run(
-        [sys.executable, "-c", listing], env=ENVIRONMENT, capture_output=True, text=True, check=True
+        [sys.executable, "-c", script, "check", GOOD[0]], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
-    assert {"pydantic", "yaml", "podwright_constructs"} <= set(loaded.stdout.split())
-    assert not {"cdktf", "jsii", "boto3", "torch", "rich", "moto"} & set(loaded.stdout.split())
+    modules = set(loaded.stdout.split())
+    assert {"pydantic", "yaml", "podwright_constructs"} <= modules
+    assert not {"cdktf", "jsii", "boto3", "torch", "rich", "moto"} & modules
+    assert not {"podwright.planning", "podwright_training", "podwright_bootstrap", "podwright_rehearsal"} & modules

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from podwright.check.document import MAX_DEPTH, Document
 from podwright.check.findings import Finding, Level, dotted, has_errors, render, summary, to_json, write
-from podwright.check.report import codes, judge
+from podwright.check.report import check_document, codes
 
 GOOD = (Path(__file__).parents[2] / "cluster.yaml").read_text(encoding="utf-8")
 FILE = Path("cluster.yaml")
@@ -113,7 +113,7 @@ def test_place_of_values_keys_and_what_is_not_there():
 def test_default_is_named_as_such():
     """A finding about a value that the file does not give says that it is the default."""
     text = GOOD.replace("usw2-az1", "usw2-az1\n  cidr: 172.16.0.0/16")
-    messages = [item.message for item in judge(Document.parse(text)).findings]
+    messages = [item.message for item in check_document(Document.parse(text)).findings]
     assert messages == [
         "public_subnet_cidr: got 10.0.0.0/24 (the default), need a block within cidr, 172.16.0.0/16",
         "private_subnet_cidr: got 10.0.16.0/20 (the default), need a block within cidr, 172.16.0.0/16",
@@ -150,7 +150,7 @@ def test_refused_yaml(text: str, code: str, line: int, column: int):
 
 def check_holds(text: str) -> None:
     """Judge the text: places lie in it, it can be shown, and settings come out if there is no error."""
-    report = judge(Document.parse(text))
+    report = check_document(Document.parse(text))
     for item in report.findings:
         assert item.line is not None
         assert item.column is not None

@@ -17,7 +17,7 @@ from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBacken
 
 from podwright.check import rules
 from podwright.check.findings import Level, dotted
-from podwright.check.incomplete import partial
+from podwright.check.incomplete import incomplete
 from podwright.check.report import codes
 from podwright.check.rules import cluster as whole_file
 from podwright.check.rules import rule as judging
@@ -127,7 +127,7 @@ def brought_accounting(**changes: Any) -> dict[str, Any]:
 
 def broken(data: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Code and path of every finding."""
-    return [(item.code, dotted(item.path)) for item in rules.broken(Settings.model_validate(data))]
+    return [(item.code, dotted(item.path)) for item in rules.apply(Settings.model_validate(data))]
 
 
 # Code, the changed sections, and where the finding is.
@@ -553,7 +553,7 @@ def test_broken_rule_is_found(code: str, changes: Mapping[str, Any], path: str):
 
 
 def test_every_rule_is_in_the_list():
-    """No rule of the package is forgotten in RULES, RUN_RULES or those of the account."""
+    """No rule of the package is forgotten in RULES, run_rules() or live_rules()."""
     written = [
         function
         for found in pkgutil.iter_modules(rules.__path__, "podwright.check.rules.")
@@ -564,7 +564,7 @@ def test_every_rule_is_in_the_list():
         and not name.startswith("_")
         and inspect.signature(function).return_annotation == "Iterator[Finding]"
     ]
-    listed = (*rules.RULES, *rules.RUN_RULES, *rules.live.RULES)
+    listed = rules.all_rules()
     assert set(written) == set(listed)
     assert len(listed) == len(set(listed))
 
@@ -589,8 +589,8 @@ def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str
     """Too much memory is told at the instance type, what cannot be dealt out or laid out at the count."""
     run = replace(load_file(PRESETS / "seed_1b.yaml"), train_batch_size=1)
     settings = Settings.model_validate(content())
-    assert rules.broken(settings, run) == []
-    (found,) = rules.broken(settings, replace(run, **options))
+    assert rules.apply(settings, run) == []
+    (found,) = rules.apply(settings, replace(run, **options))
     assert (found.code, dotted(found.path)) == ("run-fits", f"cluster.instance_groups[1].{path}")
     assert found.hint == hint
 
@@ -625,7 +625,7 @@ def test_levels():
     """What AWS may accept is a warning; what it refuses is an error."""
     efa = {"network": {**NETWORK, "private_subnet_cidr": "10.0.16.0/26"}}
     h100 = {**WORKERS, "instance_type": "ml.p5.48xlarge"}
-    found = rules.broken(Settings.model_validate(content(**efa, **groups(CONTROLLER, h100))))
+    found = rules.apply(Settings.model_validate(content(**efa, **groups(CONTROLLER, h100))))
     assert [(item.code, item.level) for item in found] == [("addresses", Level.WARNING)]
 
 
@@ -643,8 +643,8 @@ def test_rules_without_wrong_values_are_judged():
             ]
         },
     )
-    settings = partial(Settings, data)
-    assert [(item.code, dotted(item.path)) for item in rules.broken(settings)] == [
+    settings = incomplete(Settings, data)
+    assert [(item.code, dotted(item.path)) for item in rules.apply(settings)] == [
         ("created-lustre", "lustre.throughput_mbps_per_tib"),
         ("instance-group", "cluster.instance_groups[0].instance_type"),
         ("instance-group", "cluster.instance_groups[2].count"),

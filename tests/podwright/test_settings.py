@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from podwright.check import load as loading
-from podwright.check.findings import ConfigError, UnreadableFileError
+from podwright.check.errors import InvalidSettingsError, UnreadableFileError
 from podwright.settings.network import CreatedNetwork, ExistingNetwork
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingLustre
@@ -123,7 +123,7 @@ def test_settings_are_frozen(tmp_path: Path):
 def test_one_error_has_all_problems(tmp_path: Path):
     """``load`` raises one error; its text shows each finding with place, source line and hint."""
     text = GOOD.replace("1200", "1000").replace("usw2-az1", "usw3-az1").replace("count: 2", "count: two")
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(InvalidSettingsError) as caught:
         load(tmp_path, text)
     assert [finding.code for finding in caught.value.findings] == ["zone-in-region", "created-lustre", "wrong-type"]
     assert f"{tmp_path / 'cluster.yaml'}:8:" in str(caught.value)
@@ -131,7 +131,7 @@ def test_one_error_has_all_problems(tmp_path: Path):
 
 
 def test_missing_file_is_its_own_error(tmp_path: Path):
-    """A file that cannot be read is no ConfigError."""
+    """A file that cannot be read is no InvalidSettingsError."""
     with pytest.raises(UnreadableFileError, match=r"nowhere\.yaml: No such file"):
         loading.load(tmp_path / "nowhere.yaml")
 
@@ -166,7 +166,7 @@ def test_numbers_as_people_write_them(tmp_path: Path, written: str, number: int)
 @pytest.mark.parametrize("written", ["yes", "1200.5", "0o2260", "1k", "1200 GiB", "[1200]", "{a: 1}", "~", "''"])
 def test_numbers_that_are_none(tmp_path: Path, written: str):
     """Anything else where a number is due is told at its place."""
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(InvalidSettingsError) as caught:
         load(tmp_path, GOOD.replace("count: 2", f"count: {written}"))
     line = GOOD[: GOOD.index("count: 2")].count("\n") + 1
     assert [(finding.code, finding.line) for finding in caught.value.findings] == [("wrong-type", line)]
@@ -177,7 +177,7 @@ def test_terraform_does_not_evaluate_values(tmp_path: Path, start: str):
     """Text that Terraform would evaluate is refused, as a value and as a tag's key."""
     evil = f"{start}file(1)}}"
     for text in (GOOD.replace("name: podwright-demo", f"name: '{evil}'"), f"{GOOD}tags:\n  '{evil}': secret\n"):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(InvalidSettingsError) as caught:
             load(tmp_path, text)
         assert "terraform-template" in {finding.code for finding in caught.value.findings}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from podwright import cli
-from podwright.check.findings import ConfigError
+from podwright.check.errors import InvalidSettingsError
 from podwright_rehearsal.run import cluster_status
 from podwright_rehearsal.run.rehearsal import job_size
 from podwright_rehearsal.run.resize import resized
@@ -29,7 +29,7 @@ def test_only_the_count_of_the_first_compute_group_changes(tmp_path: Path) -> No
 
 def test_a_number_that_the_file_does_not_admit_is_refused(tmp_path: Path) -> None:
     """The rules hold for the changed file as for any other; the finding has its place."""
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(InvalidSettingsError) as refused:
         resized(CHECKOUT / "examples/production/cluster.yaml", 3, folder=tmp_path)
     assert "min_count" in str(refused.value)
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from podwright.check.errors import UnansweredError
 from podwright.check.findings import Finding, Level
 from podwright.check.rules import (
     cluster,
     groups,
-    live,
     machines,
     mounts,
     nodes,
@@ -23,16 +23,15 @@ from podwright.check.rules import (
     programs,
     resources,
 )
-from podwright.check.rules.rule import Rule, judged
-from podwright.check.rules.run import run_fits
-from podwright.check.unanswered import UnansweredError
+from podwright.check.rules.rule import Rule, until_unknown_value
 from podwright.settings.root import Settings
-from podwright_training.config.train_config import TrainConfig
 
 if TYPE_CHECKING:
     from podwright.check.account import Account  # loads boto3
+    from podwright_training.config.train_config import TrainConfig
 
-RunRule = Callable[[Settings, TrainConfig], Iterator[Finding]]
+RunRule = Callable[[Settings, "TrainConfig"], Iterator[Finding]]
+LiveRule = Callable[[Settings, "Account"], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
     cluster.known_region,
@@ -102,23 +101,40 @@ RULES: tuple[Rule, ...] = (
 
 UNANSWERED = "account-unanswered"
 CODES = {UNANSWERED: "AWS did not answer what a rule of `check --live` asked; that rule was not judged."}
-RUN_RULES: tuple[RunRule, ...] = (run_fits,)
-ALL_RULES: tuple[Rule | RunRule | live.Live, ...] = (*RULES, *RUN_RULES, *live.RULES)
 
 
-def broken(settings: Settings, run: TrainConfig | None = None) -> list[Finding]:
-    """What the settings break, rule by rule; a rule that needs a value which the file gives wrongly is left out."""
-    judgements: list[tuple[Rule | RunRule, Iterator[Finding]]] = [(rule, rule(settings)) for rule in RULES]
+def run_rules() -> tuple[RunRule, ...]:
+    """Return the rules that also read a training run."""
+    from podwright.check.rules.run import run_fits  # noqa: PLC0415 — the planner, which only `--run` needs
+
+    return (run_fits,)
+
+
+def live_rules() -> tuple[LiveRule, ...]:
+    """Return the rules of ``check --live``, which also ask the AWS account."""
+    from podwright.check.rules import live  # noqa: PLC0415 — only `--live` needs it
+
+    return live.RULES
+
+
+def all_rules() -> tuple[Rule | RunRule | LiveRule, ...]:
+    """Return every rule, for ``explain``."""
+    return (*RULES, *run_rules(), *live_rules())
+
+
+def apply(settings: Settings, run: TrainConfig | None = None) -> list[Finding]:
+    """Apply all rules to the settings; a rule stops at a value that the file gives wrongly."""
+    results: list[tuple[Rule | RunRule, Iterator[Finding]]] = [(rule, rule(settings)) for rule in RULES]
     if run:
-        judgements += [(rule, rule(settings, run)) for rule in RUN_RULES]
-    return [replace(finding, code=code(rule)) for rule, findings in judgements for finding in judged(findings)]
+        results += [(rule, rule(settings, run)) for rule in run_rules()]
+    return [replace(finding, code=code(rule)) for rule, found in results for finding in until_unknown_value(found)]
 
 
-def refused(settings: Settings, account: Account) -> list[Finding]:
-    """What the account would refuse, rule by rule; what it does not answer is said once, and other rules go on."""
+def apply_live(settings: Settings, account: Account) -> list[Finding]:
+    """Apply the rules of ``check --live``; each question that AWS leaves unanswered is one finding."""
     found: list[Finding] = []
     unanswered: dict[str, Finding] = {}
-    for rule in live.RULES:
+    for rule in live_rules():
         try:
             found += [replace(finding, code=code(rule)) for finding in rule(settings, account)]
         except UnansweredError as error:
@@ -127,6 +143,6 @@ def refused(settings: Settings, account: Account) -> list[Finding]:
     return [*unanswered.values(), *found]
 
 
-def code(rule: Rule | RunRule | live.Live) -> str:
+def code(rule: Rule | RunRule | LiveRule) -> str:
     """The code of a rule's findings."""
     return rule.__name__.replace("_", "-")

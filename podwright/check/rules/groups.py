@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
-from podwright.check.rules.rule import GROUPS, each_group
+from podwright.check.rules.rule import GROUPS, for_each_group
 from podwright.settings.arguments import arguments, group_arguments
 from podwright.settings.cluster import ApiSlurm, InstanceGroup
 from podwright.settings.operations import DatabaseAccounting
@@ -13,13 +13,13 @@ from podwright.settings.root import Settings
 from podwright_constructs import checks
 
 
-@each_group
+@for_each_group
 def instance_group(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
     """An instance group has a name, type, count, partition or volume that a cluster cannot have."""
     yield from findings_of(path, checks.instance_group(group_arguments(group)))
 
 
-@each_group
+@for_each_group
 def compute_partition(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
     """A compute group does not say which Slurm partition its nodes join; jobs name the partition they run in."""
     if group.role == "compute" and group.partition is None:
@@ -66,7 +66,7 @@ def api_slurm(settings: Settings) -> Iterator[Finding]:
         yield error(("training", "source"), given, "write `training: {source: none}`, or let lifecycle scripts set up")
 
 
-@each_group
+@for_each_group
 def spot_head(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
     """A controller or login node on spot capacity may be taken away, and the queue or people's work with it."""
     if group.role != "compute" and group.capacity == "spot":

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from podwright.check.findings import Finding, error, warning
-from podwright.check.rules.rule import judged_types
+from podwright.check.rules.rule import compute_types
 from podwright.settings.root import Settings
-from podwright_bootstrap.storage import lnet
 from podwright_constructs import facts
 
 # Below, data loaders stop; above fs.nr_open, which Linux sets to 1048576, nobody could log in.
@@ -31,7 +30,7 @@ def scratch_path(settings: Settings) -> Iterator[Finding]:
 
 def scratch_disks(settings: Settings) -> Iterator[Finding]:
     """No compute node has NVMe disks of its own, so none has the scratch folder."""
-    if settings.nodes.scratch and not any(kind.nvme_disks for _, kind in judged_types(settings)):
+    if settings.nodes.scratch and not any(kind.nvme_disks for _, kind in compute_types(settings)):
         given = "no compute group has a type with NVMe disks: there is no scratch folder on any node"
         yield warning(("nodes", "scratch"), given, "choose types with disks (p5, g5, c6id …) or leave it out")
 
@@ -51,7 +50,9 @@ def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
     """The nodes would have more EFA connections to the file system than it takes."""
     if not settings.lustre.efa:
         return
-    wanted = sum(count * lnet.interfaces_of(kind.name, kind.efa_interfaces) for count, kind in judged_types(settings))
+    from podwright_bootstrap.storage import lnet  # noqa: PLC0415 — half of the bootstrap, for a setting that few use
+
+    wanted = sum(count * lnet.interfaces_of(kind.name, kind.efa_interfaces) for count, kind in compute_types(settings))
     most = facts.MAX_LUSTRE_EFA_CONNECTIONS
     if wanted > most:
         given = f"efa: the nodes would have {wanted} EFA connections, a file system takes {most}"
@@ -63,7 +64,7 @@ def neuron_nodes(settings: Settings) -> Iterator[Finding]:
     neuron = settings.nodes.neuron
     if neuron is None:
         return
-    if not any(kind.accelerator == "neuron" for _, kind in judged_types(settings)):
+    if not any(kind.accelerator == "neuron" for _, kind in compute_types(settings)):
         given = "no compute group has Trainium or Inferentia: there is nothing to set up"
         yield warning(("nodes", "neuron"), given, "leave it out")
     if neuron.tools_version is not None and not DEBIAN_VERSION.fullmatch(neuron.tools_version):

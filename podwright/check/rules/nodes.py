@@ -11,7 +11,6 @@ from podwright.settings.cluster import ApiSlurm
 from podwright.settings.nodes import Nodes
 from podwright.settings.root import Settings
 from podwright.settings.storage import CreatedBucket
-from podwright_bootstrap.boot import STEPS
 from podwright_constructs import checks, facts
 
 S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
@@ -29,6 +28,10 @@ def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
 
 def skipped_steps(settings: Settings) -> Iterator[Finding]:
     """A boot has no step of that name, or nothing works without it."""
+    if not settings.nodes.skip:
+        return
+    from podwright_bootstrap.boot import STEPS  # noqa: PLC0415 — the whole bootstrap, for a setting that few use
+
     steps = {step.name: step for step in STEPS}
     allowed = [name for name, step in steps.items() if not step.needed]
     for index, name in enumerate(settings.nodes.skip):

@@ -16,7 +16,6 @@ from podwright.settings.nodes import MAX_ID, MIN_ID, Ldap
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright.settings.storage import NoOpenZfs
-from podwright_bootstrap.contract import HOMES_DIRECTORY, JOB_USER, RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_constructs import facts
 
 USERS: KeyPath = ("nodes", "users")
@@ -24,10 +23,11 @@ GROUPS: KeyPath = ("nodes", "groups")
 LDAP: KeyPath = ("nodes", "ldap")
 
 NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # useradd(8)
-IMAGE_NAMES = frozenset(  # of the image: users and groups that a person's name must not be
-    f"root daemon bin sys sync mail news www-data backup list nobody adm sudo docker users video render plugdev staff "
-    f"sshd munge slurm mysql ssm-user systemd-network systemd-resolve messagebus syslog {JOB_USER}".split()
-)
+_IMAGE_NAMES = """
+root daemon bin sys sync mail news www-data backup list nobody adm sudo docker users video render plugdev staff
+sshd munge slurm mysql ssm-user systemd-network systemd-resolve messagebus syslog
+"""
+IMAGE_NAMES = frozenset(_IMAGE_NAMES.split())  # users and groups of the image, which no person can be called
 KEY_TYPES = frozenset(  # sshd(8), AUTHORIZED_KEYS FILE FORMAT
     [
         "ssh-ed25519",
@@ -46,12 +46,17 @@ PORTS = range(1, 65536)
 
 def names_of_people(settings: Settings) -> Iterator[Finding]:
     """A user's or group's name is none that useradd takes, belongs to the image, or is given twice."""
+    people = list(_each(settings, "name"))
+    if not people:
+        return
+    from podwright_bootstrap.contract import JOB_USER  # noqa: PLC0415 — only files with users need it
+
     seen: set[str] = set()
-    for path, name in _each(settings, "name"):
+    for path, name in people:
         if not NAME.fullmatch(name):
             allowed = "lower-case letters, digits, - and _, at most 32, with a letter or _ first"
             yield error(path, f"name cannot be {name!r}", f"allowed: {allowed}")
-        elif name in IMAGE_NAMES:
+        elif name in IMAGE_NAMES or name == JOB_USER:
             yield error(path, f"name: {name} belongs to the image", "use another name")
         elif name in seen:
             yield error(path, f"name: {name} is there already", "users and groups share one list of names")
@@ -93,13 +98,17 @@ def ssh_keys_of_people(settings: Settings) -> Iterator[Finding]:
 
 def homes_of_people(settings: Settings) -> Iterator[Finding]:
     """A home is where not all nodes see it, where podwright keeps things, or somebody else's."""
+    if not settings.nodes.users:
+        return
+    from podwright_bootstrap import contract  # noqa: PLC0415 — only files with users need it
+
     lustre = PurePosixPath(settings.lustre.mount_path)
     openzfs = None if isinstance(settings.openzfs, NoOpenZfs) else PurePosixPath(settings.openzfs.mount_path)
-    usual = openzfs or lustre / HOMES_DIRECTORY
+    usual = openzfs or lustre / contract.HOMES_DIRECTORY
     owners: dict[PurePosixPath, str] = {}
     for index, user in enumerate(settings.nodes.users):
         path, home = (*USERS, index, "home"), PurePosixPath(user.home or usual / user.name)
-        ours = [lustre / SHARED_DIRECTORY, lustre / RUNS_DIRECTORY]
+        ours = [lustre / contract.SHARED_DIRECTORY, lustre / contract.RUNS_DIRECTORY]
         below = [root for root in (openzfs, lustre) if root and root in home.parents]
         if user.home and not (below and HOME.fullmatch(user.home)):
             where = f"{openzfs} or {lustre}" if openzfs else lustre

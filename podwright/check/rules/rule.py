@@ -1,4 +1,4 @@
-"""What a rule is: a function from settings to findings, and the loops that several rules share."""
+"""Define a rule, a function from settings to findings, and the loops that several rules share."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ Rule = Callable[[Settings], Iterator[Finding]]
 GROUPS: KeyPath = ("cluster", "instance_groups")
 
 
-def judged(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """The findings up to where one would need a value that the file gives wrongly."""
+def until_unknown_value(findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield findings until one would need a value that the file gives wrongly."""
     with suppress(UnknownValueError):
         yield from findings
 
 
-def each_group(judge: Callable[[InstanceGroup, KeyPath], Iterator[Finding]]) -> Rule:
-    """A rule about single instance groups, each judged even when another has a wrong value."""
+def for_each_group(check: Callable[[InstanceGroup, KeyPath], Iterator[Finding]]) -> Rule:
+    """Make a rule of a check of one instance group; a wrong value in one group does not hide findings in others."""
 
-    @wraps(judge)
+    @wraps(check)
     def rule(settings: Settings) -> Iterator[Finding]:
         for index, group in enumerate(settings.cluster.instance_groups):
-            yield from judged(judge(group, (*GROUPS, index)))
+            yield from until_unknown_value(check(group, (*GROUPS, index)))
 
     return rule
 
 
 def nodes_by_type(groups: Iterable[InstanceGroup]) -> Counter[str]:
-    """How many nodes of each type some groups have."""
+    """Count nodes by instance type."""
     nodes: Counter[str] = Counter()
     for group in groups:
         nodes[group.instance_type] += group.count
     return nodes
 
 
-def judged_types(settings: Settings) -> Iterator[tuple[int, InstanceType]]:
-    """How many nodes each compute group has, and their type; without groups whose type another rule refuses."""
+def compute_types(settings: Settings) -> Iterator[tuple[int, InstanceType]]:
+    """Yield each compute group's node count and instance type; skip types that another rule refuses."""
     for group in settings.cluster.instance_groups:
         if group.role == "compute":
             with suppress(UnknownInstanceTypeError):
