@@ -1,11 +1,13 @@
 """The section ``nodes`` of ``cluster.yaml``: what nodes have beyond Slurm and file systems, off unless asked for."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from podwright.settings.section import Section
-from podwright_bootstrap.features import NodeFeatures
+
+if TYPE_CHECKING:
+    from podwright_bootstrap.features import NodeFeatures
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5, 300  # a series whose values are five minutes apart is stale between them
 MIN_ID, MAX_ID = 1001, 60000  # for people: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
@@ -206,8 +208,10 @@ class Nodes(Section):
         default=None, description="Who may log in on compute nodes; none is anybody."
     )
 
-    def features(self) -> NodeFeatures:
+    def features(self) -> "NodeFeatures":
         """Return what the nodes read: the same names, but for `S3Mount.key_arn`, which only the role needs."""
+        from podwright_bootstrap.features import NodeFeatures  # noqa: PLC0415 — `check` does not need it
+
         return NodeFeatures.from_dict(
             self.model_dump(exclude_none=True, exclude={"s3_mounts": {"__all__": {"key_arn"}}})
         )
