@@ -10,6 +10,7 @@ import importlib
 import inspect
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import is_dataclass
@@ -22,18 +23,20 @@ for warning in ("DEPRECATED", "END_OF_LIFE"):  # before cdktf starts Node
 from constructs import Construct  # noqa: E402
 
 import podwright_constructs  # noqa: E402
+from podwright_constructs import arguments  # noqa: E402
 
 PAGE = Path(__file__).parents[1] / "docs" / "constructs.md"
-APART = {"aws", "bindings", "checks"}  # Terraform's own words, and what constructs ask before they are made
+APART = {"aws", "bindings", "checks"}  # generated code and internals
 HEADER = """# Constructs
 
 Written by `tools/document_constructs.py` from the code. A construct is `Name(scope, id, *, arguments)`; what is
-called *existing*, or has no scope, takes its arguments alone. Examples: [`examples/library/`](../examples/library).
+called *existing*, or has no scope, takes its arguments alone; a construct with `arguments` takes the dataclass of that
+type, listed first. Examples: [`examples/library/`](../examples/library).
 """
 
 
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write the page, or compare it with what would be written."""
     parser = argparse.ArgumentParser(description="Document podwright_constructs.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if the page differs")
     page = "\n".join([HEADER, *_page()])
@@ -53,26 +56,35 @@ def _page() -> Iterator[str]:
 
 
 def _modules() -> Iterator[ModuleType]:
-    for found in pkgutil.iter_modules(podwright_constructs.__path__):
-        if found.name not in APART:
-            yield importlib.import_module(f"podwright_constructs.{found.name}")
+    for package in (arguments, podwright_constructs):
+        for found in pkgutil.iter_modules(package.__path__):
+            if found.name not in APART and not found.ispkg:
+                yield importlib.import_module(f"{package.__name__}.{found.name}")
 
 
 def _is_documented(item: type, module: ModuleType) -> bool:
-    """Constructs, and the plain classes that stand for what exists or are arguments of constructs."""
+    """Whether it is a construct, or a dataclass: an existing resource or the arguments of a construct."""
     own = item.__module__ == module.__name__ and not item.__name__.startswith("_")
     return own and (issubclass(item, Construct) or is_dataclass(item))
 
 
 def _section(documented: type) -> Iterator[str]:
     yield f"### {documented.__name__}\n\n{inspect.getdoc(documented)}\n"
+    texts = arguments.documentation(documented) if is_dataclass(documented) else {}
     rows = [
-        f"| `{name}` | `{str(parameter.annotation).replace('|', chr(92) + '|')}` | {_default(parameter)} |"
+        f"| `{name}` | `{_type(parameter)}` | {_default(parameter)} |" + (f" {texts.get(name, '')} |" if texts else "")
         for name, parameter in inspect.signature(documented.__init__).parameters.items()
         if name not in {"self", "scope", "id_"}
     ]
     if rows:
-        yield "\n".join(["| argument | type | default |", "|---|---|---|", *rows, ""])
+        head, line = "| argument | type | default |", "|---|---|---|"
+        yield "\n".join([f"{head} meaning |", f"{line}---|", *rows, ""] if texts else [head, line, *rows, ""])
+
+
+def _type(parameter: inspect.Parameter) -> str:
+    """Return a parameter's type, without the documentation of an ``Annotated``."""
+    text = re.sub(r"^Annotated\[(.*), Doc\(.*\)\]$", r"\1", str(parameter.annotation), flags=re.DOTALL)
+    return text.replace("|", "\\|")
 
 
 def _default(parameter: inspect.Parameter) -> str:

@@ -1,15 +1,16 @@
-"""Where people's homes are: an FSx for OpenZFS file system you have, or one made here."""
+"""Home directories on FSx for OpenZFS, existing or new."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks, facts
+from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSystem
 from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
 from podwright_constructs.key import Key
@@ -17,13 +18,12 @@ from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import refuse
 
-DeploymentType = Literal["SINGLE_AZ_1", "SINGLE_AZ_2", "SINGLE_AZ_HA_1", "SINGLE_AZ_HA_2", "MULTI_AZ_1"]
-# Nodes make homes as root and give them to their owners; the security group says who is a client.
+# Nodes create home directories as root and give them to their owners; the security group limits the clients.
 EXPORT_OPTIONS = ("rw", "crossmnt", "sync", "no_root_squash")
 
 
 class OpenZfs(Protocol):
-    """What a node needs to mount an OpenZFS file system."""
+    """The attributes that a node needs to mount an OpenZFS file system."""
 
     @property
     def dns_name(self) -> str:
@@ -31,22 +31,19 @@ class OpenZfs(Protocol):
 
     @property
     def mount_path(self) -> str:
-        """Where every node mounts it."""
+        """Path where every node mounts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingOpenZfs:
-    """A file system you have, reachable from the nodes' security group on TCP port 2049.
+class ExistingOpenZfs(ExistingOpenZfsArguments):
+    """An existing file system that the nodes' security group can reach on TCP port 2049.
 
     Raises:
-        InvalidArgumentsError: a name is malformed; all problems are in it.
+        InvalidArgumentsError: A name is malformed; all problems are in it.
     """
 
-    dns_name: str
-    mount_path: str = "/home"
-
     def __post_init__(self) -> None:
-        refuse(self, checks.existing_openzfs(dns_name=self.dns_name, mount_path=self.mount_path))
+        refuse(self, checks.existing_openzfs(self))
 
 
 class OpenZfsFileSystem(Construct):
@@ -55,40 +52,19 @@ class OpenZfsFileSystem(Construct):
     https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/what-is-fsx.html
 
     Args:
-        network: where it is; its security group admits NFS.
-        deployment_type: AWS's word; which one a region has is in the guide.
-        throughput_mbps: MB/s; none for the default of the type.
-        key: what it is encrypted with; none for FSx's own key.
-        on_destroy: whether a last backup is made.
+        arguments: What to create.
+        network: The network, whose security group admits NFS.
+        key: The key that encrypts it. Default: FSx's own key.
 
     Raises:
-        InvalidArgumentsError: a combination that FSx does not sell, or too few subnets; all problems are in it.
+        InvalidArgumentsError: FSx does not sell this combination, or there are too few subnets; all problems are in it.
     """
 
     def __init__(
-        self,
-        scope: Construct,
-        id_: str,
-        *,
-        network: Network,
-        deployment_type: DeploymentType = "SINGLE_AZ_HA_2",
-        capacity_gib: int = 64,
-        throughput_mbps: int | None = None,
-        compression: Literal["ZSTD", "LZ4", "NONE"] = "ZSTD",
-        automatic_backup_retention_days: int = 0,
-        on_destroy: Literal["backup", "destroy"] = "destroy",
-        key: Key | None = None,
-        mount_path: str = "/home",
+        self, scope: Construct, id_: str, arguments: OpenZfsArguments, *, network: Network, key: Key | None = None
     ) -> None:
-        problems = checks.openzfs_file_system(
-            deployment_type=deployment_type,
-            capacity_gib=capacity_gib,
-            throughput_mbps=throughput_mbps,
-            compression=compression,
-            automatic_backup_retention_days=automatic_backup_retention_days,
-            on_destroy=on_destroy,
-            mount_path=mount_path,
-        )
+        deployment_type = arguments.deployment_type
+        problems = checks.openzfs_file_system(arguments)
         subnet_count = len(network.subnet_ids)
         problems += checks.openzfs_subnets(deployment_type=deployment_type, subnet_count=subnet_count)
         refuse(self, problems)
@@ -99,10 +75,10 @@ class OpenZfsFileSystem(Construct):
             self,
             "file_system",
             deployment_type=deployment_type,
-            storage_capacity=capacity_gib,
-            throughput_capacity=throughput_mbps or facts.OPENZFS_THROUGHPUTS_MBPS[deployment_type][0],
+            storage_capacity=arguments.capacity_gib,
+            throughput_capacity=arguments.throughput_mbps or facts.OPENZFS_THROUGHPUTS_MBPS[deployment_type][0],
             root_volume_configuration={
-                "data_compression_type": compression,
+                "data_compression_type": arguments.data_compression_type,
                 "nfs_exports": {"client_configurations": [{"clients": "*", "options": EXPORT_OPTIONS}]},
             },
             subnet_ids=subnet_ids,
@@ -110,14 +86,14 @@ class OpenZfsFileSystem(Construct):
             route_table_ids=network.route_table_ids or None if of_two_zones else None,
             security_group_ids=[network.security_group_id],
             kms_key_id=key.arn if key else None,
-            automatic_backup_retention_days=automatic_backup_retention_days,
+            automatic_backup_retention_days=arguments.automatic_backup_retention_days,
             copy_tags_to_backups=True,
-            skip_final_backup=on_destroy == "destroy",
-            delete_options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if on_destroy == "destroy" else None,
+            skip_final_backup=arguments.on_destroy == "destroy",
+            delete_options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if arguments.on_destroy == "destroy" else None,
             tags={"Name": self.node.path.replace("/", "-")},
             depends_on=before(self, network.security_group_rules),
             lifecycle=KEEP_SECURITY_GROUPS,
         )
         self.dns_name = file_system.dns_name
-        self.mount_path = mount_path
+        self.mount_path = arguments.mount_path
         self.ready: Sequence[ITerraformDependable] = [file_system]

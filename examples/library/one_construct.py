@@ -3,6 +3,7 @@
 from cdktf import App, TerraformOutput, TerraformStack
 from constructs import Construct
 
+from podwright_constructs.arguments.lustre import LustreArguments
 from podwright_constructs.aws.provider import AwsProvider
 from podwright_constructs.lustre import LustreFileSystem
 from podwright_constructs.network import ExistingNetwork
@@ -19,7 +20,7 @@ class Scratch(TerraformStack):
             subnet_ids=["subnet-0a1b2c3d4e5f60718"],
             security_group_id="sg-0a1b2c3d4e5f60718",
         )
-        scratch = LustreFileSystem(self, "scratch", network=network, capacity_gib=2400)
+        scratch = LustreFileSystem(self, "scratch", LustreArguments(capacity_gib=2400), network=network)
         TerraformOutput(self, "DnsName", value=scratch.dns_name)
         TerraformOutput(self, "MountName", value=scratch.mount_name)
 

@@ -3,6 +3,7 @@
 from cdktf import App, TerraformOutput, TerraformStack
 from constructs import Construct
 
+from podwright_constructs.arguments.lustre import LustreArguments
 from podwright_constructs.aws.provider import AwsProvider
 from podwright_constructs.bucket import TrainingBucket
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
@@ -20,7 +21,7 @@ class Site(Construct):
         super().__init__(scope, id_)
         network = TrainingNetwork(self, "network", name=name, availability_zone_id=availability_zone_id)
         bucket = TrainingBucket(self, "bucket", bucket_prefix=f"sagemaker-{name}-")
-        LustreFileSystem(self, "lustre", network=network)
+        LustreFileSystem(self, "lustre", LustreArguments(), network=network)
         role = ExecutionRole(self, "role", name=f"{name}-nodes", bucket=bucket, network=network)
         self.cluster = HyperPodCluster(
             self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar, cast, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -18,7 +18,7 @@ def incomplete(section: type[S], data: Mapping[str, Any]) -> S:
     fields = section.model_fields.items()
     values: dict[str, Any] = {name: UNKNOWN for name, field in fields if field.is_required()}
     values |= {name: _value(field, data[name]) for name, field in fields if name in data}
-    return section.model_construct(**values)
+    return cast("S", section.model_construct(**values))
 
 
 def _value(field: FieldInfo, value: Any) -> Any:

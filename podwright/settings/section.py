@@ -1,8 +1,10 @@
-"""What every section of the settings file has in common."""
+"""The base class of every section of the settings file."""
 
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict
+
+from podwright_constructs.arguments import documentation
 
 
 class UnknownValueError(Exception):
@@ -17,9 +19,22 @@ UNKNOWN = _Unknown()
 
 
 class Section(BaseModel):
-    """A mapping of the file: frozen, without unknown keys."""
+    """A mapping of the file: frozen, without unknown keys.
+
+    A section may inherit the arguments of a construct: each becomes a key, with its type, default and documentation.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """Describe inherited arguments, and put the section's own keys first, as ``source`` is in the file."""
+        inherited = [base for base in cls.__mro__ if "__dataclass_fields__" in vars(base)]
+        documented = {name: text for base in inherited for name, text in documentation(base).items()}
+        for name, text in documented.items():
+            cls.model_fields[name].description = text
+        for name in [name for name in cls.model_fields if name in documented]:
+            cls.model_fields[name] = cls.model_fields.pop(name)
 
     if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"
 

@@ -15,7 +15,6 @@ from podwright.settings.root import Settings
 from podwright.settings.storage import CreatedBucket, CreatedLustre, CreatedOpenZfs, NoOpenZfs
 from podwright_constructs.accounting import AccountingDatabase, AccountingMariaDb, ExistingAccountingDatabase
 from podwright_constructs.bucket import Bucket, ExistingBucket, TrainingBucket
-from podwright_constructs.data_repository import DataRepository
 from podwright_constructs.flow_logs import BucketFlowLogs, CloudWatchFlowLogs
 from podwright_constructs.key import EncryptionKey, ExistingKey, Key
 from podwright_constructs.lustre import ExistingLustre, Lustre, LustreFileSystem, file_system_id
@@ -122,21 +121,15 @@ def _flow_logs(stack: FoundationStack, settings: Settings, network: Network, buc
 def _lustre(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> Lustre:
     wanted = settings.lustre
     if isinstance(wanted, CreatedLustre):
-        return LustreFileSystem(
-            stack,
-            "lustre",
-            network=network,
-            key=None if wanted.deployment_type == "SCRATCH_2" else key,
-            data_repositories=[DataRepository(**arguments(item)) for item in wanted.data_repositories],
-            **arguments(wanted, "data_repositories"),
-        )
+        key = None if wanted.deployment_type == "SCRATCH_2" else key
+        return LustreFileSystem(stack, "lustre", wanted, network=network, key=key)
     return ExistingLustre(**arguments(wanted))
 
 
 def _openzfs(stack: FoundationStack, settings: Settings, network: Network, key: Key | None) -> OpenZfs | None:
     wanted = settings.openzfs
     if isinstance(wanted, CreatedOpenZfs):
-        return OpenZfsFileSystem(stack, "openzfs", network=network, key=key, **arguments(wanted))
+        return OpenZfsFileSystem(stack, "openzfs", wanted, network=network, key=key)
     return None if isinstance(wanted, NoOpenZfs) else ExistingOpenZfs(**arguments(wanted))
 
 

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from podwright_constructs import checks, facts
 from podwright_constructs.accounting import AccountingMariaDb, ExistingAccountingDatabase
+from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
+from podwright_constructs.arguments.openzfs import OpenZfsArguments
 from podwright_constructs.bucket import ExistingBucket, TrainingBucket
 from podwright_constructs.budget import ClusterBudget
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError, cluster_instance_types
@@ -116,7 +118,7 @@ def test_checks_need_no_cdktf() -> None:
 def test_lustre_capacity_is_1200_or_a_multiple_of_2400(capacity_gib: int) -> None:
     """A capacity is accepted exactly if FSx sells it, and a refusal names the closest one that it does sell."""
     sold = {1200, *range(2400, 60000, 2400)}
-    problems = checks.lustre_file_system(capacity_gib=capacity_gib, throughput_mbps_per_tib=250, mount_path="/fsx")
+    problems = checks.lustre_file_system(LustreArguments(capacity_gib=capacity_gib, throughput_mbps_per_tib=250))
     assert bool(problems) == (capacity_gib not in sold)
     for problem in problems:
         named = int(problem.hint.split()[-1].rstrip("."))
@@ -241,7 +243,10 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
     ),
     "LustreFileSystem": (
         lambda stack: LustreFileSystem(
-            stack, "x", network=NETWORK, capacity_gib=1000, throughput_mbps_per_tib=300, mount_path="fsx"
+            stack,
+            "x",
+            LustreArguments(capacity_gib=1000, throughput_mbps_per_tib=300, mount_path="fsx"),
+            network=NETWORK,
         ),
         {"capacity_gib", "throughput_mbps_per_tib", "mount_path"},
     ),
@@ -270,20 +275,22 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
         lambda stack: OpenZfsFileSystem(
             stack,
             "x",
+            OpenZfsArguments(
+                deployment_type="MULTI_AZ_1",
+                capacity_gib=1,
+                throughput_mbps=1,
+                data_compression_type="GZIP",
+                automatic_backup_retention_days=100,
+                on_destroy="keep",
+                mount_path="home",
+            ),
             network=NETWORK,
-            deployment_type="MULTI_AZ_1",
-            capacity_gib=1,
-            throughput_mbps=1,
-            compression="GZIP",
-            automatic_backup_retention_days=100,
-            on_destroy="keep",
-            mount_path="home",
         ),
         {
             "deployment_type",
             "capacity_gib",
             "throughput_mbps",
-            "compression",
+            "data_compression_type",
             "automatic_backup_retention_days",
             "on_destroy",
             "mount_path",
@@ -433,6 +440,6 @@ def test_terraform_references_pass() -> None:
     """Values that Terraform alone knows are not judged by their placeholder."""
     reference = "${TfToken[TOKEN.0]}"
     assert checks.existing_network(vpc_id=reference, subnet_ids=[reference], security_group_id=reference) == []
-    assert checks.existing_lustre(dns_name=reference, mount_name=reference, mount_path="/fsx") == []
+    assert checks.existing_lustre(ExistingLustreArguments(dns_name=reference, mount_name=reference)) == []
     assert checks.existing_bucket(name=reference) == []
     assert checks.existing_role(arn=reference) == []

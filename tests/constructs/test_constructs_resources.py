@@ -15,9 +15,11 @@ from cdktf import App, TerraformProvider, TerraformProviderGeneratorMetadata, Te
 
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_constructs import facts
+from podwright_constructs.arguments.data_repository import DataRepository
+from podwright_constructs.arguments.lustre import LustreArguments
+from podwright_constructs.arguments.openzfs import OpenZfsArguments
 from podwright_constructs.bucket import ExistingBucket, TrainingBucket, sha256_of
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup, ScheduledUpdate
-from podwright_constructs.data_repository import DataRepository
 from podwright_constructs.flow_logs import CloudWatchFlowLogs
 from podwright_constructs.key import EncryptionKey, ExistingKey
 from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle
@@ -213,7 +215,8 @@ def test_file_system_waits_for_the_rules(synthesize) -> None:
 
     def build(stack: TerraformStack) -> None:
         network = TrainingNetwork(stack, "network", name="demo", availability_zone_id=ZONE)
-        LustreFileSystem(stack, "lustre", network=network, capacity_gib=2400, throughput_mbps_per_tib=500)
+        arguments = LustreArguments(capacity_gib=2400, throughput_mbps_per_tib=500)
+        LustreFileSystem(stack, "lustre", arguments, network=network)
 
     stack = synthesize(build)
     (lustre,) = resources(stack, "aws_fsx_lustre_file_system")
@@ -236,7 +239,7 @@ def test_defaults_are_those_of_the_type(synthesize) -> None:
             "e": {"efa": True, "throughput_mbps_per_tib": 500, "metadata_iops": 12_000},
         }
         for name, arguments in kinds.items():
-            LustreFileSystem(stack, name, network=NETWORK, **arguments)
+            LustreFileSystem(stack, name, LustreArguments(**arguments), network=NETWORK)
 
     keys = ("storage_capacity", "per_unit_storage_throughput", "throughput_capacity", "metadata_configuration")
     made = [tuple(item.get(key) for key in keys) for item in resources(synthesize(build), "aws_fsx_lustre_file_system")]
@@ -255,7 +258,8 @@ def test_a_folder_shows_a_bucket(synthesize) -> None:
         DataRepository(path="/in", s3_uri="s3://corpus"),
         DataRepository(path="/out", s3_uri="s3://results/runs", import_changes=False, export_changes=True),
     ]
-    stack = synthesize(lambda stack: LustreFileSystem(stack, "lustre", network=NETWORK, data_repositories=links))
+    arguments = LustreArguments(data_repositories=links)
+    stack = synthesize(lambda stack: LustreFileSystem(stack, "lustre", arguments, network=NETWORK))
     coming, going = resources(stack, "aws_fsx_data_repository_association")
     assert (set(coming["s3"]), coming["batch_import_meta_data_on_create"]) == ({"auto_import_policy"}, True)
     assert (set(going["s3"]), going["batch_import_meta_data_on_create"]) == ({"auto_export_policy"}, False)
@@ -265,10 +269,9 @@ def test_a_folder_shows_a_bucket(synthesize) -> None:
 def test_openzfs_of_two_zones_prefers_the_first(synthesize) -> None:
     """It takes two subnets, prefers the first, adds its routes to their tables, and keeps a last backup if asked."""
     network = replace(NETWORK, route_table_ids=["rtb-1", "rtb-2"])
+    arguments = OpenZfsArguments(deployment_type="MULTI_AZ_1", on_destroy="backup")
     stack = synthesize(
-        lambda stack: OpenZfsFileSystem(
-            stack, "homes", network=network, deployment_type="MULTI_AZ_1", on_destroy="backup", key=ExistingKey(arn=KEY)
-        )
+        lambda stack: OpenZfsFileSystem(stack, "homes", arguments, network=network, key=ExistingKey(arn=KEY))
     )
     (homes,) = resources(stack, "aws_fsx_openzfs_file_system")
     assert (homes["subnet_ids"], homes["preferred_subnet_id"]) == (["subnet-1", "subnet-2"], "subnet-1")
@@ -308,7 +311,7 @@ def test_one_construct_alone_in_another_stack(tmp_path: Path, terraform: Mapping
             super().__init__(scope, "mine")
             OwnProvider(self)
             network = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1"], security_group_id="sg-1")
-            LustreFileSystem(self, "scratch", network=network, capacity_gib=2400)
+            LustreFileSystem(self, "scratch", LustreArguments(capacity_gib=2400), network=network)
 
     app = App(outdir=str(tmp_path))
     Mine(app)

@@ -180,7 +180,7 @@ def test_explains_every_key(podwright: Podwright):
     for key in keys():
         assert str(key) in answer.stdout
         assert key.description, key.name
-    assert "lustre.version  (source: create)\n    2.15 | 2.12 | 2.10; default: 2.15\n" in answer.stdout
+    assert "lustre.file_system_type_version  (source: create)\n    2.15 | 2.12 | 2.10; default: 2.15\n" in answer.stdout
     assert "lustre.efa  (source: create)\n    true | false; default: false\n" in answer.stdout
     assert "PERSISTENT_1 HDD 40, 12" in answer.stdout
     assert answer.returncode == 0

@@ -239,13 +239,13 @@ BROKEN = [
             ("capacity_gib", {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "capacity_gib": 2400}),
             ("capacity_gib", {"efa": True, "capacity_gib": 2400}),
             ("read_cache", {"read_cache": True}),
-            ("version", {"version": "2.10"}),
-            ("version", {"version": "2.12", "metadata_iops": 6000}),
+            ("file_system_type_version", {"file_system_type_version": "2.10"}),
+            ("file_system_type_version", {"file_system_type_version": "2.12", "metadata_iops": 6000}),
             (
-                "version",
+                "file_system_type_version",
                 {
                     "deployment_type": "SCRATCH_2",
-                    "version": "2.10",
+                    "file_system_type_version": "2.10",
                     "data_repositories": [{"path": "/data", "s3_uri": "s3://data"}],
                 },
             ),

@@ -8,6 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from podwright_constructs import checks
+from podwright_constructs.arguments.lustre import LustreArguments
+from podwright_constructs.arguments.openzfs import OpenZfsArguments
 from podwright_rehearsal.aws import AwsStandIn, lustre_limits, openzfs_limits
 from podwright_rehearsal.aws.errors import AwsError
 
@@ -231,7 +233,7 @@ def lustre_arguments(draw):
         "throughput_mbps_per_tib": draw(st.none() | THROUGHPUTS),
         "throughput_mbps": draw(st.none() | st.integers(-1, 3).map(lambda steps: 4000 * steps) | st.just(5000)),
         "read_cache": draw(st.booleans()),
-        "version": draw(st.sampled_from(["2.15", "2.12", "2.10"])),
+        "file_system_type_version": draw(st.sampled_from(["2.15", "2.12", "2.10"])),
         "metadata_iops": draw(st.none() | st.sampled_from([1500, 6000, 12000, 18000, 192000, 204000])),
         "efa": draw(st.booleans()),
         "automatic_backup_retention_days": draw(st.sampled_from([0, 0, 7, 90, 91])),
@@ -241,12 +243,12 @@ def lustre_arguments(draw):
 def lustre_request(arguments):
     """What the construct makes of the arguments, as FSx's API takes it."""
     deployment, storage = arguments["deployment_type"], arguments["storage_type"]
-    tiering, newest = storage == "INTELLIGENT_TIERING", arguments["version"] == "2.15"
+    tiering, newest = storage == "INTELLIGENT_TIERING", arguments["file_system_type_version"] == "2.15"
     lustre = {
         "DeploymentType": deployment,
         "AutomaticBackupRetentionDays": arguments["automatic_backup_retention_days"],
     }
-    per_tib = checks.lustre_throughput(deployment, storage, arguments["throughput_mbps_per_tib"])
+    per_tib = checks.lustre_throughput(LustreArguments(**arguments))
     iops = arguments["metadata_iops"] or (6000 if tiering else None)
     if deployment == "PERSISTENT_2" and newest and iops is None:
         lustre["MetadataConfiguration"] = {"Mode": "AUTOMATIC"}
@@ -262,7 +264,11 @@ def lustre_request(arguments):
         lustre["DataReadCacheConfiguration"] = {"SizingMode": "PROPORTIONAL_TO_THROUGHPUT_CAPACITY"}
     if arguments["efa"]:
         lustre["EfaEnabled"] = True
-    request = {"StorageType": storage, "FileSystemTypeVersion": arguments["version"], "LustreConfiguration": lustre}
+    request = {
+        "StorageType": storage,
+        "FileSystemTypeVersion": arguments["file_system_type_version"],
+        "LustreConfiguration": lustre,
+    }
     capacity = {} if arguments["capacity_gib"] is None else {"StorageCapacity": arguments["capacity_gib"]}
     return request | capacity
 
@@ -274,7 +280,7 @@ PLAIN = {
     "throughput_mbps_per_tib": 125,
     "throughput_mbps": None,
     "read_cache": False,
-    "version": "2.15",
+    "file_system_type_version": "2.15",
     "metadata_iops": None,
     "efa": False,
     "automatic_backup_retention_days": 0,
@@ -287,12 +293,12 @@ HDD = {"deployment_type": "PERSISTENT_1", "storage_type": "HDD", "throughput_mbp
 @given(lustre_arguments())
 @example(PLAIN)
 @example({**PLAIN, "metadata_iops": 6000, "efa": True, "capacity_gib": 38400})
-@example({**PLAIN, **HDD, "read_cache": True, "version": "2.12"})
+@example({**PLAIN, **HDD, "read_cache": True, "file_system_type_version": "2.12"})
 @example({**PLAIN, **TIERING, "read_cache": True, "throughput_mbps": 8000})
-@example({**PLAIN, "deployment_type": "SCRATCH_2", "throughput_mbps_per_tib": None, "version": "2.10"})
+@example({**PLAIN, "deployment_type": "SCRATCH_2", "throughput_mbps_per_tib": None, "file_system_type_version": "2.10"})
 def test_the_constructs_and_the_stand_in_agree(arguments):
     """Two independent readings of AWS's pages accept and refuse the same Lustre file systems."""
-    problems = checks.lustre_file_system(mount_path="/fsx", **arguments)
+    problems = checks.lustre_file_system(LustreArguments(**arguments))
     assert passes(lustre_request(arguments)) is not bool(problems), problems
 
 
@@ -308,13 +314,13 @@ def test_the_constructs_and_the_stand_in_agree(arguments):
 @example(deployment="MULTI_AZ_1", throughput=10240, capacity_gib=524_288, days=90)
 def test_the_constructs_and_the_stand_in_agree_on_openzfs(deployment, throughput, capacity_gib, days):
     """Two independent readings of AWS's pages accept and refuse the same OpenZFS file systems."""
-    problems = checks.openzfs_file_system(
-        mount_path="/home",
+    arguments = OpenZfsArguments(
         deployment_type=deployment,
         capacity_gib=capacity_gib,
         throughput_mbps=throughput,
         automatic_backup_retention_days=days,
     )
+    problems = checks.openzfs_file_system(arguments)
     openzfs = {"DeploymentType": deployment, "ThroughputCapacity": throughput, "AutomaticBackupRetentionDays": days}
     request = {"StorageCapacity": capacity_gib, "OpenZFSConfiguration": openzfs}
     assert passes(request, openzfs_limits) is not bool(problems)

@@ -14,6 +14,8 @@ from cdktf import App, LocalBackend
 
 from podwright.settings.root import Settings
 from podwright_constructs import facts
+from podwright_constructs.arguments.lustre import LustreArguments
+from podwright_constructs.arguments.openzfs import OpenZfsArguments
 from podwright_constructs.bucket import TrainingBucket
 from podwright_constructs.flow_logs import BucketFlowLogs
 from podwright_constructs.lustre import LustreFileSystem
@@ -73,13 +75,17 @@ class Gallery(FoundationStack):
             private_subnet_cidr="10.0.64.0/20",
             route_table_id=self.network.route_table_ids[0],
         )
-        LustreFileSystem(self, "scratch", network=brought, deployment_type="SCRATCH_2", capacity_gib=2400)
-        LustreFileSystem(
-            self, "hdd", network=brought, deployment_type="PERSISTENT_1", storage_type="HDD", read_cache=True
-        )
-        LustreFileSystem(self, "tiering", network=brought, storage_type="INTELLIGENT_TIERING")
-        LustreFileSystem(self, "efa", network=brought, throughput_mbps_per_tib=1000, efa=True, key=self.key)
-        OpenZfsFileSystem(self, "single", network=brought, deployment_type="SINGLE_AZ_1", throughput_mbps=64)
+        kinds = {
+            "scratch": LustreArguments(deployment_type="SCRATCH_2", capacity_gib=2400),
+            "hdd": LustreArguments(deployment_type="PERSISTENT_1", storage_type="HDD", read_cache=True),
+            "tiering": LustreArguments(storage_type="INTELLIGENT_TIERING"),
+        }
+        for name, kind in kinds.items():
+            LustreFileSystem(self, name, kind, network=brought)
+        efa = LustreArguments(throughput_mbps_per_tib=1000, efa=True)
+        LustreFileSystem(self, "efa", efa, network=brought, key=self.key)
+        single = OpenZfsArguments(deployment_type="SINGLE_AZ_1", throughput_mbps=64)
+        OpenZfsFileSystem(self, "single", single, network=brought)
 
 
 @pytest.fixture

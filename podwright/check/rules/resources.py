@@ -19,6 +19,8 @@ from podwright.settings.storage import (
     ExistingOpenZfs,
 )
 from podwright_constructs import checks, facts
+from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
+from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 
 
 def created_network(settings: Settings) -> Iterator[Finding]:
@@ -67,28 +69,28 @@ def created_lustre(settings: Settings) -> Iterator[Finding]:
     """FSx has no Lustre file system of this type, capacity, throughput or version, or a path is not absolute."""
     lustre = settings.lustre
     if isinstance(lustre, CreatedLustre):
-        yield from findings_of(("lustre",), checks.lustre_file_system(**arguments(lustre)))
+        yield from findings_of(("lustre",), checks.lustre_file_system(LustreArguments(**arguments(lustre))))
 
 
 def existing_lustre(settings: Settings) -> Iterator[Finding]:
     """The names of your file system do not have the form that FSx gives them."""
     lustre = settings.lustre
     if isinstance(lustre, ExistingLustre):
-        yield from findings_of(("lustre",), checks.existing_lustre(**arguments(lustre, "efa")))
+        yield from findings_of(("lustre",), checks.existing_lustre(ExistingLustreArguments(**arguments(lustre))))
 
 
 def created_openzfs(settings: Settings) -> Iterator[Finding]:
     """FSx has no OpenZFS file system of this type, capacity or throughput, or the mount path is not absolute."""
     openzfs = settings.openzfs
     if isinstance(openzfs, CreatedOpenZfs):
-        yield from findings_of(("openzfs",), checks.openzfs_file_system(**arguments(openzfs)))
+        yield from findings_of(("openzfs",), checks.openzfs_file_system(OpenZfsArguments(**arguments(openzfs))))
 
 
 def existing_openzfs(settings: Settings) -> Iterator[Finding]:
     """The DNS name of your OpenZFS file system does not have the form that FSx gives it."""
     openzfs = settings.openzfs
     if isinstance(openzfs, ExistingOpenZfs):
-        yield from findings_of(("openzfs",), checks.existing_openzfs(**arguments(openzfs)))
+        yield from findings_of(("openzfs",), checks.existing_openzfs(ExistingOpenZfsArguments(**arguments(openzfs))))
 
 
 def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:

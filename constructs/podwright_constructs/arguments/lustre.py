@@ -1,0 +1,104 @@
+"""Arguments of FSx for Lustre file systems.
+
+https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreConfiguration.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
+
+from podwright_constructs import facts
+from podwright_constructs.arguments.data_repository import DataRepository
+
+_THROUGHPUTS = "; ".join(
+    f"{deployment} {storage} {', '.join(map(str, choices))}"
+    for (deployment, storage), choices in facts.LUSTRE_THROUGHPUTS.items()
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LustreArguments:
+    """A new FSx for Lustre file system."""
+
+    deployment_type: Annotated[
+        Literal["PERSISTENT_2", "PERSISTENT_1", "SCRATCH_2"],
+        Doc(
+            "PERSISTENT_1 where a region has no PERSISTENT_2; SCRATCH_2 for data that can be lost. "
+            "Default: PERSISTENT_2."
+        ),
+    ] = "PERSISTENT_2"
+    storage_type: Annotated[
+        Literal["SSD", "HDD", "INTELLIGENT_TIERING"],
+        Doc("HDD goes with PERSISTENT_1, INTELLIGENT_TIERING with PERSISTENT_2. Default: SSD."),
+    ] = "SSD"
+    capacity_gib: Annotated[
+        int | None,
+        Doc(
+            f"Storage capacity; of SSD {facts.MIN_LUSTRE_CAPACITY_GIB} or a multiple of "
+            f"{facts.LUSTRE_CAPACITY_STEP_GIB}. INTELLIGENT_TIERING takes no capacity. Default: the smallest one."
+        ),
+    ] = None
+    throughput_mbps_per_tib: Annotated[
+        int | None, Doc(f"Throughput in MB/s for each TiB: {_THROUGHPUTS}. Default: the first of the type.")
+    ] = None
+    throughput_mbps: Annotated[
+        int | None,
+        Doc(
+            "Throughput of INTELLIGENT_TIERING in MB/s, a multiple of "
+            f"{facts.LUSTRE_TIERING_THROUGHPUT_STEP_MBPS}. Default: {facts.LUSTRE_TIERING_THROUGHPUT_STEP_MBPS}."
+        ),
+    ] = None
+    read_cache: Annotated[
+        bool, Doc("Add an SSD read cache in front of HDD or INTELLIGENT_TIERING. Default: false.")
+    ] = False
+    data_compression_type: Annotated[
+        Literal["LZ4", "NONE"], Doc("How FSx compresses data that is written. Default: LZ4.")
+    ] = "LZ4"
+    file_system_type_version: Annotated[Literal["2.15", "2.12", "2.10"], Doc("Lustre's version. Default: 2.15.")] = (
+        "2.15"
+    )
+    metadata_iops: Annotated[
+        int | None,
+        Doc(
+            "Metadata operations per second of PERSISTENT_2: 1500, 3000, 6000 or a multiple of 12000. "
+            "Default: FSx chooses by capacity."
+        ),
+    ] = None
+    efa: Annotated[
+        bool,
+        Doc("Let nodes reach the file system over EFA; needs PERSISTENT_2 and a larger capacity. Default: false."),
+    ] = False
+    automatic_backup_retention_days: Annotated[
+        int,
+        Doc(
+            f"Days that automatic daily backups are kept, 0 to {facts.MAX_BACKUP_RETENTION_DAYS}. "
+            "Default: 0, no automatic backups."
+        ),
+    ] = 0
+    on_destroy: Annotated[
+        Literal["backup", "destroy"],
+        Doc("backup makes a last backup before the file system is deleted, destroy does not. Default: destroy."),
+    ] = "destroy"
+    data_repositories: Annotated[
+        Sequence[DataRepository],
+        Doc(
+            f"S3 prefixes that folders show, at most {facts.MAX_DATA_REPOSITORIES}. Default: no prefix.",
+        ),
+    ] = ()
+    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /fsx.")] = "/fsx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingLustreArguments:
+    """An existing FSx for Lustre file system."""
+
+    dns_name: Annotated[str, Doc("DNS name, fs-….fsx.REGION.amazonaws.com.")]
+    mount_name: Annotated[str, Doc("Mount name, from `aws fsx describe-file-systems`.")]
+    efa: Annotated[
+        bool, Doc("Whether the file system was created with EFA; nodes with EFA then use it. Default: false.")
+    ] = False
+    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /fsx.")] = "/fsx"
