@@ -30,8 +30,8 @@ from podwright_training.run_folder import RunFolder
 DIRECTORY = CACHE / "rehearsal"
 RUN_NAME = "rehearsal"
 RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
-MAX_STEPS = 200
-CHECKPOINT_FREQ = 40
+MAX_STEPS = 120
+CHECKPOINT_FREQ = 30
 STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
 TRAINER_ARGUMENTS = (
     "--preset=tiny",
