@@ -224,6 +224,16 @@ def test_log_names_the_operations(aws):
     assert "fsx DescribeFileSystems: 200 OK" in log
 
 
+def test_a_new_subnet_gives_no_public_addresses(aws):
+    """The first subnet in a zone is none of the zone's default: only a default VPC has those."""
+    ec2 = aws.client("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnet = ec2.create_subnet(VpcId=vpc, CidrBlock="10.0.0.0/20", AvailabilityZoneId="usw2-az1")["Subnet"]
+    assert (subnet["MapPublicIpOnLaunch"], subnet["DefaultForAz"]) == (False, False)
+    ec2.delete_subnet(SubnetId=subnet["SubnetId"])
+    ec2.delete_vpc(VpcId=vpc)
+
+
 def test_a_rule_between_groups_keeps_its_description(aws):
     """A description that came back empty would be a change in every plan."""
     ec2 = aws.client("ec2")

@@ -13,6 +13,7 @@ from moto.ec2.exceptions import InvalidPermissionNotFoundError, InvalidSecurityG
 from moto.ec2.models.flow_logs import FlowLogsBackend
 from moto.ec2.models.nat_gateways import NatGatewayBackend
 from moto.ec2.models.security_groups import SecurityGroupBackend, SecurityGroupRule
+from moto.ec2.models.subnets import Subnet, SubnetBackend
 from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.iam.exceptions import NotFoundException
 from moto.iam.models import iam_backends
@@ -29,6 +30,7 @@ KEYS_BY_WORKSPACE: dict[str, str] = {}
 DELETE_NAT_GATEWAY = NatGatewayBackend.delete_nat_gateway  # moto's own
 CREATE_FLOW_LOGS = FlowLogsBackend.create_flow_logs  # moto's own
 MODIFY_RULES = SecurityGroupBackend.modify_security_group_rules  # moto's own
+CREATE_SUBNET = SubnetBackend.create_subnet  # moto's own
 ALL_PROTOCOLS = "-1"
 FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
 
@@ -39,6 +41,7 @@ def install() -> None:
     SecurityGroupRule.description = property(_description)
     NatGatewayBackend.delete_nat_gateway = _delete_nat_gateway
     FlowLogsBackend.create_flow_logs = _create_flow_logs
+    SubnetBackend.create_subnet = _create_subnet
     BudgetsResponse.describe_subscribers_for_notification = _describe_subscribers
     BudgetsResponse.create_budget = _create_budget
     BudgetsResponse.list_tags_for_resource = _tags_of_budget
@@ -78,6 +81,19 @@ def _delete_nat_gateway(backend: Any, nat_gateway_id: str) -> Any:
     for address in gateway.address_set:
         backend.enis.pop(address["networkInterfaceId"], None)
     return gateway
+
+
+def _create_subnet(backend: Any, vpc_id: str, *args: Any, **kwargs: Any) -> Subnet:
+    """Give a subnet no public addresses unless its VPC is the default one; moto does for the first in each zone.
+
+    Terraform would change that and wait ten seconds.
+    https://docs.aws.amazon.com/vpc/latest/userguide/subnet-public-ip.html
+    """
+    subnet = CREATE_SUBNET(backend, vpc_id, *args, **kwargs)
+    is_default = backend.get_vpc(vpc_id).is_default
+    subnet.default_for_az = subnet.default_for_az and is_default
+    subnet.map_public_ip_on_launch = subnet.map_public_ip_on_launch and is_default
+    return subnet
 
 
 def _create_flow_logs(backend: Any, *args: Any, **kwargs: Any) -> Any:
