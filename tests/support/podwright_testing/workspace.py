@@ -9,7 +9,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ from podwright_rehearsal.aws import AwsStandIn
 Stack = Literal["foundation", "cluster"]
 STACKS: tuple[Stack, ...] = ("foundation", "cluster")
 NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE = 0, 2  # of `plan -detailed-exitcode`
+START_TIMEOUT_S, POLL_S = 120, 0.05
 PLANNED = "Terraform will perform"
 ALL_AT_ONCE = "-parallelism=40"  # the account is on this machine
 
@@ -116,6 +118,15 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     """End Terraform and its providers at once, as a machine that goes down does."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def wait_until(happened: Callable[[], object]) -> None:
+    """Return when a condition holds; fail when it does not within two minutes."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not happened():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing happened within {START_TIMEOUT_S} s")
+        time.sleep(POLL_S)
 
 
 def _run(command: list[str], *, cwd: Path, environment: Mapping[str, str]) -> str:

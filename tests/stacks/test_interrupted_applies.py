@@ -1,0 +1,88 @@
+"""Applies that end half-way, by the real Terraform and AWS provider: the next ones go on, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from podwright.deploy.terraform import TerraformError
+from podwright.settings import names
+from podwright_rehearsal.aws import AwsStandIn
+from podwright_testing.workspace import ALL_AT_ONCE, Stack, Workspace, kill, wait_until
+
+MINIMAL = Path(__file__).parents[2] / "examples" / "minimal" / "cluster.yaml"
+LOST = ("aws_vpc.", "aws_route", "aws_fsx_lustre_file_system.", "aws_iam_role.")
+Deploy = Callable[[AwsStandIn, Path], Workspace]
+
+pytestmark = pytest.mark.terraform
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("aws", [MINIMAL], indirect=True)
+def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> None:
+    """Refused calls and killed Terraforms on the way: what is in no state is adopted, all goes on, down to nothing."""
+    workspace = synthesized(aws, MINIMAL)
+    killed(workspace, aws, "foundation", "apply", call="ec2 CreateVpc")
+    workspace.adopt("--apply")
+    assert workspace.orphans() == []
+    refused(workspace, aws, "foundation", "apply", call="ec2 CreateSecurityGroup")
+    killed(workspace, aws, "foundation", "apply", call="fsx CreateFileSystem")
+    workspace.adopt("--apply")
+    assert workspace.orphans() == []
+    workspace.apply("foundation")
+    killed(workspace, aws, "cluster", "apply", call="s3 PUT")
+    refused(workspace, aws, "cluster", "apply", call="CreateResource")
+    killed(workspace, aws, "cluster", "apply", call="CreateResource")
+    with pytest.raises(
+        TerraformError, match=r"would adopt aws_cloudcontrolapi_resource\.cluster_\w+ arn:aws:sagemaker:"
+    ):
+        workspace.adopt()
+    workspace.adopt("--apply")
+    workspace.apply("cluster")
+    assert workspace.changes() == ""
+    assert workspace.orphans() == []
+    assert workspace.adopt() == ""
+    lose_and_find(workspace, aws)
+
+    killed(workspace, aws, "cluster", "destroy", call="DeleteResource")
+    workspace.terraform("cluster", "destroy", "-auto-approve", ALL_AT_ONCE)
+    refused(workspace, aws, "foundation", "destroy", call="fsx DeleteFileSystem")
+    workspace.destroy()
+    assert aws.inventory() == []
+
+
+def lose_and_find(workspace: Workspace, aws: AwsStandIn) -> None:
+    """What a state lost is adopted with what hangs on it, and nothing is replaced; a twin is left to the user."""
+    state = workspace.terraform("foundation", "state", "list").split()
+    workspace.terraform("foundation", "state", "rm", *(item for item in state if item.startswith(LOST)))
+    ec2 = aws.client("ec2")
+    (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "tag-key", "Values": [names.PLACE_TAG]}])["Vpcs"]
+    workspace.adopt("--apply")
+    assert set(workspace.terraform("foundation", "state", "list").split()) == set(state)
+    specification = [{"ResourceType": "vpc", "Tags": vpc["Tags"]}]
+    twin = ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=specification)["Vpc"]["VpcId"]
+    with pytest.raises(TerraformError, match=f"taken by {vpc['VpcId']}: aws ec2 delete-vpc --vpc-id {twin}"):
+        workspace.adopt()
+    ec2.delete_vpc(VpcId=twin)
+    before = aws.inventory()
+    workspace.apply("foundation")
+    assert aws.inventory() == before
+    assert "No changes." in workspace.terraform("foundation", "plan")
+
+
+def refused(workspace: Workspace, aws: AwsStandIn, stack: Stack, verb: str, *, call: str) -> None:
+    """A run that ends because one call was refused."""
+    aws.interrupt(call=call, kind="refused")
+    with pytest.raises(TerraformError, match=f"told to refuse this call, .*{call}"):
+        workspace.terraform(stack, verb, "-auto-approve", ALL_AT_ONCE)
+
+
+def killed(workspace: Workspace, aws: AwsStandIn, stack: Stack, verb: str, *, call: str) -> None:
+    """A run that ends by SIGKILL as soon as a call was made."""
+    aws.interrupt(at=0)
+    process = workspace.start(stack, verb, "-auto-approve", ALL_AT_ONCE, log=workspace.folder / "killed.log")
+    wait_until(lambda: process.poll() is not None or any(call in seen for seen in aws.changing_calls()))
+    assert process.poll() is None, (workspace.folder / "killed.log").read_text(encoding="utf-8")
+    kill(process)
