@@ -171,7 +171,10 @@ def test_a_precision_wins_over_the_switch():
     assert [load(*given).compute_precision for given in flags] == ["bf16", "fp32", "fp16", "bf16"]
 
 
-@pytest.mark.parametrize("module", ["config.train_config", "__main__", "commands.train", "commands.launch"])
+@pytest.mark.parametrize(
+    "module",
+    ["config.train_config", "__main__", "commands.train", "commands.launch", "commands.evaluate", "commands.generate"],
+)
 def test_importing_pulls_no_torch(module):
     """Planning and ``--help`` do not wait for torch."""
     heavy = {"torch", "transformers", "datasets"}

@@ -63,11 +63,11 @@ def test_temperature_zero_is_greedy(run_folder):
 
 def test_no_model(tmp_path):
     """Without a consolidated model, the message says how to make one."""
-    with pytest.raises(GenerateError, match=rf"holds no model: run `podwright-train consolidate --run_dir {tmp_path}`"):
+    with pytest.raises(GenerateError, match=rf"has no model: run `podwright-train consolidate --run_dir {tmp_path}`"):
         run("--run_dir", str(tmp_path))
 
 
 def test_numbers_out_of_range(tmp_path):
     """Numbers that cannot work are named before anything is loaded."""
-    with pytest.raises(GenerateError, match="max_new_tokens = 0 must be at least 1"):
+    with pytest.raises(GenerateError, match="got max_new_tokens 0 and temperature 0.8, need at least 1"):
         run("--run_dir", str(tmp_path), "--max_new_tokens", "0")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
+
 
 @dataclass(frozen=True)
 class RunFolder:

@@ -20,9 +20,8 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import to_hugging_face
-from podwright_training.run_folder import RunFolder, commit_folder, write_atomically
+from podwright_training.run_folder import ORIGIN, RunFolder, commit_folder, write_atomically
 
-ORIGIN = "podwright.json"  # which step of which run the model is
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SHARD_GB = 5.0
 

@@ -1,49 +1,44 @@
-"""The consolidated model, as ``transformers`` runs it, on the batches of the trainer's own validation."""
+"""``podwright-train evaluate``: perplexity of the consolidated model under transformers, on the validation batches."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from transformers import AutoModelForCausalLM
-from transformers.utils.logging import disable_progress_bar
-
-from podwright_training.commands.consolidate import ORIGIN
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import open_stream
 from podwright_training.errors import UserError
-from podwright_training.run_folder import RunFolder
+from podwright_training.openmp import sleep_when_idle
+from podwright_training.run_folder import ORIGIN, RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The run folder is all it needs."""
-    parser.add_argument("--run_dir", required=True, help="folder of the run, consolidated before")
+    """Add the flags of ``podwright-train evaluate``."""
+    parser.add_argument("--run_dir", required=True, help="folder of a consolidated run")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the evaluation as JSON."""
+    """Print the evaluation as JSON; return the exit status."""
     print(json.dumps(evaluate(RunFolder(Path(args.run_dir))), indent=2))
     return 0
 
 
 def evaluate(folder: RunFolder) -> dict[str, Any]:
-    """Loss and perplexity in fp32 of ``folder.hf``, beside those the trainer wrote at the same step.
+    """Return loss and perplexity of ``folder.hf`` in fp32, beside the trainer's at the same step.
 
     Raises:
-        UserError: There is no consolidated model, or the trainer did not validate the step it is from.
+        UserError: The run is not consolidated, or the trainer did not validate the step it was consolidated from.
     """
     if not folder.hf.exists():
         raise UserError(f"{folder.hf} does not exist: run `podwright-train consolidate --run_dir {folder.root}` first")
     step = json.loads((folder.hf / ORIGIN).read_text())["step"]
     trainer = next((event for event in reversed(list(folder.events("validation"))) if event["step"] == step), None)
     if trainer is None:
-        raise UserError(f"{folder.metrics} has no validation of step {step}, which {folder.hf} is from")
+        raise UserError(f"{folder.metrics} has no validation of step {step}, from which {folder.hf} was consolidated")
     loss = _loss(folder.hf, load_file(folder.config), tokens=trainer["tokens"])
     perplexity = math.exp(loss)
     return {
@@ -58,13 +53,20 @@ def evaluate(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
 def _loss(model_folder: Path, options: TrainConfig, *, tokens: int) -> float:
-    """Mean cross-entropy over the first ``tokens`` of the validation split: the same ones for any number of ranks."""
+    """Return the mean cross-entropy over the first ``tokens`` of the validation split, the same for any world size."""
+    sleep_when_idle()
+    import torch
+    from torch.nn.functional import cross_entropy
+    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
+
+    from podwright_training.data import open_stream
+
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).eval()
     stream = open_stream(
-        options,
+        replace(options, data_workers=0),  # a few batches: workers would only have to be started
         split="validation",
         tokenizer=str(model_folder),
         rank=0,
@@ -72,8 +74,10 @@ def _loss(model_folder: Path, options: TrainConfig, *, tokens: int) -> float:
         local_batch_size=options.val_batch_size,
     )
     total = 0.0
-    for _ in range(tokens // (options.val_batch_size * options.max_context_width)):
-        batch = stream.next_batch()
-        logits_BTV = model(input_ids=batch.tokens_BT).logits
-        total += F.cross_entropy(logits_BTV.flatten(0, 1).double(), batch.labels_BT.flatten(), reduction="sum").item()
+    with torch.no_grad():
+        for _ in range(tokens // (options.val_batch_size * options.max_context_width)):
+            batch = stream.next_batch()
+            logits_BTV = model(input_ids=batch.tokens_BT).logits
+            labels_S = batch.labels_BT.flatten()
+            total += cross_entropy(logits_BTV.flatten(0, 1).double(), labels_S, reduction="sum").item()
     return total / tokens

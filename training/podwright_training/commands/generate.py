@@ -1,4 +1,4 @@
-"""``podwright-train generate``: a few lines of text from the consolidated model, by Hugging Face's loaders alone."""
+"""``podwright-train generate``: sample text from the consolidated model, loaded by Hugging Face alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from podwright_training.errors import UserError
+from podwright_training.openmp import sleep_when_idle
 from podwright_training.run_folder import RunFolder, write_atomically
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
@@ -13,22 +14,22 @@ TOP_K = 50
 
 
 class GenerateError(UserError):
-    """There is no model to generate from; the message says how to make one."""
+    """Text cannot be generated; the message says why and what to do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train generate``."""
-    parser.add_argument("--run_dir", type=Path, required=True, help="folder of a run that was consolidated")
+    parser.add_argument("--run_dir", type=Path, required=True, help="folder of a consolidated run")
     parser.add_argument(
-        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"to go on from {list(PROMPTS)}"
+        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"prompts to continue {list(PROMPTS)}"
     )
-    parser.add_argument("--max_new_tokens", type=int, default=64, help="per prompt [64]")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest token [0.8]")
-    parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same text [0]")
+    parser.add_argument("--max_new_tokens", type=int, default=64, help="new tokens per prompt [64]")
+    parser.add_argument("--temperature", type=float, default=0.8, help="sampling temperature; 0: greedy [0.8]")
+    parser.add_argument("--seed", type=int, default=0, help="random seed [0]")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate, print and write ``samples.txt``; exit status."""
+    """Generate text, print it and write ``samples.txt``; return the exit status."""
     folder = RunFolder(args.run_dir)
     texts = generate(
         folder.hf,
@@ -43,19 +44,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def generate(folder: Path, prompts: list[str], *, max_new_tokens: int, temperature: float, seed: int) -> list[str]:
-    """One text per prompt, each beginning with it, sampled from the model in ``folder``.
+    """Return one text per prompt, starting with the prompt, sampled from the model in ``folder``.
 
     Raises:
-        GenerateError: ``folder`` holds no model, or a number is out of range.
+        GenerateError: ``folder`` has no model, or a number is out of range.
     """
     if max_new_tokens < 1 or temperature < 0:
-        raise GenerateError(
-            f"max_new_tokens = {max_new_tokens} must be at least 1, temperature = {temperature} at least 0"
-        )
+        raise GenerateError(f"got max_new_tokens {max_new_tokens} and temperature {temperature}, need at least 1 and 0")
     if not (folder / "config.json").exists():
-        raise GenerateError(
-            f"{folder} holds no model: run `podwright-train consolidate --run_dir {folder.parent}` first"
-        )
+        raise GenerateError(f"{folder} has no model: run `podwright-train consolidate --run_dir {folder.parent}` first")
+    sleep_when_idle()
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
@@ -66,7 +64,7 @@ def generate(folder: Path, prompts: list[str], *, max_new_tokens: int, temperatu
     sampling = {"do_sample": True, "temperature": temperature, "top_k": TOP_K} if temperature else {"do_sample": False}
     texts = []
     for prompt in prompts:
-        torch.manual_seed(seed)  # for each: a text does not depend on the prompts before it
+        torch.manual_seed(seed)  # per prompt: a text does not depend on the prompts before it
         ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
         tokens = model.generate(**ids, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.eos_token_id, **sampling)
         texts.append(tokenizer.decode(tokens[0], skip_special_tokens=True))
