@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -17,6 +18,10 @@ from podwright_training.model import LlamaForCausalLM
 
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 300
+
+# Threads of such small models only wait for each other, and spin: beside other work that took ten times as long.
+torch.set_num_threads(1)
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}  # of processes that tests start
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +93,7 @@ def start():
         paths = os.pathsep.join([str(ROOT), str(ROOT / "training")])
         return subprocess.Popen(
             [sys.executable, "-m", *arguments],
-            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": paths},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -103,33 +108,42 @@ def call(start):
 
     def call(command, *flags, **options):
         process = start(command, *flags, **options)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=600)
         return process.returncode, output
 
     return call
 
 
 @pytest.fixture(scope="session")
-def call_ranks():
-    """Runs a command on several ranks, forked from one process that has imported torch: exit status, output."""
+def fork_server():
+    """Answers one job of ``fork_server.py`` at a time, from a process that has imported torch and transformers."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}
-    environment |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     server = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("fork_server.py")],
-        env=environment,
+        env={**environment, "TOKENIZERS_PARALLELISM": "false"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
-    def call_ranks(ranks, *argv):
-        server.stdin.write(json.dumps({"argv": list(map(str, argv)), "ranks": ranks}) + "\n")
+    def answer(**job):
+        server.stdin.write(json.dumps(job) + "\n")
         server.stdin.flush()
-        answer = json.loads(server.stdout.readline())
+        return json.loads(server.stdout.readline())
+
+    yield answer
+    server.communicate()
+
+
+@pytest.fixture(scope="session")
+def call_ranks(fork_server):
+    """Runs a command on several ranks: exit status, output."""
+
+    def call_ranks(ranks, *argv, **options):
+        answer = fork_server(argv=list(map(str, argv)), ranks=ranks, **options)
         return answer["status"], answer["output"]
 
-    yield call_ranks
-    server.communicate()
+    return call_ranks
 
 
 @pytest.fixture(scope="session")
@@ -145,35 +159,21 @@ def model_of():
 
 
 @pytest.fixture(scope="session")
-def run_ranks():
-    """Runs a script with a folder as its argument in several processes, which can meet by the file ``store`` in it."""
+def run_ranks(fork_server):
+    """Runs a script with a folder as its argument on several ranks, which can meet by the file ``store`` in it."""
 
     def run_ranks(script, folder, *, ranks):
-        paths = os.pathsep.join([str(ROOT), str(ROOT / "training")])
-        environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
-        outputs = [folder / f"rank-{rank}.txt" for rank in range(ranks)]
-        processes = []
-        for rank, output in enumerate(outputs):
-            with output.open("w") as file:
-                command = [sys.executable, script, str(folder)]
-                ranked = {**environment, "RANK": str(rank)}
-                processes.append(subprocess.Popen(command, env=ranked, stdout=file, stderr=subprocess.STDOUT))
-        try:
-            status = [process.wait(timeout=120) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        assert status == [0] * ranks, "\n".join(output.read_text() for output in outputs)
+        answer = fork_server(script=str(script), argv=[str(folder)], ranks=ranks)
+        assert answer["status"] == 0, answer["output"]
 
     return run_ranks
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory, tiny_flags, call):
+def undisturbed(tmp_path_factory, tiny_flags, call_ranks):
     """The folder of a run on two ranks that nothing disturbed."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    status, output = call("train", *tiny_flags(folder), ranks=2)
+    status, output = call_ranks(2, "train", *tiny_flags(folder))
     assert status == 0, output
     return folder
 

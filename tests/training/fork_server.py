@@ -1,47 +1,86 @@
-"""Runs jobs of several ranks without importing torch for each: reads one JSON job per line, forks its ranks, answers.
+"""Run jobs of several ranks without importing torch for each: read one JSON job per line, fork its ranks, answer.
 
-A job is ``{"argv": [...], "ranks": n}``; the answer is ``{"status": s, "output": text}``.
+A job is ``{"argv": [...], "ranks": n}``; the answer is ``{"status": s, "output": text}``. A job may have
+
+- ``ranks_per_host``: default: all ranks on one host;
+- ``script``: run this file with ``argv`` instead of ``podwright-train argv``;
+- ``kill_after``: ``[event, step]``: SIGKILL all ranks as soon as this event is in the metrics.
 """
 
 import json
 import os
+import runpy
+import signal
 import socket
 import sys
 import tempfile
 
+import torch
+import transformers.models.auto.modeling_auto
+import transformers.models.auto.tokenization_auto  # noqa: F401 - imported before forking: that is the point
+
 from podwright_training.__main__ import main
-from podwright_training.loop import trainer  # noqa: F401 - imported before forking: that is the point
+from podwright_training.commands import consolidate, evaluate, generate  # noqa: F401
+from podwright_training.loop import trainer  # noqa: F401
+from podwright_training.loop.metrics import Metrics
+
+torch.set_num_threads(1)
 
 
-def run(argv, ranks):
+def run(job):
     """Fork the ranks, wait for all, and return the worst exit status and what they printed."""
     with socket.socket() as probe, tempfile.TemporaryFile() as output:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        pids = [fork(argv, rank, ranks, port, output.fileno()) for rank in range(ranks)]
+        pids = []
+        for rank in range(job["ranks"]):
+            pids.append(fork(job, rank, port, output.fileno()))
+            os.setpgid(pids[-1], pids[0])
         statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         output.seek(0)
         return {"status": max(statuses, key=abs), "output": output.read().decode()}
 
 
-def fork(argv, rank, ranks, port, output):
+def fork(job, rank, port, output):
     """Start one rank as torchrun would."""
     if pid := os.fork():
         return pid
     os.dup2(output, 1)
     os.dup2(output, 2)
-    places = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
-    places |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in places.items()}
+    ranks, on_host = job["ranks"], job.get("ranks_per_host", job["ranks"])
+    values = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % on_host, "LOCAL_WORLD_SIZE": on_host}
+    values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ |= {name: str(value) for name, value in values.items()}
     status = 1
     try:
-        status = main(argv)
+        if "kill_after" in job:
+            kill_after(*job["kill_after"])
+        status = run_script(job["script"], job["argv"]) if "script" in job else main(job["argv"])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
+def run_script(path, argv):
+    """Run a file as ``python path argv`` does."""
+    sys.argv = [path, *argv]
+    runpy.run_path(path, run_name="__main__")
+    return 0
+
+
+def kill_after(event, step):
+    """Kill all ranks at once, as Slurm and a power cut do, when the first has written an event of a step."""
+    write = Metrics.write
+
+    def write_and_die(self, name, **values):
+        write(self, name, **values)
+        if (name, values.get("step")) == (event, step):
+            os.killpg(0, signal.SIGKILL)
+
+    Metrics.write = write_and_die
+
+
 for line in sys.stdin:
-    print(json.dumps(run(**json.loads(line))), flush=True)
+    print(json.dumps(run(json.loads(line))), flush=True)

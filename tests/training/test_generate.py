@@ -69,5 +69,5 @@ def test_no_model(tmp_path):
 
 def test_numbers_out_of_range(tmp_path):
     """Numbers that cannot work are named before anything is loaded."""
-    with pytest.raises(GenerateError, match="got max_new_tokens 0 and temperature 0.8, need at least 1"):
+    with pytest.raises(GenerateError, match=r"got max_new_tokens 0 and temperature 0\.8, need at least 1"):
         run("--run_dir", str(tmp_path), "--max_new_tokens", "0")

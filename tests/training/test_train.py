@@ -3,11 +3,9 @@
 import gzip
 import json
 import math
-import os
 import random
 import shutil
 import signal
-import socket
 from itertools import accumulate
 from pathlib import Path
 
@@ -37,32 +35,15 @@ def same_learning(folder, other):
 
 def wait_for_step(folder, process, step):
     """Read what the job prints until it has done ``step``."""
-    wait_for_line(folder, process, f"step {step} ")
-
-
-def wait_for_line(folder, process, beginning):
-    """Read what the job prints until a line begins so."""
     for line in process.stdout:
-        if line.startswith(beginning):
+        if line.startswith(f"step {step} "):
             return
-    pytest.fail(f"the job in {folder} ended before it printed {beginning!r}")
+    pytest.fail(f"the job in {folder} ended before step {step}")
 
 
-def children(pid):
-    """Process ids of the direct children."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def free_port():
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_the_loss_falls_and_all_is_told(undisturbed):
+def test_the_loss_falls_and_every_event_is_written(undisturbed):
     """A short run has its events in order, ends at max_steps and has learned something."""
-    events = list(RunFolder(undisturbed).events())
+    events = [event for event in RunFolder(undisturbed).events() if event["event"] != "straggler"]  # the machine's own
     kinds = [event["event"] for event in events if event["event"] != "checkpoint"]
     assert kinds == ["start", *["train"] * 12, "validation", "end"]
     assert [event["step"] for event in events if event["event"] == "checkpoint"] == [4, 8, 12]
@@ -80,27 +61,19 @@ def test_two_ranks_learn_what_one_process_learns(undisturbed, tiny_flags, tmp_pa
     assert same_learning(tmp_path, undisturbed)
 
 
-def test_hybrid_sharding_learns_the_same(undisturbed, tiny_flags, tmp_path, start):
+def test_hybrid_sharding_learns_the_same(undisturbed, tiny_flags, tmp_path, call_ranks):
     """Two hosts of two ranks each, replicas between and shards within: the loss of full sharding on two ranks."""
     flags = tiny_flags(tmp_path, ranks=4, sharding_strategy="hybrid")
-    port = free_port()
-    hosts = [
-        start("train", *flags, ranks=2, torchrun=("--nnodes=2", f"--node_rank={number}", f"--master_port={port}"))
-        for number in range(2)
-    ]
-    outputs = [host.communicate(timeout=120)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0], outputs
+    status, output = call_ranks(4, "train", *flags, ranks_per_host=2)
+    assert status == 0, output
     assert history(tmp_path, "batch_digest") == history(undisturbed, "batch_digest")
     assert same_learning(tmp_path, undisturbed)
 
 
-def test_a_killed_run_goes_on_as_if_nothing_had_happened(undisturbed, tiny_flags, tmp_path, start, call):
-    """After SIGKILL, losses, gradients and data are bit for bit those of the undisturbed run."""
-    process = start("train", *tiny_flags(tmp_path), ranks=2)
-    wait_for_line(tmp_path, process, "checkpoint | step 4 ")
-    for pid in [*children(process.pid), process.pid]:
-        os.kill(pid, signal.SIGKILL)
-    process.communicate()
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(undisturbed, tiny_flags, tmp_path, call, call_ranks):
+    """After SIGKILL, losses, gradients and data are bit for bit those of the undisturbed run; torchrun starts it."""
+    status, _ = call_ranks(2, "train", *tiny_flags(tmp_path), kill_after=["checkpoint", 4])
+    assert status == -signal.SIGKILL
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"event": "tra')  # as a kill in the middle of a write leaves it
     status, output = call("train", *tiny_flags(tmp_path), ranks=2)
@@ -113,17 +86,20 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(undisturbed, tiny_flags
 
 def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_flags, tmp_path, start):
     """SIGUSR1 at any moment: a checkpoint of the step it fell in, exit status 0, and the same run afterwards."""
-    process = start("train", *tiny_flags(tmp_path, ranks=1))
+    process = start("train", *tiny_flags(tmp_path, ranks=1, max_steps=2000))  # it cannot end before the signal comes
     wait_for_step(tmp_path, process, 5)
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == 0
     end = list(RunFolder(tmp_path).events())[-1]
     assert end["reason"] == "signal"
     assert (tmp_path / "checkpoints" / f"step-{end['step']:08d}" / "manifest.json").exists()
-    assert main(["train", *tiny_flags(tmp_path, ranks=1)]) == 0
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=max(12, end["step"] + 1))]) == 0
     assert list(RunFolder(tmp_path).events("start"))[-1]["step"] == end["step"]
-    assert history(tmp_path, "batch_digest") == history(undisturbed, "batch_digest")
+    digests = history(tmp_path, "batch_digest")
+    assert list(digests) == list(range(1, max(12, end["step"] + 1) + 1))
+    expected = history(undisturbed, "batch_digest")
+    assert {step: digests[step] for step in expected} == expected
 
 
 def test_a_finished_run_started_again_does_nothing(tiny_flags, tmp_path):
