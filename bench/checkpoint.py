@@ -19,8 +19,8 @@ from time import perf_counter
 import torch
 
 from podwright_training.batch import Batch
-from podwright_training.checkpoint.checkpoint import TrainerState
 from podwright_training.checkpoint.saver import Saved, Saver
+from podwright_training.checkpoint.step_folder import TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.device import device_of, process_group
 from podwright_training.optim import Optimizers

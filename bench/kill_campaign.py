@@ -36,7 +36,7 @@ import torch
 
 from podwright_training import data
 from podwright_training.__main__ import main as podwright_train
-from podwright_training.checkpoint import checkpoint, saver
+from podwright_training.checkpoint import saver, step_folder
 from podwright_training.loop import trainer
 from podwright_training.run_folder import RunFolder
 
@@ -145,11 +145,11 @@ class Run:
 
     def start(self, ranks: int, aim: Aim | None = None) -> bool:
         """Start the job; whether it came to its end, rather than to that of ``aim``."""
-        before = checkpoint.newest(self.folder.checkpoints)
+        before = step_folder.newest(self.folder.checkpoints)
         self.starts.append(ranks)
         finished = self._run(ranks, aim)
         self._check_resumed(before)
-        after = checkpoint.newest(self.folder.checkpoints)
+        after = step_folder.newest(self.folder.checkpoints)
         if before and (after is None or after.name < before.name):
             sys.exit(f"{self.folder.root}: the newest checkpoint was {before.name}, is {after} after a kill")
         return finished
@@ -329,7 +329,7 @@ def _wrap_functions(marks: Marks, rank: int, reached: Callable[[str], None]) -> 
     wrap(data.PackedStream, "next_batch", DATA, LOOP)
     wrap(trainer.Trainer, "_take_step", STEP, LOOP)
     wrap(saver.Saver, "save", STAGING, LOOP)
-    wrap(checkpoint, "write", BETWEEN, BACKGROUND)
+    wrap(step_folder, "write", BETWEEN, BACKGROUND)
     for name, phase in (
         ("_clear", CLEAR),
         ("_save_tensors", TENSORS),
@@ -338,7 +338,7 @@ def _wrap_functions(marks: Marks, rank: int, reached: Callable[[str], None]) -> 
         ("commit_folder", RENAME),
         ("retain", RETENTION),
     ):
-        wrap(checkpoint, name, phase, BACKGROUND)
+        wrap(step_folder, name, phase, BACKGROUND)
 
 
 _entered: Counter[str] = Counter()  # of one rank: a forked process begins with an empty one

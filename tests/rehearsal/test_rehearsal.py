@@ -17,7 +17,7 @@ import transformers
 from podwright import checkout
 from podwright.deploy.terraform import find_terraform
 from podwright_rehearsal.run.rehearsal import DIRECTORY, MAX_STEPS
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.run_folder import RunFolder
 
@@ -118,10 +118,10 @@ def test_training_survives_the_lost_host(run_folder: RunFolder) -> None:
 def test_the_model_loads_and_agrees(run_folder: RunFolder) -> None:
     """Transformers loads the exported model, and its logits equal our own model's within 1e-5."""
     theirs = transformers.AutoModelForCausalLM.from_pretrained(run_folder.hf, dtype=torch.float32).eval()
-    newest = checkpoint.newest(run_folder.checkpoints)
+    newest = step_folder.newest(run_folder.checkpoints)
     assert newest is not None
-    ours = LlamaForCausalLM(checkpoint.model_config(newest)).eval()
-    checkpoint.load_weights(ours, newest)
+    ours = LlamaForCausalLM(step_folder.model_config(newest)).eval()
+    step_folder.load_weights(ours, newest)
     tokens_BT = torch.randint(0, theirs.config.vocab_size, (2, 64), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         difference = (theirs(tokens_BT).logits - ours(tokens_BT)).abs().max()

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.model import LlamaForCausalLM
 
 ROOT = Path(__file__).parents[2]
@@ -151,8 +151,8 @@ def model_of():
     """Our model with the weights of a checkpoint, not divided."""
 
     def model_of(path):
-        model = LlamaForCausalLM(checkpoint.model_config(path))
-        checkpoint.load_weights(model, path)
+        model = LlamaForCausalLM(step_folder.model_config(path))
+        step_folder.load_weights(model, path)
         return model
 
     return model_of

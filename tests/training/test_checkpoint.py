@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import checkpoint
-from podwright_training.checkpoint.checkpoint import CheckpointError, DamagedCheckpointError
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.step_folder import CheckpointError, DamagedCheckpointError
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.device import process_group
 from podwright_training.model import LlamaForCausalLM
@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(copied, caplog, told):
     """The one before it is the newest then; a warning says why."""
     damages()[told](copied / "checkpoints" / "step-00000012")
     with caplog.at_level(logging.WARNING):
-        assert checkpoint.newest(copied / "checkpoints").name == "step-00000008"
+        assert step_folder.newest(copied / "checkpoints").name == "step-00000008"
     assert "step-00000012 is damaged" in caplog.text
     assert told in caplog.text
 
@@ -69,7 +69,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint(copied, tiny_flags):
     """Hidden folders do not count and are cleared away by the next save."""
     newest = copied / "checkpoints" / "step-00000012"
     newest.rename(newest.with_name(".step-00000012.partial"))
-    assert checkpoint.newest(copied / "checkpoints").name == "step-00000008"
+    assert step_folder.newest(copied / "checkpoints").name == "step-00000008"
     assert main(["train", *tiny_flags(copied, ranks=1)]) == 0
     names = sorted(path.name for path in (copied / "checkpoints").iterdir())
     assert names == ["step-00000004", "step-00000008", "step-00000012"]
@@ -88,21 +88,21 @@ def test_a_damaged_checkpoint_does_not_count_as_kept(copied):
     (copied / "checkpoints" / "step-00000008" / "manifest.json").unlink()
     folder = copied / "checkpoints"
     with process_group(Ranks(), torch.device("cpu")):
-        checkpoint.retain(folder, newest=2)
+        step_folder.retain(folder, newest=2)
         assert len(list(folder.iterdir())) == 3
-        checkpoint.retain(folder, newest=1)
+        step_folder.retain(folder, newest=1)
     assert [path.name for path in folder.iterdir()] == ["step-00000012"]
 
 
 def test_weights_of_another_model_are_not_loaded(undisturbed):
     """A key too many or too few is an error, not a silence."""
-    path = checkpoint.newest(undisturbed / "checkpoints")
-    config = checkpoint.model_config(path)
+    path = step_folder.newest(undisturbed / "checkpoints")
+    config = step_folder.model_config(path)
     tied = LlamaForCausalLM(ModelConfig.from_dict({**vars(config), "tie_word_embeddings": True, "rope_scaling": None}))
     with pytest.raises(
         CheckpointError, match=r"0 tensors are missing in it, 1 are unknown here \(model.lm_head.weight"
     ):
-        checkpoint.load_weights(tied, path)
+        step_folder.load_weights(tied, path)
 
 
 def test_changed_weights_are_not_loaded(copied, model_of):
@@ -119,11 +119,11 @@ def test_a_save_that_fails_leaves_the_older_ones(copied, tiny_flags, capsys):
     obstacle.write_text("a file where a folder must be")
     assert main(["train", *tiny_flags(copied, ranks=1, max_steps=16)]) == 2
     assert f"error: cannot use {obstacle}: Not a directory" in capsys.readouterr().err
-    assert checkpoint.newest(copied / "checkpoints").name == "step-00000012"
+    assert step_folder.newest(copied / "checkpoints").name == "step-00000012"
 
 
 def test_the_manifest_lists_every_other_file(undisturbed):
     """Nothing in a checkpoint is unaccounted for."""
-    path = checkpoint.newest(undisturbed / "checkpoints")
+    path = step_folder.newest(undisturbed / "checkpoints")
     listed = json.loads((path / "manifest.json").read_text())["files"]
     assert set(listed) | {"manifest.json"} == {file.name for file in path.iterdir()}

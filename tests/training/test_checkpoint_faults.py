@@ -9,7 +9,7 @@ import time
 import pytest
 
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.run_folder import RunFolder
 
 FREE_BYTES = 1_500_000  # three checkpoints of the tiny model, not four
@@ -58,7 +58,7 @@ def test_a_full_disk_ends_the_run_only_when_it_stays_full(run, small_disk, tmp_p
     assert "No space left on device" in line
     assert 8 <= last_step(tmp_path / "run") < 40
     assert [path.name for path in (small_disk / "kept").iterdir()] == ["step-00000002"]
-    checkpoint.check_hashes(small_disk / "kept" / "step-00000002")
+    step_folder.check_hashes(small_disk / "kept" / "step-00000002")
     (small_disk / "filler").unlink()
     assert run(max_steps=4) == 0
     assert list(RunFolder(tmp_path / "run").events("start"))[-1]["step"] == 2
@@ -105,6 +105,6 @@ def test_a_disk_that_becomes_read_only_ends_the_run(run, small_disk, tmp_path, c
     assert run(max_steps=2000) == 2
     thread.join()
     assert "Read-only file system" in capsys.readouterr().err
-    newest = checkpoint.newest(small_disk / "kept")
-    checkpoint.check_hashes(newest)
+    newest = step_folder.newest(small_disk / "kept")
+    step_folder.check_hashes(newest)
     assert last_step(tmp_path / "run") <= int(newest.name.removeprefix("step-")) + 4

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.run_folder import RunFolder
 
 SEQUENCES = 12  # per step, on any number of ranks
@@ -43,5 +43,5 @@ def test_a_checkpoint_goes_on_in_every_layout(train, tmp_path):
         assert changing[step]["batch_digest"] == event["batch_digest"]
         assert changing[step]["loss"] == pytest.approx(event["loss"], abs=1e-6)
     paths = [tmp_path / name / "checkpoints" / "step-00000012" for name in ("changing", "same")]
-    first, second = (checkpoint.read_state(path).data for path in paths)
+    first, second = (step_folder.read_state(path).data for path in paths)
     assert first == second

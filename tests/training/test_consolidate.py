@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from podwright_training.__main__ import main
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.commands.consolidate import consolidate
 from podwright_training.commands.evaluate import evaluate
 from podwright_training.errors import UserError
@@ -26,7 +26,7 @@ def exported(undisturbed, tmp_path_factory):
 
 def test_transformers_computes_the_same_logits(exported, model_of):
     """``from_pretrained`` gives our model's logits to 1e-5 in fp32."""
-    ours = model_of(checkpoint.newest(exported.checkpoints))
+    ours = model_of(step_folder.newest(exported.checkpoints))
     theirs = AutoModelForCausalLM.from_pretrained(exported.hf)
     tokens = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -67,7 +67,7 @@ def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):
     assert files[0].name == f"model-00001-of-{len(files):05d}.safetensors"
     assert all(file.stat().st_size < 22_000 for file in files)
     theirs = AutoModelForCausalLM.from_pretrained(exported.hf).state_dict()
-    for name, weight in model_of(checkpoint.newest(exported.checkpoints)).named_parameters():
+    for name, weight in model_of(step_folder.newest(exported.checkpoints)).named_parameters():
         assert torch.equal(theirs[name], weight.detach().to(torch.bfloat16))
 
 

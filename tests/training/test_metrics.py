@@ -10,23 +10,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.loop import timing as timing_module
+from podwright_training.loop import step_timer
 from podwright_training.loop.metrics import batch_hash
 from podwright_training.loop.noise_scale import NoiseScale
+from podwright_training.loop.profile import Profile
 from podwright_training.loop.sinks import missing_packages
-from podwright_training.loop.timing import Profile, Watch
+from podwright_training.loop.step_timer import StepTimer
 
 
 def test_the_rank_that_the_others_wait_for_is_named(monkeypatch):
     """It is the one whose time alone exceeds the median by a part of the step that is worth a look."""
     clock = count(step=0.1)
-    monkeypatch.setattr(timing_module, "perf_counter", lambda: next(clock))
-    watch = Watch(4)
+    monkeypatch.setattr(step_timer, "perf_counter", lambda: next(clock))
+    timer = StepTimer(4)
     for _ in range(2):
-        with watch.step():
+        with timer.step():
             pass
-        watch.add_alone_us(torch.tensor([1000, 1200, 90_000, 1100]))
-    timing = watch.timing()
+        timer.add_alone_us(torch.tensor([1000, 1200, 90_000, 1100]))
+    timing = timer.timing()
     assert timing.slowest_rank == 2
     assert timing.lag_s == pytest.approx(0.08885)
     assert timing.straggles
@@ -34,18 +35,18 @@ def test_the_rank_that_the_others_wait_for_is_named(monkeypatch):
 
 def test_what_a_rank_does_alone_is_told_once():
     """Waiting for data and updating weights count, what lies between does not, and each second counts once."""
-    watch = Watch(1)
-    with watch.step():
-        with watch.data():
+    timer = StepTimer(1)
+    with timer.step():
+        with timer.data():
             time.sleep(0.02)
         time.sleep(0.05)
-        with watch.update():
+        with timer.update():
             time.sleep(0.01)
-    alone_us = watch.take_alone_us()
-    timing = watch.timing()
+    alone_us = timer.take_alone_us()
+    timing = timer.timing()
     assert 30_000 <= alone_us < timing.step_s * 1e6 - 50_000 + 1000
     assert 0.02 <= timing.data_s <= alone_us / 1e6
-    assert watch.take_alone_us() == 0
+    assert timer.take_alone_us() == 0
 
 
 def test_a_trace_of_the_steps_asked_for(tmp_path):

@@ -21,9 +21,9 @@ from pyarrow.fs import (
     copy_files,
 )
 
-from podwright_training.checkpoint import checkpoint
-from podwright_training.checkpoint.checkpoint import MANIFEST
-from podwright_training.checkpoint.collective import CheckpointError, Together
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
+from podwright_training.checkpoint.step_folder import MANIFEST
 from podwright_training.run_folder import commit_folder
 
 
@@ -63,15 +63,15 @@ class Mirror:
 
     def fetch(self, group: dist.ProcessGroup | None = None) -> None:
         """Copy the newest checkpoint from the store, with all ranks, if it is newer than every intact one here."""
-        together = Together(self._directory, group)
-        name = together.first_rank(self._newer_there)
+        collective = CollectiveIO(self._directory, group)
+        name = collective.first_rank(self._newer_there)
         if name is None:
             return
         partial = self._directory / f".{name}.partial"
-        together.first_rank(lambda: _make_anew(partial))
-        files = together.first_rank(lambda: sorted(self._files(name)))
-        together.all_ranks(lambda: self._copy_here(name, together.share(files), partial))
-        together.first_rank(lambda: commit_folder(partial, self._directory / name))
+        collective.first_rank(lambda: _make_anew(partial))
+        files = collective.first_rank(lambda: sorted(self._files(name)))
+        collective.all_ranks(lambda: self._copy_here(name, collective.share(files), partial))
+        collective.first_rank(lambda: commit_folder(partial, self._directory / name))
 
     def upload(self, path: Path, *, kept: Iterable[Path], group: dist.ProcessGroup | None = None) -> None:
         """Copy a checkpoint to the store, with all ranks, and delete there all but it and those ``kept`` here.
@@ -79,18 +79,18 @@ class Mirror:
         Raises:
             CheckpointError: The store did not take it, the same error on every rank; another time it may.
         """
-        together = Together(path, group)
+        collective = CollectiveIO(path, group)
         files = sorted(file.name for file in path.iterdir() if file.name != MANIFEST)
-        together.all_ranks(lambda: self._copy_there(path, together.share(files)))
-        together.first_rank(lambda: self._copy_there(path, [MANIFEST]))
-        together.first_rank(lambda: self._prune({path.name, *(item.name for item in kept)}))
+        collective.all_ranks(lambda: self._copy_there(path, collective.share(files)))
+        collective.first_rank(lambda: self._copy_there(path, [MANIFEST]))
+        collective.first_rank(lambda: self._prune({path.name, *(item.name for item in kept)}))
 
     def _newer_there(self) -> str | None:
         try:
             there = self.newest()
         except OSError as error:
             raise CheckpointError(f"{self._url} cannot be read: {_brief(error)}") from error
-        here = checkpoint.newest(self._directory)
+        here = step_folder.newest(self._directory)
         return there if there and (here is None or there > here.name) else None
 
     def _names(self) -> list[str]:

@@ -26,10 +26,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
-from podwright_training.checkpoint import checkpoint
-from podwright_training.checkpoint.checkpoint import Snapshot, TrainerState
-from podwright_training.checkpoint.collective import CheckpointError
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
+from podwright_training.checkpoint.step_folder import Snapshot, TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.optim import Optimizers
 
@@ -131,10 +131,10 @@ class Saver:
     def _write(self, snapshot: Snapshot, begin: float, paused_s: float) -> None:
         options = self._options
         try:
-            path = checkpoint.write(options.checkpoints, snapshot, group=self._group)
+            path = step_folder.write(options.checkpoints, snapshot, group=self._group)
             seconds = perf_counter() - begin
             self._tell(Saved(snapshot.state.step, path, seconds, paused_s if options.async_checkpoints else seconds))
-            kept = checkpoint.retain(
+            kept = step_folder.retain(
                 options.checkpoints, newest=options.keep_checkpoints, every=options.keep_every, group=self._group
             )
             if self._mirror:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import GenerationConfig
 
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer
@@ -59,10 +59,10 @@ def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", ma
     if not folder.config.exists():
         raise UserError(f"run_dir {folder.root} holds no {folder.config.name}: no training has started there")
     options = load_file(folder.config)
-    path = checkpoint.newest(options.checkpoints)
+    path = step_folder.newest(options.checkpoints)
     if path is None:
         raise UserError(f"{options.checkpoints} holds no complete checkpoint yet")
-    checkpoint.check_hashes(path)
+    step_folder.check_hashes(path)
     keys = _keys(path, ema=ema)
     partial = folder.hf.with_name(f".{folder.hf.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -77,7 +77,7 @@ def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", ma
 
 def _keys(path: Path, *, ema: bool) -> dict[str, str]:
     """Names of the weights, and of the tensors of the checkpoint that hold them."""
-    keys = list(checkpoint.shapes(path))
+    keys = list(step_folder.shapes(path))
     names = [key.removeprefix("model.") for key in keys if key.startswith("model.")]
     source = {name: f"optimizer.{name}.ema" if ema else f"model.{name}" for name in names}
     if set(source.values()) - set(keys):
@@ -99,11 +99,11 @@ def _write_weights(
     """Files in the layout of the Hugging Face hub: one, or several and an index of which weight is in which."""
     sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in _shapes(path, keys)}
     shards = list(_shards(sizes, max_shard_bytes))
-    model_type = checkpoint.model_config(path).model_type
+    model_type = step_folder.model_config(path).model_type
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
-        tensors = checkpoint.read(path, [keys[name] for name in names])
+        tensors = step_folder.read(path, [keys[name] for name in names])
         weights = {
             hf_name: weight
             for name in names
@@ -117,7 +117,7 @@ def _write_weights(
 
 
 def _shapes(path: Path, keys: dict[str, str]) -> Iterator[tuple[str, torch.Size]]:
-    shapes = checkpoint.shapes(path)
+    shapes = step_folder.shapes(path)
     return ((name, shapes[key].size) for name, key in keys.items())
 
 
@@ -135,9 +135,9 @@ def _shards(sizes: dict[str, int], max_bytes: float) -> Iterator[list[str]]:
 
 
 def _write_description(target: Path, path: Path, *, ema: bool, dtype: torch.dtype) -> None:
-    config = {**checkpoint.model_config(path).to_hf(), "dtype": str(dtype).removeprefix("torch.")}
+    config = {**step_folder.model_config(path).to_hf(), "dtype": str(dtype).removeprefix("torch.")}
     write_atomically(target / "config.json", json.dumps(config, indent=2) + "\n")
-    origin = {"checkpoint": str(path), "step": checkpoint.read_state(path).step, "ema": ema}
+    origin = {"checkpoint": str(path), "step": step_folder.read_state(path).step, "ema": ema}
     write_atomically(target / ORIGIN, json.dumps(origin, indent=2) + "\n")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer, open_stream
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     first = event["sequences"] - event["batch_sequences"]
     print(
         f"step {args.step}: sequences {first} to {event['sequences'] - 1}, digest {event['batch_digest']}, as then"
-        + (f"; losses after step {checkpoint.read_state(before).step if before else 0}" if model else "")
+        + (f"; losses after step {step_folder.read_state(before).step if before else 0}" if model else "")
     )
     for number, batch in enumerate(batches, start=first):
         print(f"sequence {number}" + (f" | loss {_loss(model, batch):.4f}" if model else ""))
@@ -77,8 +77,8 @@ def _event(folder: RunFolder, step: int) -> dict[str, Any]:
 def _checkpoint_before(options: TrainConfig, event: dict[str, Any]) -> Path | None:
     """The last checkpoint from which the data leads to the batch; ``None`` if only its beginning does."""
     first = event["sequences"] - event["batch_sequences"]
-    paths = chain.from_iterable(checkpoint.intact(directory) for directory in checkpoint_directories(options))
-    positions = {path: checkpoint.read_state(path).sequences for path in paths}
+    paths = chain.from_iterable(step_folder.intact(directory) for directory in checkpoint_directories(options))
+    positions = {path: step_folder.read_state(path).sequences for path in paths}
     return max((path for path in positions if positions[path] <= first), key=positions.__getitem__, default=None)
 
 
@@ -96,7 +96,7 @@ def _read(
     )
     position = 0
     if before:
-        state = checkpoint.read_state(before)
+        state = step_folder.read_state(before)
         stream.load_state_dict(state.data)
         position = state.sequences
     for _ in range(event["sequences"] - event["batch_sequences"] - position):
@@ -113,9 +113,9 @@ def _read(
 
 def _model(options: TrainConfig, before: Path | None) -> LlamaForCausalLM:
     """The whole model on the CPU, as the checkpoint has it, or new."""
-    model = LlamaForCausalLM(checkpoint.model_config(before) if before else options.model)
+    model = LlamaForCausalLM(step_folder.model_config(before) if before else options.model)
     if before:
-        checkpoint.load_weights(model, before)
+        step_folder.load_weights(model, before)
     else:
         model.init_weights(seed=options.seed)
     return model.eval()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from podwright_training.checkpoint import checkpoint
-from podwright_training.checkpoint.collective import CheckpointError
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.config import parallel_dims
 from podwright_training.config.architecture import ModelConfig
@@ -118,11 +118,11 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
         except CheckpointError as error:
             yield str(error)
     directories = checkpoint_directories(options)
-    found = next(filter(None, map(checkpoint.newest, directories)), None)
+    found = next(filter(None, map(step_folder.newest, directories)), None)
     if found is None and directories[1:] and directories[1] != options.checkpoints:
         yield f"resume_from_checkpoint {options.resume_from_checkpoint} holds no complete checkpoint"
     if found:
-        there, here = asdict(checkpoint.model_config(found)), asdict(options.model)
+        there, here = asdict(step_folder.model_config(found)), asdict(options.model)
         shape = [item.name for item in fields(ModelConfig) if item.name not in FREE_TO_CHANGE]
         differing = [f"{name} {there[name]} there, {here[name]} here" for name in shape if there[name] != here[name]]
         if differing:

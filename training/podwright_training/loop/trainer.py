@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
-from podwright_training.checkpoint import checkpoint
+from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.config.sources import canonical
@@ -36,9 +36,10 @@ from podwright_training.loop.guard import Guard
 from podwright_training.loop.loss_scale import LossScale
 from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
 from podwright_training.loop.noise_scale import NoiseScale
+from podwright_training.loop.profile import Profile
 from podwright_training.loop.schedule import learning_rate, micro_batches
 from podwright_training.loop.sinks import open_sinks
-from podwright_training.loop.timing import Profile, Timing, Watch
+from podwright_training.loop.step_timer import StepTimer, Timing
 from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel, squared_norm
 from podwright_training.ranks import Ranks
@@ -115,7 +116,7 @@ class Trainer:
         self._rollbacks: Counter[Path] = Counter()
         self._noise_scale = NoiseScale()
         self._validation_start = self.data.validation.state_dict()
-        self._watch = Watch(ranks.world_size)
+        self._timer = StepTimer(ranks.world_size)
         self._profile = Profile(options.profiled if first else range(0), self.folder.traces / "rank-0.json")
         self._peak_flops = job_peak_flops(device, ranks)
         self._stop_agreed = False
@@ -155,7 +156,7 @@ class Trainer:
         """Begin to write a checkpoint."""
         positions: list[Any] = [None] * self.ranks.world_size
         dist.all_gather_object(positions, self.data.training.state_dict())
-        state = checkpoint.TrainerState(
+        state = step_folder.TrainerState(
             step=self.step,
             sequences=self.sequences,
             data=merge_states(positions),
@@ -177,14 +178,14 @@ class Trainer:
             self.optimizers.allocate()  # a save needs their memory, even if the first steps are left out
         return path
 
-    def _restore(self, directories: list[Path]) -> tuple[Path, checkpoint.TrainerState] | tuple[None, None]:
+    def _restore(self, directories: list[Path]) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
         """Take everything but the position of the data from the newest checkpoint that is as it was written."""
-        for path in checkpoint.agree_on_intact(directories):
+        for path in step_folder.agree_on_intact(directories):
             try:
-                state = checkpoint.restore(
+                state = step_folder.restore(
                     path, weights=dict(self.model.named_parameters()), optimizers=self.optimizers
                 )
-            except checkpoint.DamagedCheckpointError as error:
+            except step_folder.DamagedCheckpointError as error:
                 logger.warning("%s; passed over", error)
                 continue
             self.step = state.step
@@ -209,7 +210,7 @@ class Trainer:
         )
 
     def _take_step(self, stop_requests: list[int]) -> None:
-        with self._profile.step(self.step + 1), self._watch.step():
+        with self._profile.step(self.step + 1), self._timer.step():
             lr = learning_rate(self.step + 1, self.options)
             drawn = self._draw(micro_batches(self.step + 1, self.options), stop_requests)
             loss, noise_scale = self._accumulate(drawn)
@@ -219,7 +220,7 @@ class Trainer:
             told["loss_scale"] = self.loss_scale.value
             self._pending.append(Taken(self.step, loss, grad_norm, told))
             good, bad = self._judge() if self._must_know() else (None, None)
-            with self._watch.update():
+            with self._timer.update():
                 if bad:
                     self.optimizers.forget_gradients()
                 else:
@@ -227,7 +228,7 @@ class Trainer:
         if bad:
             self._answer(bad)
         elif good and self._due(self.options.logging_freq):
-            self._log(good, self._watch.timing())
+            self._log(good, self._timer.timing())
 
     def _draw(self, number: int, stop_requests: list[int]) -> Drawn:
         """The next global batch, of so many micro-batches per rank.
@@ -235,18 +236,18 @@ class Trainer:
         On the way the ranks tell each other, without waiting for a GPU, whether to stop, on request or because no save
         works, and what time they need.
         """
-        with self._watch.data():
+        with self._timer.data():
             batches = [self.data.training.next_batch() for _ in range(number)]
             counted = [batch.counted_tokens for batch in batches]
             own_hash = batch_hash(chain.from_iterable(batch.tokens_BT for batch in batches))
         shared = torch.zeros(4 + self.ranks.world_size, dtype=torch.int64)
         shared[3] = len(stop_requests) + self.saver.failed
-        shared[4 + self.ranks.rank] = self._watch.take_alone_us()
+        shared[4 + self.ranks.rank] = self._timer.take_alone_us()
         if self._speaks:
             shared[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
         dist.all_reduce(shared)
         total_hash, tokens, first_tokens, stops = shared[:4].tolist()
-        self._watch.add_alone_us(shared[4:])
+        self._timer.add_alone_us(shared[4:])
         self._stop_agreed = stops > 0
         drawn = number * self.options.train_batch_size * self.model.data_size
         self.sequences += drawn

@@ -36,7 +36,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from podwright_training.checkpoint.collective import PASSING, CheckpointError, Together
+from podwright_training.checkpoint.collective_io import PASSING, CheckpointError, CollectiveIO
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.optim import Optimizers
 from podwright_training.run_folder import commit_folder, delete_folder, write_atomically
@@ -91,17 +91,17 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
     """
     final = directory / f"step-{snapshot.state.step:08d}"
     partial = directory / f".{final.name}.partial"
-    together = Together(partial, group)
+    collective = CollectiveIO(partial, group)
     try:
-        together.first_rank(lambda: _clear(directory, partial))
+        collective.first_rank(lambda: _clear(directory, partial))
         _save_tensors(partial, snapshot.tensors, group)
-        together.all_ranks(lambda: _save_rng(partial / f"rng-{dist.get_rank():05d}.pt", snapshot.rng))
-        together.first_rank(lambda: write_atomically(partial / TRAINER, json.dumps(asdict(snapshot.state))))
-        parts = together.all_ranks(lambda: _describe(_own_share(together, partial)))
+        collective.all_ranks(lambda: _save_rng(partial / f"rng-{dist.get_rank():05d}.pt", snapshot.rng))
+        collective.first_rank(lambda: write_atomically(partial / TRAINER, json.dumps(asdict(snapshot.state))))
+        parts = collective.all_ranks(lambda: _describe(_own_share(collective, partial)))
         files = {name: entry for part in parts for name, entry in part.items()}
-        together.first_rank(lambda: _commit(partial, final, files))
+        collective.first_rank(lambda: _commit(partial, final, files))
     except CheckpointError:
-        together.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space
+        collective.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space
         raise
     return final
 
@@ -123,7 +123,7 @@ def retain(
             delete_folder(path)
         return [path for path in found if path not in old]
 
-    return Together(directory, group).first_rank(delete)
+    return CollectiveIO(directory, group).first_rank(delete)
 
 
 def newest(directory: Path) -> Path | None:
@@ -155,7 +155,7 @@ def model_config(path: Path) -> ModelConfig:
 
 def agree_on_intact(directories: Sequence[Path]) -> list[Path]:
     """What the first rank finds ``intact`` in the first folder that has any: the same list on all ranks."""
-    return Together(directories[0]).first_rank(lambda: next(filter(None, map(intact, directories)), []))
+    return CollectiveIO(directories[0]).first_rank(lambda: next(filter(None, map(intact, directories)), []))
 
 
 def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> TrainerState:
@@ -168,14 +168,14 @@ def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers
         DamagedCheckpointError: On every rank, if any finds a file that is not the one written; nothing was loaded.
         CheckpointError: It holds other tensors than the model and optimizer need.
     """
-    together = Together(path)
-    together.all_ranks(lambda: check_hashes(path, _own_share(together, path)))
+    collective = CollectiveIO(path)
+    collective.all_ranks(lambda: check_hashes(path, _own_share(collective, path)))
     optimizers.allocate()
     tensors = _tensors(weights, optimizers)
-    parts = together.all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
+    parts = collective.all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
     _compare(set().union(*parts), path)
     load_tensors(tensors, storage_reader=FileSystemReader(path))
-    together.all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
+    collective.all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
     return read_state(path)
 
 
@@ -277,9 +277,9 @@ def _load_rng(path: Path) -> None:
         torch.cuda.set_rng_state(state["cuda"])
 
 
-def _own_share(together: Together, path: Path) -> list[Path]:
+def _own_share(collective: CollectiveIO, path: Path) -> list[Path]:
     """The files this rank hashes."""
-    return together.share(sorted(path.iterdir()))
+    return collective.share(sorted(path.iterdir()))
 
 
 def _describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:

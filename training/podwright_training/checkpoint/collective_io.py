@@ -28,7 +28,7 @@ class CheckpointError(UserError):
         self.passing = passing
 
 
-class Together:
+class CollectiveIO:
     """All ranks of a group at one place, a file or folder that they share."""
 
     def __init__(self, place: Path, group: dist.ProcessGroup | None = None) -> None:
@@ -58,5 +58,5 @@ class Together:
 
     @staticmethod
     def share(items: Sequence[Result]) -> list[Result]:
-        """This rank's part of a list: together the ranks have each item once."""
+        """Return this rank's items of a list; every item belongs to exactly one rank."""
         return list(items[dist.get_rank() :: dist.get_world_size()])

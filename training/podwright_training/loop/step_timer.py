@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from time import perf_counter
 
 import torch
 from torch import Tensor
-from torch.profiler import profile
 
 STRAGGLER_SHARE = 0.1  # of a step: a rank that costs the others more is worth a look
 
@@ -32,7 +30,7 @@ class Timing:
         return self.lag_s > STRAGGLER_SHARE * self.step_s
 
 
-class Watch:
+class StepTimer:
     """Times one rank's steps, and the parts of them that it spends alone: waiting for data, updating its weights.
 
     In forward and backward all ranks meet at every block, so their times there are the slowest one's: only what a rank
@@ -93,25 +91,3 @@ class Watch:
     def _begin_anew(self) -> None:
         self._steps, self._step_s, self._data_s = 0, 0.0, 0.0
         self._alone_us = torch.zeros(self._world_size, dtype=torch.int64)
-
-
-class Profile:
-    """Records a trace of some steps for https://ui.perfetto.dev, written when the last of them ends."""
-
-    def __init__(self, steps: range, path: Path) -> None:
-        self._steps = steps
-        self._path = path
-        self._profiler: profile | None = None
-
-    @contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """Step ``number``, recorded if it is one of those asked for."""
-        if number in self._steps and self._profiler is None:
-            self._profiler = profile()
-            self._profiler.start()
-        yield
-        if self._profiler and number == self._steps[-1]:
-            self._profiler.stop()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._profiler.export_chrome_trace(str(self._path))
-            self._profiler = None

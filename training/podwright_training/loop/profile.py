@@ -1,0 +1,31 @@
+"""Record a trace of chosen steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch.profiler import profile
+
+
+class Profile:
+    """Records a trace of some steps for https://ui.perfetto.dev, written when the last of them ends."""
+
+    def __init__(self, steps: range, path: Path) -> None:
+        self._steps = steps
+        self._path = path
+        self._profiler: profile | None = None
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Step ``number``, recorded if it is one of those asked for."""
+        if number in self._steps and self._profiler is None:
+            self._profiler = profile()
+            self._profiler.start()
+        yield
+        if self._profiler and number == self._steps[-1]:
+            self._profiler.stop()
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._profiler.export_chrome_trace(str(self._path))
+            self._profiler = None
