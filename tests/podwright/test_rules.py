@@ -19,8 +19,8 @@ from podwright.check import rules
 from podwright.check.findings import Level, dotted
 from podwright.check.incomplete import incomplete
 from podwright.check.report import codes
-from podwright.check.rules import cluster as whole_file
-from podwright.check.rules import rule as judging
+from podwright.check.rules import addresses
+from podwright.check.rules import rule as rule_module
 from podwright.settings import names, regions
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
@@ -557,7 +557,7 @@ def test_every_rule_is_in_the_list():
     written = [
         function
         for found in pkgutil.iter_modules(rules.__path__, "podwright.check.rules.")
-        if found.name != judging.__name__
+        if found.name != rule_module.__name__
         for module in [importlib.import_module(found.name)]
         for name, function in inspect.getmembers(module, inspect.isfunction)
         if function.__module__ == module.__name__
@@ -681,7 +681,7 @@ def test_unknown_regions_are_not_judged(region: str):
 def test_usable_addresses(prefix_length: int, address: int):
     """A subnet has its addresses less the network's, the broadcast's and AWS's three."""
     network = IPv4Network((address, prefix_length), strict=False)
-    assert whole_file.usable_addresses(str(network)) == len(range(int(network[4]), int(network[-1])))
+    assert addresses.usable_addresses(str(network)) == len(range(int(network[4]), int(network[-1])))
 
 
 @given(st.integers(21, 28), st.integers(-5, 5))

@@ -8,7 +8,7 @@ from ipaddress import IPv4Network
 from typing import TYPE_CHECKING, Any
 
 from podwright.check.findings import Finding, KeyPath, error, warning
-from podwright.check.rules.cluster import interfaces_of
+from podwright.check.rules.addresses import interfaces_of
 from podwright.check.rules.rule import nodes_by_type
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
 from podwright.settings.root import Settings

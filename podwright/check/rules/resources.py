@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from podwright.check.findings import Finding, error, findings_of, warning
+from podwright.check.findings import Finding, findings_of
 from podwright.settings.access import CreatedRole, ExistingKey, ExistingRole
 from podwright.settings.arguments import arguments
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
@@ -18,7 +17,7 @@ from podwright.settings.storage import (
     ExistingLustre,
     ExistingOpenZfs,
 )
-from podwright_constructs import checks, facts
+from podwright_constructs import checks
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 
@@ -91,33 +90,6 @@ def existing_openzfs(settings: Settings) -> Iterator[Finding]:
     openzfs = settings.openzfs
     if isinstance(openzfs, ExistingOpenZfs):
         yield from findings_of(("openzfs",), checks.existing_openzfs(ExistingOpenZfsArguments(**arguments(openzfs))))
-
-
-def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
-    """Your file system is in another region than the cluster: nodes would mount it over a long way, if at all."""
-    for word, file_system in (("lustre", settings.lustre), ("openzfs", settings.openzfs)):
-        if not isinstance(file_system, ExistingLustre | ExistingOpenZfs):
-            continue
-        match = re.search(r"\.fsx\.([a-z0-9-]+)\.amazonaws\.", file_system.dns_name)
-        if match and match[1] != settings.region:
-            yield warning(
-                (word, "dns_name"),
-                f"dns_name: the file system is in {match[1]}, the cluster in {settings.region}",
-                f"use a file system in {settings.region}",
-            )
-
-
-def existing_key_in_region(settings: Settings) -> Iterator[Finding]:
-    """A key of yours is in another region: services use keys of their own region alone."""
-    arns = {
-        ("key", "arn"): settings.key.arn if isinstance(settings.key, ExistingKey) else None,
-        ("bucket", "key_arn"): settings.bucket.key_arn if isinstance(settings.bucket, ExistingBucket) else None,
-    }
-    for path, arn in arns.items():
-        match = facts.KEY_ARN_PATTERN.fullmatch(arn or "")
-        if match and match[1] != settings.region:
-            message = f"{path[-1]}: the key is in {match[1]}, the cluster in {settings.region}"
-            yield error(path, message, f"use a key of {settings.region}, or a replica of it there")
 
 
 def created_role(settings: Settings) -> Iterator[Finding]:

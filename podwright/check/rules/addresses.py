@@ -1,0 +1,66 @@
+"""A rule about the addresses of the private subnet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from ipaddress import IPv4Network
+
+from podwright.check.findings import Finding, error, warning
+from podwright.settings.arguments import arguments
+from podwright.settings.cluster import InstanceGroup
+from podwright.settings.network import CreatedNetwork, CreatedSubnet
+from podwright.settings.root import Settings
+from podwright.settings.section import Section
+from podwright_constructs import checks, facts
+from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
+
+
+def addresses(settings: Settings) -> Iterator[Finding]:
+    """The private subnet has fewer addresses than the nodes (error) or than their EFA interfaces (warning) need.
+
+    AWS keeps five addresses of each subnet: https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
+    """
+    block = _private_block(settings.network)
+    if block is None:
+        return
+    groups = [group for group in settings.cluster.instance_groups if not group.subnet_ids]
+    free = usable_addresses(block)
+    nodes = sum(group.count for group in groups)
+    interfaces = sum(group.count * _addresses_per_node(group) for group in groups)
+    given = f"private_subnet_cidr: {block} has {free} addresses"
+    path = ("network", "private_subnet_cidr")
+    if nodes > free:
+        yield error(path, f"{given} for nodes, but there are {nodes}", "use a larger block within cidr")
+    elif interfaces > free:
+        yield warning(
+            path,
+            f"{given} for nodes; with EFA they may take {interfaces}",
+            "use a larger block within cidr, or `network_interface: efa-only`",
+        )
+
+
+def _private_block(network: Section) -> str | None:
+    """The block of the nodes' subnet to be created, if it can be."""
+    if isinstance(network, CreatedSubnet) and not checks.private_network(**arguments(network)):
+        return network.private_subnet_cidr
+    if isinstance(network, CreatedNetwork) and not checks.training_network(**arguments(network, "flow_logs")):
+        return network.private_subnet_cidr
+    return None
+
+
+def usable_addresses(cidr: str) -> int:
+    """How many addresses of a subnet are free for network interfaces."""
+    return IPv4Network(cidr).num_addresses - facts.RESERVED_ADDRESSES_PER_SUBNET
+
+
+def interfaces_of(instance_type: str) -> int:
+    """Network interfaces of one node, each with an address; 1 for a type that another rule refuses."""
+    try:
+        return max(1, InstanceType.of(instance_type).efa_interfaces)
+    except UnknownInstanceTypeError:
+        return 1
+
+
+def _addresses_per_node(group: InstanceGroup) -> int:
+    """One for each network interface that has an address."""
+    return 1 if group.network_interface == "efa-only" else interfaces_of(group.instance_type)

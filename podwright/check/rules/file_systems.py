@@ -1,0 +1,44 @@
+"""Rules about created file systems beside network and key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from podwright.check.findings import Finding, findings_of, warning
+from podwright.check.rules.region import zones
+from podwright.settings.access import NoKey
+from podwright.settings.network import ExistingNetwork
+from podwright.settings.root import Settings
+from podwright.settings.storage import CreatedLustre, CreatedOpenZfs
+from podwright_constructs import checks, facts
+
+
+def openzfs_zones(settings: Settings) -> Iterator[Finding]:
+    """An OpenZFS file system of two zones needs private subnets in both, the first two of the network."""
+    openzfs, network = settings.openzfs, settings.network
+    if not isinstance(openzfs, CreatedOpenZfs):
+        return
+    zone_ids = [zone for _, zone in zones(network)]
+    subnet_count = len(network.subnet_ids) if isinstance(network, ExistingNetwork) else len(set(zone_ids[:2]))
+    problems = checks.openzfs_subnets(deployment_type=openzfs.deployment_type, subnet_count=subnet_count)
+    yield from findings_of(("openzfs",), problems)
+    of_two_zones = openzfs.deployment_type in facts.OPENZFS_SUBNETS
+    if of_two_zones and not problems and isinstance(network, ExistingNetwork) and not network.route_table_ids:
+        yield warning(
+            ("openzfs", "deployment_type"),
+            f"deployment_type: {openzfs.deployment_type} has its address in the main route table of {network.vpc_id}",
+            "give network.route_table_ids if the subnets follow others",
+        )
+
+
+def scratch_key(settings: Settings) -> Iterator[Finding]:
+    """FSx encrypts scratch file systems with a key of its own, whatever key the file names."""
+    lustre = settings.lustre
+    if isinstance(settings.key, NoKey) or not isinstance(lustre, CreatedLustre):
+        return
+    if lustre.deployment_type == "SCRATCH_2":
+        yield warning(
+            ("lustre", "deployment_type"),
+            "deployment_type: FSx encrypts SCRATCH_2 with a key of its own, not with yours",
+            "use PERSISTENT_2 if the data must be encrypted with your key",
+        )
