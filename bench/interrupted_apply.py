@@ -4,7 +4,7 @@
     python bench/interrupted_apply.py --kind killed --calls 19 38 65
 
 A row is a fresh account of the AWS stand-in: the first deployment is interrupted at its n-th changing call, the second
-goes on from there, a plan follows, and a destroy. "strays" are what no state knew after the interruption, "left" what
+goes on from there, a plan follows, and a destroy. "orphans" are what no state knew after the interruption, "left" what
 the destroy left. After a kill, `podwright adopt --apply` comes between: how much it adopted. All calls take two hours.
 """
 
@@ -41,7 +41,7 @@ class Row:
     at: int
     call: str
     first: str
-    strays: str
+    orphans: str
     adopted: str
     second: str
     plan: str
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, nargs="+", help="numbers of calls (default: all)")
     parser.add_argument("--every", type=int, default=1, help="without --calls: every so many")
     arguments = parser.parse_args()
-    print("| n | call | interrupted run | strays | adopt | next run | plan | destroy | left |")
+    print("| n | call | interrupted run | orphans | adopt | next run | plan | destroy | left |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for at in arguments.calls or numbers(arguments.config, arguments.every):
         row = interrupted(arguments.config, at=at, kind=arguments.kind)
@@ -83,7 +83,7 @@ def interrupted(config: Path, *, at: int, kind: Kind | Literal["killed"]) -> Row
         else:
             aws.interrupt(at=at, kind=kind)
             first = outcome(workspace.deploy)
-        seen, strays = aws.changing_calls(), workspace.orphans()
+        seen, orphans = aws.changing_calls(), workspace.orphans()
         adopted = adopt(workspace) if kind == KILLED else "-"
         second = outcome(workspace.deploy)
         plan = "no changes" if second == "done" and not workspace.changes() else "changes"
@@ -92,7 +92,7 @@ def interrupted(config: Path, *, at: int, kind: Kind | Literal["killed"]) -> Row
             at=at,
             call=re.sub(r"/sagemaker-\S*?(?=[/?]|$)", "/BUCKET", seen[at - 1]) if at <= len(seen) else "-",
             first=first,
-            strays="<br>".join(strays) or "-",
+            orphans="<br>".join(orphans) or "-",
             adopted=adopted,
             second=second,
             plan=plan,

@@ -207,7 +207,8 @@ LOG_RETENTIONS_DAYS = (
 )
 # https://docs.aws.amazon.com/scheduler/latest/APIReference/API_CreateSchedule.html
 MAX_SCHEDULE_NAME_LENGTH = 64
-MAX_KEEPER_NAME_LENGTH = MAX_SCHEDULE_NAME_LENGTH - len("-putRetentionPolicy")  # a schedule's name says what it calls
+# A schedule's name ends in the API call that it makes.
+MAX_LOG_RETENTION_NAME_LENGTH = MAX_SCHEDULE_NAME_LENGTH - len("-putRetentionPolicy")
 # https://docs.aws.amazon.com/sns/latest/api/API_CreateTopic.html and API_Subscribe.html
 TOPIC_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,256}")
 EMAIL_PATTERN = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")

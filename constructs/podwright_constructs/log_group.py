@@ -92,8 +92,8 @@ class ClusterLogGroup(Construct):
         permissions = DataIamPolicyDocument(
             self,
             "permissions",
-            statement=[{"sid": "KeepLogGroup", "actions": actions, "resources": [group]}],
+            statement=[{"sid": "SetLogRetention", "actions": actions, "resources": [group]}],
         )
         role = IamRole(self, "role", name=name, assume_role_policy=trust.json)
-        policy = IamRolePolicy(self, "policy", name="keep-log-group", role=role.name, policy=permissions.json)
+        policy = IamRolePolicy(self, "policy", name="set-log-retention", role=role.name, policy=permissions.json)
         return role, policy

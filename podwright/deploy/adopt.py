@@ -1,4 +1,4 @@
-"""Take what a killed Terraform left in the account into Terraform's state. Nothing is changed in AWS."""
+"""Adopt orphans: import what an interrupted Terraform created into its state. Nothing changes in AWS."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any
 
 from podwright.check.account import Account
 from podwright.deploy.deployed import DeployedStack, stacks
-from podwright.deploy.orphans import CLUSTER_TYPE, Stray, strays
+from podwright.deploy.orphans import Orphan, orphans
 from podwright.deploy.terraform import TerraformError
+from podwright.resource_types import CLUSTER
 from podwright.settings import names
 from podwright.settings.root import Settings
 
 STATE_VERSION = 4  # https://developer.hashicorp.com/terraform/internals/json-format says nothing of it; it is old
-NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API tells of the dead for a while
-KEYS = ("InstanceGroupName", "Key")  # which of its members tells one item of a list from the others
+NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API lists deleted resources for a while
+KEYS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
 
 
 def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
-    """Say what is in no state and, with ``apply``, take it in; how much is left for the user to do.
+    """Report orphans and, with ``apply``, import them; return how many are left to the user.
 
     Args:
-        settings: of the cluster.
-        folder: where it was deployed from, which has cdktf.out.
-        apply: whether Terraform's state is changed.
+        settings: The settings of the cluster.
+        folder: The folder it was deployed from, with cdktf.out.
+        apply: Whether to change Terraform's state.
 
     Raises:
-        NotDeployedError: it was not deployed from there.
+        NotDeployedError: It was not deployed from this folder.
         TerraformError: Terraform cannot plan or import.
         UnansweredError: AWS does not answer.
     """
@@ -51,89 +52,89 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
 
 
 def _is_whole(stack: DeployedStack) -> bool:
-    """Whether everything of the stack has been made."""
+    """Whether every resource of the stack exists."""
     return not any("create" in item["change"]["actions"] for item in stack.plan().get("resource_changes", ()))
 
 
 def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> int:
-    """Of a stack that has nothing to stand on yet there is mostly nothing; else it must wait for its foundation."""
-    found = [arn for arn, tags in tagged.items() if tags.get(names.PLACE_TAG, "").startswith(f"{stack.name}/")]
+    """Report orphans of a stack that cannot be planned because its foundation is incomplete."""
+    found = [arn for arn, tags in tagged.items() if tags.get(names.CONSTRUCT_PATH_TAG, "").startswith(f"{stack.name}/")]
     for arn in found:
-        print(f"left {arn}: its foundation comes first: deploy that, then adopt again")
+        print(f"left {arn}: deploy its foundation first, then run adopt again")
     return len(found)
 
 
 def _look(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[int]:
-    """Print every stray of the stack."""
-    for stray in strays(stack, stack.plan(), tagged, account):
-        print(f"would adopt {_words(stray)}" if stray.is_adoptable else _left(stray))
+    """Print every orphan of the stack."""
+    for orphan in orphans(stack, stack.plan(), tagged, account):
+        print(f"would adopt {_words(orphan)}" if orphan.is_adoptable else _left(orphan))
         yield 1
 
 
 def _rounds(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[int]:
-    """Adopt until nothing new is found: what has no tag is found when its parent is in the state."""
+    """Adopt until nothing new is found: an untagged resource is found once its parent is in the state."""
     tried: set[str] = set()
     while True:
         plan = stack.plan()
-        found = [stray for stray in strays(stack, plan, tagged, account) if stray.arn not in tried]
-        for stray in found:
-            if stray.is_adoptable:
-                _take(stack, plan, stray, account)
+        found = [orphan for orphan in orphans(stack, plan, tagged, account) if orphan.arn not in tried]
+        for orphan in found:
+            if orphan.is_adoptable:
+                _take(stack, plan, orphan, account)
             else:
-                print(_left(stray))
+                print(_left(orphan))
                 yield 1
-        tried |= {stray.arn for stray in found}
+        tried |= {orphan.arn for orphan in found}
         if not found:
             return
 
 
-def _take(stack: DeployedStack, plan: Mapping[str, Any], stray: Stray, account: Account) -> None:
-    address = str(stray.address)
+def _take(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> None:
+    address = str(orphan.address)
     try:
-        if address.startswith(f"{CLUSTER_TYPE}."):
-            _enter_cluster(stack, plan, stray, account)
+        if address.startswith(f"{CLUSTER}."):
+            _enter_cluster(stack, plan, orphan, account)
         else:
-            stack.terraform("import", "-input=false", "-no-color", address, stray.import_id)
+            stack.terraform("import", "-input=false", "-no-color", address, orphan.import_id)
     except TerraformError as error:
         if NOT_THERE not in str(error):
             raise
-        print(f"gone {_words(stray)}")
+        print(f"gone {_words(orphan)}")
     else:
-        print(f"adopted {_words(stray)}")
+        print(f"adopted {_words(orphan)}")
 
 
-def _words(stray: Stray) -> str:
-    wait = "" if stray.is_ready else f"; it is {stray.status}: wait until it is ready before you deploy"
-    return f"{stray.address} {stray.import_id}{wait}"
+def _words(orphan: Orphan) -> str:
+    wait = "" if orphan.is_ready else f"; it is {orphan.status}: wait until it is ready before you deploy"
+    return f"{orphan.address} {orphan.import_id}{wait}"
 
 
-def _left(stray: Stray) -> str:
-    """Why it is not adopted, and what to do."""
-    if stray.address is None:
-        reason = "the settings have no place for it any more"
-    elif stray.rival:
-        reason = f"its place is taken by {stray.rival}"
+def _left(orphan: Orphan) -> str:
+    """Return why it is not adopted, and the command that deletes it."""
+    if orphan.address is None:
+        reason = "the settings no longer describe it"
+    elif orphan.duplicate_of:
+        reason = f"a duplicate of {orphan.duplicate_of}"
     else:
-        reason = f"it is {stray.status}"
-    return f"left {stray.address or ''} {stray.import_id}: {reason}: {stray.removal}".replace("  ", " ")
+        reason = f"it is {orphan.status}"
+    return f"left {orphan.address or ''} {orphan.import_id}: {reason}: {orphan.removal}".replace("  ", " ")
 
 
-def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], stray: Stray, account: Account) -> None:
+def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> None:
     """Write the cluster into the state: the provider has no import for what Cloud Control made."""
-    change = next(item for item in plan["resource_changes"] if item["address"] == stray.address)
+    change = next(item for item in plan["resource_changes"] if item["address"] == orphan.address)
     planned = change["change"]["after"]
     properties = account.look(
         "ResourceDescription.Properties",
         "cloudcontrol",
         "get_resource",
         TypeName=planned["type_name"],
-        Identifier=stray.import_id,
+        Identifier=orphan.import_id,
     )
     wanted = json.loads(planned["desired_state"])
     made = as_made(wanted, json.loads(properties))
     attributes = {
         **planned,
-        "id": stray.import_id,
+        "id": orphan.import_id,
         "properties": properties,
         "desired_state": planned["desired_state"] if made == wanted else json.dumps(made, sort_keys=True),
     }

@@ -9,41 +9,13 @@ from typing import Any
 
 from podwright.diagram import prices
 from podwright.diagram.resources import Resource, decoded
+from podwright.resource_types import resource_type
 from podwright.settings.access import ExistingKey, ExistingRole
 from podwright.settings.network import CreatedSubnet, ExistingNetwork
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket, ExistingLustre, ExistingOpenZfs, NoOpenZfs
 from podwright_constructs import facts
 
-# Parts of another part, which is drawn: nobody would point at them.
-DETAILS = frozenset(
-    f"aws_{name}"
-    for name in (
-        *("default_security_group", "eip", "flow_log", "iam_role_policy", "kms_alias", "route", "route_table"),
-        *("route_table_association", "s3_bucket_lifecycle_configuration", "s3_bucket_logging", "s3_bucket_policy"),
-        *("s3_bucket_public_access_block", "s3_bucket_server_side_encryption_configuration", "s3_bucket_versioning"),
-        *("s3_object", "subnet", "vpc", "vpc_ipv4_cidr_block_association", "vpc_security_group_egress_rule"),
-        *("vpc_security_group_ingress_rule", "cloudcontrolapi_resource", "cloudwatch_event_target"),
-        *("db_subnet_group", "sns_topic_policy", "sns_topic_subscription"),
-    )
-)
-KINDS = {
-    "aws_fsx_lustre_file_system": "Lustre",
-    "aws_fsx_openzfs_file_system": "OpenZFS",
-    "aws_fsx_data_repository_association": "Data repository",
-    "aws_iam_role": "Role",
-    "aws_kms_key": "Key",
-    "aws_nat_gateway": "NAT gateway",
-    "aws_s3_bucket": "Bucket",
-    "aws_cloudwatch_log_group": "Log group",
-    "aws_db_instance": "Database",
-    "aws_budgets_budget": "Budget",
-    "aws_cloudwatch_dashboard": "Dashboard",
-    "aws_cloudwatch_event_rule": "Event rule",
-    "aws_scheduler_schedule": "Schedule",
-    "aws_sns_topic": "SNS topic",
-    "aws_ssm_document": "Session document",
-}
 NODES = "nodes"
 ACCOUNT = "account"
 NETWORK = "network"
@@ -128,7 +100,7 @@ class _Drawing:
 
     def finished(self) -> Picture:
         for resource in self._resources:
-            if resource.type not in DETAILS and not _is_interface(resource):
+            if resource_type(resource.type).drawn and not _is_interface(resource):
                 self._place_of(resource).parts.append(_part(resource))
         self._network.parts.extend(self._interface_endpoints())
         self._nodes_place().parts[:0] = self._groups()
@@ -227,7 +199,7 @@ class _Drawing:
         if not isinstance(self._settings.openzfs, NoOpenZfs):
             yield Flow(NODES, "OpenZFS", f"TCP {facts.NFS_PORT}")
         if self._of("aws_db_instance"):
-            yield Flow(NODES, KINDS["aws_db_instance"], f"TCP {facts.MYSQL_PORT}")
+            yield Flow(NODES, resource_type("aws_db_instance").label, f"TCP {facts.MYSQL_PORT}")
         gateways = [item for item in self._of("aws_vpc_endpoint") if not _is_interface(item)]
         yield Flow(NODES, "Bucket", "HTTPS by the S3 endpoint" if gateways else "HTTPS")
         for rule in self._of("aws_vpc_security_group_ingress_rule"):
@@ -240,7 +212,7 @@ class _Drawing:
 
 def _part(resource: Resource) -> Part:
     given = resource.arguments
-    kind = KINDS.get(resource.type, resource.type.removeprefix("aws_").replace("_", " ").capitalize())
+    kind = resource_type(resource.type).label or resource.type.removeprefix("aws_").replace("_", " ").capitalize()
     if resource.type == "aws_vpc_endpoint":
         kind = "S3 endpoint"
     prefixes = [f"{given[key]}…" for key in ("bucket_prefix", "name_prefix") if key in given]

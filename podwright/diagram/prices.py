@@ -11,6 +11,7 @@ from typing import Any
 
 from podwright.planning.cost import LUSTRE_USD_PER_GIB_MONTH, MONTH_H, NAT_USD_PER_HOUR
 from podwright.planning.hardware import usd_per_hour
+from podwright.resource_types import resource_type
 
 LABEL = "EC2 on-demand based"
 EBS_USD_PER_GIB_MONTH = 0.08
@@ -29,17 +30,17 @@ def nodes(instance_type: str, count: int, volume_gib: int) -> float | None:
 
 
 def of(kind: str, arguments: Mapping[str, Any]) -> float | None:
-    """A Terraform resource: 0 where use is paid, not existence; None where its price is not known here."""
+    """Return the price of a resource: 0 where only use is paid, None where an hourly price is unknown."""
     if kind == "aws_fsx_lustre_file_system":
         return _lustre(arguments)
-    if kind == "aws_vpc_endpoint" and arguments.get("vpc_endpoint_type") == "Interface":
-        return ENDPOINT_USD_PER_HOUR * len(arguments["subnet_ids"])
+    if kind == "aws_vpc_endpoint":
+        interface = arguments.get("vpc_endpoint_type") == "Interface"
+        return ENDPOINT_USD_PER_HOUR * len(arguments["subnet_ids"]) if interface else 0.0
     fixed = {
         "aws_nat_gateway": NAT_USD_PER_HOUR + ADDRESS_USD_PER_HOUR,
         "aws_kms_key": KEY_USD_PER_MONTH / MONTH_H,
-        **dict.fromkeys(("aws_fsx_openzfs_file_system", "aws_db_instance")),
     }
-    return fixed.get(kind, 0.0)
+    return fixed.get(kind, None if resource_type(kind).hourly else 0.0)
 
 
 def _lustre(arguments: Mapping[str, Any]) -> float | None:

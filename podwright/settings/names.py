@@ -6,7 +6,7 @@ from podwright.settings.root import Settings
 from podwright_constructs import facts
 
 CLUSTER_TAG = "podwright:cluster"
-PLACE_TAG = "podwright:place"  # the path of its construct
+CONSTRUCT_PATH_TAG = "podwright:construct-path"
 
 
 def foundation_stack(name: str) -> str:
@@ -44,10 +44,10 @@ def key_alias(name: str) -> str:
     return f"podwright/{name}"
 
 
-def keeper_name(name: str, region: str) -> str:
-    """The role that keeps the log group's retention, and the beginning of its schedules' names."""
+def log_retention_name(name: str, region: str) -> str:
+    """The role that sets the log group's retention, and the prefix of its schedules' names."""
     suffix = f"-{region}-logs"
-    return _shorten(name, facts.MAX_KEEPER_NAME_LENGTH - len(suffix)) + suffix
+    return _shorten(name, facts.MAX_LOG_RETENTION_NAME_LENGTH - len(suffix)) + suffix
 
 
 def database_name(name: str) -> str:
@@ -99,8 +99,8 @@ def tags(settings: Settings) -> dict[str, str]:
 
 
 def cluster_tags(settings: Settings) -> dict[str, str]:
-    """The tags of the cluster itself, which the provider cannot tag: those and its place."""
-    return {**tags(settings), PLACE_TAG: f"{cluster_stack(settings.name)}/cluster/cluster"}
+    """The tags of the cluster itself, which the provider cannot tag: those and its construct path."""
+    return {**tags(settings), CONSTRUCT_PATH_TAG: f"{cluster_stack(settings.name)}/cluster/cluster"}
 
 
 def _shorten(name: str, max_length: int) -> str:

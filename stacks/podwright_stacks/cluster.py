@@ -27,7 +27,7 @@ from podwright_constructs.slurm import ApiSlurm, InitScript
 from podwright_stacks.backend import remember
 from podwright_stacks.foundation import FoundationStack
 from podwright_stacks.provider import aws_provider
-from podwright_stacks.tags import tag_places
+from podwright_stacks.tags import tag_construct_paths
 from podwright_stacks.wheel import build_wheel
 
 
@@ -58,7 +58,7 @@ class ClusterStack(TerraformStack):
         )
         self._outputs(settings, cluster)
         _watch(self, settings, foundation, cluster)
-        tag_places(self)
+        tag_construct_paths(self)
 
     def _outputs(self, settings: Settings, cluster: HyperPodCluster) -> None:
         TerraformOutput(self, "ClusterName", value=cluster.name)
@@ -132,7 +132,7 @@ def _watch(stack: ClusterStack, settings: Settings, foundation: FoundationStack,
         ClusterLogGroup(
             stack,
             "log_group",
-            name=names.keeper_name(settings.name, settings.region),
+            name=names.log_retention_name(settings.name, settings.region),
             cluster_name=cluster.name,
             cluster_id=cluster.id,
             retention_days=settings.logs.retention_days,

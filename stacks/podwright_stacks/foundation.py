@@ -27,7 +27,7 @@ from podwright_constructs.subnet_configuration import SubnetConfiguration
 from podwright_stacks.backend import remember
 from podwright_stacks.operations import operations
 from podwright_stacks.provider import aws_provider
-from podwright_stacks.tags import tag_places
+from podwright_stacks.tags import tag_construct_paths
 
 
 class FoundationStack(TerraformStack):
@@ -61,7 +61,7 @@ class FoundationStack(TerraformStack):
             TerraformOutput(self, "AccountingSecretArn", value=self.accounting.secret_arn)
         if self.prometheus:
             TerraformOutput(self, "PrometheusRemoteWriteUrl", value=self.prometheus.remote_write_url)
-        tag_places(self)
+        tag_construct_paths(self)
 
     @property
     def key_arn(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Strays: what they are by their ARN, and what a cluster that was made says of its making."""
+"""Orphans: their ids by ARN, and the cluster as it was created."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from podwright.cli import main
 from podwright.deploy.adopt import as_made
-from podwright.deploy.orphans import Stray, import_id
+from podwright.deploy.orphans import Orphan, import_id
 
 MINIMAL = Path(__file__).parents[2] / "examples" / "minimal" / "cluster.yaml"
 EC2 = "arn:aws:ec2:us-west-2:123456789012:"
@@ -33,21 +33,21 @@ def test_import_ids(kind: str, arn: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stray", "is_adoptable", "removal"),
+    ("orphan", "is_adoptable", "removal"),
     [
-        (Stray("a", "aws_vpc.v", "vpc-1"), True, "aws ec2 delete-vpc --vpc-id vpc-1"),
-        (Stray("a", "aws_vpc.v", "vpc-1", rival="vpc-2"), False, "aws ec2 delete-vpc --vpc-id vpc-1"),
+        (Orphan("a", "aws_vpc.v", "vpc-1"), True, "aws ec2 delete-vpc --vpc-id vpc-1"),
+        (Orphan("a", "aws_vpc.v", "vpc-1", duplicate_of="vpc-2"), False, "aws ec2 delete-vpc --vpc-id vpc-1"),
         (
-            Stray("a", "aws_nat_gateway.n", "nat-1", "failed"),
+            Orphan("a", "aws_nat_gateway.n", "nat-1", "failed"),
             False,
             "aws ec2 delete-nat-gateway --nat-gateway-id nat-1",
         ),
-        (Stray("arn:x", None, "x"), False, "delete arn:x"),
+        (Orphan("arn:x", None, "x"), False, "delete arn:x"),
     ],
 )
-def test_what_is_left(stray: Stray, is_adoptable: bool, removal: str) -> None:  # noqa: FBT001
-    """What has no place, a taken one, or has failed is left to the user, with the command that deletes it."""
-    assert (stray.is_adoptable, stray.removal) == (is_adoptable, removal)
+def test_what_is_left(orphan: Orphan, is_adoptable: bool, removal: str) -> None:  # noqa: FBT001
+    """An orphan that failed, or without a free address, is left to the user, with the command that deletes it."""
+    assert (orphan.is_adoptable, orphan.removal) == (is_adoptable, removal)
 
 
 def group(name: str, count: int) -> dict[str, object]:

@@ -18,9 +18,10 @@ from podwright import cli
 from podwright.check.load import load
 from podwright.diagram import prices
 from podwright.diagram.command import FORMS
-from podwright.diagram.parts import DETAILS, Picture, _Drawing
+from podwright.diagram.parts import Picture, _Drawing
 from podwright.diagram.resources import Resource, decoded, read
 from podwright.diagram.text import in_lines
+from podwright.resource_types import resource_type
 from podwright.settings.root import Settings
 from podwright_stacks.app import synthesize
 
@@ -68,12 +69,13 @@ def test_everything_is_in_the_picture(drawn: Mapping[str, Drawn], example: str):
                 assert resource.arguments["cidr_block"] in text
             elif resource.arguments.get("vpc_endpoint_type") == "Interface":
                 assert resource.arguments["service_name"].partition("}.")[2] in text
-            elif resource.type not in DETAILS:
+            elif resource_type(resource.type).drawn:
                 (part,) = [part for part in picture.parts if part.address == resource.address]
                 assert part.name in text
     references = re.compile(r"aws_\w+\.[\w-]+")
     for resource in resources:
-        if resource.type in DETAILS - {"aws_vpc", "aws_subnet", "aws_s3_object", "aws_cloudcontrolapi_resource"}:
+        shown_otherwise = {"aws_vpc", "aws_subnet", "aws_s3_object", "aws_cloudcontrolapi_resource"}
+        if not resource_type(resource.type).drawn and resource.type not in shown_otherwise:
             around, known = {resource.address}, {item.address: item for item in resources}
             for _ in range(3):  # an association refers to a table, the table to its VPC
                 around |= {

@@ -722,8 +722,8 @@ def test_physical_names_are_allowed(name: str):
     assert checks.training_bucket(bucket_prefix=names.bucket_prefix(name), on_destroy="retain") == []
     assert checks.execution_role(name=names.role_name(name, "ap-southeast-2")) == []
     assert facts.DATABASE_NAME_PATTERN.fullmatch(names.database_name(name))
-    keeper = names.keeper_name(name, "ap-southeast-2")
-    assert checks.cluster_log_group(name=keeper, retention_days=30) == []
+    role = names.log_retention_name(name, "ap-southeast-2")
+    assert checks.cluster_log_group(name=role, retention_days=30) == []
     operations = names.operations_name(name)
     assert checks.cluster_notices(name=f"{operations}-state", email="me@llm.test") == []
     assert checks.cluster_budget(name=f"{operations}-ap-southeast-2", monthly_usd=1, email="me@llm.test") == []
@@ -735,7 +735,7 @@ def test_names_differ_where_clusters_do(one: str, other: str):
     """Two clusters share no stack, no database, no role, and no role with a namesake in another region."""
     for make in (names.foundation_stack, names.cluster_stack, names.database_name, names.scripts_prefix):
         assert (make(one) == make(other)) == (one == other)
-    for make_in in (names.role_name, names.keeper_name):
+    for make_in in (names.role_name, names.log_retention_name):
         assert (make_in(one, "us-west-2") == make_in(other, "us-west-2")) == (one == other)
         assert make_in(one, "us-west-2") != make_in(one, "us-east-1")
 

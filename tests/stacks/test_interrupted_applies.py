@@ -58,12 +58,12 @@ def lose_and_find(workspace: Workspace, aws: AwsStandIn) -> None:
     state = workspace.terraform("foundation", "state", "list").split()
     workspace.terraform("foundation", "state", "rm", *(item for item in state if item.startswith(LOST)))
     ec2 = aws.client("ec2")
-    (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "tag-key", "Values": [names.PLACE_TAG]}])["Vpcs"]
+    (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "tag-key", "Values": [names.CONSTRUCT_PATH_TAG]}])["Vpcs"]
     workspace.adopt("--apply")
     assert set(workspace.terraform("foundation", "state", "list").split()) == set(state)
     specification = [{"ResourceType": "vpc", "Tags": vpc["Tags"]}]
     twin = ec2.create_vpc(CidrBlock="10.0.0.0/16", TagSpecifications=specification)["Vpc"]["VpcId"]
-    with pytest.raises(TerraformError, match=f"taken by {vpc['VpcId']}: aws ec2 delete-vpc --vpc-id {twin}"):
+    with pytest.raises(TerraformError, match=f"a duplicate of {vpc['VpcId']}: aws ec2 delete-vpc --vpc-id {twin}"):
         workspace.adopt()
     ec2.delete_vpc(VpcId=twin)
     before = aws.inventory()

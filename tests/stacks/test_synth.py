@@ -18,9 +18,8 @@ import pytest
 import yaml
 
 from podwright.check.load import load
-from podwright.deploy.orphans import CLUSTER_TYPE, NAMED
+from podwright.resource_types import BY_NAME, CLUSTER, RESOURCE_TYPES, resource_type
 from podwright.settings import names
-from podwright_stacks.tags import BY_NAME, UNTAGGED
 from podwright_stacks.wheel import NOT_SOURCES, WheelError, build_wheel
 
 REPOSITORY = Path(__file__).parents[2]
@@ -159,8 +158,8 @@ def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
-def test_everything_says_where_it_belongs(run_app: RunApp, tmp_path: Path, example: Path) -> None:
-    """Whatever takes tags has its own path as one; whatever has none is of a type that is known to need none."""
+def test_everything_carries_its_construct_path(run_app: RunApp, tmp_path: Path, example: Path) -> None:
+    """Every resource type has a row in the table, and every resource its construct path as a tag, or a reason."""
     settings = load(example / "cluster.yaml")
     assert run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8"))).returncode == 0
     places = []
@@ -168,11 +167,14 @@ def test_everything_says_where_it_belongs(run_app: RunApp, tmp_path: Path, examp
         stack = json.loads((tmp_path / "cdktf.out" / "stacks" / name / "cdk.tf.json").read_text(encoding="utf-8"))
         for kind, blocks in stack.get("resource", {}).items():
             paths = {block["//"]["metadata"]["path"]: block.get("tags", {}) for block in blocks.values()}
-            assert kind in UNTAGGED or takes_tags(kind), kind
-            if kind not in UNTAGGED:
-                assert {path: tags[names.PLACE_TAG] for path, tags in paths.items()} == {path: path for path in paths}
-            elif kind == CLUSTER_TYPE:
-                assert list(paths) == [names.cluster_tags(settings)[names.PLACE_TAG]]
+            assert kind in RESOURCE_TYPES, kind
+            assert resource_type(kind).untagged or takes_tags(kind), kind
+            if not resource_type(kind).untagged:
+                assert {path: tags[names.CONSTRUCT_PATH_TAG] for path, tags in paths.items()} == {
+                    path: path for path in paths
+                }
+            elif kind == CLUSTER:
+                assert list(paths) == [names.cluster_tags(settings)[names.CONSTRUCT_PATH_TAG]]
             places += paths
     assert len(places) == len(set(places))
 
@@ -185,8 +187,9 @@ def takes_tags(kind: str) -> bool:
 
 
 def test_what_is_found_by_name_can_be_looked_up() -> None:
-    """Of the types without a place, those that are left to their names are the ones that strays look for by name."""
-    assert {kind for kind, reason in UNTAGGED.items() if reason == BY_NAME} == set(NAMED) & set(UNTAGGED)
+    """An untagged type that is found by its name has a lookup, and no other untagged type has one."""
+    untagged = [row for row in RESOURCE_TYPES.values() if row.untagged]
+    assert [row.untagged == BY_NAME for row in untagged] == [row.find is not None for row in untagged]
 
 
 def test_a_stand_in_for_aws_is_addressed_as_it_needs(run_app: RunApp, tmp_path: Path) -> None:

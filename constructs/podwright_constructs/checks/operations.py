@@ -10,8 +10,10 @@ from podwright_constructs.problems import Problem
 def cluster_log_group(*, name: str, retention_days: int, key_arn: str | None = None) -> list[Problem]:
     """Check the retention of logs."""
     problems = matches("name", name, facts.ROLE_NAME_PATTERN, "1 to 64 letters, digits and +=,.@-_")
-    if len(name) > facts.MAX_KEEPER_NAME_LENGTH:
-        problems.append(Problem("malformed", ("name",), name, f"at most {facts.MAX_KEEPER_NAME_LENGTH} characters"))
+    if len(name) > facts.MAX_LOG_RETENTION_NAME_LENGTH:
+        problems.append(
+            Problem("malformed", ("name",), name, f"at most {facts.MAX_LOG_RETENTION_NAME_LENGTH} characters")
+        )
     if retention_days not in facts.LOG_RETENTIONS_DAYS:
         nearest = min(facts.LOG_RETENTIONS_DAYS, key=lambda days: abs(days - retention_days))
         need, hint = one_of(facts.LOG_RETENTIONS_DAYS), f"The nearest is {nearest}."

@@ -95,7 +95,7 @@ def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
 def log_retention(settings: Settings) -> Iterator[Finding]:
     """CloudWatch keeps logs for certain numbers of days only."""
     if settings.logs:
-        name = names.keeper_name("any", "us-west-2")
+        name = names.log_retention_name("any", "us-west-2")
         yield from findings_of(("logs",), checks.cluster_log_group(name=name, **arguments(settings.logs)))
 
 
