@@ -230,9 +230,9 @@ NO_DEFAULT_TAGS: S3ObjectOverrideProvider = {"default_tags": {"tags": {}}}
 
 
 def upload(scope: Construct, files: Mapping[str, tuple[str, Path]], *, bucket: Bucket) -> list[S3Object]:
-    """Put files into a bucket: by their constructs' ids, each with a key that changes with the content.
+    """Upload files, given as construct id: (key, file). A key must change with its file's content.
 
-    The old object goes after the new one is in use: whoever refers to the key is changed in between.
+    Terraform deletes the old object last, when everything that refers to its key has changed.
     """
     first = before(scope, bucket.ready)
     return [_object(scope, id_, bucket=bucket, key=key, file=file, first=first) for id_, (key, file) in files.items()]
@@ -257,5 +257,5 @@ def _object(
 
 
 def sha256_of(file: Path) -> str:
-    """Hexadecimal digest of a file's content."""
+    """Return the hexadecimal SHA-256 of a file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()

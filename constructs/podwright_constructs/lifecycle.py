@@ -39,24 +39,24 @@ BUNDLE_PREFIX = "bundle"
 
 
 class LifecycleScripts(Protocol):
-    """What a cluster asks of its nodes' scripts."""
+    """Scripts that a cluster can run on its nodes."""
 
     @property
     def source_s3_uri(self) -> str:
-        """The prefix that a node downloads."""
+        """Prefix that a node downloads."""
 
     @property
     def on_create(self) -> str:
-        """The file in it that a node runs as root."""
+        """File below the prefix that a node runs as root."""
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
-        """What must exist before a node starts, and after it has gone."""
+        """Resources that are created before the nodes and destroyed after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExistingLifecycleScripts:
-    """Scripts that lie in S3 already."""
+    """Existing scripts in S3."""
 
     source_s3_uri: str
     on_create: str = ENTRYPOINT
@@ -73,11 +73,22 @@ class LifecycleBundle(Construct):
     HyperPod downloads everything below the prefix. The prefix carries the hash of the scripts alone: another group or
     wheel changes the parameters in place, and no running node. ``on_create.sh`` verifies the archive, so a node never
     runs half a bundle; whoever may write to the bucket can replace both, and runs as root on the nodes.
-    ``accounting`` is slurmdbd's database, ``multi_head`` what several controllers share, ``nodes`` what nodes have
-    besides; ``prometheus`` is where they send metrics to, ``bundle_prefix`` where in the bucket they find what they
-    would get from the internet. ``auto_resume``: whether HyperPod recovers nodes, for which Slurm must not confine
-    tasks.
-    One bucket may serve several clusters: each has its prefix.
+
+    Args:
+        scripts: a folder with ``on_create.sh`` and the package ``podwright_bootstrap``.
+        bucket: receives the objects. One bucket may serve several clusters, each with its ``prefix``.
+        cluster_name: written into ``provisioning_parameters.json``, as are the arguments that follow.
+        instance_groups: of the cluster; their roles and instance types.
+        lustre: mounted on every node.
+        openzfs: mounted as home directories. Default: homes stay on each node's disk.
+        training: installed for jobs. Default: nothing is installed.
+        accounting: slurmdbd's database. Default: no accounting.
+        multi_head: what several controllers share. Required with more than one controller.
+        auto_resume: ``True`` if HyperPod recovers nodes; Slurm does not confine tasks then.
+        nodes: optional features of nodes. Default: none of them.
+        prometheus: the workspace that nodes send metrics to. Default: no metrics.
+        bundle_prefix: the prefix in ``bucket`` that holds downloads for nodes without internet.
+        prefix: of the objects' keys.
 
     Raises:
         InvalidArgumentsError: scripts are missing or unusable, or a group is wrong; it lists all problems.
