@@ -30,9 +30,6 @@ COMMANDS = {  # name: (module, summary)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, or 2 for what the user can put right."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments[:1] != ["train"]:
-        # Threads that wait for work sleep: spinning, they cost a command on shared cores four times its CPU time.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
     logging.basicConfig(format="%(levelname)s: %(message)s")
     parser = argparse.ArgumentParser(
         prog="podwright-train", description="Pre-train a Llama and use it.", allow_abbrev=False
