@@ -40,4 +40,5 @@ lock: setup ## pin all dependencies again
 
 clean:
 	$(BIN)/podwright rehearse --clean
+	$(BIN)/podwright rehearse --clean --flat
 	rm -rf cdktf.out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -271,7 +271,7 @@ def _rehearse(options: argparse.Namespace) -> int:
     from podwright_rehearsal import command
 
     if options.clean:
-        return command.clean()
+        return command.clean(flat=options.flat)
     return command.rehearse(
         options.file,
         as_json=options.json,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,18 +36,57 @@ if worker and not find_mirror():
     os.environ.setdefault("TF_PLUGIN_CACHE_DIR", str(cache))
 
 
-class ClustersInTurn(LoadFileScheduling):  # type: ignore[misc]
-    """Of ``pytest -n``: a file's tests share a worker, and Slurm's clusters come one after another: it has timeouts."""
+# Scopes that take minutes start first, the longest at the top: one that starts last is waited for.
+LONGEST_FIRST = ("test_flat_rehearsal.py", "clusters", "test_deployed_examples.py", "test_train_parity.py")
+# Files whose tests share nothing, and take minutes each.
+ONE_BY_ONE = ("test_deployed_examples.py",)
+# Files of tests/rehearsal that start neither Slurm nor a host.
+WITHOUT_HOSTS = (
+    "test_aws_",
+    "test_processes.py",
+    "test_progress.py",
+    "test_prose.py",
+    "test_size.py",
+    "test_slurm_nodes.py",
+)
+
+
+def scope(nodeid: str) -> str:
+    """Return what shares a worker: a file, or Slurm's clusters, which come one after another: Slurm has timeouts."""
+    file = nodeid.split("::", 1)[0]
+    folder, name = file.rpartition("/")[::2]
+    if name in ONE_BY_ONE:
+        return nodeid
+    # A flat rehearsal has a folder and ports of its own.
+    shared = folder.endswith("/rehearsal") and not name.startswith(("test_flat_rehearsal", *WITHOUT_HOSTS))
+    return "clusters" if shared else file
+
+
+def start_rank(nodeid: str) -> int:
+    """Return when a test's scope starts: its number in ``LONGEST_FIRST``, or after them."""
+    own = scope(nodeid)
+    return next((rank for rank, name in enumerate(LONGEST_FIRST) if name in own), len(LONGEST_FIRST))
+
+
+class LongestFirst(LoadFileScheduling):  # type: ignore[misc]
+    """Of ``pytest -n``: scopes as ``scope`` says, in the order of the collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        return "clusters" if "/rehearsal/" in file and "/test_aws_" not in file else file
+        return scope(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)  # there is none under `-p no:xdist`
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ClustersInTurn:
-    """Who shares a worker."""
-    return ClustersInTurn(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LongestFirst:
+    """Distribute tests by scope."""
+    config.option.loadscopereorder = False
+    return LongestFirst(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under ``pytest -n``, put the longest scopes first, then the files with the most tests."""
+    if worker:
+        tests = Counter(scope(item.nodeid) for item in items)
+        items.sort(key=lambda item: (start_rank(item.nodeid), -tests[scope(item.nodeid)], scope(item.nodeid)))
 
 
 # ---- synthesized stacks, and the real Terraform to judge them -----------------------------------

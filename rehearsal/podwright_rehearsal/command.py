@@ -12,9 +12,9 @@ from pathlib import Path
 from podwright.check.load import load
 from podwright_rehearsal import processes
 from podwright_rehearsal.hosts import leftovers, permission
-from podwright_rehearsal.run.hosting import FlatHosts, NamespacedHosts
+from podwright_rehearsal.run.hosting import FlatHosts, Hosts, NamespacedHosts
 from podwright_rehearsal.run.progress import Progress, StepFailed, progress_for
-from podwright_rehearsal.run.rehearsal import DIRECTORY, Rehearsal, steps
+from podwright_rehearsal.run.rehearsal import Rehearsal, steps
 from podwright_rehearsal.run.resize import resized
 from podwright_rehearsal.run.supplies import FAILURES, SuppliesError, supplies
 
@@ -28,16 +28,15 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nod
     replaces the number of nodes in the first compute group.
     """
     wanted = load(config)
+    hosts, why_flat = _kind_of_hosts(flat=flat)
     if compute_nodes is not None:
-        config, wanted = resized(config, compute_nodes, folder=DIRECTORY / "settings")
+        config, wanted = resized(config, compute_nodes, folder=hosts.folder / "settings")
         print(f"podwright: as if {config.name} had {compute_nodes} nodes in its first compute group", file=sys.stderr)
-    why_flat = "as --flat says" if flat else permission.why_not()
     if why_flat:
         print(f"podwright: flat hosts, their boot is not rehearsed: {why_flat}", file=sys.stderr)
-    hosts = FlatHosts if why_flat else NamespacedHosts
     progress = progress_for(list(steps(hosts)), as_json=as_json)
     try:
-        with _alone():
+        with _locked(hosts.folder):
             materials = supplies(flat=bool(why_flat))
             processes.adopt_orphans()
             for number in (
@@ -56,34 +55,41 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nod
     return OK
 
 
-def clean() -> int:
-    """End what an earlier rehearsal of this checkout left: processes, and with them namespaces and mounts."""
-    hosts = leftovers.clean(DIRECTORY)
-    others = processes.marked(DIRECTORY)
+def clean(*, flat: bool) -> int:
+    """End what an earlier rehearsal of this kind left: processes, and with them namespaces and mounts."""
+    folder = _kind_of_hosts(flat=flat)[0].folder
+    hosts = leftovers.clean(folder)
+    others = processes.marked(folder)
     processes.end(others)
     for leftover in hosts:
         print(f"ended {leftover}")
     for pid in others:
         print(f"ended process {pid}")
     if not hosts and not others:
-        print(f"nothing was left of a rehearsal in {DIRECTORY}")
+        print(f"nothing was left of a rehearsal in {folder}")
     return OK
 
 
+def _kind_of_hosts(*, flat: bool) -> tuple[type[Hosts], str | None]:
+    """Return the hosts of a rehearsal, and why they are flat, if they are."""
+    why_flat = "as --flat says" if flat else permission.why_not()
+    return (FlatHosts if why_flat else NamespacedHosts), why_flat
+
+
 @contextmanager
-def _alone() -> Iterator[None]:
-    """One rehearsal at a time: they would share a folder.
+def _locked(folder: Path) -> Iterator[None]:
+    """Keep other rehearsals out of the folder.
 
     Raises:
         SuppliesError: another one runs.
     """
-    DIRECTORY.mkdir(parents=True, exist_ok=True)
-    with (DIRECTORY / "lock").open("w") as lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise SuppliesError(
-                f"another rehearsal runs in {DIRECTORY}: wait for it, or end it with `podwright rehearse --clean`"
+                f"another rehearsal runs in {folder}: wait for it, or end it with `podwright rehearse --clean`"
             ) from error
         yield
 

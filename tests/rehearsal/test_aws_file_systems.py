@@ -70,7 +70,7 @@ def described(fsx, file_system_id):
 
 
 def wait_for(fsx, file_system_id, lifecycle):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while described(fsx, file_system_id)["Lifecycle"] != lifecycle and time.monotonic() < deadline:
         time.sleep(0.05)
     return described(fsx, file_system_id)

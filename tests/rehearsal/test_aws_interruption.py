@@ -34,7 +34,7 @@ def test_a_refused_call_leaves_nothing(aws):
     """In the words of each protocol the first call is refused and nothing is done; the second is done."""
     for service, create in SERVICES.items():
         aws.interrupt(at=1)
-        with pytest.raises(ClientError, match=r"\(AccessDenied\).*told to refuse this call"):
+        with pytest.raises(ClientError, match=r"\(AccessDenied\).*is refused: an interruption was requested"):
             create(once(aws, service))
         assert aws.inventory() == []
     for service, create in SERVICES.items():

@@ -39,7 +39,7 @@ def is_alive(pid):
 
 
 def wait_until_dead(pid):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 180
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not is_alive(pid)

@@ -11,7 +11,7 @@ import pytest
 
 from podwright import checkout
 from podwright_rehearsal.run.hosting import FlatHosts, NamespacedHosts
-from podwright_rehearsal.run.rehearsal import DIRECTORY, MAX_STEPS, last_per_step, steps
+from podwright_rehearsal.run.rehearsal import MAX_STEPS, last_per_step, steps
 from podwright_training.run_folder import RunFolder
 
 
@@ -41,7 +41,7 @@ def test_a_flat_rehearsal_goes_all_the_way(summary: dict[str, Any]) -> None:
     assert "the lifecycle scripts are NOT rehearsed" in summary["environment"]
     assert summary["nodes idle"] == "2 of 2"
     assert summary["resources left"] == "0"
-    run = RunFolder(DIRECTORY / "fsx" / "runs" / "rehearsal")
+    run = RunFolder(FlatHosts.folder / "fsx" / "runs" / "rehearsal")
     first, second = run.events("start")
     assert (first["step"], first["world_size"], second["world_size"]) == (0, 4, 4)
     assert second["step"] > 0

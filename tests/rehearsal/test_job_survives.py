@@ -13,6 +13,8 @@ import torch
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Failure
+from podwright_rehearsal.hosts.errors import tail
+from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_testing.faults import NEVER, Faults
 from podwright_training.run_folder import RunFolder
@@ -22,8 +24,9 @@ CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 CHECKOUT = Path(__file__).parents[2]
 PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts
 ENVIRONMENT = Path("/fsx/scratch/environment")
-MAX_STEPS, CHECKPOINT_FREQ = 12, 3
+MAX_STEPS, CHECKPOINT_FREQ = 24, 3
 WAITS_S = 400.0  # of a busy machine
+LOST: tuple[tuple[str, Failure], ...] = ((FIRST, "heartbeat"), (SECOND, "power"), (SECOND, "network"))
 WHAT_COUNTS = ("loss", "grad_norm", "batch_digest")
 
 
@@ -33,9 +36,9 @@ def cluster(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> 
     packages = Path(torch.__file__).parents[1]
     binds = [(Path(sys.base_prefix), PYTHON), (packages, PACKAGES), (CHECKOUT / "training", TRAINER)]
     with make_cluster(binds=[*binds, (dataset(), "/opt/dataset")]) as cluster:
-        for result in cluster.boot(lifecycle, timeout_s=60).values():
+        for result in cluster.boot(lifecycle, timeout_s=180).values():
             assert result.ok, result.describe()
-        cluster.wait_until_idle(timeout_s=30)
+        cluster.wait_until_idle(timeout_s=180)
         for name, module in (("torchrun", "torch.distributed.run"), ("podwright-train", "podwright_training")):
             program = cluster.directory / "fsx/scratch/environment/bin" / name
             program.parent.mkdir(parents=True, exist_ok=True)
@@ -65,20 +68,12 @@ def launch(cluster: NamespacedCluster) -> Callable[[str], tuple[int, RunFolder]]
     return call
 
 
-@pytest.fixture(scope="module")
-def numbers() -> dict[str, Any]:
-    """What the undisturbed job computed: filled by the first test that needs it."""
-    return {}
-
-
 @pytest.fixture
-def undisturbed(cluster: NamespacedCluster, launch, numbers: dict[str, Any]) -> dict[str, Any]:
+def undisturbed(cluster: NamespacedCluster, launch) -> dict[str, Any]:
     """What a job computes that nothing happens to."""
-    if not numbers:
-        job_id, run = launch("undisturbed")
-        completed(cluster, job_id, run)
-        numbers |= computed(run)
-    return numbers
+    job_id, run = launch("undisturbed")
+    completed(cluster, job_id, run)
+    return computed(run)
 
 
 def completed(cluster: NamespacedCluster, job_id: int, run: RunFolder) -> dict[str, str]:
@@ -100,42 +95,36 @@ def computed(run: RunFolder) -> dict[str, Any]:
     return {"steps": steps, "validation": validation}
 
 
-def wait_for_step(cluster: NamespacedCluster, run: RunFolder, step: int) -> None:
-    """Until the job has taken a step."""
-    reached = f"grep -qs '\"step\": {step},' /fsx/scratch/{run.root.name}/metrics.jsonl"
-    cluster.run(f"until {reached}; do sleep 0.1; done", timeout_s=WAITS_S)
+def wait_for_step(run: RunFolder, step: int, *, starts: int) -> None:
+    """Wait until the job has taken a step since it started for the last of so many times."""
+
+    def reached() -> bool:
+        events = list(run.events())
+        begun = [number for number, event in enumerate(events) if event["event"] == "start"]
+        return len(begun) == starts and any(event.get("step", 0) >= step for event in events[begun[-1] + 1 :])
+
+    wait_for(reached, timeout_s=WAITS_S, what=lambda: f"step {step}\n{tail(run.log)}")
 
 
-@pytest.mark.parametrize(
-    ("victim", "how"),
-    [(FIRST, "heartbeat"), (SECOND, "power"), (SECOND, "network")],
-    ids=["hung host", "killed host", "cut network"],
-)
-def test_a_job_survives_a_lost_host(
-    cluster: NamespacedCluster, lifecycle: Path, launch, undisturbed: dict[str, Any], victim: str, how: Failure
+@pytest.mark.timeout(1800)
+def test_a_job_survives_lost_hosts_and_a_requeue(
+    cluster: NamespacedCluster, lifecycle: Path, launch, undisturbed: dict[str, Any]
 ) -> None:
-    """The host is replaced, the job goes on from its newest checkpoint, and every number is as if nothing had been."""
-    job_id, run = launch(how)
-    wait_for_step(cluster, run, CHECKPOINT_FREQ + 2)
-    cluster.kill(victim, how=how)
-    done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: f"i-{how}", timeout_s=WAITS_S)
-    assert done.replaced == (victim,)
-    assert completed(cluster, job_id, run)["Restarts"] == "1"
-    assert [event["step"] > 0 for event in run.events("start")] == [False, True]
-    assert computed(run) == undisturbed
-
-
-def test_a_job_survives_a_requeue_while_it_writes(
-    cluster: NamespacedCluster, launch, undisturbed: dict[str, Any]
-) -> None:
-    """Requeued in the middle of a checkpoint, it goes on from the one before, and every number is the same."""
+    """Requeued while it writes a checkpoint, then on hosts that hang, die and lose their network: no number changes."""
     half_written = f".step-{2 * CHECKPOINT_FREQ:08}.partial"
     with Faults(cluster).slow_files(FIRST, SECOND, path="/fsx", delay_s=NEVER, containing=f"{half_written}/"):
-        job_id, run = launch("requeue")
-        written = f"/fsx/scratch/requeue/checkpoints/{half_written}/*"
+        job_id, run = launch("disturbed")
+        written = f"/fsx/scratch/disturbed/checkpoints/{half_written}/*"
         cluster.run(f"until ls {written} 2> /dev/null; do sleep 0.05; done", timeout_s=WAITS_S)
         cluster.run(["scontrol", "requeue", str(job_id)], user="root")
-        cluster.wait_for_job(job_id, frozenset({"PENDING"}), timeout_s=30, restarts=1)
-    assert completed(cluster, job_id, run)["Restarts"] == "1"
-    assert [event["step"] for event in run.events("start")] == [0, CHECKPOINT_FREQ]
+        cluster.wait_for_job(job_id, frozenset({"PENDING"}), timeout_s=WAITS_S, restarts=1)
+    for restarts, (victim, how) in enumerate(LOST, start=1):
+        wait_for_step(run, (restarts + 1) * CHECKPOINT_FREQ + 2, starts=restarts + 1)
+        cluster.kill(victim, how=how)
+        done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-new", timeout_s=WAITS_S)
+        assert (how, done.replaced) == (how, (victim,))
+    assert completed(cluster, job_id, run)["Restarts"] == str(1 + len(LOST))
+    resumed = [event["step"] for event in run.events("start")]
+    assert resumed[:2] == [0, CHECKPOINT_FREQ]
+    assert all(step > 0 for step in resumed[1:])
     assert computed(run) == undisturbed

@@ -13,7 +13,7 @@ import pytest
 from podwright_rehearsal import processes
 
 
-def gone(pid: int, *, within_s: float = 5.0) -> bool:
+def gone(pid: int, *, within_s: float = 180.0) -> bool:
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
@@ -50,7 +50,7 @@ def test_an_interrupted_program_is_ended_with_its_children(tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         processes.run_logged(
-            ["sh", "-c", "setsid sleep 60 & echo $!; echo $$; wait"],
+            ["sh", "-c", "setsid sleep 3600 & echo $!; echo $$; wait"],
             log=tmp_path / "log",
             cwd=tmp_path,
             environment=os.environ,
@@ -63,7 +63,7 @@ ORPHANS = """
 import subprocess, sys
 from podwright_rehearsal import processes
 processes.adopt_orphans()
-pid = subprocess.run(["sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
+pid = subprocess.run(["sh", "-c", "setsid sleep 3600 >/dev/null 2>&1 & echo $!"], capture_output=True, text=True).stdout
 print(int(pid) in processes.end_descendants(), pid)
 """
 
@@ -85,8 +85,8 @@ def test_orphans_are_ended() -> None:
 
 def test_the_marker_finds_what_a_killed_rehearsal_left(tmp_path: Path) -> None:
     """Processes are found by the directory in their environment, and only those."""
-    mine = subprocess.Popen(["sleep", "60"], env={**os.environ, processes.MARKER: str(tmp_path)})
-    other = subprocess.Popen(["sleep", "60"], env={**os.environ, processes.MARKER: str(tmp_path / "other")})
+    mine = subprocess.Popen(["sleep", "3600"], env={**os.environ, processes.MARKER: str(tmp_path)})
+    other = subprocess.Popen(["sleep", "3600"], env={**os.environ, processes.MARKER: str(tmp_path / "other")})
     try:
         assert processes.marked(tmp_path) == [mine.pid]
     finally:

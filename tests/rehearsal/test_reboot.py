@@ -41,7 +41,7 @@ def cluster(make_cluster: Callable[..., NamespacedCluster], scripts: Path) -> It
     with make_cluster() as cluster:
         for result in cluster.boot(scripts, timeout_s=300).values():
             assert result.ok, result.describe()
-        cluster.wait_until_idle(timeout_s=60)
+        cluster.wait_until_idle(timeout_s=180)
         yield cluster
 
 
@@ -50,7 +50,7 @@ def test_a_rebooted_host_is_what_it_was(cluster: NamespacedCluster, scripts: Pat
     cluster.run("touch /etc/kept /run/lost", host=FIRST, user="root")
     key = cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
     cluster.reboot(FIRST)
-    cluster.wait_until_idle(timeout_s=60)
+    cluster.wait_until_idle(timeout_s=180)
     assert cluster.run(SHOW_MOUNT, host=FIRST).stdout.split() == [f"{DNS_NAME}@tcp:/{MOUNT_NAME}", "lustre"]
     assert cluster.run("ls /etc/kept /run/lost", host=FIRST, check=False).stdout == "/etc/kept\n"
     assert cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text() == key
@@ -61,9 +61,9 @@ def test_a_rebooted_host_is_what_it_was(cluster: NamespacedCluster, scripts: Pat
 def test_a_rebooted_controller_knows_its_jobs(cluster: NamespacedCluster) -> None:
     """The controller comes back by itself, with the jobs that ran meanwhile."""
     job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'sleep 2'").stdout)
-    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=30)
+    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=180)
     cluster.reboot(CONTROLLER)
-    cluster.wait_until_idle(timeout_s=60)
+    cluster.wait_until_idle(timeout_s=180)
     assert cluster.job(job_id)["JobState"] == "COMPLETED"
 
 
@@ -75,4 +75,4 @@ def test_a_replaced_host_is_empty(cluster: NamespacedCluster, scripts: Path) -> 
     assert "mounted " in booted.log.read_text()
     assert not cluster.path(SECOND, "/etc/old").exists()
     assert "i-0new" in cluster.path(SECOND, "/opt/podwright/node.json").read_text()
-    cluster.wait_until_idle(timeout_s=60)
+    cluster.wait_until_idle(timeout_s=180)

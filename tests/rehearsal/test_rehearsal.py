@@ -16,7 +16,8 @@ import transformers
 
 from podwright import checkout
 from podwright.deploy.terraform import find_terraform
-from podwright_rehearsal.run.rehearsal import DIRECTORY, MAX_STEPS
+from podwright_rehearsal.run.hosting import NamespacedHosts
+from podwright_rehearsal.run.rehearsal import MAX_STEPS
 from podwright_training.checkpoint import step_folder
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.run_folder import RunFolder
@@ -43,14 +44,14 @@ def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str,
 
 def test_an_interrupted_rehearsal_leaves_nothing() -> None:
     """SIGINT while the hosts boot ends every process, namespace and mount, and --clean finds nothing."""
-    process = start("cluster.yaml", "--json")
+    process = start("examples/minimal/cluster.yaml", "--json")
     lines_until(process, event="began", step="bootstrap")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 130
     cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=checkout.ROOT, capture_output=True, text=True, check=True)
     assert "nothing was left" in cleaned.stdout
-    assert str(DIRECTORY) not in Path("/proc/mounts").read_text()
+    assert str(NamespacedHosts.folder) not in Path("/proc/mounts").read_text()
 
 
 BROKEN_TERRAFORM = """#!/bin/sh
@@ -81,7 +82,7 @@ def rehearsed() -> dict[str, Any]:
     """The summary of a rehearsal that ran to its end."""
     process = start("cluster.yaml", "--json")
     seen = lines_until(process, event="summary")
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
     return seen[-1]
 
@@ -90,7 +91,7 @@ def rehearsed() -> dict[str, Any]:
 def run_folder(rehearsed: dict[str, Any]) -> RunFolder:
     """The run folder of that rehearsal."""
     assert rehearsed
-    return RunFolder(DIRECTORY / "fsx" / "runs" / "rehearsal")
+    return RunFolder(NamespacedHosts.folder / "fsx" / "runs" / "rehearsal")
 
 
 def test_a_rehearsal_goes_all_the_way(rehearsed: dict[str, Any]) -> None:

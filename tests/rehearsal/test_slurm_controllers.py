@@ -90,7 +90,7 @@ def cluster(make_cluster, make_node, secrets_manager, tmp_path_factory) -> Itera
     for _ in range(2):
         results = cluster.boot(scripts, timeout_s=240)
         assert all(result.ok for result in results.values()), [result.describe() for result in results.values()]
-    cluster.wait_until_idle([COMPUTE], timeout_s=30)
+    cluster.wait_until_idle([COMPUTE], timeout_s=180)
     yield cluster
     cluster.stop()
 
@@ -127,28 +127,28 @@ def test_the_second_takes_over(cluster):
     """After the first controller's loss the second runs jobs, and sacct knows those of before and after."""
 
     def run(line: str) -> str:
-        return cluster.run(line, host=BACKUP, check=False, timeout_s=60).stdout
+        return cluster.run(line, host=BACKUP, check=False, timeout_s=180).stdout
 
     cluster.run("srun --partition gpu --job-name before true")
     state = cluster.directory / "fsx/aws/hyperpod/demo/var/spool/slurmctld/job_state"
     wait_for(
         lambda: state.exists() and "COMPLETED" in run("sacct --name before --noheader --format=State --allocations"),
-        timeout_s=60,
+        timeout_s=180,
         what=lambda: f"the first job to be remembered: {run('sacct')}",
     )
     cluster.kill(PRIMARY, how="power")
     wait_for(
         lambda: "(backup) at ip-10-0-16-8 is UP" in run("scontrol ping"),
-        timeout_s=90,
+        timeout_s=180,
         what=lambda: f"the backup to take over: {run('scontrol ping; sinfo')}",
     )
     wait_for(
         lambda: cluster.run("srun --partition gpu --job-name after true", host=BACKUP, check=False).returncode == 0,
-        timeout_s=90,
+        timeout_s=180,
         what=lambda: f"a job to run: {run('sinfo; squeue')}",
     )
     wait_for(
         lambda: {"before", "after"} <= set(run("sacct --noheader --format=JobName --allocations").split()),
-        timeout_s=90,
+        timeout_s=180,
         what=lambda: f"both jobs in sacct: {run('sacct')}",
     )

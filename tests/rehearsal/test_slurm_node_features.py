@@ -97,14 +97,14 @@ def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster)
         until pgrep --full left-behind >/dev/null; do sleep 0.1; done
     """
     job = submit(cluster, script, "--nodelist", FIRST)
-    assert cluster.wait_for_job(job, timeout_s=60)["JobState"] == "COMPLETED"
+    assert cluster.wait_for_job(job, timeout_s=180)["JobState"] == "COMPLETED"
     assert said(cluster, job).splitlines() == ["ubuntu 700"]
     look = f"ls -d /scratch/{job} /dev/shm/left; pgrep --full [l]eft-behind"
 
     def is_clean() -> bool:
         return not cluster.run(look, host=FIRST, user="root", check=False).stdout
 
-    wait_for(is_clean, timeout_s=30, what=lambda: cluster.run(look, host=FIRST, user="root", check=False).stdout)
+    wait_for(is_clean, timeout_s=180, what=lambda: cluster.run(look, host=FIRST, user="root", check=False).stdout)
 
 
 def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:
@@ -112,15 +112,15 @@ def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:
     other = submit(cluster, "echo x >/dev/shm/other; sleep 3600", "--nodelist", FIRST)
     wait_for(
         lambda: cluster.run("ls /dev/shm/other", host=FIRST, user="root", check=False).returncode == 0,
-        timeout_s=30,
+        timeout_s=180,
         what=lambda: f"job {other} to write; it is {cluster.job(other)['JobState']}",
     )
     job = submit(cluster, "true", "--nodelist", FIRST)
-    cluster.wait_for_job(job, timeout_s=60)
-    cluster.wait_for_job(other, frozenset({"RUNNING"}), timeout_s=10)
+    cluster.wait_for_job(job, timeout_s=180)
+    cluster.wait_for_job(other, frozenset({"RUNNING"}), timeout_s=180)
     assert cluster.run("ls /dev/shm/other", host=FIRST, user="root").stdout
     cluster.run(f"scancel {other}")
-    cluster.wait_for_job(other, timeout_s=60)
+    cluster.wait_for_job(other, timeout_s=180)
 
 
 def test_a_node_that_lost_a_gpu_is_drained_and_the_job_runs_elsewhere(cluster: NamespacedCluster) -> None:

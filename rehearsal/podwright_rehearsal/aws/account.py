@@ -1,4 +1,4 @@
-"""What moto's EC2, IAM and S3 hold, as the services that moto lacks look at it.
+"""Look up resources of moto's EC2, IAM and S3 for the services that moto lacks.
 
 The only module that reads moto's models.
 """
@@ -26,7 +26,7 @@ RESERVED_AT_START, RESERVED_AT_END = 4, 1  # https://docs.aws.amazon.com/vpc/lat
 
 
 def random_id(prefix: str) -> str:
-    """A resource id in EC2's long format: the prefix and 17 hexadecimal digits."""
+    """Return a resource id in EC2's long format: the prefix and 17 hexadecimal digits."""
     return f"{prefix}-{secrets.token_hex(9)[:17]}"
 
 
@@ -41,7 +41,7 @@ class Subnet:
     availability_zone_id: str
 
     def usable_addresses(self) -> Iterable[str]:
-        """Addresses that AWS gives out, ascending."""
+        """Yield the addresses that AWS assigns, ascending."""
         for number in range(RESERVED_AT_START, self.cidr.num_addresses - RESERVED_AT_END):
             yield str(self.cidr[number])
 
@@ -57,7 +57,7 @@ class Rule:
     group_id: str | None
 
     def covers(self, *, protocol: str, port: int) -> bool:
-        """Whether traffic of this protocol on this port passes."""
+        """Return True if traffic of this protocol on this port passes."""
         if self.protocol == ALL_PROTOCOLS:
             return True
         return self.protocol == protocol and (self.from_port or 0) <= port <= (self.to_port or 0)
@@ -72,7 +72,7 @@ class SecurityGroup:
     rules: tuple[Rule, ...]
 
     def passes_all_within(self, *, is_egress: bool) -> bool:
-        """Whether a rule lets all traffic pass between the group's members in this direction."""
+        """Return True if a rule lets all traffic pass between the group's members in this direction."""
         return any(
             rule.is_egress is is_egress and rule.protocol == ALL_PROTOCOLS and rule.group_id == self.group_id
             for rule in self.rules
@@ -87,15 +87,15 @@ class Account:
 
     @property
     def partition(self) -> str:
-        """The region's partition: ``aws``, ``aws-cn`` or ``aws-us-gov``."""
+        """Return the region's partition: ``aws``, ``aws-cn`` or ``aws-us-gov``."""
         return str(get_partition(self.region))
 
     def arn(self, service: str, resource: str) -> str:
-        """ARN of a resource of this account in this region."""
+        """Return the ARN of a resource of this account in this region."""
         return f"arn:{self.partition}:{service}:{self.region}:{ACCOUNT_ID}:{resource}"
 
     def subnet(self, subnet_id: str) -> Subnet | None:
-        """The subnet, or nothing."""
+        """Return the subnet, or None."""
         for found in self._ec2().describe_subnets():
             if found.id == subnet_id:
                 cidr = ipaddress.IPv4Network(found.cidr_block)
@@ -103,22 +103,22 @@ class Account:
         return None
 
     def security_group(self, group_id: str) -> SecurityGroup | None:
-        """The security group, or nothing."""
+        """Return the security group, or None."""
         found = self._ec2().get_security_group_from_id(group_id)
         return _security_group(found) if found else None
 
     def default_security_group(self, vpc_id: str) -> SecurityGroup:
-        """The group that AWS uses where a request names none."""
+        """Return the group that AWS uses where a request has no security groups."""
         return _security_group(self._ec2().get_default_security_group(vpc_id))
 
     def addresses_in_use(self) -> set[str]:
-        """Private IPv4 addresses of every network interface."""
+        """Return the private IPv4 addresses of all network interfaces."""
         return {
             address["PrivateIpAddress"] for eni in self._ec2().enis.values() for address in eni.private_ip_addresses
         }
 
     def trust_policy(self, role_arn: str) -> dict[str, Any] | None:
-        """The policy that says who may assume the role, or nothing if there is no such role."""
+        """Return the role's trust policy, or None if there is no such role."""
         for role in iam_backends[ACCOUNT_ID][self.partition].get_roles():
             if role.arn == role_arn:
                 policy: dict[str, Any] = json.loads(role.assume_role_policy_document)
@@ -126,7 +126,7 @@ class Account:
         return None
 
     def read_object(self, *, bucket: str, key: str) -> bytes | None:
-        """An object's bytes, or nothing if there is no such bucket or object."""
+        """Return an object's bytes, or None if there is no such bucket or object."""
         try:
             found = s3_backends[ACCOUNT_ID][self.partition].get_object(bucket, key)
         except MissingBucket:
@@ -134,7 +134,7 @@ class Account:
         return bytes(found.value) if found else None
 
     def has_bucket(self, name: str) -> bool:
-        """Whether there is a bucket of this name."""
+        """Return True if there is a bucket of this name."""
         try:
             s3_backends[ACCOUNT_ID][self.partition].get_bucket(name)
         except MissingBucket:
@@ -142,7 +142,7 @@ class Account:
         return True
 
     def supports_efa(self, instance_type: str) -> bool:
-        """Whether EC2 says so of the type behind ``ml.…``; unknown types do not."""
+        """Return True if the EC2 type behind ``ml.…`` supports EFA; unknown types do not."""
         ec2_type = INSTANCE_TYPES.get(instance_type.removeprefix("ml."), {})
         return bool(ec2_type.get("NetworkInfo", {}).get("EfaSupported"))
 

@@ -1,4 +1,4 @@
-"""A cluster as it is asked for, and what lies in the account for it."""
+"""A requested cluster, and the resources of the account that it refers to."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Request:
 
     @cached_property
     def networks(self) -> list[dict[str, list[str]]]:
-        """The cluster's VpcConfig and the groups' own, those that are given."""
+        """The VpcConfig of the cluster and of its groups, where given."""
         overrides = [group.get("OverrideVpcConfig") for group in self.groups]
         return [network for network in (self.model.get("VpcConfig"), *overrides) if network]
 
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def by_api(self) -> bool:
-        """Whether HyperPod sets Slurm up itself, instead of lifecycle scripts."""
+        """True if HyperPod itself sets Slurm up, not lifecycle scripts."""
         orchestrated = "Slurm" in (self.model.get("Orchestrator") or {})
         return orchestrated or any("SlurmConfig" in group for group in self.groups)
 
@@ -62,16 +62,16 @@ class Request:
         return [str(content.get("controller_group")) for _, content in self.provisioning_parameters]
 
     def of_type(self, node_type: str) -> list[dict[str, Any]]:
-        """The groups whose SlurmConfig has this NodeType."""
+        """Return the groups whose SlurmConfig has this NodeType."""
         return [group for group in self.groups if group.get("SlurmConfig", {}).get("NodeType") == node_type]
 
     def read(self, uri: str) -> bytes | None:
-        """An object's bytes by its ``s3://`` address."""
+        """Return an object's bytes by its ``s3://`` address."""
         bucket, _, key = uri.removeprefix("s3://").partition("/")
         return self.account.read_object(bucket=bucket, key=key)
 
     def parameter_problems(self) -> Iterator[str]:
-        """Which ``provisioning_parameters.json`` cannot be read, and why."""
+        """Yield each unreadable ``provisioning_parameters.json`` with the reason."""
         for uri, _, problem in map(self._parameters, self.sources):
             if problem:
                 yield f"{uri} {problem}"

@@ -1,4 +1,4 @@
-"""Why HyperPod fails to create or update a cluster that fits the schema.
+"""Refuse clusters that fit the schema and that HyperPod fails to create or update.
 
 Sources: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html,
 https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-ref.html (lifecycle scripts, troubleshooting).
@@ -21,24 +21,24 @@ SERVICE_PRINCIPAL = "sagemaker.amazonaws.com"
 
 
 def problems(model: dict[str, Any], account: Account) -> list[str]:
-    """Every reason why HyperPod would refuse or fail this cluster, in sentences."""
+    """Return every reason for which HyperPod would refuse or fail this cluster."""
     request = Request(model, account)
     return [problem for rule in RULES for problem in rule(request)]
 
 
 def controller_groups(model: dict[str, Any], account: Account) -> list[str]:
-    """Names of the groups that run slurmctld."""
+    """Return the names of the groups that run slurmctld."""
     return Request(model, account).controller_groups
 
 
 def there_are_groups(request: Request) -> Iterator[str]:
-    """The schema does not ask for instance groups; Slurm does."""
+    """Require instance groups: Slurm needs them, the schema does not."""
     if not request.groups:
         yield "InstanceGroups is missing: a Slurm cluster needs a controller and at least one worker group"
 
 
 def groups_have_known_types(request: Request) -> Iterator[str]:
-    """The API's enumeration is in botocore's service model; the CloudFormation schema has none."""
+    """Require known instance types: botocore lists them, the CloudFormation schema does not."""
     for group in request.groups:
         given = group.get("InstanceType")
         if given not in instance_types():
@@ -46,14 +46,14 @@ def groups_have_known_types(request: Request) -> Iterator[str]:
 
 
 def group_names_are_unique(request: Request) -> Iterator[str]:
-    """The name is the group's key."""
+    """Require unique group names."""
     for name, times in Counter(group["InstanceGroupName"] for group in request.groups).items():
         if times > 1:
             yield f"InstanceGroupName {name} is used by {times} instance groups: names must be unique"
 
 
 def network_exists(request: Request) -> Iterator[str]:
-    """Subnets and security groups exist, all in one VPC."""
+    """Require existing subnets and security groups, all in one VPC."""
     if not request.model.get("VpcConfig"):
         yield "VpcConfig is missing: the stand-in plays clusters in the account's own VPC only"
     for network in request.networks:
@@ -67,7 +67,10 @@ def network_exists(request: Request) -> Iterator[str]:
 
 
 def keys_are_for_continuous_provisioning(request: Request) -> Iterator[str]:
-    """https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html."""
+    """Require Continuous provisioning for customer keys.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html
+    """
     if request.model.get("NodeProvisioningMode") == "Continuous":
         return
     for group in request.groups:
@@ -77,7 +80,7 @@ def keys_are_for_continuous_provisioning(request: Request) -> Iterator[str]:
 
 
 def roles_can_be_assumed(request: Request) -> Iterator[str]:
-    """Each execution role exists and trusts SageMaker."""
+    """Require execution roles that exist and trust SageMaker."""
     for arn in dict.fromkeys(group["ExecutionRole"] for group in request.groups):
         policy = request.account.trust_policy(arn)
         if policy is None:
@@ -87,7 +90,7 @@ def roles_can_be_assumed(request: Request) -> Iterator[str]:
 
 
 def efa_traffic_passes(request: Request) -> Iterator[str]:
-    """Types with EFA need a group that passes all traffic to itself, in and out."""
+    """Require, for types with EFA, a security group that passes all traffic to itself, in and out."""
     for group in request.groups:
         network = group.get("OverrideVpcConfig") or request.model.get("VpcConfig")
         if not network or not request.account.supports_efa(group.get("InstanceType", "")):
@@ -120,7 +123,7 @@ RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
 
 @lru_cache
 def instance_types() -> frozenset[str]:
-    """HyperPod's instance types, from the service model that boto3 ships."""
+    """Return HyperPod's instance types, from the service model that boto3 ships."""
     sagemaker = botocore.session.Session().get_service_model("sagemaker")
     return frozenset(sagemaker.shape_for("ClusterInstanceType").enum)
 

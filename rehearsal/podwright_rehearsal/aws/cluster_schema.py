@@ -1,4 +1,4 @@
-"""AWS's own CloudFormation schema of the HyperPod cluster, as the cfn-lint package carries it."""
+"""AWS's CloudFormation schema of the HyperPod cluster, from the cfn-lint package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMAS = Path("cfnlint/data/schemas")  # providers/<region>.json: type name →
 
 @lru_cache
 def schema(region: str) -> dict[str, Any]:
-    """The resource provider schema that AWS publishes for this region.
+    """Return the resource provider schema that AWS publishes for this region.
 
     Raises:
         LookupError: HyperPod is not offered there.
@@ -35,18 +35,18 @@ def schema(region: str) -> dict[str, Any]:
 
 
 def problems(model: object, *, region: str) -> list[str]:
-    """Where a resource model breaks the schema, in the words of CloudFormation: ``#/path: what is wrong``."""
+    """Return every violation of the schema in CloudFormation's words: ``#/path: what is wrong``."""
     errors = _Validator(schema(region)).iter_errors(model)
     return [f"#{'/'.join(['', *map(str, error.absolute_path)])}: {error.message}" for error in errors]
 
 
 def touched(paths: list[str], *, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Those of the schema's property paths (``/properties/A/*/B``) whose values differ between two models."""
+    """Return the property paths (``/properties/A/*/B``) whose values differ between two models."""
     return [path for path in paths if list(_values(old, path)) != list(_values(new, path))]
 
 
 def without(paths: list[str], model: dict[str, Any]) -> dict[str, Any]:
-    """A copy of the model that lacks these property paths."""
+    """Return a copy of the model without these property paths."""
     stripped = copy.deepcopy(model)
     for path in paths:
         *parents, last = _keys(path)
@@ -77,7 +77,7 @@ def _descend(node: object, keys: list[str]) -> Iterator[Any]:
 def _pattern(
     _validator: object, pattern: str, instance: object, _schema: object
 ) -> Iterator[jsonschema.ValidationError]:
-    """The keyword ``pattern`` with Unicode properties (letters, separators), which Python's re does not know."""
+    """Check the keyword ``pattern`` with Unicode properties (letters, separators), which Python's re lacks."""
     if isinstance(instance, str) and not regex.search(pattern, instance):
         yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
 

@@ -28,7 +28,7 @@ class Association:
     tags: dict[str, str] = field(default_factory=dict)
 
     def view(self) -> dict[str, Any]:
-        """The description with what time changes."""
+        """Return the description with the current state and tags."""
         lifecycle = "AVAILABLE" if time.time() >= self.available_at else "CREATING"
         tags = [{"Key": key, "Value": value} for key, value in self.tags.items()]
         return {**self.description, "Lifecycle": lifecycle, "Tags": tags}
@@ -89,20 +89,20 @@ class DataRepositories:
         raise _not_found(request["AssociationId"])
 
     def all(self) -> list[Association]:
-        """Every link."""
+        """Return every association."""
         return list(self._by_id.values())
 
     def of(self, file_system_id: str) -> list[Association]:
-        """The links of a file system."""
+        """Return the associations of a file system."""
         return [item for item in self._by_id.values() if item.description["FileSystemId"] == file_system_id]
 
     def forget(self, file_system_id: str) -> None:
-        """The links of a file system go with it."""
+        """Delete the associations of a deleted file system."""
         for association in self.of(file_system_id):
             del self._by_id[association.description["AssociationId"]]
 
     def find(self, association_id: str) -> Association:
-        """The association; ``AwsError`` if there is none."""
+        """Return the association; raise ``AwsError`` if there is none."""
         if association_id not in self._by_id:
             raise _not_found(association_id)
         return self._by_id[association_id]

@@ -1,4 +1,4 @@
-"""The two ways in which AWS says no."""
+"""AWS's two kinds of errors: of a request, and of a resource handler."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class AwsError(PodwrightError):
     """A refused request: the HTTP answer of AWS's JSON protocols.
 
     Args:
-        code: the error's shape name, for example ``FileSystemNotFound``.
+        code: the name of the error, for example ``FileSystemNotFound``.
         message: what was given, what is allowed.
-        members: further members of the shape.
+        members: further members of the answer.
     """
 
     def __init__(self, code: str, message: str, **members: str) -> None:
@@ -21,7 +21,7 @@ class AwsError(PodwrightError):
         self.members = members
 
     def body(self) -> dict[str, str]:
-        """The answer's JSON; FSx spells the member ``Message``, the other services ``message``, and SDKs read both."""
+        """Return the answer's JSON: FSx has ``Message``, other services ``message``, and SDKs read both."""
         return {"__type": self.code, "message": self.message, "Message": self.message, **self.members}
 
 

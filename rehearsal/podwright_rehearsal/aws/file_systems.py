@@ -1,4 +1,4 @@
-"""Amazon FSx for Lustre and for OpenZFS, as far as a deployment needs it.
+"""The part of Amazon FSx for Lustre and OpenZFS that a deployment needs.
 
 https://docs.aws.amazon.com/fsx/latest/APIReference/Welcome.html
 """
@@ -57,7 +57,7 @@ class FileSystem:
     tags: dict[str, str] = field(default_factory=dict)
 
     def lifecycle(self, now: float) -> str:
-        """AWS's word for the state at this time."""
+        """Return AWS's name of the state at this time."""
         if self.gone_at is not None:
             return "DELETING"
         return "AVAILABLE" if now >= self.available_at else "CREATING"
@@ -202,7 +202,7 @@ class FileSystems:
         return {"Tags": _tag_list(self._find_arn(request["ResourceARN"]).tags)}
 
     def tagged(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """ARN and tags of every file system and of their links; backups have those of their file system."""
+        """Yield ARN and tags of every file system and association; a backup has those of its file system."""
         self._forget_deleted()
         for file_system in self._by_id.values():
             yield file_system.description["ResourceARN"], file_system.tags
@@ -230,7 +230,7 @@ class FileSystems:
         }
 
     def _back_up(self, file_system: FileSystem, request: Mapping[str, Any]) -> None:
-        """Make the last backup: of Lustre if it is asked for, of OpenZFS unless it is not wanted."""
+        """Make the final backup: of Lustre if requested, of OpenZFS unless skipped."""
         kind = file_system.description["FileSystemType"]
         asked = request.get(CONFIGURATIONS[kind]) or {}
         if asked.get("SkipFinalBackup", kind == "LUSTRE"):
@@ -328,7 +328,7 @@ class FileSystems:
         return FileSystem(description, available_at=time.time() + self._transition_s, root_volume=root_volume)
 
     def _description(self, file_system_id: str, request: Mapping[str, Any], subnets: list[Subnet]) -> dict[str, Any]:
-        """What every kind has."""
+        """Return the members that every kind of file system has."""
         return {
             "OwnerId": ACCOUNT_ID,
             "CreationTime": time.time(),

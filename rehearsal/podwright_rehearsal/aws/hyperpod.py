@@ -27,11 +27,11 @@ class ClusterNode:
 
     @property
     def status(self) -> str:
-        """AWS's word: Pending until the lifecycle script is taken to have run."""
+        """AWS's name of the state: Pending until the lifecycle script would have run."""
         return "Running" if time.time() >= self.running_at else "Pending"
 
     def private_dns_hostname(self, region: str) -> str:
-        """The name that VPC's DNS gives the address."""
+        """Return the name that VPC's DNS gives the address."""
         domain = "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
         return f"ip-{self.private_ip.replace('.', '-')}.{domain}"
 
@@ -55,7 +55,7 @@ class HyperPodCluster:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way."""
+        """True if no change is in progress."""
         return time.time() >= self.settled_at
 
     @property
@@ -64,11 +64,11 @@ class HyperPodCluster:
         return "InService" if self.is_settled else self.changing
 
     def group(self, name: str) -> dict[str, Any]:
-        """The instance group of this name."""
+        """Return the instance group of this name."""
         return next(group for group in self.model["InstanceGroups"] if group["InstanceGroupName"] == name)
 
     def nodes_of(self, group: str) -> list[ClusterNode]:
-        """The group's nodes, oldest first."""
+        """Return the group's nodes, oldest first."""
         return [node for node in self.nodes if node.group == group]
 
 
@@ -86,19 +86,19 @@ class HyperPodClusters:
         self._by_arn: dict[str, HyperPodCluster] = {}
 
     def all(self) -> list[HyperPodCluster]:
-        """Every cluster that is not gone, oldest first."""
+        """Return every cluster that is not deleted, oldest first."""
         gone = [arn for arn, cluster in self._by_arn.items() if cluster.changing == "Deleting" and cluster.is_settled]
         for arn in gone:
             del self._by_arn[arn]
         return list(self._by_arn.values())
 
     def tagged(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Every cluster's ARN and tags."""
+        """Yield every cluster's ARN and tags."""
         for cluster in self.all():
             yield cluster.arn, {tag["Key"]: tag["Value"] for tag in cluster.model.get("Tags") or []}
 
     def find(self, name_or_arn: str) -> HyperPodCluster | None:
-        """The cluster of this name or ARN."""
+        """Return the cluster of this name or ARN, or None."""
         return next((cluster for cluster in self.all() if name_or_arn in (cluster.name, cluster.arn)), None)
 
     def create(self, model: dict[str, Any]) -> HyperPodCluster:
@@ -124,7 +124,7 @@ class HyperPodClusters:
         return cluster
 
     def update(self, cluster: HyperPodCluster, model: dict[str, Any]) -> None:
-        """Bring a cluster to another desired state; a failed update changes nothing.
+        """Update a cluster to another desired state; a failed update changes nothing.
 
         Raises:
             HandlerError: HyperPod would fail; every reason is named.
@@ -136,24 +136,24 @@ class HyperPodClusters:
         self._change(cluster, "Updating")
 
     def update_software(self, cluster: HyperPodCluster, groups: Collection[str]) -> None:
-        """Bring the newest image to the nodes of these groups; instances stay, their root volumes do not."""
+        """Install the newest image on the nodes of these groups: instances stay, root volumes are replaced."""
         for node in cluster.nodes:
             if node.group in groups:
                 self.reboot(node)
         self._change(cluster, "SystemUpdating")
 
     def remove(self, cluster: HyperPodCluster, node: ClusterNode) -> None:
-        """Take a node out of its group, which is one smaller then."""
+        """Remove a node, and lower its group's InstanceCount by one."""
         cluster.group(node.group)["InstanceCount"] -= 1
         cluster.nodes.remove(node)
         self._change(cluster, "Updating")
 
     def delete(self, cluster: HyperPodCluster) -> None:
-        """Begin the end of a cluster."""
+        """Start to delete a cluster."""
         self._change(cluster, "Deleting")
 
     def replace(self, node: ClusterNode) -> None:
-        """Put another instance in the place of this one: a new id, the same address, nothing on its disks."""
+        """Replace the instance: a new id, the same address, empty disks."""
         node.instance_id = random_id("i")
         node.launched_at = time.time()
         self.reboot(node)
@@ -171,7 +171,7 @@ class HyperPodClusters:
             raise HandlerError("InvalidRequest", "; ".join(problems))
 
     def _nodes_for(self, cluster: HyperPodCluster, model: dict[str, Any]) -> Iterator[ClusterNode]:
-        """The nodes a model asks for: those there are, the youngest dropped, new ones appended."""
+        """Yield the nodes of a model: existing ones without the youngest surplus, then new ones."""
         taken = self._account.addresses_in_use() | {node.private_ip for other in self.all() for node in other.nodes}
         for group in model["InstanceGroups"]:
             kept = cluster.nodes_of(group["InstanceGroupName"])[: group["InstanceCount"]]
@@ -200,7 +200,7 @@ class HyperPodClusters:
 
 
 def _unchangeable(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
-    """An instance group keeps its type and its part in Slurm for life; another is another group."""
+    """Yield what an update may not change: an instance group keeps its type and its role in Slurm."""
     before = {group["InstanceGroupName"]: _fixed(group) for group in old["InstanceGroups"]}
     for group in new.get("InstanceGroups") or []:
         name, after = group["InstanceGroupName"], _fixed(group)

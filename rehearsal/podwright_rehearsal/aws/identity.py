@@ -1,3 +1,3 @@
-"""The stand-in's only account."""
+"""The only account of the AWS stand-in."""
 
 ACCOUNT_ID = "123456789012"

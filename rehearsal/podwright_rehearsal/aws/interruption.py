@@ -1,6 +1,6 @@
-"""One changing call that goes wrong: refused before anything is done, or done while its answer is lost.
+"""One changing call that fails: refused before anything is done, or done while its answer is lost.
 
-The second is what a caller sees of a network that breaks: it cannot know which half of the call took place.
+The second is what a broken network does: the caller cannot know whether the call was done.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 Kind = Literal["refused", "answer lost"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-PATH = "/_interruption"  # of the stand-in's own; no bucket: their names have no underscore
+PATH = "/_interruption"  # not AWS's; no bucket either: their names have no underscore
 
 # How the operations begin that change nothing, over all services.
 READING = ("Describe", "Get", "List", "Head", "Lookup", "Search", "AssumeRole", "Validate")
@@ -18,13 +18,13 @@ READING_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 def changes_something(*, operation: str, method: str) -> bool:
-    """Whether a call may change the account; ``operation`` is empty where method and path say what is asked for."""
+    """Return True if a call may change the account; ``operation`` is empty for REST calls."""
     return not operation.startswith(READING) if operation else method not in READING_METHODS
 
 
 @dataclass
 class Interruption:
-    """Spoils the call of number ``at`` (from 1) among the changing ones whose name has ``call`` in it.
+    """Fail the call of number ``at`` (from 1) among the changing ones whose name has ``call`` in it.
 
     ``seen`` are the names of all changing calls so far, such as ``ec2 CreateVpc``.
     """
@@ -35,7 +35,7 @@ class Interruption:
     seen: list[str] = field(default_factory=list)
 
     def strike(self, name: str) -> Kind | None:
-        """Count a changing call; what is to happen to it."""
+        """Count a changing call; return how it fails, if it does."""
         self.seen.append(name)
         is_due = self.call in name and sum(self.call in seen for seen in self.seen) == self.at
         return self.kind if is_due else None

@@ -1,4 +1,4 @@
-"""What is left in the account beyond what a fresh one has, asked of the services themselves."""
+"""List the account's resources, except those of a fresh account, by the services' own calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podwright_rehearsal.aws.identity import ACCOUNT_ID
 
 @dataclass(frozen=True)
 class Query:
-    """One listing call; ``expression`` (JMESPath) picks the ids of what a fresh account does not have."""
+    """One listing call; ``expression`` (JMESPath) selects the ids, without those of a fresh account."""
 
     type_name: str
     service: str
@@ -74,14 +74,14 @@ QUERIES = (
 
 
 def list_resources(client: Callable[[str], Any]) -> list[str]:
-    """Type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a boto3 client of a service's name."""
+    """Return type and id of every resource, ``AWS::EC2::VPC vpc-…``; ``client`` makes a service's boto3 client."""
     client = cache(client)  # making one takes longer than the call
     found = [f"{query.type_name} {resource}" for query in QUERIES for resource in _ids(client(query.service), query)]
     return [*found, *_subnets(client("ec2")), *_objects(client("s3")), *_keys(client("kms"))]
 
 
 def _keys(kms: Any) -> Iterator[str]:
-    """Keys of the account's own; one that waits for its deletion is on its way, as far as anybody can send it."""
+    """Yield customer keys, except those scheduled for deletion: AWS offers no more than that."""
     for page in kms.get_paginator("list_keys").paginate():
         for key in page["Keys"]:
             metadata = kms.describe_key(KeyId=key["KeyId"])["KeyMetadata"]
@@ -90,14 +90,14 @@ def _keys(kms: Any) -> Iterator[str]:
 
 
 def _subnets(ec2: Any) -> Iterator[str]:
-    """By their VPC, not by DefaultForAz: moto sets that for every subnet made with an availability zone's id."""
+    """Yield subnets by their VPC: moto sets DefaultForAz for every subnet made with an availability zone's id."""
     vpcs = _ids(ec2, VPCS)
     for page in ec2.get_paginator("describe_subnets").paginate():
         yield from (f"AWS::EC2::Subnet {subnet['SubnetId']}" for subnet in page["Subnets"] if subnet["VpcId"] in vpcs)
 
 
 def _objects(s3: Any) -> Iterator[str]:
-    """Every version of every object, and delete markers: they keep a bucket from being deleted."""
+    """Yield every object version and delete marker: a bucket with one of them cannot be deleted."""
     for bucket in _ids(s3, BUCKETS):
         for page in s3.get_paginator("list_object_versions").paginate(Bucket=bucket):
             for key, version in jmespath.search(OBJECTS, page) or []:

@@ -1,4 +1,4 @@
-"""What Amazon FSx accepts for a Lustre file system, and why it says no.
+"""Refuse the Lustre file systems that Amazon FSx refuses.
 
 Read from https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystem.html and
 https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreConfiguration.html.
@@ -34,7 +34,7 @@ LONGEST_RETENTION_DAYS = 90
 
 
 def check(request: Mapping[str, Any]) -> None:
-    """Refuse what FSx refuses in a request's values.
+    """Check the values of a request.
 
     Raises:
         AwsError: ``BadRequest`` or ``InvalidPerUnitStorageThroughput``.
@@ -61,7 +61,7 @@ def check(request: Mapping[str, Any]) -> None:
 
 
 def metadata_iops(capacity_gib: int) -> int:
-    """What AUTOMATIC mode provisions: https://docs.aws.amazon.com/fsx/latest/LustreGuide/metadata-performance.html."""
+    """Return the IOPS of AUTOMATIC mode: https://docs.aws.amazon.com/fsx/latest/LustreGuide/metadata-performance.html."""
     for most, iops in ((1200, 1500), (2400, 3000), (9600, 6000), (45600, 12000)):
         if capacity_gib <= most:
             return iops
@@ -122,7 +122,7 @@ def _check_cache(storage: str, configuration: Mapping[str, Any]) -> None:
 
 
 def _check_keeping(deployment: str, request: Mapping[str, Any], configuration: Mapping[str, Any]) -> None:
-    """Scratch file systems have neither backups nor a key of the customer's."""
+    """Refuse backups and customer keys of scratch file systems."""
     days = configuration.get("AutomaticBackupRetentionDays", 0)
     if not 0 <= days <= LONGEST_RETENTION_DAYS:
         raise AwsError("BadRequest", f"AutomaticBackupRetentionDays must be 0 to {LONGEST_RETENTION_DAYS}, not {days}")

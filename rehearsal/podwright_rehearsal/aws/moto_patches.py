@@ -1,4 +1,4 @@
-"""Where moto's answer differs from AWS's in a way that Terraform or a policy of ours notices."""
+"""Patch moto where its answers differ from AWS's and Terraform or a policy of ours depends on them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
 
 
 def install() -> None:
-    """Have moto answer as AWS does."""
+    """Patch moto."""
     FakeBucket.get_permission = _permission
     SecurityGroupRule.description = property(_description)
     NatGatewayBackend.delete_nat_gateway = _delete_nat_gateway
@@ -53,7 +53,7 @@ def install() -> None:
 
 
 def _permission(bucket: Any, action: str, resource: str) -> Any:
-    """What the bucket's policy says of an action. moto reads no conditions: "deny without TLS" would deny all."""
+    """Evaluate the bucket's policy. moto reads no conditions: "deny without TLS" would deny all."""
     if bucket.policy is None:
         return PermissionResult.NEUTRAL
     policy = json.loads(bucket.policy)
@@ -62,13 +62,13 @@ def _permission(bucket: Any, action: str, resource: str) -> Any:
 
 
 def _description(rule: Any) -> str | None:
-    """A rule's description, which moto forgets when the rule's peer is a security group."""
+    """Return a rule's description, which moto loses when the rule's peer is a security group."""
     description: str | None = rule.ip_range.get("Description") or rule.source_group.get("Description")
     return description
 
 
 def _modify_rules(backend: Any, group_id: str, rules: dict[str, dict[str, Any]]) -> None:
-    """A rule for all protocols has no ports; moto asks for them."""
+    """Add the ports that moto wants of a rule for all protocols."""
     for rule in rules.values():
         if rule.get("IpProtocol") == ALL_PROTOCOLS:
             rule.update(FromPort="-1", ToPort="-1")
@@ -76,7 +76,7 @@ def _modify_rules(backend: Any, group_id: str, rules: dict[str, dict[str, Any]])
 
 
 def _delete_nat_gateway(backend: Any, nat_gateway_id: str) -> Any:
-    """A NAT gateway takes its network interface with it; moto leaves that behind, and a subnet that looks used."""
+    """Delete the NAT gateway's network interface too: moto keeps it, and the subnet seems used."""
     gateway = DELETE_NAT_GATEWAY(backend, nat_gateway_id)
     for address in gateway.address_set:
         backend.enis.pop(address["networkInterfaceId"], None)
@@ -97,7 +97,7 @@ def _create_subnet(backend: Any, vpc_id: str, *args: Any, **kwargs: Any) -> Subn
 
 
 def _create_flow_logs(backend: Any, *args: Any, **kwargs: Any) -> Any:
-    """Say whether flow logs will arrive in their log group; moto looks for the group's name alone, not for its ARN."""
+    """Set the delivery status of flow logs; moto looks up the log group by name only, not by ARN."""
     created, refused = CREATE_FLOW_LOGS(backend, *args, **kwargs)
     for flow_log in created:
         if flow_log.log_destination_type == "cloud-watch-logs" and flow_log.log_destination:
@@ -108,7 +108,7 @@ def _create_flow_logs(backend: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _can_write(backend: Any, role_arn: str, group_arn: str) -> bool:
-    """Whether the group is there, and the role one that the service may assume and that may write there."""
+    """Return True if the log group exists, and the service may assume the role, which may write there."""
     group_arn = group_arn.removesuffix(":*")
     if group_arn.split(":", 6)[6] not in logs_backends[backend.account_id][backend.region_name].groups:
         return False
@@ -125,7 +125,7 @@ def _can_write(backend: Any, role_arn: str, group_arn: str) -> bool:
 
 
 def _naming_unknown_rules(revoke: Callable[..., None]) -> Callable[..., None]:
-    """AWS names a rule id that is gone: an SDK that tries again after a lost answer takes that as done."""
+    """Name the missing rule id, as AWS does: an SDK that retries after a lost answer takes that as done."""
 
     def revoke_or_name(backend: Any, *args: Any, **kwargs: Any) -> None:
         try:
@@ -139,7 +139,7 @@ def _naming_unknown_rules(revoke: Callable[..., None]) -> Callable[..., None]:
 
 
 def _describe_subscribers(response: Any) -> str:
-    """Who hears of a budget's notification, which moto keeps and does not tell."""
+    """Return the subscribers of a budget's notification, which moto stores and does not return."""
     parameters = {name: response._get_param(name) for name in ("AccountId", "BudgetName", "Notification")}  # noqa: SLF001
     budget = response.backend.budgets[parameters["AccountId"]][parameters["BudgetName"]]
     wanted = parameters["Notification"]
@@ -156,7 +156,7 @@ def _create_budget(response: Any) -> str:
 
 
 def _tags_of_budget(response: Any) -> str:
-    """``arn:aws:budgets::ACCOUNT:budget/NAME``."""
+    """Return the tags of ``arn:aws:budgets::ACCOUNT:budget/NAME``."""
     name = response._get_param("ResourceARN").partition("/")[2]  # noqa: SLF001
     return json.dumps({"ResourceTags": TAGS_BY_BUDGET.get(name, [])})
 
@@ -170,6 +170,6 @@ def _create_workspace(response: Any) -> str:
 
 
 def _workspace(workspace: Any) -> dict[str, Any]:
-    """What is known of a workspace, and its key."""
+    """Return moto's description of a workspace, with its key."""
     key_arn = KEYS_BY_WORKSPACE.get(workspace.workspace_id)
     return {**WORKSPACE_TO_DICT(workspace), **({"kmsKeyArn": key_arn} if key_arn else {})}

@@ -1,4 +1,4 @@
-"""What Amazon FSx accepts for an OpenZFS file system, and why it says no.
+"""Refuse the OpenZFS file systems that Amazon FSx refuses.
 
 Read from https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemOpenZFSConfiguration.html and
 https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/performance.html.
@@ -20,7 +20,7 @@ LONGEST_RETENTION_DAYS = 90
 
 
 def check(request: Mapping[str, Any]) -> None:
-    """Refuse what FSx refuses in a request's values.
+    """Check the values of a request.
 
     Raises:
         AwsError: ``BadRequest``.
@@ -62,7 +62,7 @@ def check_subnets(request: Mapping[str, Any], subnets: list[Subnet]) -> None:
 
 
 def throughputs_mbps(deployment: str) -> set[int]:
-    """What a deployment type can be asked for."""
+    """Return the throughputs of a deployment type."""
     if deployment in {"SINGLE_AZ_1", "SINGLE_AZ_HA_1"}:
         return SINGLE_AZ_1_MBPS
     if deployment in {"SINGLE_AZ_2", "SINGLE_AZ_HA_2", "MULTI_AZ_1"}:

@@ -1,4 +1,4 @@
-"""Service Quotas, as far as SageMaker's clusters go: one quota for each type, and increases that are granted at once.
+"""Service Quotas for SageMaker's clusters: one quota for each instance type; increases are granted at once.
 
 https://docs.aws.amazon.com/servicequotas/2019-06-24/apireference/Welcome.html
 """
@@ -35,12 +35,12 @@ class Quotas:
         return {"Quotas": [self._quota(code, DEFAULT) for code in self._codes]}
 
     def list_applied(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """ListServiceQuotas: those that are not the default."""
+        """ListServiceQuotas: quotas that differ from the default."""
         _known_service(request)
         return {"Quotas": [self._quota(code, value) for code, value in self._granted.items()]}
 
     def increase(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """RequestServiceQuotaIncrease: granted, whatever it is; AWS takes days."""
+        """RequestServiceQuotaIncrease: always granted at once; AWS takes days."""
         _known_service(request)
         code = request["QuotaCode"]
         if code not in self._codes:

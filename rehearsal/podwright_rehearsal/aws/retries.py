@@ -1,4 +1,4 @@
-"""A request that an SDK sends again gets the answer it was given before, not a second execution.
+"""Answer a request that an SDK retries with its first answer, without a second execution.
 
 About one answer in some thousands is lost between Terraform's AWS provider and any server on this machine's loopback.
 The SDK repeats the request under the same invocation id; executed twice, the second one finds its work done and fails.
@@ -21,7 +21,7 @@ READING = ("GET", "HEAD")
 
 
 class Answer(NamedTuple):
-    """What was answered."""
+    """An HTTP answer."""
 
     status: str
     headers: list[tuple[str, str]]
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class RetryCache:
-    """WSGI middleware that remembers the answers to changes, except those which ask for another attempt."""
+    """WSGI middleware that keeps the answers to changes, except 5xx, after which SDKs retry."""
 
     def __init__(self, application: WSGIApplication) -> None:
         self._application = application
@@ -37,11 +37,11 @@ class RetryCache:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer, or answer again."""
+        """Answer from the cache, or execute the request."""
         invocation = environ.get(INVOCATION)
         if invocation is None or environ["REQUEST_METHOD"] in READING:
             return self._application(environ, start_response)
-        with self._lock:  # the first attempt may still be at work
+        with self._lock:  # the first attempt may still run
             answer = self._answers.get(invocation) or self._execute(environ, invocation)
         start_response(answer.status, answer.headers)
         return [answer.body]

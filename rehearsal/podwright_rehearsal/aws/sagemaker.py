@@ -1,4 +1,4 @@
-"""SageMaker's own API for HyperPod clusters: reading them, and the operations on nodes.
+"""SageMaker's API for HyperPod clusters: clusters, and the operations on nodes.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_SageMaker_Service.html
 """
@@ -125,7 +125,7 @@ class SageMaker:
         return {"NodeDetails": details}
 
     def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """BatchReplaceClusterNodes: new instances in the same places; never controllers."""
+        """BatchReplaceClusterNodes: new instances with the same addresses; never controllers."""
         cluster = self._find(request)
 
         def replace(node: ClusterNode) -> None:
@@ -202,7 +202,7 @@ def _node(cluster: HyperPodCluster, instance_id: str, *, code: str) -> ClusterNo
 
 
 def _page(key: str, items: list[dict[str, Any]], request: Mapping[str, Any]) -> dict[str, Any]:
-    """One page of a list; the token is the number of items given out so far."""
+    """Return one page of a list; the token is the number of items on the pages before."""
     start = int(request.get("NextToken") or 0)
     end = start + min(request.get("MaxResults") or PAGE_SIZE, PAGE_SIZE)
     page: dict[str, Any] = {key: items[start:end]}
@@ -210,7 +210,7 @@ def _page(key: str, items: list[dict[str, Any]], request: Mapping[str, Any]) -> 
 
 
 def _batch(cluster: HyperPodCluster, request: Mapping[str, Any], act: Callable[[ClusterNode], None]) -> dict[str, Any]:
-    """Do something to each named node; one that fails does not stop the others."""
+    """Apply an operation to each named node; one that fails does not stop the others."""
     ids = request.get("NodeIds") or []
     if not 0 < len(ids) <= BATCH_SIZE:
         raise AwsError("ValidationException", f"NodeIds must name 1 to {BATCH_SIZE} nodes, not {len(ids)}")

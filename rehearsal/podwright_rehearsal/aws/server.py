@@ -1,4 +1,4 @@
-"""The stand-in's HTTP server: hands each request to the service it is meant for, one at a time.
+"""The HTTP server of the AWS stand-in: route each request to its service, one at a time.
 
 One lock around everything makes the account consistent and moto, which has no locks of its own, safe.
 """
@@ -104,13 +104,13 @@ class Application:
             return answered
 
     def _interrupt(self, call: Call) -> Response:
-        """PUT an interruption, which counts from here; GET says what it has counted."""
+        """Set an interruption on PUT; return it with the calls counted since on GET."""
         if call.method == "PUT":
             self._interruption = interruption.Interruption(**json.loads(call.body))
         return _json(200, asdict(self._interruption))
 
     def _answer(self, call: Call) -> Response | None:
-        """Our answer, or nothing if the request is moto's."""
+        """Return our answer, or None if the request is for moto."""
         if call.target in self._services and (call.target != "SageMaker" or "Cluster" in call.operation):
             if call.region != self._region:
                 return _json(400, _wrong_region(call.region, self._region).body())
@@ -138,7 +138,7 @@ class Application:
 
 @dataclass(frozen=True)
 class Call:
-    """One request, as far as AWS's protocols let one see which operation it asks for.
+    """One request, and the operation it asks for as far as AWS's protocols show it.
 
     ``service`` and ``region`` are the signature's, ``target`` is the service part of X-Amz-Target (JSON protocols),
     ``form`` the body of the query protocols; ``operation`` is empty for S3, where the method and the path say it.
@@ -176,12 +176,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """For people: the service and what is asked of it."""
+        """The service and the operation, for people."""
         return f"{self.service} {self.operation or f'{self.method} {self.path}'}"
 
     @property
     def changes_something(self) -> bool:
-        """Whether the call may change the account."""
+        """True if the call may change the account."""
         return interruption.changes_something(operation=self.operation, method=self.method)
 
     def logging(self, start_response: StartResponse) -> StartResponse:
@@ -195,10 +195,12 @@ class Call:
 
 
 def _json_answer(operations: Operations, call: Call) -> Response:
-    """AWS's JSON protocols (1.0 and 1.1)."""
+    """Answer in AWS's JSON protocols (1.0 and 1.1)."""
     handle = operations.get(call.operation)
     if handle is None:
-        return _json(400, AwsError("UnknownOperationException", f"The stand-in does not play {call.operation}").body())
+        return _json(
+            400, AwsError("UnknownOperationException", f"The stand-in does not implement {call.operation}").body()
+        )
     try:
         return _json(200, handle(json.loads(call.body or b"{}")))
     except AwsError as error:
@@ -212,8 +214,8 @@ def _json(status: int, answer: Mapping[str, Any]) -> Response:
 
 
 def _refusal(call: Call) -> Response:
-    """No, in the words of the call's protocol."""
-    error = AwsError(REFUSED, f"The stand-in was told to refuse this call, {call.name}")
+    """Return AccessDenied in the call's protocol."""
+    error = AwsError(REFUSED, f"{call.name} is refused: an interruption was requested")
     if call.target or not (call.form or call.service == "s3"):
         return _json(403, error.body())
     text = f"<Error><Code>{error.code}</Code><Message>{escape(error.message)}</Message></Error>"
@@ -237,14 +239,14 @@ def _xml(status: int, text: str) -> Response:
 
 
 def _scope(authorization: str) -> tuple[str, str]:
-    """Region and service of a Signature Version 4: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request, …``."""
+    """Return region and service of a Signature Version 4: ``Credential=KEY/DATE/REGION/SERVICE/aws4_request, …``."""
     _, _, scope = authorization.partition("Credential=")
     *_, region, service, _ = ["", "", "", *scope.split(",")[0].split("/")]
     return region, service
 
 
 def _wrong_region(given: str, expected: str) -> AwsError:
-    """Resources of one region are not there in another; a stand-in of one region says so at once."""
+    """Return the error for a request to a region other than the stand-in's."""
     return AwsError(
         "InvalidSignatureException", f"Credential should be scoped to a valid region: {expected}, not {given or 'none'}"
     )

@@ -1,4 +1,4 @@
-"""Why HyperPod fails to set Slurm up, by lifecycle scripts or by the API.
+"""Refuse clusters on which HyperPod fails to set Slurm up, by lifecycle scripts or by the API.
 
 Sources: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html,
 https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-slurm-api-config-migration.html

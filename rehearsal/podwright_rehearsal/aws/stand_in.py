@@ -1,4 +1,4 @@
-"""Starting, addressing and ending the stand-in's process."""
+"""Start, address and end the process of the AWS stand-in."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from podwright_rehearsal.aws.interruption import PATH, Kind
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own is Python 3.11's
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 10
+START_TIMEOUT_S = 180
+STOP_TIMEOUT_S = 60
 LOG_LINES_SHOWN = 20
 ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # none is checked
 
 
 class AwsStandInError(PodwrightError):
-    """The stand-in's process did not start; the message ends with its log."""
+    """The AWS stand-in did not start; the message ends with its log."""
 
 
 class AwsStandIn:
@@ -72,7 +72,7 @@ class AwsStandIn:
 
     @property
     def endpoint_url(self) -> str:
-        """Where it listens.
+        """The URL at which the stand-in listens.
 
         Raises:
             AwsStandInError: it is not running.
@@ -82,7 +82,7 @@ class AwsStandIn:
 
     @property
     def pid(self) -> int:
-        """Its process.
+        """The id of the stand-in's process.
 
         Raises:
             AwsStandInError: it is not running.
@@ -123,7 +123,7 @@ class AwsStandIn:
         return self
 
     def stop(self) -> None:
-        """End the process; once more does nothing."""
+        """End the process. May be called twice."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -137,7 +137,7 @@ class AwsStandIn:
             process.stdout.close()
 
     def environment(self) -> dict[str, str]:
-        """Variables that send Terraform, boto3 and the AWS CLI here and nowhere else.
+        """Return the variables that point Terraform, boto3 and the AWS CLI at the stand-in only.
 
         To be laid over the caller's own environment: it overrides what there could lead to a real account (profiles,
         configuration files, per-service endpoints, proxies).
@@ -165,15 +165,15 @@ class AwsStandIn:
         }
 
     def client(self, service: str) -> Any:
-        """A boto3 client that cannot reach anything but the stand-in, whatever this process's environment says."""
+        """Return a boto3 client that reaches the stand-in only, whatever this process's environment says."""
         return self._session.client(service, endpoint_url=self.endpoint_url, config=Config(proxies={}))
 
     def inventory(self) -> list[str]:
-        """Type and id of what the account holds beyond a fresh one, asked of the services: ``AWS::EC2::VPC vpc-…``."""
+        """Return type and id of each resource, ``AWS::EC2::VPC vpc-…``, except those of a fresh account."""
         return inventory.list_resources(self.client)
 
     def interrupt(self, *, at: int = 1, kind: Kind = "refused", call: str = "") -> None:
-        """Spoil the call of number ``at`` among those that change something, counted from 1 and from now.
+        """Fail the call of number ``at`` among those that change something, counted from 1 and from now.
 
         Args:
             at: its number.
@@ -183,7 +183,7 @@ class AwsStandIn:
         self._interruption("PUT", {"at": at, "kind": kind, "call": call})
 
     def changing_calls(self) -> list[str]:
-        """The calls that changed something, or would have, since the last ``interrupt``; else since the start."""
+        """Return the calls that may change something since the last ``interrupt``, or else the start."""
         return list(self._interruption("GET")["seen"])
 
     def _interruption(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class AwsStandIn:
 
 
 def _first_line(stream: IO[str] | None) -> str:
-    """What the process printed, or nothing if it ended or stayed silent for too long."""
+    """Return the first line that the process prints, or "" if it ends or prints none in time."""
     if stream is None:
         return ""
     with selectors.DefaultSelector() as selector:

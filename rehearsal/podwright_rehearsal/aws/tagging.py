@@ -1,6 +1,6 @@
-"""The Resource Groups Tagging API: what in the region has which tags.
+"""The Resource Groups Tagging API: the region's resources and their tags.
 
-moto tells of some services; here are the others that the stacks use, and ARNs as AWS writes them.
+moto covers some services; this adds the others that the stacks use, and ARNs as AWS writes them.
 https://docs.aws.amazon.com/resourcegroupstagging/latest/APIReference/API_GetResources.html
 """
 

@@ -32,8 +32,8 @@ from podwright_rehearsal.hosts.waiting import wait_for
 
 _CONTROLLER = "127.0.0.1"
 _FIRST_COMPUTE = 11  # 127.0.0.11, 127.0.0.12 …
-_START_TIMEOUT_S = 30.0
-_STOP_TIMEOUT_S = 10.0
+_START_TIMEOUT_S = 180.0  # of a busy machine
+_STOP_TIMEOUT_S = 60.0
 
 
 @final

@@ -27,7 +27,8 @@ from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.fabric import Fabric
 
 _SSH_PORT = 22
-_GREETING_S, _GREETINGS = 2, 2  # sshd's, from a busy machine
+_CONNECT_S, _CONNECTS = 2, 2  # the kernel accepts: a host that is on takes no time
+_GREETING_S = 10  # sshd forks first, on a busy machine
 _SLURMCTLD_PORT = 6817
 _PATH = f"{SLURM_ROOT}/bin:{SLURM_ROOT}/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -268,17 +269,18 @@ class NamespacedCluster(RehearsedCluster):
         return command, {"PATH": _PATH, "LC_ALL": "C.UTF-8"}
 
     def _is_healthy(self, hostname: str) -> bool:
-        """A connection is not enough: the kernel of a host that hangs accepts it. One busy moment is no fault."""
-        greets = "read -r line <&3 && [[ $line == SSH-* ]]"
-        return any(self._answers(hostname, _SSH_PORT, greets) for _ in range(_GREETINGS))
+        """Connect, then wait for sshd's greeting: the kernel of a host that hangs accepts connections too."""
+        if not any(self._answers(hostname, _SSH_PORT) for _ in range(_CONNECTS)):
+            return False
+        return self._answers(hostname, _SSH_PORT, "read -r line <&3 && [[ $line == SSH-* ]]", limit_s=_GREETING_S)
 
     def _controller_answers(self) -> bool:
         return self.fabric.is_up[self.controller] and self._answers(self.controller, _SLURMCTLD_PORT)
 
-    def _answers(self, hostname: str, port: int, then: str = "true") -> bool:
-        """Whether a host takes connections, and says what it should, as the controller sees it."""
+    def _answers(self, hostname: str, port: int, then: str = "true", *, limit_s: int = _CONNECT_S) -> bool:
+        """Return whether the controller can connect to a port of a host, and ``then`` succeeds, in time."""
         connect = f"exec 3<>/dev/tcp/{self.nodes[hostname].private_ip}/{port}"
-        probe = f"timeout {_GREETING_S} bash -c '{connect} && {then}'"
+        probe = f"timeout {limit_s} bash -c '{connect} && {then}'"
         return self.run(probe, user="root", check=False).returncode == 0
 
     def _describe(self, node: Node) -> HostDescription:

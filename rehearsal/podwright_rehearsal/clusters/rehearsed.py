@@ -27,7 +27,7 @@ Failure = Literal["power", "processes", "network", "heartbeat"]
 AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 _GRACE_S = 3.0
 _POLL_S = 0.3  # each look at a job costs the machine a login
-_SETTLE_S = 30.0  # until Slurm has ended what is left of a job on a dead node
+_SETTLE_S = 180.0  # until Slurm has ended what is left of a job on a dead node
 _ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
 _SETTLED = _ENDED | {"RUNNING", "PENDING"}  # what a job is after COMPLETING
 
@@ -148,7 +148,7 @@ class RehearsedCluster(ABC):
         lines = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], user="root").stdout.splitlines()
         return dict(line.split() for line in lines)
 
-    def wait_until_idle(self, hostnames: Sequence[str] | None = None, *, timeout_s: float = 60) -> None:
+    def wait_until_idle(self, hostnames: Sequence[str] | None = None, *, timeout_s: float = 180) -> None:
         """Return when the hosts (all compute nodes if none are named) are idle.
 
         Raises:

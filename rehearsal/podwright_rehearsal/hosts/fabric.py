@@ -21,8 +21,8 @@ from podwright_rehearsal.hosts.description import HostDescription
 from podwright_rehearsal.hosts.errors import HostError, tail
 from podwright_rehearsal.hosts.image import LAYER, SOURCES
 
-_START_TIMEOUT_S = 60.0
-_STOP_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 180.0  # of a busy machine
+_STOP_TIMEOUT_S = 60.0
 _CALLS = "/opt/rehearsal/log/calls"
 _HALTED = "/run/rehearsal/halted"
 _STOP_UNITS = "cd /etc/systemd/system/multi-user.target.wants && systemctl stop *"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from podwright_rehearsal.hosts.waiting import wait_for
 
-_STOP_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S = 60.0
 
 
 def freeze(init: int) -> None:

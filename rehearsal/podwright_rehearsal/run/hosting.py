@@ -31,7 +31,7 @@ from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.progress import StepFailed
-from podwright_rehearsal.run.supplies import Supplies
+from podwright_rehearsal.run.supplies import CACHE, Supplies
 
 # An instance's role and region, as its metadata would tell them.
 HOST_VARIABLES = (
@@ -57,7 +57,9 @@ class Hosts(ABC):
     environment: Path = field(init=False)  # of the trainer, on the hosts; known after the preparation
     boot_seconds: dict[str, dict[str, float]] = field(init=False, default_factory=dict)  # by host and bootstrap step
 
-    # The steps between the hosts' start and the first job; each gives its detail.
+    # The rehearsal's folder: another one for each kind of hosts, so that both can be rehearsed at the same time.
+    folder: ClassVar[Path]
+    # The steps between the hosts' start and the first job; each returns its detail.
     preparation: ClassVar[Mapping[str, Callable[[Any], str]]]
 
     @abstractmethod
@@ -110,6 +112,7 @@ class Hosts(ABC):
 class NamespacedHosts(Hosts):
     """Hosts with a disk, a network and users of their own, set up by the lifecycle scripts."""
 
+    folder: ClassVar[Path] = CACHE / "rehearsal"
     cluster: NamespacedCluster = field(init=False)
     lifecycle: Path = field(init=False)
 
@@ -189,6 +192,7 @@ class NamespacedHosts(Hosts):
 class FlatHosts(Hosts):
     """Hosts that are nothing but processes of one user: Slurm and the trainer are real, a boot cannot be rehearsed."""
 
+    folder: ClassVar[Path] = CACHE / "rehearsal-flat"
     cluster: FlatCluster = field(init=False)
 
     def start(self) -> None:

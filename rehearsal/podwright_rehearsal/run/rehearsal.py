@@ -24,10 +24,9 @@ from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.hosting import Hosts, NamespacedHosts
 from podwright_rehearsal.run.progress import Progress, StepFailed
 from podwright_rehearsal.run.summary import Summary
-from podwright_rehearsal.run.supplies import CACHE, SHARDS, Supplies
+from podwright_rehearsal.run.supplies import SHARDS, Supplies
 from podwright_training.run_folder import RunFolder
 
-DIRECTORY = CACHE / "rehearsal"
 RUN_NAME = "rehearsal"
 RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
 MAX_STEPS = 120
@@ -55,13 +54,16 @@ class Rehearsal:
     progress: Progress
     keep: bool = False
     kind_of_hosts: type[Hosts] = NamespacedHosts
-    directory: Path = DIRECTORY
+    directory: Path = field(init=False)
     summary: Summary = field(default_factory=Summary)
     aws: AwsStandIn = field(init=False)
     deployment: Deployment = field(init=False)
     hosts: Hosts = field(init=False)
     job_id: int = field(init=False)
     killed_at: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.directory = self.kind_of_hosts.folder
 
     @property
     def run(self) -> RunFolder:

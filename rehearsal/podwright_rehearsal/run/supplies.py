@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.metadata
 import shutil
@@ -50,9 +51,12 @@ def supplies(*, flat: bool) -> Supplies:
     Raises:
         SuppliesError: a download failed.
     """
-    if flat:
-        return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
-    return Supplies(slurm=_node_image(), wheelhouse=_wheelhouse(NODE_PYTHON), dataset=dataset())
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "supplies.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # rehearsals of both kinds may start at the same time
+        if flat:
+            return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
+        return Supplies(slurm=_node_image(), wheelhouse=_wheelhouse(NODE_PYTHON), dataset=dataset())
 
 
 def _node_image() -> Path:
