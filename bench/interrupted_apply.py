@@ -4,8 +4,9 @@
     python bench/interrupted_apply.py --kind killed --calls 19 38 65
 
 A row is a fresh account of the AWS stand-in: the first deployment is interrupted at its n-th changing call, the second
-goes on from there, a plan follows, and a destroy. "orphans" are what no state knew after the interruption, "left" what
-the destroy left. After a kill, `podwright adopt --apply` comes between: how much it adopted. All calls take two hours.
+goes on from there, a plan follows, and a destroy. "orphans" are resources in no state after the interruption, "left"
+those after the destroy. After a kill, `podwright adopt --apply` comes between; "adopt" is how much
+it adopted. All calls take two hours.
 """
 
 from __future__ import annotations

@@ -37,7 +37,13 @@ if worker and not find_mirror():
 
 
 # Scopes that take minutes start first, the longest at the top: one that starts last is waited for.
-LONGEST_FIRST = ("test_flat_rehearsal.py", "clusters", "test_deployed_examples.py", "test_train_parity.py")
+LONGEST_FIRST = (
+    "test_flat_rehearsal.py",
+    "clusters",
+    "test_interrupted_applies.py",
+    "test_deployed_examples.py",
+    "test_train_parity.py",
+)
 # Files whose tests share nothing, and take minutes each.
 ONE_BY_ONE = ("test_deployed_examples.py",)
 # Files of tests/rehearsal that start neither Slurm nor a host.

@@ -1,4 +1,4 @@
-"""``podwright rehearse``: from the command line to the steps, and from a failure to words."""
+"""``podwright rehearse``: run the steps, report a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OK, FAILED, UNABLE = 0, 1, 2
 
 
 def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nodes: int | None = None) -> int:
-    """Play every step; exit status 0 if all did what they are for, 1 if one did not, 2 if this machine cannot.
+    """Run every step; return 0 if all succeed, 1 if one fails, 2 if this machine cannot run them.
 
     Without the right to make namespaces, or if ``flat`` asks for it, the hosts are plain processes. ``compute_nodes``
     replaces the number of nodes in the first compute group.
@@ -44,7 +44,9 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nod
                 signal.SIGTERM,
             ):  # both end it cleanly, even where `&` ignores the first
                 signal.signal(number, signal.default_int_handler)
-            summary = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts).play()
+            summary = Rehearsal(
+                config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts
+            ).run_steps()
     except StepFailed as failure:
         _explain(failure, progress)
         return FAILED

@@ -1,4 +1,4 @@
-"""Programs the rehearsal starts on this machine: their output kept, their end certain."""
+"""Run programs on this machine: keep their output, make sure that they end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run_logged(
     environment: Mapping[str, str],
     on_line: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Run a program with its output appended to ``log`` and told line by line; return its exit code.
+    """Run a program with its output appended to ``log`` and passed on line by line; return its exit code.
 
     It runs in a session of its own, so that Ctrl-C reaches the rehearsal alone, which then ends it.
     """
@@ -68,14 +68,14 @@ def end_descendants() -> list[int]:
 
 
 def marked(directory: Path) -> list[int]:
-    """Processes of rehearsals in ``directory``, by the marker in their environment; never this one or its parents."""
+    """Return the processes with ``directory`` as marker in their environment, without this one and its parents."""
     mark = f"{MARKER}={directory}".encode()
     own = set(_ancestors(os.getpid())) | {os.getpid()}
     return [pid for pid in _pids() if pid not in own and mark in _read(pid, "environ").split(b"\0")]
 
 
 def end(pids: Sequence[int], *, patience_s: float = 5.0) -> None:
-    """Ask, wait, then kill."""
+    """Send SIGTERM, wait, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
             _signal(pid, number)
@@ -86,7 +86,7 @@ def end(pids: Sequence[int], *, patience_s: float = 5.0) -> None:
 
 
 def descendants(root: int) -> Iterator[int]:
-    """Pids below ``root`` in the process tree."""
+    """Yield the pids below ``root`` in the process tree."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         children.setdefault(_parent(pid), []).append(pid)
@@ -117,7 +117,7 @@ def _alive(pid: int) -> bool:
 
 
 def _stat(pid: int) -> list[bytes]:
-    """State, parent and so on of /proc/PID/stat; the name before them may hold spaces and brackets."""
+    """Return state, parent and so on of /proc/PID/stat; the name before them may hold spaces and brackets."""
     return _read(pid, "stat").rpartition(b")")[2].split()
 
 

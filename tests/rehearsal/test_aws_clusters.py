@@ -357,7 +357,7 @@ def test_slurm_by_the_api_needs_no_scripts(create, update, by_api, sagemaker):
     ],
 )
 def test_slurm_by_the_api_has_its_own_rules(create, by_api, message, break_it):
-    """What HyperPod refuses of Slurm by the API is refused with what is wrong."""
+    """Wrong settings of Slurm by the API are refused with the reason."""
     wrong = copy.deepcopy(by_api)
     break_it(wrong)
     code, said = failure(create(wrong))
@@ -382,7 +382,7 @@ def test_several_controllers_share_a_database_and_a_directory(create, model, put
 
 
 def test_every_problem_is_named_at_once(create, model):
-    """One attempt tells all."""
+    """One attempt reports all problems."""
     model["InstanceGroups"][0]["InstanceCount"] = 3
     model["InstanceGroups"][1]["InstanceType"] = "ml.abacus"
     _, message = failure(create(model))

@@ -150,14 +150,14 @@ def test_capacity_grows_and_never_shrinks(fsx, request_of):
         ("BadRequest", "cannot be given for SCRATCH_2", {"lustre": {"DeploymentType": "SCRATCH_2"}}),
         ("BadRequest", "StorageType for PERSISTENT_2 HDD", {"StorageType": "HDD"}),
         ("BadRequest", "2.10", {"FileSystemTypeVersion": "2.10"}),
-        ("BadRequest", "plays LUSTRE and OPENZFS, not WINDOWS", {"FileSystemType": "WINDOWS"}),
+        ("BadRequest", "emulates LUSTRE and OPENZFS, not WINDOWS", {"FileSystemType": "WINDOWS"}),
         ("BadRequest", "exactly one subnet", {"SubnetIds": []}),
         ("InvalidNetworkSettings", "subnet-0", {"SubnetIds": ["subnet-00000000000000000"]}),
         ("InvalidNetworkSettings", "sg-0", {"SecurityGroupIds": ["sg-00000000000000000"]}),
     ],
 )
 def test_refuses_what_aws_refuses(fsx, request_of, error, message, changes):
-    """The error has AWS's shape and names what was given."""
+    """The error has AWS's members and names what was given."""
     with pytest.raises(ClientError, match=message) as refused:
         fsx.create_file_system(**request_of(**changes))
     assert isinstance(refused.value, getattr(fsx.exceptions, error))
@@ -224,7 +224,7 @@ def test_capacities_are_those_of_the_documentation(deployment, storage, throughp
 
 @st.composite
 def lustre_arguments(draw):
-    """Arguments of a Lustre file system, as the check takes them: each right or wrong, often together right."""
+    """Arguments of a Lustre file system, as the check takes them: each right or wrong, often all right."""
     storage = draw(st.sampled_from(["SSD", "SSD", "HDD", "INTELLIGENT_TIERING"]))
     return {
         "deployment_type": draw(st.sampled_from(["PERSISTENT_2", "PERSISTENT_1", "SCRATCH_2"])),
@@ -241,7 +241,7 @@ def lustre_arguments(draw):
 
 
 def lustre_request(arguments):
-    """What the construct makes of the arguments, as FSx's API takes it."""
+    """Return the request that the construct makes of the arguments."""
     deployment, storage = arguments["deployment_type"], arguments["storage_type"]
     tiering, newest = storage == "INTELLIGENT_TIERING", arguments["file_system_type_version"] == "2.15"
     lustre = {
@@ -345,7 +345,7 @@ def openzfs_of(aws, open_group):
 
 
 def test_openzfs_has_a_root_volume(fsx, openzfs_of):
-    """What was asked of the root volume is what DescribeVolumes answers, and an update changes it."""
+    """DescribeVolumes answers the root volume as requested, and an update changes it."""
     root = {
         "DataCompressionType": "ZSTD",
         "NfsExports": [{"ClientConfigurations": [{"Clients": "*", "Options": ["rw"]}]}],

@@ -112,7 +112,7 @@ def test_environment_leads_boto3_to_the_stand_in(aws, monkeypatch):
 
 
 def test_client_ignores_the_users_environment(aws, monkeypatch):
-    """The stand-in's own clients cannot reach a real account."""
+    """Clients of the stand-in do not reach a real account."""
     monkeypatch.setenv("AWS_PROFILE", "production")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", "http://127.0.0.1:1")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
@@ -120,7 +120,7 @@ def test_client_ignores_the_users_environment(aws, monkeypatch):
 
 
 def test_a_fresh_account_has_an_empty_inventory(tmp_path):
-    """What every account has from its first day is not left over from anything."""
+    """The inventory leaves out what a fresh account has."""
     with AwsStandIn(directory=tmp_path, region="eu-central-1") as stand_in:
         assert stand_in.client("ec2").describe_vpcs()["Vpcs"]
         assert stand_in.inventory() == []
@@ -206,7 +206,7 @@ def test_requests_at_the_same_time_do_not_lose_each_other(aws):
 
 
 def test_another_region_is_refused(aws, monkeypatch):
-    """A provider configured for another region is told so, not that its subnets do not exist."""
+    """A provider configured for another region gets an error about the region, not about missing subnets."""
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
     elsewhere = boto3.Session().client("fsx", region_name="eu-west-1")

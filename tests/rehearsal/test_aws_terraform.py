@@ -168,7 +168,7 @@ def test_a_deployment_lives_and_leaves_nothing(workspace, aws):
 
 @pytest.mark.terraform
 def test_refusals_reach_terraforms_user(workspace, aws):
-    """What AWS refuses fails the apply with AWS's error code and message."""
+    """A refused request fails the apply with AWS's error code and message."""
     wrong = configuration()
     wrong["resource"]["aws_fsx_lustre_file_system"]["scratch"]["per_unit_storage_throughput"] = 100
     workspace.write(wrong)

@@ -148,13 +148,13 @@ def test_an_operators_mark_is_a_fault(cluster: FlatCluster) -> None:
 
 @pytest.mark.parametrize("how", ["power", "network"])
 def test_other_faults_are_refused(cluster: FlatCluster, how: str) -> None:
-    """A flat host says what it cannot lose."""
-    with pytest.raises(HostError, match=f"{SECOND} has no {how} of its own: a flat host can only lose its processes"):
+    """A flat host refuses faults other than the loss of its processes."""
+    with pytest.raises(HostError, match=f"{SECOND} is a flat host: got how='{how}', only 'processes' is available"):
         cluster.kill(SECOND, how=how)
 
 
 def test_without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no apt, the message names the packages and what to do."""
+    """Without apt, the message names the packages and what to do."""
     monkeypatch.setenv("PATH", "")
     with pytest.raises(DebianError, match=rf"apt-get, .* not found.*{', '.join(PACKAGES)}.*on Debian or Ubuntu"):
         fetch_slurm(tmp_path / "slurm")

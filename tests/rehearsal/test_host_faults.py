@@ -1,4 +1,4 @@
-"""What goes wrong with hosts that stay, and what ends with the fault."""
+"""Faults of running hosts, and their end."""
 
 from __future__ import annotations
 

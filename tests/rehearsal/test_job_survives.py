@@ -1,4 +1,4 @@
-"""The real training job on a real Slurm of two hosts: whatever happens to them, it ends with the same numbers."""
+"""The training job on a real Slurm of two hosts: whatever fails, it ends with the same numbers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def launch(cluster: NamespacedCluster) -> Callable[[str], tuple[int, RunFolder]]
 
 @pytest.fixture
 def undisturbed(cluster: NamespacedCluster, launch) -> dict[str, Any]:
-    """What a job computes that nothing happens to."""
+    """The numbers of an undisturbed job."""
     job_id, run = launch("undisturbed")
     completed(cluster, job_id, run)
     return computed(run)

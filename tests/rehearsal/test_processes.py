@@ -24,18 +24,18 @@ def gone(pid: int, *, within_s: float = 180.0) -> bool:
     return False
 
 
-def test_output_is_kept_and_told(tmp_path: Path) -> None:
+def test_output_is_kept_and_passed_on(tmp_path: Path) -> None:
     """A program's lines reach the log and the listener, and its exit code is returned."""
-    told: list[str] = []
+    lines: list[str] = []
     code = processes.run_logged(
         ["sh", "-c", "echo one; echo two >&2; exit 3"],
         log=tmp_path / "log",
         cwd=tmp_path,
         environment=os.environ,
-        on_line=told.append,
+        on_line=lines.append,
     )
     assert code == 3
-    assert told == ["one", "two"]
+    assert lines == ["one", "two"]
     assert (tmp_path / "log").read_text() == "one\ntwo\n"
 
 

@@ -1,4 +1,4 @@
-"""What is seen of a rehearsal while it runs."""
+"""The progress of a rehearsal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from podwright_rehearsal.run.progress import Progress
 
 
 def test_a_program_that_is_silent_is_not_quoted_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line that is still the last is told once, and again after another."""
+    """A repeated line is shown once, and again after another one."""
     monkeypatch.setattr(progress, "NOTE_EVERY_S", -1.0)
     shown = Progress(["train"], out=StringIO())
     for line in ("step 1", "step 1", "step 2", "step 1"):

@@ -12,7 +12,7 @@ needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs a 
 
 @needs_apt
 def test_fetches_megabytes_of_english(tmp_path):
-    """Apt brings several megabytes of English paragraphs, free of markup, and nothing else is left in the folder."""
+    """Apt downloads several megabytes of English paragraphs, free of markup, and nothing else is left in the folder."""
     folder = fetch_prose(tmp_path)
     text = "\n\n".join(file.read_text() for file in folder.iterdir())
     words = text.split()
@@ -38,7 +38,7 @@ def test_without_apt(tmp_path, monkeypatch):
 
 @needs_apt
 def test_failure_of_apt(tmp_path, monkeypatch):
-    """What apt complains about is shown, and nothing half-made stays."""
+    """An error of apt is shown, and no unfinished folder stays."""
     monkeypatch.setattr(prose.debian, "search", lambda _: ["postgresql-doc-0"])
     with pytest.raises(ProseError, match="Unable to locate package postgresql-doc-0"):
         fetch_prose(tmp_path)
@@ -47,7 +47,7 @@ def test_failure_of_apt(tmp_path, monkeypatch):
 
 @needs_apt
 def test_unknown_package(tmp_path, monkeypatch):
-    """A distribution without the package, or whose lists were never read, is told so."""
+    """A distribution without the package, or without lists, gets an error that says so."""
     monkeypatch.setattr(prose, "PACKAGE", "no-such-package")
     monkeypatch.setattr(prose.debian.os, "geteuid", lambda: 1000)
     with pytest.raises(ProseError, match=r"apt knows no package no-such-package-<version>: run `apt-get update`"):

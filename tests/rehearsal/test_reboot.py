@@ -1,4 +1,4 @@
-"""What the lifecycle scripts set up outlives a reboot, after which HyperPod does not run them."""
+"""The work of the lifecycle scripts survives a reboot, after which HyperPod does not run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rehearsal of another size: the settings file it is deployed from, the job that fits it, what it tells of boots."""
+"""A rehearsal of another size: its settings file, the size of its job, its summary of boots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_only_the_count_of_the_first_compute_group_changes(tmp_path: Path) -> No
 
 
 def test_a_number_that_the_file_does_not_admit_is_refused(tmp_path: Path) -> None:
-    """The rules hold for the changed file as for any other; the finding has its place."""
+    """The rules hold for the changed file as for any other; the finding has its line."""
     with pytest.raises(InvalidSettingsError) as refused:
         resized(CHECKOUT / "examples/production/cluster.yaml", 3, folder=tmp_path)
     assert "min_count" in str(refused.value)

@@ -55,7 +55,7 @@ def test_sacct_knows_a_job_that_has_ended(cluster):
     """A job's account, its GPUs and how it ended are in the database."""
     cluster.run("srun --partition gpu -N 2 --gres=gpu:2 true")
 
-    def rows() -> str:  # slurmctld tells slurmdbd within seconds
+    def rows() -> str:  # slurmctld informs slurmdbd within seconds
         return cluster.run(
             "sacct --allocations --noheader --parsable2 --format=User,Account,State,NNodes,AllocTRES"
         ).stdout

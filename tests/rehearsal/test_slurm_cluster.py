@@ -64,14 +64,14 @@ def test_slurm_takes_the_job_of_every_preset(cluster: NamespacedCluster) -> None
             trainer_arguments=("--preset", preset),
         )
         (cluster.directory / "fsx/scratch" / f"{preset}.sbatch").write_text(render(job))
-        told = cluster.run(f"sbatch --test-only /fsx/scratch/{preset}.sbatch").stderr
-        assert "to start at" in told, told
+        said = cluster.run(f"sbatch --test-only /fsx/scratch/{preset}.sbatch").stderr
+        assert "to start at" in said, said
     refused = cluster.run(f"sbatch --test-only --gres=gpu:9 /fsx/scratch/{preset}.sbatch", check=False)
     assert refused.returncode != 0
 
 
 def test_every_host_has_its_own_disk(cluster: NamespacedCluster) -> None:
-    """What one host writes, neither another one nor the machine sees."""
+    """A file of one host is visible neither on another nor on the machine."""
     cluster.run("echo one > /etc/only-here", host=FIRST, user="root")
     assert cluster.path(FIRST, "/etc/only-here").read_text() == "one\n"
     assert not cluster.path(SECOND, "/etc/only-here").exists()
@@ -230,7 +230,7 @@ def test_binds_are_read_only_and_so_is_the_kernel(cluster: NamespacedCluster) ->
         assert "ead-only" in refused.stderr or "permission denied" in refused.stderr
 
 
-def test_a_command_that_fails_is_told_with_its_words(cluster: NamespacedCluster) -> None:
+def test_a_failed_command_raises_with_its_output(cluster: NamespacedCluster) -> None:
     """A run raises with host, command and output; without check it returns."""
     with pytest.raises(HostError, match=rf"{SECOND}: `ls /nowhere` ended with 2\n.*cannot access"):
         cluster.run(["ls", "/nowhere"], host=SECOND)
@@ -260,8 +260,8 @@ def test_boot_lines_arrive_and_are_kept(cluster: NamespacedCluster, tmp_path: Pa
 
 
 def test_a_missing_entry_script_is_named(cluster: NamespacedCluster, tmp_path: Path) -> None:
-    """A bundle without the script that is to run is told before anything is copied."""
-    with pytest.raises(HostError, match=f"{FIRST} cannot boot: {tmp_path} has no on_create.sh"):
+    """A bundle without the entry script is refused before anything is copied."""
+    with pytest.raises(HostError, match=f"{FIRST} did not boot: no on_create.sh in {tmp_path}"):
         cluster.boot_one(FIRST, tmp_path)
 
 

@@ -91,7 +91,7 @@ def test_a_node_marked_by_an_operator_is_replaced(cluster: NamespacedCluster, li
 
 
 def test_a_jobs_own_error_is_not_resumed(cluster: NamespacedCluster, lifecycle: Path) -> None:
-    """A job that fails on healthy nodes is told apart from one that lost a node."""
+    """A job that fails on healthy nodes is not resumed."""
     job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'srun --auto-resume=1 false'").stdout)
     cluster.wait_for_job(job_id, timeout_s=180)
     with pytest.raises(HostError, match=f"job {job_id} is FAILED and every node is healthy"):
@@ -105,7 +105,7 @@ def test_a_job_without_auto_resume_is_refused(cluster: NamespacedCluster, lifecy
         cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-none", timeout_s=5)
 
 
-def test_a_dead_host_is_told(make_cluster: Callable[..., NamespacedCluster]) -> None:
+def test_a_dead_host_is_reported(make_cluster: Callable[..., NamespacedCluster]) -> None:
     """A command for a host that is off says so; waiting for its Slurm is bounded and says what was waited for."""
     with make_cluster() as cluster:
         cluster.kill(FIRST)
@@ -222,7 +222,7 @@ def family(directory: Path) -> list[int]:
 
 
 def ended(pids: list[int], within_s: float = 180.0) -> bool:
-    """Whether all of them end in time; one that only waits for a living owner to ask for its status has ended."""
+    """Return True if all processes end in time; a zombie has ended."""
     deadline = time.monotonic() + within_s
     while any(map(runs, pids)) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -230,12 +230,12 @@ def ended(pids: list[int], within_s: float = 180.0) -> bool:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is neither gone nor a zombie."""
+    """Return True if a process is neither gone nor a zombie."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     return False
 
 
 def test_why_not_says_nothing_here() -> None:
-    """Where these tests run, nothing is lacking."""
+    """On a machine that runs these tests nothing is missing."""
     assert why_not() is None

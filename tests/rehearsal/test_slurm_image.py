@@ -78,7 +78,7 @@ def test_only_what_the_build_needs_is_passed_on() -> None:
 def test_what_a_machine_lacks_is_said_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, lacking: str, words: str
 ) -> None:
-    """Each lack is named together with its remedy."""
+    """Each missing requirement is named with its remedy."""
     gone = {"tool": "ip", "apt": "apt-get"}.get(lacking)
     monkeypatch.setattr(permission.shutil, "which", lambda tool: None if tool == gone else f"/bin/{tool}")
     monkeypatch.setattr(permission.os, "geteuid", lambda: 1000 if lacking == "root" else 0)

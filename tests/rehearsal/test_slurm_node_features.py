@@ -42,7 +42,7 @@ PARAMETERS = ProvisioningParameters(
 
 @pytest.fixture(scope="module")
 def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The product's own scripts, told to set up every feature of the machine."""
+    """The product's scripts with every feature of the machine turned on."""
     folder = tmp_path_factory.mktemp("lifecycle") / "scripts"
     shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (folder / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS.to_dict()))
@@ -77,7 +77,7 @@ def submit(cluster: NamespacedCluster, script: str, *options: str) -> int:
 
 
 def said(cluster: NamespacedCluster, job_id: int) -> str:
-    """What a job printed."""
+    """Return the output of a job."""
     return (cluster.directory / f"fsx/runs/{job_id}.log").read_text()
 
 

@@ -1,4 +1,4 @@
-"""What makes a cluster, checked before anything starts."""
+"""The check of a cluster's nodes, before anything starts."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ def describe(tmp_path: Path) -> Callable[..., NamespacedCluster]:
     return make
 
 
-def test_every_problem_is_told_at_once(describe: Callable[..., NamespacedCluster]) -> None:
+def test_every_problem_is_reported_at_once(describe: Callable[..., NamespacedCluster]) -> None:
     """A wrong cluster is refused with all of its problems in one message."""
     stranger = replace(COMPUTE, private_ip="10.9.9.9", partition=None)
-    with pytest.raises(ValueError, match="do not make a cluster") as refused:
+    with pytest.raises(ValueError, match="invalid cluster") as refused:
         describe(COMPUTE, stranger, relay=("192.0.2.1", 80))
     for problem in (
-        "at least one node must be the controller, given: none",
+        "got 0 controllers, need at least 1",
         "two nodes have the hostname ip-10-0-16-6",
         "two nodes have the instance_id i-6",
         "10.9.9.9 is not in the subnet 10.0.16.0/20",
-        "ip-10-0-16-6 is a compute node without a partition",
-        "not to 192.0.2.1",
+        "compute node ip-10-0-16-6 has no partition",
+        "relay: got 192.0.2.1, must be 127.0.0.1",
     ):
         assert problem in str(refused.value)
 

@@ -1,4 +1,4 @@
-"""Whether the bootstrap's keys open the way between hosts, with real sshd."""
+"""SSH between hosts with the bootstrap's keys and real sshd."""
 
 from __future__ import annotations
 

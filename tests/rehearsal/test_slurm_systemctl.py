@@ -54,7 +54,7 @@ def test_a_fresh_host_runs_sshd_and_munge_but_no_slurm(systemctl) -> None:
 
 
 def test_enable_now_and_disable_now(systemctl, write_unit) -> None:
-    """--now starts and stops together with the link; both may be repeated."""
+    """--now starts and stops a unit as it is enabled and disabled; both may be repeated."""
     write_unit("plain.service", "ExecStart=/bin/sleep 1000")
     for _ in range(2):
         assert systemctl("enable --now plain") == (0, "")
@@ -109,7 +109,7 @@ def test_environment_comes_from_the_manager_the_unit_and_its_files(
     assert (status, "/nowhere" in said) == (1, True)
 
 
-def test_a_failing_start_is_told(systemctl, write_unit) -> None:
+def test_a_failing_start_is_reported(systemctl, write_unit) -> None:
     """The exit status is in the message, the unit is failed, status shows the end of its log."""
     write_unit("bad.service", "Type=oneshot", "ExecStart=/bin/sh -c 'echo because; exit 4'")
     status, said = systemctl("start bad")

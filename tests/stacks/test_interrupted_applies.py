@@ -75,7 +75,7 @@ def lose_and_find(workspace: Workspace, aws: AwsStandIn) -> None:
 def refused(workspace: Workspace, aws: AwsStandIn, stack: Stack, verb: str, *, call: str) -> None:
     """A run that ends because one call was refused."""
     aws.interrupt(call=call, kind="refused")
-    with pytest.raises(TerraformError, match=f"told to refuse this call, .*{call}"):
+    with pytest.raises(TerraformError, match=f"{call}.* is refused: an interruption was requested"):
         workspace.terraform(stack, verb, "-auto-approve", ALL_AT_ONCE)
 
 

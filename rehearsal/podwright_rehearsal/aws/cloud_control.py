@@ -153,7 +153,7 @@ class CloudControl:
         name = request.get("TypeName")
         if name != cluster_schema.CLUSTER_TYPE:
             raise AwsError(
-                "UnsupportedActionException", f"The stand-in plays {cluster_schema.CLUSTER_TYPE} only, not {name}"
+                "UnsupportedActionException", f"The stand-in emulates {cluster_schema.CLUSTER_TYPE} only, not {name}"
             )
 
     def _find(self, request: Mapping[str, Any]) -> HyperPodCluster:

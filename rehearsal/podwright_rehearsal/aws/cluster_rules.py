@@ -55,7 +55,7 @@ def group_names_are_unique(request: Request) -> Iterator[str]:
 def network_exists(request: Request) -> Iterator[str]:
     """Require existing subnets and security groups, all in one VPC."""
     if not request.model.get("VpcConfig"):
-        yield "VpcConfig is missing: the stand-in plays clusters in the account's own VPC only"
+        yield "VpcConfig is missing: the stand-in emulates clusters in the account's own VPC only"
     for network in request.networks:
         found = {subnet_id: request.account.subnet(subnet_id) for subnet_id in network["Subnets"]}
         found_groups = {group_id: request.account.security_group(group_id) for group_id in network["SecurityGroupIds"]}

@@ -106,7 +106,7 @@ class FileSystems:
             return {"FileSystem": self._view(self._find(self._id_by_token[token]))}
         kind = request.get("FileSystemType")
         if kind not in CONFIGURATIONS:
-            raise AwsError("BadRequest", f"The stand-in plays {' and '.join(CONFIGURATIONS)}, not {kind}")
+            raise AwsError("BadRequest", f"The stand-in emulates {' and '.join(CONFIGURATIONS)}, not {kind}")
         file_system_id = random_id("fs")
         make = self._lustre if kind == "LUSTRE" else self._openzfs
         file_system = make(file_system_id, request)

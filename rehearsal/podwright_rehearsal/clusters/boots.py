@@ -16,7 +16,7 @@ TIMED_OUT = 124  # timeout(1)'s exit status
 
 @dataclass(frozen=True, kw_only=True)
 class BootResult:
-    """How a lifecycle script ended on a host."""
+    """The result of a lifecycle script on a host."""
 
     hostname: str
     exit_code: int  # 124: it ran out of time
@@ -25,16 +25,16 @@ class BootResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the node would become Running."""
+        """True if the node would become Running."""
         return self.exit_code == 0
 
     def describe(self) -> str:
-        """The end of the log, and where the whole of it is."""
+        """Return exit code, time, the end of the log and its path."""
         return f"{self.hostname}: exit {self.exit_code} after {self.seconds:.1f} s\n{tail(self.log)}"
 
 
 def follow(process: subprocess.Popen[bytes], log: Path, timeout_s: float, on_line: Callable[[str], None]) -> int:
-    """Wait for a script and hand on its lines. They come from a file: a daemon that keeps it open delays nothing."""
+    """Wait for a script and pass its lines on. It writes to a file: a daemon that keeps it open delays nothing."""
     end = time.monotonic() + timeout_s
     with log.open(errors="replace") as lines:
         ended = False

@@ -1,4 +1,4 @@
-"""The fallback where namespaces are not permitted: real Slurm daemons as plain processes of one user on the loopback.
+"""The fallback without namespaces: real Slurm daemons as plain processes of one user on the loopback.
 
 Every host is a `slurmd -N` on a loopback address of its own, which is its name too: every resolver understands it. It
 has no file system, user or network of its own. So there is nothing that lifecycle scripts could set up, and the only
@@ -86,7 +86,7 @@ class FlatCluster(RehearsedCluster):
     # ---- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """All daemons up and all compute nodes idle.
+        """Start all daemons; return when all compute nodes are idle.
 
         Raises:
             HostError: a daemon did not come up; nothing is left running.
@@ -123,11 +123,11 @@ class FlatCluster(RehearsedCluster):
             HostError: it was to lose its power or network.
         """
         if how != "processes":
-            raise HostError(f"{hostname} has no {how} of its own: a flat host can only lose its processes")
+            raise HostError(f"{hostname} is a flat host: got how={how!r}, only 'processes' is available")
         self._end(hostname)
 
     def replace(self, hostname: str, *, instance_id: str) -> None:
-        """A new slurmd in the place of the old one.
+        """Start a new slurmd for the host.
 
         Raises:
             HostError: it did not come up.
@@ -253,7 +253,7 @@ class FlatCluster(RehearsedCluster):
         common = (SOURCES / "slurm.conf.in").read_text().splitlines()
         lines = [line for line in common if not line.startswith(("#", "include")) and line.split("=")[0] not in own]
         lines += [f"{name}={value}" for name, value in own.items()]
-        # One machine plays them all, so Slurm must be told its name; several slurmd need a port each.
+        # All nodes are this machine, so NodeHostname is its name; each slurmd needs a port of its own.
         here = socket.gethostname()
         lines += [f"{node_line(node)} NodeHostname={here} Port={self._ports[node.hostname]}" for node in members]
         return {
@@ -268,7 +268,7 @@ class FlatCluster(RehearsedCluster):
         }
 
     def _settings(self) -> dict[str, str]:
-        """What differs from hosts of their own."""
+        """Return the settings that differ from those of namespaced hosts."""
         state, log = self.directory / "state", self.directory / "log"
         return {
             "ClusterName": self.cluster_name,
@@ -288,7 +288,7 @@ class FlatCluster(RehearsedCluster):
         }
 
     def _devices(self, node: Node) -> list[Path]:
-        """Slurm drops a gpu whose file does not exist."""
+        """Create a file for each gpu: Slurm drops a gpu without one."""
         devices = [self.directory / "state" / f"gpu{index}" for index in range(node.accelerators)]
         for device in devices:
             device.touch()
@@ -298,7 +298,7 @@ class FlatCluster(RehearsedCluster):
 def _on_loopback(nodes: Sequence[Node]) -> list[Node]:
     controllers = [node for node in nodes if node.role == "controller"]
     if len(controllers) != 1:
-        raise ValueError(f"exactly one node must be the controller, given: {len(controllers)}")
+        raise ValueError(f"got {len(controllers)} controllers, need exactly 1")
     compute = [node for node in nodes if node.role == "compute"]
     names = [f"127.0.0.{_FIRST_COMPUTE + number}" for number in range(len(compute))]
     return [

@@ -1,4 +1,4 @@
-"""The training environment where no lifecycle script runs: ``python -m …flat_environment PARAMETERS TARGET``.
+"""Build the training environment of flat hosts: ``python -m …flat_environment PARAMETERS TARGET``.
 
 Wheel and lock come from the bucket and are checked and installed by the bootstrap's own code. boto3 fetches them, for a
 machine without hosts of their own need not have the AWS CLI; it finds the account as the CLI would.
@@ -17,7 +17,7 @@ from podwright_bootstrap.steps import environment
 
 
 def main() -> int:
-    """Build it; 1 if that fails."""
+    """Build the environment; return 1 if that fails."""
     parameters, target = ProvisioningParameters.from_json(Path(sys.argv[1]).read_text()), Path(sys.argv[2])
     if parameters.training is None:
         print("the configuration says training.source: none, so there is nothing to train with")

@@ -20,12 +20,12 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def main() -> None:
-    """Start the commands and outlive them."""
+    """Start the commands, then reap until SIGTERM."""
     processes.adopt_orphans()
     signal.signal(signal.SIGTERM, _end)
     owner = int(sys.argv[1])
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != owner:  # it died before it could be watched
+    if os.getppid() != owner:  # it died before prctl
         return
     for command in json.loads(sys.argv[2]):
         subprocess.Popen(command)

@@ -1,4 +1,4 @@
-"""The cluster stand-in: a HyperPod Slurm cluster of real Slurm daemons on hosts in namespaces of one Linux machine.
+"""A HyperPod Slurm cluster of real Slurm daemons on hosts in namespaces of one Linux machine.
 
 A host has its own name, address, disk and processes, and before any script runs the files a HyperPod node has. What
 starts Slurm is the lifecycle script, as on HyperPod.
@@ -92,7 +92,7 @@ class NamespacedCluster(RehearsedCluster):
     # ---- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Hosts up, with sshd and munge running and slurm.conf on the controller; no Slurm daemon yet.
+        """Start the hosts with sshd, munge and, on the controller, slurm.conf; no Slurm daemon runs yet.
 
         Raises:
             HostError: a host did not come up; nothing is left running.
@@ -145,7 +145,7 @@ class NamespacedCluster(RehearsedCluster):
             HostError: the host is off, or there is no such script.
         """
         if not (lifecycle / entry).is_file():
-            raise HostError(f"{hostname} cannot boot: {lifecycle} has no {entry}")
+            raise HostError(f"{hostname} did not boot: no {entry} in {lifecycle}")
         folder = Path(f"/tmp/lifecycle-{secrets.token_hex(4)}")  # noqa: S108 -- of the host, and the service takes /tmp too
         inside = self.path(hostname, folder)
         shutil.copytree(lifecycle, inside, copy_function=shutil.copyfile)  # a download from S3 has no mode bits
@@ -169,11 +169,11 @@ class NamespacedCluster(RehearsedCluster):
     # ---- use ------------------------------------------------------------------------------------------------------
 
     def path(self, hostname: str, path: str | Path) -> Path:
-        """A host's file, seen from outside. Links in it are followed as this machine sees them."""
+        """Return the path of a host's file on this machine. Links resolve as this machine resolves them."""
         return self.fabric.path(hostname, path)
 
     def shim_calls(self, hostname: str) -> list[str]:
-        """What was asked of the shims on a host (`mount.lustre …`, `systemctl …`, `modprobe …`), in order."""
+        """Return the calls of the shims on a host (`mount.lustre …`, `systemctl …`, `modprobe …`), in order."""
         return self.fabric.shim_calls(hostname)
 
     # ---- faults ---------------------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ class NamespacedCluster(RehearsedCluster):
     def kill(self, hostname: str, *, how: Failure = "power") -> None:
         """Fail a host.
 
-        power: it is gone, its peers hear nothing. processes: all of them are killed but the kernel lives, its peers'
-        connections are reset. network: it lives and is cut off. heartbeat: it hangs; its kernel accepts connections
-        and nobody answers.
+        power: the host is gone, connections to it time out. processes: all of them are killed, but the kernel lives
+        and resets connections. network: the host lives without a network. heartbeat: the host hangs; its kernel
+        accepts connections and no process answers.
         """
         failures: dict[Failure, Callable[[str], None]] = {
             "power": self.fabric.power_off,
@@ -194,7 +194,7 @@ class NamespacedCluster(RehearsedCluster):
         failures[how](hostname)
 
     def reboot(self, hostname: str) -> None:
-        """Off and on again: the same instance and disk. No lifecycle script runs, as on HyperPod.
+        """Reboot a host: the same instance and disk. No lifecycle script runs, as on HyperPod.
 
         Raises:
             HostError: the host did not come up.
@@ -212,9 +212,9 @@ class NamespacedCluster(RehearsedCluster):
         timeout_s: float = 600,
         on_line: Callable[[str, str], None] | None = None,
     ) -> BootResult:
-        """A new instance in a host's place: the same name and address, an empty disk; the lifecycle scripts run on it.
+        """Replace a host's instance: same name and address, empty disk; the lifecycle scripts run on it.
 
-        Everybody's resource_config.json names the new instance before they do.
+        Before they do, every host's resource_config.json has the new instance.
         """
         self._mark_down(hostname, "instance replaced")
         if self.fabric.is_up[hostname]:
@@ -301,7 +301,7 @@ def _check(nodes: Sequence[Node], subnet_cidr: str, relay: tuple[str, int] | Non
     problems = []
     controllers = [node.hostname for node in nodes if node.role == "controller"]
     if not controllers:
-        problems.append("at least one node must be the controller, given: none")
+        problems.append("got 0 controllers, need at least 1")
     for attribute in ("hostname", "private_ip", "instance_id"):
         values = [getattr(node, attribute) for node in nodes]
         problems += [
@@ -311,11 +311,11 @@ def _check(nodes: Sequence[Node], subnet_cidr: str, relay: tuple[str, int] | Non
     strangers = [node.private_ip for node in nodes if ipaddress.ip_address(node.private_ip) not in subnet]
     problems += [f"{address} is not in the subnet {subnet}" for address in strangers]
     problems += [
-        f"{node.hostname} is a compute node without a partition"
+        f"compute node {node.hostname} has no partition"
         for node in nodes
         if node.role == "compute" and not node.partition
     ]
     if relay and relay[0] != "127.0.0.1":
-        problems.append(f"the relay leads to 127.0.0.1 of this machine, not to {relay[0]}")
+        problems.append(f"relay: got {relay[0]}, must be 127.0.0.1")
     if problems:
-        raise ValueError("these nodes do not make a cluster: " + "; ".join(problems))
+        raise ValueError("invalid cluster: " + "; ".join(problems))

@@ -17,7 +17,7 @@ from podwright_rehearsal.hosts.image import SOURCES
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFiles:
-    """What the service writes on the nodes of a cluster."""
+    """The files that the service writes on the nodes of a cluster."""
 
     cluster_name: str
     cluster_arn: str
@@ -89,7 +89,7 @@ class NodeFiles:
             "gres.conf": "".join(
                 f"NodeName={node.hostname} Name=gpu File=/dev/nvidia{index}\n"
                 for node in members
-                for index in range(node.accelerators)  # a gpu without File= is dropped without a word
+                for index in range(node.accelerators)  # a gpu without File= is dropped silently
             ),
             "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
             "accounting.conf": "",

@@ -1,4 +1,4 @@
-"""A rehearsed Slurm cluster, wherever its hosts are: asking Slurm, running commands, playing HyperPod's auto-resume."""
+"""A rehearsed Slurm cluster on any kind of hosts: query Slurm, run commands, emulate HyperPod's auto-resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Failure = Literal["power", "processes", "network", "heartbeat"]
 
 AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 _GRACE_S = 3.0
-_POLL_S = 0.3  # each look at a job costs the machine a login
+_POLL_S = 0.3  # each query of a job starts a login shell
 _SETTLE_S = 180.0  # until Slurm has ended what is left of a job on a dead node
 _ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
 _SETTLED = _ENDED | {"RUNNING", "PENDING"}  # what a job is after COMPLETING
@@ -44,13 +44,13 @@ class Node:
     role: Role
     partition: str | None = None  # of a compute node
     accelerators: int = 0  # Gres=gpu:N, /dev/nvidia0…
-    vcpus: int = 1  # what Slurm is told
+    vcpus: int = 1  # as slurm.conf has it
     memory_mib: int = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resumption:
-    """What auto-resume did."""
+    """The result of an auto-resume."""
 
     replaced: Sequence[str]  # host names
     detected_s: float  # from the call to the fault
@@ -91,15 +91,15 @@ class RehearsedCluster(ABC):
 
     @abstractmethod
     def _login(self, hostname: str, user: str, line: str) -> tuple[Sequence[str], Mapping[str, str]]:
-        """The command, and its environment, that runs a line on a host as a login of a user would."""
+        """Return the command and its environment that run a line on a host in a user's login shell."""
 
     @abstractmethod
     def _is_healthy(self, hostname: str) -> bool:
-        """Whether a host answers, as HyperPod's health monitoring sees it."""
+        """Return True if a host answers, as HyperPod's health monitoring checks it."""
 
     @abstractmethod
     def _controller_answers(self) -> bool:
-        """Whether there is a slurmctld to ask: sinfo would try for five seconds."""
+        """Return True if slurmctld accepts connections: sinfo would retry for five seconds."""
 
     # ---- use ------------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class RehearsedCluster(ABC):
         return done
 
     def node_states(self) -> dict[str, str]:
-        """By host name, Slurm's state in full with its flags: idle, allocated, down*, draining …."""
+        """Return Slurm's state with its flags by host name: idle, allocated, down*, draining …."""
         lines = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], user="root").stdout.splitlines()
         return dict(line.split() for line in lines)
 
@@ -162,12 +162,12 @@ class RehearsedCluster(ABC):
         )
 
     def job(self, job_id: int) -> dict[str, str]:
-        """What `scontrol show job` knows: JobState, Restarts, NodeList, ExitCode …."""
+        """Return the fields of `scontrol show job`: JobState, Restarts, NodeList, ExitCode …."""
         text = self.run(["scontrol", "show", "job", "--oneliner", str(job_id)], user="root").stdout
         return dict(re.findall(r"(\w[\w/:]*)=(\S*)", text))
 
     def job_hosts(self, job_id: int) -> list[str]:
-        """The hosts that a running job is on, the one of its batch script first."""
+        """Return the hosts of a running job, the one of its batch script first."""
         return self.run(["scontrol", "show", "hostnames", self.job(job_id)["NodeList"]], user="root").stdout.split()
 
     def wait_for_job(
@@ -193,10 +193,10 @@ class RehearsedCluster(ABC):
     # ---- faults ---------------------------------------------------------------------------------------------------
 
     def _resume(self, job_id: int, *, replace_host: Callable[[str], None], timeout_s: float) -> Resumption:
-        """Play HyperPod's agent for `srun --auto-resume=1`, until the job runs again.
+        """Act as HyperPod's agent for `srun --auto-resume=1`, until the job runs again.
 
         Waits for a hardware fault (a node that no longer answers, or that an operator marked with the reason
-        Action:Replace), tells Slurm at once, replaces the node and has the whole job requeued, as HyperPod does for
+        Action:Replace), marks it down in Slurm, replaces the node and has the whole job requeued, as HyperPod does for
         jobs with GRES.
 
         Raises:
@@ -236,7 +236,10 @@ class RehearsedCluster(ABC):
         return [name for name in self._compute() if name in by_operator or not self._is_healthy(name)]
 
     def _requeue_unless_slurm_has(self, job_id: int, restarts: int) -> int:
-        """See to it that a job restarts `restarts` times; more if it failed when its peers' connections were reset."""
+        """Requeue a job unless Slurm has; return how many restarts to wait for.
+
+        A job that failed because connections were reset needs one restart more.
+        """
         now = self.wait_for_job(job_id, _SETTLED, timeout_s=_SETTLE_S)
         failed = now["JobState"] in _ENDED - {"COMPLETED"}
         if failed or (int(now["Restarts"]) < restarts and now["JobState"] == "RUNNING"):
@@ -248,13 +251,13 @@ class RehearsedCluster(ABC):
         self.nodes[hostname] = replace(self.nodes[hostname], instance_id=instance_id)
 
     def _mark_down(self, hostname: str, reason: str) -> None:
-        """Tell Slurm: a node that is back before Slurm missed it passes for one that never left, and its job hangs."""
+        """Mark a node down: if it is back before Slurm notices, Slurm takes it for the old one and its job hangs."""
         state = self._states_or_none().get(hostname)
         if state and not state.startswith("down"):
             self._update(hostname, "State=DOWN", f"Reason={reason}")
 
     def _lift_mark(self, hostname: str) -> None:
-        """An operator's mark outlives a registration."""
+        """Resume a node that an operator marked: the mark outlives a registration."""
         if self._states_or_none().get(hostname, "").startswith(("fail", "drain")):
             self._update(hostname, "State=RESUME")
 

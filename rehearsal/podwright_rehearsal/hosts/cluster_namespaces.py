@@ -1,4 +1,4 @@
-"""Holds a cluster's pid, mount and network namespaces, and ends with its owner, however that ends.
+"""Hold a cluster's pid, mount and network namespaces; end with the owner, however that ends.
 
 Hosts are started inside this process's pid namespace, of which it is PID 1: when it ends, the kernel kills every
 process of every host, and with the last of them go the mounts and the network. There is nothing else to clean up.
@@ -25,7 +25,7 @@ DNS_PORT = 53
 
 
 def main() -> None:
-    """Set up, answer, wait."""
+    """Set up the namespaces, answer the owner, wait for its end."""
     owner = socket.socket(fileno=sys.stdin.fileno())
     request = json.loads(owner.recv(65536))
     make_network(request["gateway"])
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def make_network(gateway: str) -> None:
-    """A bridge with the gateway's address; whatever is not on it is answered "network unreachable", at once."""
+    """Create a bridge with the gateway's address; anything beyond it is "network unreachable" at once."""
     for setting in ("all", "default"):
         ipv6 = Path(f"/proc/sys/net/ipv6/conf/{setting}/disable_ipv6")
         if ipv6.exists():
@@ -56,7 +56,7 @@ def make_network(gateway: str) -> None:
 
 
 def make_disks(fabric: Path, *, image: str) -> None:
-    """A copy of the image in memory: overlayfs refuses a lower layer that lies below another lower layer, the root."""
+    """Copy the image into memory: overlayfs refuses a lower layer that lies below another lower layer, the root."""
     fabric.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(fabric)], check=True)
     subprocess.run(["cp", "-a", image, str(fabric / "image")], check=True)

@@ -17,16 +17,16 @@ LIMIT_S = 300
 
 
 class DebianError(PodwrightError):
-    """A package cannot be had; the message has apt's own words."""
+    """A package is not available; the message has apt's output."""
 
 
 def missing_programs() -> list[str]:
-    """What of apt this machine lacks; empty on Debian and Ubuntu."""
+    """Return the programs of apt that this machine lacks; empty on Debian and Ubuntu."""
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
 def search(pattern: str) -> list[str]:
-    """Names of the packages that match a regular expression; as root, apt's lists are read anew if none does.
+    """Return the packages that match a regular expression; as root, update apt's lists if none does.
 
     Raises:
         DebianError: apt failed.
@@ -39,7 +39,7 @@ def search(pattern: str) -> list[str]:
 
 
 def with_dependencies(packages: Sequence[str]) -> list[str]:
-    """The packages and whatever they depend on that is not installed here, as apt resolves it.
+    """Return the packages with those dependencies that are not installed here, as apt resolves them.
 
     Raises:
         DebianError: apt knows no such package.
@@ -68,7 +68,7 @@ def _search(pattern: str) -> list[str]:
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
-    """What the program printed; its messages are in English, whatever the user's locale."""
+    """Return what the program printed, in English whatever the user's locale."""
     english = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""What makes a host: its name, its address, its devices, and the files it has before any script runs."""
+"""The description of a host: name, address, devices, and its files before any script runs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class File:
     owner: str = "root"
 
     def to_json(self) -> dict[str, Any]:
-        """For host.py."""
+        """Return the file as host.py reads it."""
         content = self.content.encode() if isinstance(self.content, str) else self.content
         return {"content": base64.b64encode(content).decode(), "mode": self.mode, "owner": self.owner}
 
 
 @dataclass(frozen=True)
 class HostDescription:
-    """What makes a host: its name, its address, its devices, its files."""
+    """Name, address, devices and files of a host."""
 
     hostname: str
     private_ip: str

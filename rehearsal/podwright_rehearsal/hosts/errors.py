@@ -1,4 +1,4 @@
-"""The error of a host, and the end of its log, which its message carries."""
+"""The error of a host, and the end of a log for its message."""
 
 from __future__ import annotations
 

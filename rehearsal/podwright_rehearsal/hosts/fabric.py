@@ -1,4 +1,4 @@
-"""Hosts in namespaces: started, reached, failed and ended. Knows nothing of Slurm."""
+"""Start, enter, fail and end hosts in namespaces. Nothing here depends on Slurm."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class Fabric:
                 self._relay = self._start_server("relay", listener, self._relay_port)
 
     def _start_server(self, name: str, own: socket.socket, argument: object) -> subprocess.Popen[bytes]:
-        """In the cluster's pid namespace, so that it ends with it, but in the machine's network."""
+        """Start a server in the cluster's pid namespace, with which it ends, and the machine's network."""
         with self._log(name) as log:
             return subprocess.Popen(
                 [
@@ -202,7 +202,7 @@ class Fabric:
             )
 
     def _connect(self, pid: int, private_ip: str) -> str:
-        """A cable from the bridge to the host. A replacement has the same MAC, or its peers' ARP entries are stale."""
+        """Connect the host to the bridge. A replacement has the same MAC, or its peers' ARP entries are stale."""
         self._links += 1
         link = f"host{self._links}"
         mac = "02:00:" + ":".join(f"{octet:02x}" for octet in ipaddress.IPv4Address(private_ip).packed)
@@ -238,11 +238,11 @@ class Fabric:
 
     @property
     def is_up(self) -> dict[str, bool]:
-        """By host name: whether the host is on."""
+        """True for each host that is on, by host name."""
         return {name: host.process.poll() is None for name, host in self._hosts.items()}
 
     def power_off(self, hostname: str) -> None:
-        """Everything is gone at once and says nothing: the cable goes first, so no peer hears a connection close."""
+        """Cut a host's power: the network link goes first, so that no connection is closed."""
         host = self._host(hostname)
         self._ip(f"link del {host.link}")
         os.kill(host.pid, signal.SIGKILL)
@@ -250,28 +250,28 @@ class Fabric:
         _end(host.process)
 
     def end_processes(self, hostname: str) -> None:
-        """All processes are killed, the kernel stays: peers see their connections reset."""
+        """Kill all processes of a host; its kernel stays and resets connections."""
         self.path(hostname, _HALTED).touch()
         subprocess.run(self.enter(hostname, "bash", "-c", "kill -KILL -1"), check=False, timeout=_STOP_TIMEOUT_S)
 
     def plug(self, hostname: str, *, into: bool) -> None:
-        """Its network cable, out or in again. Out: the host lives on but nobody reaches it."""
+        """Unplug a host's network cable, or plug it in again."""
         self._ip(f"link set {self._host(hostname).link} {'up' if into else 'down'}")
 
     def freeze(self, hostname: str) -> None:
-        """Every process stops where it is. The kernel lives on: it accepts connections, and nobody answers."""
+        """Stop every process of a host; its kernel still accepts connections."""
         host = self._host(hostname)
         host.frozen = True
         freezing.freeze(host.pid)
 
     def thaw(self, hostname: str) -> None:
-        """What was frozen goes on."""
+        """Continue every process of a host."""
         host = self._host(hostname)
         host.frozen = False
         freezing.thaw(host.pid)
 
     def reboot(self, host: HostDescription) -> None:
-        """Off and on again: the disk stays, memory and mounts do not, enabled units and fstab come back."""
+        """Reboot a host: its disk stays, memory and mounts do not; fstab is mounted, enabled units start."""
         if self.is_up[host.hostname]:
             subprocess.run(self.enter(host.hostname, "bash", "-c", _STOP_UNITS), check=False, timeout=_STOP_TIMEOUT_S)
             self.power_off(host.hostname)
@@ -288,23 +288,23 @@ class Fabric:
         return (now.f_blocks - now.f_bfree) * now.f_frsize
 
     def init(self, hostname: str) -> int:
-        """The host's PID 1 as this machine numbers it: another one after every start."""
+        """Return the host's PID 1 on this machine: another one after every start."""
         return self._host(hostname).pid
 
     def path(self, hostname: str, path: str | Path) -> Path:
-        """A host's file, seen from this machine."""
+        """Return the path of a host's file on this machine."""
         return Path(f"/proc/{self._host(hostname).pid}/root") / str(path).lstrip("/")
 
     def shim_calls(self, hostname: str) -> list[str]:
-        """What was asked of the shims (mount.lustre, systemctl, modprobe …), in order."""
+        """Return the calls of the shims (mount.lustre, systemctl, modprobe …), in order."""
         calls = self.path(hostname, _CALLS)
         return calls.read_text().splitlines() if calls.exists() else []
 
     def enter(self, hostname: str, *command: str) -> list[str]:
-        """The arguments that run a command on a host as root, with the environment that they are started in."""
+        """Return the arguments that run a command on a host as root, in the caller's environment."""
         host = self._host(hostname)
         if host.frozen:
-            raise HostError(f"{hostname} hangs: nothing can be run there")
+            raise HostError(f"{hostname} hangs: it runs no command")
         return [
             *(
                 "nsenter",
@@ -331,14 +331,14 @@ class Fabric:
         return host
 
     def _disk(self, hostname: str) -> Path:
-        """Where its disk is mounted, in the cluster's mount namespace."""
+        """Return the mount point of the host's disk, in the cluster's mount namespace."""
         return self.directory / FABRIC / hostname
 
     def _enter_cluster(self, *namespaces: str) -> list[str]:
         return ["nsenter", "--target", str(self._holder_pid), *namespaces, "--"]
 
     def _ip(self, *commands: str) -> None:
-        """ip(8) in the cluster's network, where an outer process's id is still understood."""
+        """Run ip(8) in the cluster's network and the machine's pid namespace."""
         command = [*self._enter_cluster("--net"), "ip", "-batch", "-"]
         subprocess.run(command, input="\n".join(commands), text=True, check=True, timeout=_STOP_TIMEOUT_S)
 
@@ -353,12 +353,12 @@ class Fabric:
 
 
 def _script(name: str, *arguments: object) -> list[str]:
-    """-I: neither the caller's PYTHON* variables nor its folder; -S: the standard library is all that is needed."""
+    """Return the command of a script: -I ignores PYTHON* variables and the folder, -S skips site packages."""
     return [sys.executable, "-I", "-S", str(SOURCES / name), *map(str, arguments)]
 
 
 def _end(process: subprocess.Popen[Any] | None) -> None:
-    """Wait for a process that is about to end, kill it if it does not, close its pipes."""
+    """Wait for a process to end, kill it after a time, close its pipes."""
     if process is None:
         return
     try:

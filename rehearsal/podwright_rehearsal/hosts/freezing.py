@@ -1,4 +1,4 @@
-"""Stop every process of a host where it is, and let them go on."""
+"""Stop and continue every process of a host."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def freeze(init: int) -> None:
 
 
 def thaw(init: int) -> None:
-    """Let stopped processes go on."""
+    """Continue every process of the host."""
     _send(signal.SIGCONT, _members(init))
 
 
 def _members(init: int) -> Iterator[int]:
-    """The processes in the pid namespace of a host's init, as this machine numbers them."""
+    """Yield this machine's ids of the processes in the pid namespace of a host's init."""
     namespace = Path(f"/proc/{init}/ns/pid").readlink()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has just ended
@@ -41,7 +41,7 @@ def _members(init: int) -> Iterator[int]:
 
 
 def _running(init: int) -> Iterator[int]:
-    """Those that are neither stopped nor dead."""
+    """Yield the processes that are neither stopped nor dead."""
     for pid in _members(init):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "TZX":
@@ -49,7 +49,7 @@ def _running(init: int) -> Iterator[int]:
 
 
 def _send(number: signal.Signals, pids: Iterable[int]) -> int:
-    """Send a signal to each; how many there were."""
+    """Send a signal to each process; return how many there were."""
     sent = 0
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):

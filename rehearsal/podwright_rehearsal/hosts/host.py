@@ -1,4 +1,4 @@
-"""Turns fresh namespaces into a host: its own root, devices, network and files, then becomes its PID 1 (init.py).
+"""Turn fresh namespaces into a host with root, devices, network and files, then become its PID 1 (init.py).
 
     unshare --mount --net --uts --ipc --pid --fork … host.py DIRECTORY HOSTNAME
 
@@ -57,7 +57,7 @@ def mount(*arguments: str | Path) -> None:
 
 
 def build_root(disk: Path, root: Path) -> None:
-    """An overlay: the machine's root, the node image, this host's disk. Relative names: a path may hold a colon."""
+    """Mount an overlay of machine root, node image and disk, by relative names: a path may hold a colon."""
     for name in ("upper", "work", "root"):
         (disk / name).mkdir(exist_ok=True)
     os.chdir(disk)
@@ -77,7 +77,7 @@ def build_root(disk: Path, root: Path) -> None:
 
 
 def make_devices(dev: Path, *, accelerators: int) -> None:
-    """The usual ones, and twins of /dev/null for the accelerators: Slurm wants a file per GPU."""
+    """Create the usual devices, and a copy of /dev/null per accelerator: Slurm wants a file per GPU."""
     for name, (major, minor) in (
         DEVICES | {f"nvidia{index}": DEVICES["null"] for index in range(accelerators)}
     ).items():
@@ -102,7 +102,7 @@ def bind_read_only(source: str | Path, target: Path) -> None:
 
 
 def set_up_network(interface: str, gateway: str) -> None:
-    """eth0 with the host's address. The default route leads nowhere, but lets a script ask which address is its own."""
+    """Set up eth0. The default route leads nowhere; scripts need it to find the host's own address."""
     commands = f"""
         link set lo up
         addr add {interface} dev eth0
@@ -113,7 +113,7 @@ def set_up_network(interface: str, gateway: str) -> None:
 
 
 def enter(root: Path) -> None:
-    """Leave the machine's root behind for good."""
+    """Make the host's root the only root."""
     os.chdir(root)
     Path(".old").mkdir()
     subprocess.run(["pivot_root", ".", ".old"], check=True)

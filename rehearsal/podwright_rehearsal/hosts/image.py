@@ -42,11 +42,11 @@ _EMPTY = (
 
 
 class ImageError(PodwrightError):
-    """The node image could not be built; the message ends with the failing command's own words."""
+    """The node image could not be built; the message ends with the output of the failing command."""
 
 
 def build_image(directory: Path, *, wheelhouse: Path | None = None) -> bool:
-    """Build the node image at `directory`, unless it is there and made of the same things.
+    """Build the node image at `directory`, unless it is there and current.
 
     apt and pip use this machine's ordinary configuration and the caller's environment (proxies, ``PIP_*``).
 
@@ -77,13 +77,13 @@ def build_image(directory: Path, *, wheelhouse: Path | None = None) -> bool:
 
 
 def is_current(directory: Path) -> bool:
-    """Whether an image of this version of podwright, on this machine's packages, is at `directory`."""
+    """Return True if `directory` has the image of this version of podwright on this machine's packages."""
     key = directory / KEY
     return key.is_file() and key.read_text() == _key()
 
 
 def _key() -> str:
-    """Hash of what the layer is made of: our sources, and the packages of the root that it lies over."""
+    """Hash what image.sh reads, and the packages of the root below the layer."""
     sources = [path for name in _INGREDIENTS for path in sorted([SOURCES / name, *(SOURCES / name).glob("*")])]
     digest = hashlib.sha256()
     for path in (*filter(Path.is_file, sources), _INSTALLED):
@@ -123,7 +123,7 @@ def _run_script(work: Path, wheelhouse: Path | None) -> None:
 
 
 def _environment(machine: Mapping[str, str], wheelhouse: Path | None) -> dict[str, str]:
-    """What apt and pip need from the caller, and nothing that would lead a program to this machine's Python."""
+    """Return the variables that apt and pip need, without those that lead to this machine's Python."""
     prefixes, suffixes = ("PIP_", "SSL_CERT_"), ("_PROXY", "_CA_BUNDLE")
     environment = {
         name: value
@@ -137,7 +137,7 @@ def _environment(machine: Mapping[str, str], wheelhouse: Path | None) -> dict[st
 
 
 def _hide_this_machine(layer: Path) -> None:
-    """Let a host see the layer's own content of a folder, or nothing: overlay's opaque folders and whiteouts."""
+    """Hide this machine's folders from hosts by overlay's opaque folders and whiteouts."""
     for name in _EMPTY:
         folder = layer / name
         if not folder.exists():

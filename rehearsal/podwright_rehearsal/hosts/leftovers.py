@@ -1,4 +1,4 @@
-"""What an earlier fabric, or the building of an image, left on this machine: found and ended."""
+"""Find and end what an earlier cluster or image build left on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STOP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process or a mount that an earlier fabric, or the building of an image, left on this machine."""
+    """A process or mount of an earlier cluster or image build."""
 
     kind: str  # process | mount
     what: str  # a command line | a mount point
@@ -26,7 +26,7 @@ class Leftover:
 
 
 def leftovers(below: Path) -> list[Leftover]:
-    """Processes and mounts of fabrics and image builds whose directory is at or below a folder.
+    """Return processes and mounts of clusters and image builds whose directory is at or below a folder.
 
     A process is ours when its arguments name both one of our programs and such a directory; never by a program's name.
     """

@@ -1,4 +1,4 @@
-"""Whether this machine permits hosts in namespaces."""
+"""Check that this machine permits hosts in namespaces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ip link add trial0 type veth peer name trial1
 
 
 def why_not() -> str | None:
-    """What this machine lacks for hosts in namespaces, and what to do; None if nothing."""
+    """Return what this machine lacks for hosts in namespaces and what to do, or None."""
     if sys.platform != "linux":
         return "hosts need Linux namespaces: run this on Linux"
     tools = {

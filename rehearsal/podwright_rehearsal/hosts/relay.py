@@ -1,9 +1,9 @@
-"""Forwards connections that hosts make to the gateway to one port of this machine: their only way out.
+"""Forward connections of hosts to the gateway to one port of this machine, the only one they reach.
 
     relay.py LISTENING_FD PORT DIRECTORY
 
-The listening socket belongs to the cluster's network, this process to the machine's. DIRECTORY/relay.json may say which
-answer is to go wrong: {"path": part of a GET's path, "how": …, "delay_s": …, "times": how many answers more}.
+The listening socket belongs to the cluster's network, this process to the machine's. DIRECTORY/relay.json may hold a
+fault of an answer: {"path": part of a GET's path, "how": …, "delay_s": …, "times": how many answers more}.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def serve(listener: socket.socket, port: int, fault: Path) -> None:
 async def ask(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due: list[dict[str, Any]], fault: Path
 ) -> None:
-    """What the host says, to its end; the answers may go on."""
+    """Forward the host's requests until it has sent all; answers may still come."""
     while data := await reader.read(CHUNK_BYTES):
         due += take(fault, data)
         writer.write(data)
@@ -56,7 +56,7 @@ async def ask(
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due: list[dict[str, Any]]) -> None:
-    """What the machine says, to its end."""
+    """Forward the machine's answers to their end."""
     while data := await reader.read(CHUNK_BYTES):
         writer.write(await spoilt(data, reader, writer, due.pop()) if due else data)
         await writer.drain()
@@ -64,7 +64,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, due
 
 
 def take(fault: Path, request: bytes) -> list[dict[str, Any]]:
-    """The fault that this request meets, if any; one answer less will meet it."""
+    """Return the fault of this request, if any, and count it."""
     asked = GET.match(request)
     if not asked or not fault.exists():
         return []
@@ -78,7 +78,7 @@ def take(fault: Path, request: bytes) -> list[dict[str, Any]]:
 async def spoilt(
     begin: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: dict[str, Any]
 ) -> bytes:
-    """The answer that begins so, as the fault leaves it."""
+    """Read the rest of an answer and apply the fault to it."""
     if fault["how"] == REFUSED:
         writer.transport.abort()
         return b""

@@ -1,4 +1,4 @@
-"""The hosts' DNS server: AWS's names lead to the gateway, there are no others.
+"""The hosts' DNS server: AWS's names resolve to the gateway, other names do not exist.
 
     resolver.py DATAGRAM_FD ADDRESS DIRECTORY
 
@@ -22,13 +22,13 @@ FOUND, NO_SUCH_NAME = 0x8580, 0x8583  # response, authoritative, recursion as as
 
 
 class Resolver(asyncio.DatagramProtocol):
-    """Answers questions; those for other records than A have no answer."""
+    """Answer questions for A records; other records do not exist."""
 
     def __init__(self, address: str, fault: Path) -> None:
         self._address, self._fault = socket.inet_aton(address), fault
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep what answers are sent by."""
+        """Keep the transport."""
         self._transport = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
@@ -38,12 +38,12 @@ class Resolver(asyncio.DatagramProtocol):
 
 
 def delay_s(fault: Path) -> float:
-    """How long answers wait now."""
+    """Return the current delay of answers."""
     return float(json.loads(fault.read_text())["delay_s"]) if fault.exists() else 0.0
 
 
 def respond(query: bytes, address: bytes) -> bytes:
-    """The response to a query of one question."""
+    """Return the response to a query of one question."""
     end, labels = HEADER_BYTES, []
     while length := query[end]:
         labels.append(query[end + 1 : end + 1 + length].lower())
@@ -56,7 +56,7 @@ def respond(query: bytes, address: bytes) -> bytes:
 
 
 def _words(*numbers: int) -> bytes:
-    """16 bits each, as all of DNS's header; a TTL is two of them."""
+    """Encode numbers of 16 bits, as in a DNS header; a TTL is two of them."""
     return b"".join(number.to_bytes(2, "big") for number in numbers)
 
 

@@ -1,4 +1,4 @@
-"""Slurm and munge for hosts that cannot install anything: Debian's packages, unpacked into a folder and run from it."""
+"""Slurm and munge for flat hosts: Debian's packages, unpacked into a folder and run from there."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLUGIN = SOURCES / "auto_resume.c"
 
 @dataclass(frozen=True)
 class SlurmPackages:
-    """Where things are in the folder that ``fetch_slurm`` made."""
+    """Paths in the folder that ``fetch_slurm`` made."""
 
     root: Path
 
@@ -43,27 +43,27 @@ class SlurmPackages:
 
     @property
     def libraries(self) -> str:
-        """For LD_LIBRARY_PATH."""
+        """The value of LD_LIBRARY_PATH."""
         return f"{self.plugins.parent}:{self.plugins}"
 
     @property
     def path(self) -> str:
-        """For PATH: Slurm's commands, then the machine's own."""
+        """The value of PATH: Slurm's commands, then the machine's own."""
         return f"{self.bin}:{self.root}/usr/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
 
     @property
     def auto_resume(self) -> Path:
-        """The plugin that teaches srun ``--auto-resume``; see ``without_auto_resume``."""
+        """The plugin that adds srun's option ``--auto-resume``; see ``without_auto_resume``."""
         return self.root / "auto_resume.so"
 
     @property
     def without_auto_resume(self) -> str:
-        """Why there is no such plugin; empty if there is."""
+        """The reason why there is no such plugin; empty if there is one."""
         return "" if self.auto_resume.exists() else (self.root / NO_AUTO_RESUME).read_text()
 
 
 def fetch_slurm(folder: Path) -> SlurmPackages:
-    """Download and unpack, unless ``folder`` is complete and made for this machine's packages. Takes no root.
+    """Download and unpack, unless ``folder`` is complete and made for this machine's packages. Needs no root.
 
     Raises:
         DebianError: no apt, no network, no such packages; the message says what to do.
@@ -81,7 +81,7 @@ def fetch_slurm(folder: Path) -> SlurmPackages:
 
 
 def _key() -> str:
-    """Hash of what the folder depends on: this machine's own packages, of which it holds those that are missing."""
+    """Hash the package names and this machine's packages: the folder holds what those lack."""
     digest = hashlib.sha256(" ".join(PACKAGES).encode())
     for path in (debian.INSTALLED, _PLUGIN):
         digest.update(path.read_bytes() if path.exists() else b"")

@@ -1,4 +1,4 @@
-"""Wait for a condition, for so long and no longer."""
+"""Wait for a condition until a time limit."""
 
 from __future__ import annotations
 

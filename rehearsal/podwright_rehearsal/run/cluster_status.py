@@ -1,4 +1,4 @@
-"""What a finished job's cluster says of itself: Slurm's own words, and how long each step of the boot took."""
+"""The cluster's part of the summary: the output of Slurm's commands, and the slowest host of each boot step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ACCOUNTS = "AccountingStorageType = accounting_storage/slurmdbd"  # scontrol sho
 
 
 def ask_slurm(cluster: RehearsedCluster, job_id: int, *, partition: str) -> dict[str, str]:
-    """By command, what it prints: sinfo, srun hostname on every node of the partition, sacct if accounts are kept."""
+    """Return output by command: sinfo, srun hostname on all nodes of the partition, sacct with accounting."""
     nodes = cluster.run(f"sinfo --noheader --partition={partition} --format=%D").stdout.split()
     srun = f"srun --partition={partition} --nodes={sum(map(int, nodes))} --ntasks-per-node=1 hostname"
     said = {
@@ -26,7 +26,7 @@ def ask_slurm(cluster: RehearsedCluster, job_id: int, *, partition: str) -> dict
 
 
 def slowest_boot_steps(seconds: Mapping[str, Mapping[str, float]]) -> str:
-    """A line per step with its slowest host, given seconds by host and step."""
+    """Return a line per step with its slowest host, from seconds by host and step."""
     steps = list(dict.fromkeys(step for boot in seconds.values() for step in boot))
     lines = []
     for step in steps:

@@ -1,4 +1,4 @@
-"""The user's own stacks, deployed into the stand-in's account by the real cdktf, Terraform and AWS provider."""
+"""Deploy the user's stacks into the account of the AWS stand-in with the real cdktf, Terraform and AWS provider."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SKIP_SYNTH = "--skip-synth"  # the stacks in the output folder are up to date
 
 @dataclass
 class Deployment:
-    """cdktf's verbs, and what SageMaker says of the cluster afterwards."""
+    """cdktf's commands, and SageMaker's description of the cluster."""
 
     config: Path
     settings: Settings
@@ -54,7 +54,7 @@ class Deployment:
         self._cdktf("destroy", "*", "--auto-approve", SKIP_SYNTH)
 
     def log(self, verb: str) -> Path:
-        """What ``cdktf VERB`` printed."""
+        """Return the log of ``cdktf VERB``."""
         return self.logs / f"cdktf-{verb}.log"
 
     @property
@@ -63,7 +63,7 @@ class Deployment:
         return str(self._describe_cluster()["ClusterArn"])
 
     def nodes(self) -> list[Node]:
-        """The deployed cluster's nodes as hosts to be, controller first as the groups are written."""
+        """Return the deployed cluster's nodes in the order of the instance groups."""
         client = self.aws.client("sagemaker")
         listed = client.list_cluster_nodes(ClusterName=self.settings.name)["ClusterNodeSummaries"]
         details = (
@@ -75,18 +75,18 @@ class Deployment:
         )
 
     def subnet_cidr(self) -> str:
-        """The address range the nodes are in."""
+        """Return the CIDR block of the nodes' subnet."""
         subnet = self._describe_cluster()["VpcConfig"]["Subnets"][0]
         return str(self.aws.client("ec2").describe_subnets(SubnetIds=[subnet])["Subnets"][0]["CidrBlock"])
 
     def replace_instance(self, instance_id: str) -> str:
-        """HyperPod's node recovery: the same name and address, a new instance, whose id is returned."""
+        """Replace an instance as HyperPod's node recovery does; return the new id. Name and address stay."""
         hostname = next(node.hostname for node in self.nodes() if node.instance_id == instance_id)
         self.aws.client("sagemaker").batch_replace_cluster_nodes(ClusterName=self.settings.name, NodeIds=[instance_id])
         return next(node.instance_id for node in self.nodes() if node.hostname == hostname)
 
     def download_lifecycle(self, folder: Path) -> Path:
-        """What HyperPod does first on a new node: fetch everything below the cluster's SourceS3Uri."""
+        """Download everything below the cluster's SourceS3Uri, as HyperPod does on a new node."""
         for item in self._lifecycle_objects():
             target = folder / item["name"]
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -122,10 +122,10 @@ class Deployment:
         return dict(self.aws.client("sagemaker").describe_cluster(ClusterName=self.settings.name))
 
     def _cdktf(self, verb: str, *arguments: str) -> list[str]:
-        """Run one cdktf command; what it printed, or ``StepFailed``."""
+        """Run one cdktf command and return its lines; raise ``StepFailed`` if it fails."""
         lines: list[str] = []
 
-        def told(line: str) -> None:
+        def keep(line: str) -> None:
             lines.append(line)
             self.on_line(line)
 
@@ -134,7 +134,7 @@ class Deployment:
             log=self.log(verb),
             cwd=self.project,
             environment=self._environment(),
-            on_line=told,
+            on_line=keep,
         )
         if code:
             raise StepFailed(f"cdktf {verb} ended with exit code {code}", log=self.log(verb))

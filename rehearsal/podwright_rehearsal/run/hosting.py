@@ -1,4 +1,4 @@
-"""Where the rehearsed cluster's hosts are: in namespaces of their own or, where that is not permitted, flat."""
+"""The hosts of a rehearsed cluster: in namespaces or, where those are not permitted, flat."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.progress import StepFailed
 from podwright_rehearsal.run.supplies import CACHE, Supplies
 
-# An instance's role and region, as its metadata would tell them.
+# An instance's role and region, which its metadata would give.
 HOST_VARIABLES = (
     "AWS_ENDPOINT_URL",
     "AWS_ACCESS_KEY_ID",
@@ -46,7 +46,7 @@ BOOT_TIMEOUT_S = 900
 
 @dataclass
 class Hosts(ABC):
-    """The hosts of one deployed cluster, and how they come to what a HyperPod node has."""
+    """The hosts of one deployed cluster, and their preparation for the first job."""
 
     directory: Path  # of the rehearsal
     settings: Settings
@@ -64,7 +64,7 @@ class Hosts(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """A host for each node of the deployed cluster; raises ``HostError`` if one does not come up."""
+        """Start a host for each node of the deployed cluster; raise ``HostError`` if one does not start."""
 
     def stop(self) -> None:
         """End everything. May be called twice."""
@@ -73,20 +73,20 @@ class Hosts(ABC):
     @property
     @abstractmethod
     def mount_path(self) -> Path:
-        """Where hosts see ``shared``."""
+        """The path of ``shared`` on the hosts."""
 
     @property
     def submit_flags(self) -> list[str]:
-        """What ``podwright-train launch`` cannot find out on these hosts."""
+        """Options that ``podwright-train launch`` needs on these hosts."""
         return []
 
     @abstractmethod
     def lose(self, hostname: str) -> None:
-        """The worst that can happen to a host."""
+        """Fail a host in the worst way these hosts permit."""
 
     @abstractmethod
     def auto_resume(self, job_id: int) -> None:
-        """HyperPod's part: replace what is faulty, and the job runs again."""
+        """Replace faulty hosts and restart the job, as HyperPod does."""
 
     @property
     def shared(self) -> Path:
@@ -117,7 +117,7 @@ class NamespacedHosts(Hosts):
     lifecycle: Path = field(init=False)
 
     def start(self) -> None:
-        """Hosts before any lifecycle script has run."""
+        """Start the hosts; no lifecycle script has run."""
         endpoint = self.deployment.aws.endpoint_url
         self.cluster = NamespacedCluster(
             directory=self._empty("cluster"),
@@ -143,7 +143,7 @@ class NamespacedHosts(Hosts):
         return f"{len(boots)} hosts, the slowest in {max(boot.seconds for boot in boots):.1f} s"
 
     def bootstrap_again(self) -> str:
-        """A second run of the lifecycle scripts changes nothing."""
+        """Run the lifecycle scripts again; fail if they change anything."""
         changed = [boot for boot in self._boot() if "0 changes" not in boot.log.read_text()]
         if changed:
             names = ", ".join(boot.hostname for boot in changed)
@@ -154,7 +154,7 @@ class NamespacedHosts(Hosts):
 
     @property
     def mount_path(self) -> Path:
-        """The Lustre file system's, as configured."""
+        """The mount path of the Lustre file system."""
         return Path(self.settings.lustre.mount_path)
 
     def lose(self, hostname: str) -> None:
@@ -162,7 +162,7 @@ class NamespacedHosts(Hosts):
         self.cluster.kill(hostname, how="power")
 
     def auto_resume(self, job_id: int) -> None:
-        """A new instance, on which the lifecycle scripts run."""
+        """Replace the instance; the lifecycle scripts run on the new one."""
         self.cluster.auto_resume(
             job_id,
             lifecycle=self.lifecycle,
@@ -171,7 +171,7 @@ class NamespacedHosts(Hosts):
         )
 
     def _step_seconds(self, hostname: str) -> dict[str, float]:
-        """Of the steps that were for this host."""
+        """Return seconds by boot step, without skipped steps."""
         results = json.loads(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())
         return {result["step"]: result["seconds"] for result in results if result["outcome"] != "skipped"}
 
@@ -190,13 +190,13 @@ class NamespacedHosts(Hosts):
 
 @dataclass
 class FlatHosts(Hosts):
-    """Hosts that are nothing but processes of one user: Slurm and the trainer are real, a boot cannot be rehearsed."""
+    """Hosts that are plain processes of one user: Slurm and the trainer are real, a boot is not rehearsed."""
 
     folder: ClassVar[Path] = CACHE / "rehearsal-flat"
     cluster: FlatCluster = field(init=False)
 
     def start(self) -> None:
-        """Hosts with Slurm running."""
+        """Start the hosts with Slurm."""
         self._shared_with_dataset()
         self.cluster = FlatCluster(
             directory=self._empty("cluster"),
@@ -208,7 +208,7 @@ class FlatHosts(Hosts):
         self.cluster.start()
 
     def build_environment(self) -> str:
-        """The training environment from the bucket's wheel and lock, checked and installed by the bootstrap's code."""
+        """Build the training environment from the bucket's wheel and lock, by the bootstrap's code."""
         folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
         parameters, log = folder / PROVISIONING_PARAMETERS_NAME, self.directory / "logs" / "environment.log"
         self.environment = self.shared / SHARED_DIRECTORY / "environment"
@@ -227,12 +227,12 @@ class FlatHosts(Hosts):
 
     @property
     def mount_path(self) -> Path:
-        """Every host sees this machine's own folders."""
+        """The folder itself: hosts share this machine's file system."""
         return self.shared
 
     @property
     def submit_flags(self) -> list[str]:
-        """HyperPod's option, if srun could be taught it: there is no node.json that would tell."""
+        """HyperPod's option, if this srun has it: there is no node.json to read it from."""
         return ["--auto_resume"] if self.cluster.srun_takes_auto_resume else []
 
     def lose(self, hostname: str) -> None:
@@ -240,7 +240,7 @@ class FlatHosts(Hosts):
         self.cluster.kill(hostname, how="processes")
 
     def auto_resume(self, job_id: int) -> None:
-        """A new instance for SageMaker, a new slurmd for Slurm."""
+        """Replace the instance in SageMaker and the slurmd in Slurm."""
         self.cluster.auto_resume(
             job_id, new_instance_id=lambda name: self.deployment.replace_instance(self.cluster.nodes[name].instance_id)
         )

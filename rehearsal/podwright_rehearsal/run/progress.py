@@ -1,4 +1,4 @@
-"""What a person or a machine sees while a rehearsal runs: a live table, plain lines, or JSON lines."""
+"""Show the progress of a rehearsal: a live table, plain lines, or JSON lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOTE_WIDTH = 150
 
 
 class StepFailed(PodwrightError):  # noqa: N818 - it is what happened, as in Slurm's own states
-    """A step did not do what it is for: which, where, the last lines of its log, and where the whole log is."""
+    """A step failed: the host, the last lines of its log, and the log's path."""
 
     def __init__(self, message: str, *, host: str = "this machine", log: Path | None = None, lines: int = 15) -> None:
         super().__init__(message)
@@ -35,7 +35,7 @@ class StepFailed(PodwrightError):  # noqa: N818 - it is what happened, as in Slu
 
 @dataclass
 class StepRecord:
-    """One step of the rehearsal: what it is for, how long it took, what it found."""
+    """One step of the rehearsal: name, state, time and result."""
 
     name: str
     state: str = "waiting"  # waiting | running | done | failed
@@ -51,7 +51,7 @@ class StepRecord:
 
 @dataclass
 class Progress:
-    """The steps so far, told as plain lines: the form for logs and pipes."""
+    """Print the steps as plain lines, for logs and pipes."""
 
     names: list[str]
     out: TextIO = field(default_factory=lambda: sys.stdout)
@@ -64,7 +64,7 @@ class Progress:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Whatever must be on the screen while the steps run."""
+        """Show the progress while the steps run."""
         yield
 
     @contextmanager
@@ -86,26 +86,26 @@ class Progress:
         self.ended(record)
 
     def began(self, record: StepRecord) -> None:
-        """A step began."""
+        """Report the begin of a step."""
         print(f"         {record.name} …", file=self.out, flush=True)
 
     def note(self, line: str) -> None:
-        """What the running step's program printed last; told now and then and once, the whole is in the step's log."""
+        """Show a program's last line, every few seconds and each once; the step's log has all of them."""
         if line != self.noted and time.monotonic() - self.noted_at_s > NOTE_EVERY_S:
             self.noted, self.noted_at_s = line, time.monotonic()
-            self.told(line[:NOTE_WIDTH])
+            self.show(line[:NOTE_WIDTH])
 
-    def told(self, line: str) -> None:
-        """Show such a line."""
+    def show(self, line: str) -> None:
+        """Show a line."""
         print(f"         {line}", file=self.out, flush=True)
 
     def ended(self, record: StepRecord) -> None:
-        """A step ended, well or not."""
+        """Report the end of a step."""
         mark = "ok" if record.state == "done" else "FAILED"
         print(f"{record.seconds:6.1f} s {record.name}: {mark}  {record.detail}".rstrip(), file=self.out, flush=True)
 
     def summary(self, rows: list[tuple[str, str]]) -> None:
-        """The figures of the whole rehearsal."""
+        """Report the summary."""
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
             lines = value.replace("\n", "\n" + " " * (width + 2))
@@ -113,24 +113,24 @@ class Progress:
 
 
 class JsonProgress(Progress):
-    """One JSON object a line."""
+    """Print one JSON object a line."""
 
     def began(self, record: StepRecord) -> None:
-        """Tell the step's name."""
+        """Report the begin of a step."""
         self._line({"event": "began", "step": record.name})
 
-    def told(self, line: str) -> None:
-        """Tell the line."""
+    def show(self, line: str) -> None:
+        """Show a line."""
         self._line({"event": "note", "line": line})
 
     def ended(self, record: StepRecord) -> None:
-        """Tell the whole record."""
+        """Report the end of a step."""
         content = asdict(record)
         del content["started_at_s"]
         self._line({"event": "ended", **content})
 
     def summary(self, rows: list[tuple[str, str]]) -> None:
-        """Tell the figures as one object."""
+        """Report the summary as one object."""
         self._line({"event": "summary", **dict(rows)})
 
     def _line(self, content: dict[str, object]) -> None:
@@ -138,7 +138,7 @@ class JsonProgress(Progress):
 
 
 class LiveProgress(Progress):
-    """A table that moves: the form for a terminal."""
+    """Draw a live table, for terminals."""
 
     STYLES = {"waiting": "dim", "running": "bold", "done": "", "failed": "bold red"}  # noqa: RUF012 - read only
 
@@ -154,7 +154,7 @@ class LiveProgress(Progress):
             yield
 
     def began(self, record: StepRecord) -> None:
-        """The table shows it."""
+        """Clear the line below the table, which shows the step."""
         del record
         self.line = ""
 
@@ -163,12 +163,12 @@ class LiveProgress(Progress):
         self.line = line
 
     def ended(self, record: StepRecord) -> None:
-        """The table shows it."""
+        """Clear the line below the table, which shows the step."""
         del record
         self.line = ""
 
     def summary(self, rows: list[tuple[str, str]]) -> None:
-        """Draw the figures as a table."""
+        """Draw the summary as a table."""
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, value in rows:
             table.add_row(Text(name, style="bold"), value)
@@ -193,7 +193,7 @@ class LiveProgress(Progress):
 
 
 def progress_for(names: list[str], *, as_json: bool) -> Progress:
-    """The form that fits where the output goes."""
+    """Return the progress for JSON, a terminal, or else plain lines."""
     if as_json:
         return JsonProgress(names)
     return LiveProgress(names) if sys.stdout.isatty() else Progress(names)

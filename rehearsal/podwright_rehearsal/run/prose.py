@@ -18,11 +18,11 @@ LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")
 
 
 class ProseError(PodwrightError):
-    """The prose cannot be had; the message says what is missing and how to get it."""
+    """The prose is not available; the message says what is missing and how to get it."""
 
 
 def fetch_prose(directory: Path) -> Path:
-    """A folder below ``directory`` with text files of prose; nothing is installed on the machine.
+    """Return a folder below ``directory`` with text files of prose. Nothing is installed on the machine.
 
     apt downloads the package and checks its signature chain. The folder appears complete, and is used again.
 
@@ -49,7 +49,7 @@ def fetch_prose(directory: Path) -> Path:
 
 
 def _newest_package() -> str:
-    """Name of the package of the release's newest version."""
+    """Return the name of the newest version's package."""
     found = debian.search(f"^{PACKAGE}-[0-9]+$")
     if not found:
         raise ProseError(f"apt knows no package {PACKAGE}-<version>: run `apt-get update` as root")

@@ -1,4 +1,4 @@
-"""The rehearsal: everything a user would do on AWS, done on this machine, as a list of named steps."""
+"""The rehearsal: the steps of a user on AWS, on this machine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ DIGITS = 4  # to which perplexity must agree
 
 @dataclass
 class Rehearsal:
-    """One rehearsal of one configuration: the steps run in the order of ``steps``, each reads what earlier ones set."""
+    """One rehearsal of one configuration: ``steps`` gives the order, and each step reads what earlier ones set."""
 
     config: Path
     settings: Settings
@@ -75,11 +75,11 @@ class Rehearsal:
         """The run folder's path on the hosts."""
         return self.hosts.mount_path / RUNS_DIRECTORY / RUN_NAME
 
-    def play(self) -> Summary:
+    def run_steps(self) -> Summary:
         """Run every step.
 
         Raises:
-            StepFailed: a step did not do what it is for. Whatever was started is ended before this is raised.
+            StepFailed: a step failed. Everything that was started is ended before.
         """
         began = time.monotonic()
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class Rehearsal:
                 if name == "destroy" and self.keep:
                     continue
                 with self.progress.step(name) as record:
-                    record.detail = self._played(step, stack)
+                    record.detail = self._run_step(step, stack)
             self.summary.wall_time = f"{time.monotonic() - began:.0f} s"
             if self.keep:
                 self._stay_up()
@@ -98,14 +98,14 @@ class Rehearsal:
     # ---- the steps -------------------------------------------------------------------------------------------------
 
     def start_aws(self, stack: ExitStack) -> str:
-        """An AWS account of our own, on this machine."""
+        """Start the AWS stand-in with an empty account."""
         self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region, instant_deletion=True)
         stack.callback(self.aws.stop)
         self.aws.start()
         return self.aws.endpoint_url
 
     def deploy(self, _: ExitStack) -> str:
-        """``cdktf deploy '*'``, with the real command line, Terraform and AWS provider."""
+        """Run ``cdktf deploy '*'`` with the real cdktf, Terraform and AWS provider."""
         self.deployment = Deployment(
             config=self.config,
             settings=self.settings,
@@ -118,13 +118,13 @@ class Rehearsal:
         return f"{self.summary.resources_applied} resources applied"
 
     def plan_again(self, _: ExitStack) -> str:
-        """A second synth and plan find nothing to do, or the configuration does not describe what it made."""
+        """Synthesize and plan again; fail if Terraform wants any change."""
         self.deployment.plan_nothing()
         self.summary.second_plan = "No changes"
         return "No changes"
 
     def start_hosts(self, stack: ExitStack) -> str:
-        """One host for each node of the deployed cluster, as the stand-in's SageMaker API lists them."""
+        """Start one host for each node that the SageMaker API lists."""
         self.hosts = self.kind_of_hosts(
             self.directory, self.settings, self.supplies, self.deployment, self.progress.note
         )
@@ -134,7 +134,7 @@ class Rehearsal:
         return ", ".join(f"{count} {role}" for role, count in roles.items())
 
     def prepare(self, name: str) -> str:
-        """What these hosts need before the first job: the lifecycle scripts, where they can run."""
+        """Prepare the hosts for the first job: run the lifecycle scripts, where hosts permit it."""
         detail = self.hosts.preparation[name](self.hosts)
         self.summary.preparation[name] = detail
         if self.hosts.boot_seconds:
@@ -144,13 +144,13 @@ class Rehearsal:
         return detail
 
     def look_at_slurm(self, _: ExitStack) -> str:
-        """``sinfo``: every compute node is idle."""
+        """Wait until ``sinfo`` shows every compute node idle."""
         self.hosts.cluster.wait_until_idle()
         self.summary.nodes_idle = f"{len(self._compute())} of {len(self._compute())}"
         return f"{self.summary.nodes_idle} nodes idle"
 
     def submit(self, _: ExitStack) -> str:
-        """``podwright-train launch`` on the login node, where there is one, as the user would."""
+        """Run ``podwright-train launch`` on the login node, if there is one, or else the controller."""
         data = self.hosts.mount_path / "data"
         hosts, ranks_per_host = job_size(len(self._compute()))
         answer = self._trainer(
@@ -172,14 +172,14 @@ class Rehearsal:
         return f"job {self.job_id}, ranks: {self.summary.ranks}"
 
     def train_until_kill(self, _: ExitStack) -> str:
-        """Let the job train some steps past its second checkpoint."""
+        """Wait until the job is some steps past its second checkpoint."""
         target = 2 * CHECKPOINT_FREQ + STEPS_PAST_CHECKPOINT
         self._wait_for("the kill's step", lambda: self._last_step() >= target)
         self.killed_at = self._last_step()
         return f"step {self.killed_at}"
 
     def lose_host(self, _: ExitStack) -> str:
-        """A host of the job is lost; HyperPod's part, replacement and auto-resume, is played by the stand-ins."""
+        """Fail a host of the job, then replace it and resume the job as HyperPod does."""
         victim = self.hosts.cluster.job_hosts(self.job_id)[-1]
         self.hosts.lose(victim)
         self.killed_at = self._last_step()
@@ -190,7 +190,7 @@ class Rehearsal:
         return f"{victim} {self.summary.kill}"
 
     def train_to_end(self, _: ExitStack) -> str:
-        """The job ends by itself; the order of the data is unbroken and the loss has fallen."""
+        """Wait for the job's end; check the order of the data and that the loss has fallen."""
         self._wait_for("the end of training", lambda: any(True for _ in self.run.events("end")))
         self._wait_for("the job's end", lambda: self.hosts.cluster.job(self.job_id)["JobState"] == "COMPLETED")
         self._check_data_order()
@@ -203,12 +203,12 @@ class Rehearsal:
         return f"{len(losses)} steps, loss {self.summary.loss}, data order unbroken"
 
     def consolidate(self, _: ExitStack) -> str:
-        """The newest checkpoint as a Hugging Face model."""
+        """Export the newest checkpoint as a Hugging Face model."""
         self._trainer("consolidate", "--run_dir", str(self.run_on_hosts))
         return f"{sum(file.stat().st_size for file in self.run.hf.iterdir()) / 1e6:.1f} MB in {self.run.hf}"
 
     def evaluate(self, _: ExitStack) -> str:
-        """Transformers finds the perplexity the trainer found."""
+        """Evaluate the exported model with transformers; its perplexity must equal the trainer's."""
         answer = json.loads(self._trainer("evaluate", "--run_dir", str(self.run_on_hosts)))
         trainer = list(self.run.events("validation"))[-1]["perplexity"]
         if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
@@ -220,23 +220,23 @@ class Rehearsal:
         return self.summary.perplexity
 
     def generate(self, _: ExitStack) -> str:
-        """A few lines of the model's own."""
+        """Generate a few lines with the exported model."""
         self._trainer("generate", "--run_dir", str(self.run_on_hosts))
         return self.run.samples.read_text().strip().splitlines()[-1][:70]
 
     def report(self, _: ExitStack) -> str:
-        """The loss curve and the report."""
+        """Write the loss curve and the report."""
         self._trainer("report", "--run_dir", str(self.run_on_hosts))
         return str(self.run.report / "report.md")
 
     def look_back(self, _: ExitStack) -> str:
-        """The cluster after all of that: every compute node is idle again and takes a task."""
+        """Check that every compute node is idle again and runs a task."""
         self.hosts.cluster.wait_until_idle()
         self.summary.slurm = cluster_status.ask_slurm(self.hosts.cluster, self.job_id, partition=self._partition())
         return ", ".join(self.summary.slurm)
 
     def destroy(self, _: ExitStack) -> str:
-        """``cdktf destroy '*'``: the account holds nothing of ours afterwards."""
+        """Run ``cdktf destroy '*'``; fail if any resource is left in the account."""
         self.hosts.stop()
         shutil.rmtree(
             self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True
@@ -248,7 +248,7 @@ class Rehearsal:
         self.summary.resources_left = "0"
         return "0 resources left"
 
-    def _played(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:
+    def _run_step(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:
         try:
             return step(self, stack)
         except (AwsStandInError, HostError, TerraformError) as error:
@@ -265,16 +265,16 @@ class Rehearsal:
         return [name for name, node in self.hosts.cluster.nodes.items() if node.role == "compute"]
 
     def _partition(self) -> str:
-        """Of the first compute group."""
+        """Return the partition of the first compute group."""
         return next(node.partition for node in self.hosts.cluster.nodes.values() if node.partition)
 
     def _front(self) -> str:
-        """Where users are: on the login node, else on the controller."""
+        """Return the login node, or the controller if there is none."""
         logins = [name for name, node in self.hosts.cluster.nodes.items() if node.role == "login"]
         return logins[0] if logins else self.hosts.cluster.controller
 
     def _trainer(self, *arguments: str) -> str:
-        """``podwright-train`` from the environment the bootstrap built."""
+        """Run ``podwright-train`` from the environment that the bootstrap built."""
         command = [f"{self.hosts.environment}/bin/podwright-train", *arguments]
         answer = self.hosts.cluster.run(command, host=self._front(), check=False, timeout_s=TRAIN_TIMEOUT_S)
         log = self._log(f"podwright-train-{arguments[0]}")
@@ -303,7 +303,7 @@ class Rehearsal:
         return max((event["step"] for event in self.run.events("train")), default=0)
 
     def _check_data_order(self) -> None:
-        """Every step is there once; a step done again after the kill saw the same tokens; no two steps saw the same."""
+        """Check that every step ran, a repeated step saw the same tokens, and no two steps did."""
         digests: dict[int, set[str]] = {}
         for event in self.run.events("train"):
             digests.setdefault(event["step"], set()).add(event["batch_digest"])
@@ -331,13 +331,13 @@ Step = Callable[[Rehearsal, ExitStack], str]
 
 
 def job_size(compute_nodes: int) -> tuple[int, int]:
-    """Hosts of the job and ranks on each: the most hosts that share the ranks evenly."""
+    """Return hosts of the job and ranks on each: the most hosts that share the ranks evenly."""
     hosts = max(number for number in range(1, min(compute_nodes, RANKS) + 1) if RANKS % number == 0)
     return hosts, RANKS // hosts
 
 
 def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
-    """The steps by name, in order; hosts have their own between their start and the first job."""
+    """Return the steps by name, in order; each kind of hosts has its own between start and first job."""
 
     def preparing(name: str) -> Step:
         return lambda rehearsal, _: rehearsal.prepare(name)
@@ -363,6 +363,6 @@ def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
 
 
 def last_per_step(events: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The events that count when some steps were done twice: the last of each step, in step order."""
+    """Return the last event of each training step, in step order: steps after a checkpoint are repeated."""
     by_step = {event["step"]: event for event in events}
     return [by_step[step] for step in sorted(by_step)]

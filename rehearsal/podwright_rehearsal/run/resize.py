@@ -1,4 +1,4 @@
-"""The user's settings file with another number of compute nodes, everything else as written."""
+"""Change the number of compute nodes in a settings file, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from podwright.settings.root import Settings
 
 
 def resized(config: Path, compute_nodes: int, *, folder: Path) -> tuple[Path, Settings]:
-    """Write the file anew, with so many nodes in its first compute group, into ``folder``.
+    """Write a copy of the file with this number of nodes in its first compute group into ``folder``.
 
     Returns:
-        Where it is, and what it says.
+        The path of the copy, and its settings.
 
     Raises:
         ConfigError: the file is wrong, as it is or with this number; the message has the place in the file that is.

@@ -1,4 +1,4 @@
-"""What the summary of a rehearsal tells."""
+"""The summary of a rehearsal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Summary:
-    """One field or key a line; some values have several lines."""
+    """The figures of a rehearsal: one field or key a line; some values have several lines."""
 
     resources_applied: int = 0
     second_plan: str = ""
@@ -22,7 +22,7 @@ class Summary:
     wall_time: str = ""
 
     def rows(self) -> list[tuple[str, str]]:
-        """Label and value of each line of the summary."""
+        """Return label and value of each line."""
         rows: list[tuple[str, str]] = []
         for name, value in vars(self).items():
             rows += value.items() if isinstance(value, dict) else [(name.replace("_", " "), str(value))]

@@ -1,4 +1,4 @@
-"""What the rehearsal's hosts are made of, put into the checkout's cache once: Slurm, Python wheels, English prose.
+"""Download the supplies of a rehearsal into the checkout's cache, once: Slurm, Python wheels, English prose.
 
 ``python -m podwright_rehearsal.run.supplies`` is the last part of ``tools/setup.sh rehearsal``.
 """
@@ -27,7 +27,7 @@ SHARDS = 4  # as many as the rehearsed job has data streams
 
 
 class SuppliesError(PodwrightError):
-    """Something the rehearsal needs could not be obtained; the message says what to do."""
+    """A supply is missing and could not be downloaded; the message says what to do."""
 
 
 FAILURES = (SuppliesError, image.ImageError, prose.ProseError, DebianError)
@@ -35,7 +35,7 @@ FAILURES = (SuppliesError, image.ImageError, prose.ProseError, DebianError)
 
 @dataclass(frozen=True)
 class Supplies:
-    """Where each supply lies."""
+    """The path of each supply."""
 
     slurm: Path  # the node image, or for flat hosts the unpacked packages
     wheelhouse: Path
@@ -43,7 +43,7 @@ class Supplies:
 
 
 def supplies(*, flat: bool) -> Supplies:
-    """Get what is missing; quick when everything is there.
+    """Download what is missing.
 
     Args:
         flat: for hosts that are plain processes.
@@ -73,12 +73,12 @@ def _slurm_packages() -> Path:
         _say("Slurm and munge, unpacked")
     without = slurm_packages.fetch_slurm(folder).without_auto_resume
     if without:
-        _say(f"srun is not taught --auto-resume: {without}")
+        _say(f"srun has no option --auto-resume: {without}")
     return folder
 
 
 def _wheelhouse(python: str) -> Path:
-    """Every wheel of the training environment, for the hosts' own Python, as the lock pins them."""
+    """Download the wheels of the training environment for the hosts' Python, as the lock pins them."""
     version = _run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
     folder = CACHE / "wheelhouse"
     key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + version.encode()).hexdigest()
@@ -98,12 +98,12 @@ def _wheelhouse(python: str) -> Path:
 
 
 def _pins(lock: str) -> list[str]:
-    """The lock's ``name==version ; marker`` lines: a constraint file may not carry hashes."""
+    """Return the lock's ``name==version ; marker`` lines: a constraint file may not have hashes."""
     return [line.split(" \\")[0].rstrip() + "\n" for line in lock.splitlines() if "==" in line and line[0] not in " #"]
 
 
 def dataset() -> Path:
-    """English prose in C4's layout, with a tokenizer beside it."""
+    """Return English prose in C4's layout, with a tokenizer beside it; make it if it is missing."""
     folder = CACHE / "dataset"
     if folder.exists():
         return folder

@@ -1,1 +1,1 @@
-"""What tests and benchmarks share and no wheel carries: faults of hosts, stacks under Terraform itself."""
+"""Code that tests and benchmarks share; no wheel has it."""

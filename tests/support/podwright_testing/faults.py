@@ -38,28 +38,28 @@ class Faults:
 
     @contextmanager
     def hung(self, hostname: str) -> Iterator[None]:
-        """No process of the host runs: no heartbeat, yet its kernel accepts connections."""
+        """Stop all processes of the host; its kernel still accepts connections."""
         self._fabric.freeze(hostname)
         with self._undone(hostname, lambda: self._fabric.thaw(hostname)):
             yield
 
     @contextmanager
     def cut_off(self, hostname: str) -> Iterator[None]:
-        """The host runs and nobody reaches it; its shared folders stay, for they do not come over its network."""
+        """Cut the host's network; its shared folders stay, because they do not use it."""
         self._fabric.plug(hostname, into=False)
         with self._undone(hostname, lambda: self._fabric.plug(hostname, into=True)):
             yield
 
     @contextmanager
     def full_disk(self, hostname: str) -> Iterator[None]:
-        """Nothing more fits on the host's own disk; /tmp and /run are not on it."""
+        """Fill the host's disk; /tmp and /run are not on it."""
         self._fabric.resize_disk(hostname, f"{self._fabric.disk_usage_bytes(hostname)}")
         with self._undone(hostname, lambda: self._fabric.resize_disk(hostname, _DISK_SIZE)):
             yield
 
     @contextmanager
     def read_only(self, *hostnames: str, path: str) -> Iterator[None]:
-        """What is mounted at a path cannot be written; files that are open for writing stay so."""
+        """Make the mount at a path read-only; files that are open for writing stay so."""
         with ExitStack() as undo:
             for hostname in hostnames or self._all():
                 undo.enter_context(self._covered_read_only(hostname, path))
@@ -67,14 +67,14 @@ class Faults:
 
     @contextmanager
     def slow_files(self, *hostnames: str, path: str, delay_s: float, containing: str = "") -> Iterator[None]:
-        """Who opens a file or folder of what is mounted at a path waits; NEVER: until the fault ends.
+        """Delay each open of a file or folder below a mount point; NEVER: until the fault ends.
 
-        Files that are open are as fast as ever, and so are calls that open nothing: stat, mkdir, rename.
+        Open files keep their speed, and so do calls that open nothing: stat, mkdir, rename.
 
         Args:
             hostnames: where.
             path: a mount point.
-            delay_s: how long each open takes more.
+            delay_s: delay of each open.
             containing: only files with this in their path.
         """
         with ExitStack() as undo:
@@ -84,29 +84,29 @@ class Faults:
 
     @contextmanager
     def slow_dns(self, *, delay_s: float) -> Iterator[None]:
-        """AWS's names are found only after so long, on every host; resolv.conf(5) gives up after 10 seconds."""
+        """Delay AWS's names on every host; resolv.conf(5) gives up after 10 seconds."""
         with self._written(resolver.FAULT, {"delay_s": delay_s}):
             yield
 
     @contextmanager
     def download(self, path: str, *, how: Download, delay_s: float = 0.0, times: int = 1) -> Iterator[None]:
-        """What hosts fetch through the relay goes wrong.
+        """Spoil downloads of the hosts through the relay.
 
         Args:
             path: part of the URL's path, of GET requests.
-            how: refused: the connection is reset. cut short: half of it arrives. changed: its last byte is another
-                one. late: it is only late.
-            delay_s: before the answer, whatever it is.
-            times: so many answers; the next ones are right.
+            how: refused: the connection is reset. cut short: half of it arrives. changed: its last byte differs.
+                late: it is only late.
+            delay_s: before the answer, whatever ``how`` is.
+            times: number of answers; the next ones are right.
         """
         with self._written(relay.FAULT, {"path": path, "how": how, "delay_s": delay_s, "times": times}):
             yield
 
-    # ---- how they are played --------------------------------------------------------------------------------------
+    # ---- helpers --------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _covered_read_only(self, hostname: str, path: str) -> Iterator[None]:
-        """A second mount over the first: a mount with files open for writing cannot be remounted."""
+        """Mount the path again over itself: a mount with files open for writing cannot be remounted."""
         self._run(hostname, f"mount --bind '{path}' '{path}' && mount -o remount,ro,bind '{path}'")
         with self._undone(hostname, lambda: self._run(hostname, f"umount --lazy '{path}'")):
             yield
@@ -142,7 +142,7 @@ class Faults:
 
     @contextmanager
     def _undone(self, hostname: str, undo: Callable[[], None]) -> Iterator[None]:
-        """Undo a fault in the end, unless the host has gone, and the fault with it."""
+        """Undo a fault at the end, unless the host is gone, and the fault with it."""
         init = self._fabric.init(hostname)
         try:
             yield
@@ -162,7 +162,7 @@ class Faults:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """The program ends with its input; if the host has been frozen, only by force."""
+    """End the program by closing its input; kill it if its host is frozen."""
     try:
         process.communicate(timeout=_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -1,9 +1,9 @@
-"""Makes a mounted file system slow on one host: who opens a file or folder waits.
+"""Make a mounted file system slow on one host: delay each open of a file or folder.
 
     slow_files.py MOUNT_POINT DELAY_S CONTAINING
 
 The kernel asks before each open (fanotify(7), FAN_OPEN_PERM) and is answered DELAY_S later, or at once where the path
-does not contain CONTAINING. It says "ready" when it has begun, and ends with its input; then all who wait go on.
+does not contain CONTAINING. It says "ready" when it has begun, and ends with its input; then all waiting opens proceed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ALLOW = 1
 
 
 def main(mount_point: str, delay_s: float, containing: str) -> None:
-    """Mark the mount, answer for ever."""
+    """Mark the mount; answer until the input ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     group = libc.fanotify_init(CLASS_CONTENT, os.O_RDONLY)
     events = ctypes.c_uint64(OPEN_PERM | ON_FOLDERS)
@@ -44,13 +44,13 @@ def main(mount_point: str, delay_s: float, containing: str) -> None:
 
 
 def end_with_input() -> None:
-    """At once: the kernel then allows what waits."""
+    """Exit when the input ends: the kernel then allows what waits."""
     sys.stdin.read()
     os._exit(0)
 
 
 def allow(group: int, file: int) -> None:
-    """Let the open happen."""
+    """Allow an open."""
     os.write(group, RESPONSE.pack(file, ALLOW))
     os.close(file)
 

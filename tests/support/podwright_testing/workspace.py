@@ -1,6 +1,6 @@
-"""The user's stacks under Terraform itself, one command at a time, each of which may be stopped half-way.
+"""The user's stacks under Terraform without cdktf: one command at a time, each of which can be killed.
 
-``deployment.py`` is the same through cdktf, as users deploy; cdktf takes a command to its end.
+``podwright_rehearsal.run.deployment`` deploys through cdktf, as users do; cdktf runs a command to its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from podwright_rehearsal.aws import AwsStandIn
 Stack = Literal["foundation", "cluster"]
 STACKS: tuple[Stack, ...] = ("foundation", "cluster")
 NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE = 0, 2  # of `plan -detailed-exitcode`
-START_TIMEOUT_S, POLL_S = 120, 0.05
+START_TIMEOUT_S, POLL_S = 400, 0.05
 PLANNED = "Terraform will perform"
 ALL_AT_ONCE = "-parallelism=40"  # the account is on this machine
 
@@ -62,31 +62,31 @@ class Workspace:
             self.terraform(stack, "destroy", "-auto-approve", ALL_AT_ONCE)
 
     def apply(self, stack: Stack) -> str:
-        """``terraform apply`` of a stack; what it printed."""
+        """Apply a stack and return Terraform's output."""
         return self.terraform(stack, "apply", "-auto-approve", ALL_AT_ONCE)
 
     def adopt(self, *arguments: str) -> str:
-        """``podwright adopt``; what it printed."""
+        """Run ``podwright adopt`` and return its output."""
         command = [sys.executable, "-m", "podwright", "adopt", str(self.config), *arguments]
         return _run(command, cwd=self.folder, environment=self._environment)
 
     def changes(self) -> str:
-        """What ``terraform plan`` would change, both stacks; empty when both say "No changes"."""
+        """Return the plans of both stacks without those that say "No changes"."""
         plans = (self.terraform(stack, "plan", "-detailed-exitcode") for stack in STACKS)
         return "\n".join(plan[plan.find(PLANNED) :] for plan in plans if "No changes." not in plan)
 
     def orphans(self) -> list[str]:
-        """Type and id of what is in the account and in neither state, as far as states are in the folder.
+        """Return type and id of each resource of the account that is in no state in the folder.
 
-        Terraform writes down what it has created when AWS says that it is ready; what it was creating when it was
-        killed stays, and only its tags tell whose it is. Objects are left out: the next run writes them again.
+        Terraform records a resource when AWS reports it ready; what a killed Terraform was creating exists without
+        a record, and only its tags show its owner. Objects are left out: the next run writes them again.
         """
         known = "".join(state.read_text(encoding="utf-8") for state in self.folder.glob("*.tfstate"))
         found = (item.split(" ", 1) for item in self._aws.inventory())
         return [f"{kind} {name}" for kind, name in found if kind != "AWS::S3::Object" and name not in known]
 
     def terraform(self, stack: Stack, *arguments: str) -> str:
-        """Run Terraform in a stack's folder; what it printed.
+        """Run Terraform in a stack's folder and return its output.
 
         Raises:
             TerraformError: it failed; the message is what it printed.
@@ -94,7 +94,7 @@ class Workspace:
         return _run(self._command(*arguments), cwd=self.directory(stack), environment=self._environment)
 
     def start(self, stack: Stack, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
-        """Terraform in a process group of its own, to be ended by ``kill``."""
+        """Start Terraform in a process group of its own; ``kill`` ends it."""
         with log.open("wb") as output:
             return subprocess.Popen(
                 self._command(*arguments),
@@ -107,7 +107,7 @@ class Workspace:
             )
 
     def directory(self, stack: Stack) -> Path:
-        """Where the synthesized stack is."""
+        """Return the folder of the synthesized stack."""
         return self.folder / "cdktf.out" / "stacks" / f"{self._name}-{stack}"
 
     def _command(self, *arguments: str) -> list[str]:
@@ -115,13 +115,13 @@ class Workspace:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """End Terraform and its providers at once, as a machine that goes down does."""
+    """Kill Terraform and its providers at once."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def wait_until(happened: Callable[[], object]) -> None:
-    """Return when a condition holds; fail when it does not within two minutes."""
+    """Return when a condition holds; raise ``TimeoutError`` if it does not in time."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not happened():
         if time.monotonic() > deadline:
