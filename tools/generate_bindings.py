@@ -1,5 +1,7 @@
 """Write ``podwright_constructs/aws/``: thin Terraform bindings from the AWS provider's own schema.
 
+A binding has the required arguments and, of the optional ones and the attributes, those that our sources use.
+
     python tools/generate_bindings.py          write the modules
     python tools/generate_bindings.py --check  exit 1 and name every module that differs from what would be written
 
@@ -9,6 +11,7 @@ Needs terraform and ruff; Terraform gets the provider as its own configuration (
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import keyword
 import subprocess
@@ -23,7 +26,9 @@ from cdktf import TerraformResource
 
 from podwright_constructs.bindings import PROVIDER_VERSION
 
-PACKAGE = Path(__file__).resolve().parents[1] / "constructs" / "podwright_constructs" / "aws"
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "constructs" / "podwright_constructs" / "aws"
+SOURCES = ("constructs", "stacks", "tests/constructs", "tests/stacks", "examples/library")
 DOCUMENTATION = f"https://github.com/hashicorp/terraform-provider-aws/blob/v{PROVIDER_VERSION}/website/docs"
 
 RESOURCES = (
@@ -75,7 +80,7 @@ RESOURCES = (
 DATA_SOURCES = ("aws_caller_identity", "aws_iam_policy_document", "aws_partition", "aws_region")
 
 LEFT_OUT = {
-    "id": "Terraform's, not an argument",
+    "id": "Terraform sets it",
     "tags_all": "computed from tags and the provider's default tags",
     "endpoints": "AWS_ENDPOINT_URL, AWS's own variable, sets them",
     "and": "a word of Python's; what a bucket's lifecycle filter combines can be rules of their own",
@@ -98,9 +103,41 @@ from podwright_constructs.bindings import {base}, Meta
 '''
 
 
+class Usage:
+    """The words of each source file that imports a binding: names of arguments, keys and attributes."""
+
+    def __init__(self) -> None:
+        self._words: dict[str, set[str]] = {}
+        for folder in SOURCES:
+            for path in sorted((ROOT / folder).rglob("*.py")):
+                if PACKAGE not in path.parents:
+                    self._read(ast.parse(path.read_text(encoding="utf-8")))
+
+    def uses(self, module: str, word: str) -> bool:
+        """Whether a file that imports the module names the word; every resource that takes tags is tagged."""
+        return word == "tags" or word in self._words.get(module, set())
+
+    def _read(self, tree: ast.AST) -> None:
+        imported, words = set(), set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("podwright_constructs.aws."):
+                imported.add(str(node.module).rpartition(".")[2])
+            elif isinstance(node, ast.keyword) and node.arg:
+                words.add(node.arg)
+            elif isinstance(node, ast.Attribute):
+                words.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                words.add(node.value)
+        for module in imported:
+            self._words.setdefault(module, set()).update(words)
+
+
+USAGE = Usage()
+
+
 @dataclass(frozen=True)
 class Block:
-    """One top-level block of the schema and the class that stands for it."""
+    """One top-level block of the schema, and the class that is generated for it."""
 
     base: str  # "Resource" | "DataSource" | "Provider"
     type: str
@@ -126,7 +163,7 @@ class Block:
 
 
 def main() -> int:
-    """Write the modules, or compare them."""
+    """Write the modules, or compare them with what would be written."""
     parser = argparse.ArgumentParser(description="Generate the Terraform bindings of podwright_constructs.aws.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a module differs")
     check = parser.parse_args().check
@@ -181,28 +218,28 @@ def _formatted(folder: Path, modules: Mapping[str, str]) -> dict[str, str]:
 
 def _module(block: Block) -> str:
     header = HEADER.format(type=block.type, version=PROVIDER_VERSION, base=block.base)
-    dictionaries = "".join(_typed_dicts(block.class_name, block.schema))
+    dictionaries = "".join(_typed_dicts(block.module, block.class_name, block.schema))
     body = [f'    """{block.page}"""', f'    TYPE = "{block.type}"', *_constructor(block)]
     if block.base != "Provider":
         body += [line for name in _references(block) for line in _property(name)]
     return f"{header}{dictionaries}\nclass {block.class_name}({block.base}):\n" + "\n".join(body) + "\n"
 
 
-def _typed_dicts(owner: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    """One TypedDict per nested block, innermost first."""
-    for name, nested in _nested_blocks(schema):
+def _typed_dicts(module: str, owner: str, schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one TypedDict per nested block that is used, innermost first."""
+    for name, nested in _nested_blocks(module, schema):
         class_name = owner + _camel(name)
-        yield from _typed_dicts(class_name, nested["block"])
+        yield from _typed_dicts(module, class_name, nested["block"])
         keys = [
             f"    {key}: Required[{annotation}]" if required else f"    {key}: {annotation}"
-            for key, annotation, required in _arguments(class_name, nested["block"])
+            for key, annotation, required in _arguments(module, class_name, nested["block"])
         ]
         yield f"\nclass {class_name}(TypedDict, total=False):\n" + "\n".join(keys or ["    pass"]) + "\n"
 
 
 def _constructor(block: Block) -> Iterator[str]:
     with_meta = block.base != "Provider"
-    given = [*_arguments(block.class_name, block.schema, block.type)]
+    given = [*_arguments(block.module, block.class_name, block.schema, block.type)]
     if block.base == "Provider":
         given.append(("alias", "str", False))  # Terraform's own, so no schema has it
     arguments = sorted(given, key=lambda item: not item[2])
@@ -223,28 +260,33 @@ def _property(name: str) -> Iterator[str]:
     yield f'        return self.get_string_attribute("{name}")'
 
 
-def _arguments(owner: str, schema: Mapping[str, Any], type_: str = "") -> Iterator[tuple[str, str, bool]]:
-    """Name, annotation and whether it is required, of attributes and nested blocks."""
+def _arguments(module: str, owner: str, schema: Mapping[str, Any], type_: str = "") -> Iterator[tuple[str, str, bool]]:
+    """Yield name, annotation and whether it is required, of the attributes and nested blocks that are used."""
     for name, attribute in schema.get("attributes", {}).items():
-        settable = attribute.get("required") or attribute.get("optional")
-        if settable and _is_kept(type_, name, attribute) and _annotation(attribute["type"]):
+        used = attribute.get("required") or (attribute.get("optional") and USAGE.uses(module, name))
+        if used and _is_kept(type_, name, attribute) and _annotation(attribute["type"]):
             yield name, _annotation(attribute["type"]), bool(attribute.get("required"))
-    for name, nested in _nested_blocks(schema):
+    for name, nested in _nested_blocks(module, schema):
         single = nested["nesting_mode"] == "single" or nested.get("max_items") == 1
         class_name = owner + _camel(name)
         yield name, class_name if single else f"Sequence[{class_name}]", bool(nested.get("min_items"))
 
 
-def _nested_blocks(schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _nested_blocks(module: str, schema: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name, nested in schema.get("block_types", {}).items():
-        if _is_kept("", name, nested["block"]):
+        used = nested.get("min_items") or USAGE.uses(module, name)
+        if used and _is_kept("", name, nested["block"]):
             yield name, nested
 
 
 def _references(block: Block) -> Iterator[str]:
-    """The string attributes, those that other blocks refer to."""
+    """Yield the string attributes that our sources refer to."""
     for name, attribute in block.schema["attributes"].items():
-        if attribute["type"] == "string" and (name == "id" or _is_kept(block.type, name, attribute)):
+        if (
+            attribute["type"] == "string"
+            and USAGE.uses(block.module, name)
+            and (name == "id" or _is_kept(block.type, name, attribute))
+        ):
             yield name
 
 

@@ -10,47 +10,17 @@ from typing_extensions import Required, TypedDict, Unpack
 from podwright_constructs.bindings import Meta, Resource
 
 
-class BudgetsBudgetAutoAdjustDataHistoricalOptions(TypedDict, total=False):
-    budget_adjustment_period: Required[float]
-
-
-class BudgetsBudgetAutoAdjustData(TypedDict, total=False):
-    auto_adjust_type: Required[str]
-    historical_options: BudgetsBudgetAutoAdjustDataHistoricalOptions
-
-
 class BudgetsBudgetCostFilter(TypedDict, total=False):
     name: Required[str]
     values: Required[Sequence[str]]
-
-
-class BudgetsBudgetCostTypes(TypedDict, total=False):
-    include_credit: bool
-    include_discount: bool
-    include_other_subscription: bool
-    include_recurring: bool
-    include_refund: bool
-    include_subscription: bool
-    include_support: bool
-    include_tax: bool
-    include_upfront: bool
-    use_amortized: bool
-    use_blended: bool
 
 
 class BudgetsBudgetNotification(TypedDict, total=False):
     comparison_operator: Required[str]
     notification_type: Required[str]
     subscriber_email_addresses: Sequence[str]
-    subscriber_sns_topic_arns: Sequence[str]
     threshold: Required[float]
     threshold_type: Required[str]
-
-
-class BudgetsBudgetPlannedLimit(TypedDict, total=False):
-    amount: Required[str]
-    start_time: Required[str]
-    unit: Required[str]
 
 
 class BudgetsBudget(Resource):
@@ -65,19 +35,12 @@ class BudgetsBudget(Resource):
         *,
         budget_type: str,
         time_unit: str,
-        account_id: str | None = None,
         limit_amount: str | None = None,
         limit_unit: str | None = None,
         name: str | None = None,
-        name_prefix: str | None = None,
         tags: Mapping[str, str] | None = None,
-        time_period_end: str | None = None,
-        time_period_start: str | None = None,
-        auto_adjust_data: BudgetsBudgetAutoAdjustData | None = None,
         cost_filter: Sequence[BudgetsBudgetCostFilter] | None = None,
-        cost_types: BudgetsBudgetCostTypes | None = None,
         notification: Sequence[BudgetsBudgetNotification] | None = None,
-        planned_limit: Sequence[BudgetsBudgetPlannedLimit] | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -86,38 +49,19 @@ class BudgetsBudget(Resource):
             {
                 "budget_type": budget_type,
                 "time_unit": time_unit,
-                "account_id": account_id,
                 "limit_amount": limit_amount,
                 "limit_unit": limit_unit,
                 "name": name,
-                "name_prefix": name_prefix,
                 "tags": tags,
-                "time_period_end": time_period_end,
-                "time_period_start": time_period_start,
-                "auto_adjust_data": auto_adjust_data,
                 "cost_filter": cost_filter,
-                "cost_types": cost_types,
                 "notification": notification,
-                "planned_limit": planned_limit,
             },
             meta,
         )
 
     @property
-    def account_id(self) -> str:
-        return self.get_string_attribute("account_id")
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
     def budget_type(self) -> str:
         return self.get_string_attribute("budget_type")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
 
     @property
     def limit_amount(self) -> str:
@@ -130,18 +74,6 @@ class BudgetsBudget(Resource):
     @property
     def name(self) -> str:
         return self.get_string_attribute("name")
-
-    @property
-    def name_prefix(self) -> str:
-        return self.get_string_attribute("name_prefix")
-
-    @property
-    def time_period_end(self) -> str:
-        return self.get_string_attribute("time_period_end")
-
-    @property
-    def time_period_start(self) -> str:
-        return self.get_string_attribute("time_period_start")
 
     @property
     def time_unit(self) -> str:

@@ -26,24 +26,11 @@ class CloudcontrolapiResource(Resource):
         *,
         desired_state: str,
         type_name: str,
-        role_arn: str | None = None,
-        schema: str | None = None,
-        type_version_id: str | None = None,
         timeouts: CloudcontrolapiResourceTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
-            scope,
-            id_,
-            {
-                "desired_state": desired_state,
-                "type_name": type_name,
-                "role_arn": role_arn,
-                "schema": schema,
-                "type_version_id": type_version_id,
-                "timeouts": timeouts,
-            },
-            meta,
+            scope, id_, {"desired_state": desired_state, "type_name": type_name, "timeouts": timeouts}, meta
         )
 
     @property
@@ -55,21 +42,5 @@ class CloudcontrolapiResource(Resource):
         return self.get_string_attribute("id")
 
     @property
-    def properties(self) -> str:
-        return self.get_string_attribute("properties")
-
-    @property
-    def role_arn(self) -> str:
-        return self.get_string_attribute("role_arn")
-
-    @property
-    def schema(self) -> str:
-        return self.get_string_attribute("schema")
-
-    @property
     def type_name(self) -> str:
         return self.get_string_attribute("type_name")
-
-    @property
-    def type_version_id(self) -> str:
-        return self.get_string_attribute("type_version_id")

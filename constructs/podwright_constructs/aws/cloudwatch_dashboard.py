@@ -19,10 +19,6 @@ class CloudwatchDashboard(Resource):
         super().__init__(scope, id_, {"dashboard_body": dashboard_body, "dashboard_name": dashboard_name}, meta)
 
     @property
-    def dashboard_arn(self) -> str:
-        return self.get_string_attribute("dashboard_arn")
-
-    @property
     def dashboard_body(self) -> str:
         return self.get_string_attribute("dashboard_body")
 

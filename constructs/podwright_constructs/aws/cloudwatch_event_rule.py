@@ -20,71 +20,25 @@ class CloudwatchEventRule(Resource):
         scope: Construct,
         id_: str,
         *,
-        description: str | None = None,
-        event_bus_name: str | None = None,
         event_pattern: str | None = None,
-        force_destroy: bool | None = None,
         name: str | None = None,
-        name_prefix: str | None = None,
-        role_arn: str | None = None,
-        schedule_expression: str | None = None,
         state: str | None = None,
         tags: Mapping[str, str] | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "description": description,
-                "event_bus_name": event_bus_name,
-                "event_pattern": event_pattern,
-                "force_destroy": force_destroy,
-                "name": name,
-                "name_prefix": name_prefix,
-                "role_arn": role_arn,
-                "schedule_expression": schedule_expression,
-                "state": state,
-                "tags": tags,
-            },
-            meta,
-        )
+        super().__init__(scope, id_, {"event_pattern": event_pattern, "name": name, "state": state, "tags": tags}, meta)
 
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
 
     @property
-    def description(self) -> str:
-        return self.get_string_attribute("description")
-
-    @property
-    def event_bus_name(self) -> str:
-        return self.get_string_attribute("event_bus_name")
-
-    @property
     def event_pattern(self) -> str:
         return self.get_string_attribute("event_pattern")
 
     @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
     def name(self) -> str:
         return self.get_string_attribute("name")
-
-    @property
-    def name_prefix(self) -> str:
-        return self.get_string_attribute("name_prefix")
-
-    @property
-    def role_arn(self) -> str:
-        return self.get_string_attribute("role_arn")
-
-    @property
-    def schedule_expression(self) -> str:
-        return self.get_string_attribute("schedule_expression")
 
     @property
     def state(self) -> str:

@@ -2,112 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from constructs import Construct
-from typing_extensions import Required, TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class CloudwatchEventTargetAppsyncTarget(TypedDict, total=False):
-    graphql_operation: str
-
-
-class CloudwatchEventTargetBatchTarget(TypedDict, total=False):
-    array_size: float
-    job_attempts: float
-    job_definition: Required[str]
-    job_name: Required[str]
-
-
-class CloudwatchEventTargetDeadLetterConfig(TypedDict, total=False):
-    arn: str
-
-
-class CloudwatchEventTargetEcsTargetCapacityProviderStrategy(TypedDict, total=False):
-    base: float
-    capacity_provider: Required[str]
-    weight: float
-
-
-class CloudwatchEventTargetEcsTargetNetworkConfiguration(TypedDict, total=False):
-    assign_public_ip: bool
-    security_groups: Sequence[str]
-    subnets: Required[Sequence[str]]
-
-
-class CloudwatchEventTargetEcsTargetOrderedPlacementStrategy(TypedDict, total=False):
-    field: str
-    type: Required[str]
-
-
-class CloudwatchEventTargetEcsTargetPlacementConstraint(TypedDict, total=False):
-    expression: str
-    type: Required[str]
-
-
-class CloudwatchEventTargetEcsTarget(TypedDict, total=False):
-    enable_ecs_managed_tags: bool
-    enable_execute_command: bool
-    group: str
-    launch_type: str
-    platform_version: str
-    propagate_tags: str
-    tags: Mapping[str, str]
-    task_count: float
-    task_definition_arn: Required[str]
-    capacity_provider_strategy: Sequence[CloudwatchEventTargetEcsTargetCapacityProviderStrategy]
-    network_configuration: CloudwatchEventTargetEcsTargetNetworkConfiguration
-    ordered_placement_strategy: Sequence[CloudwatchEventTargetEcsTargetOrderedPlacementStrategy]
-    placement_constraint: Sequence[CloudwatchEventTargetEcsTargetPlacementConstraint]
-
-
-class CloudwatchEventTargetHttpTarget(TypedDict, total=False):
-    header_parameters: Mapping[str, str]
-    path_parameter_values: Sequence[str]
-    query_string_parameters: Mapping[str, str]
-
-
-class CloudwatchEventTargetInputTransformer(TypedDict, total=False):
-    input_paths: Mapping[str, str]
-    input_template: Required[str]
-
-
-class CloudwatchEventTargetKinesisTarget(TypedDict, total=False):
-    partition_key_path: str
-
-
-class CloudwatchEventTargetRedshiftTarget(TypedDict, total=False):
-    database: Required[str]
-    db_user: str
-    secrets_manager_arn: str
-    sql: str
-    statement_name: str
-    with_event: bool
-
-
-class CloudwatchEventTargetRetryPolicy(TypedDict, total=False):
-    maximum_event_age_in_seconds: float
-    maximum_retry_attempts: float
-
-
-class CloudwatchEventTargetRunCommandTargets(TypedDict, total=False):
-    key: Required[str]
-    values: Required[Sequence[str]]
-
-
-class CloudwatchEventTargetSagemakerPipelineTargetPipelineParameterList(TypedDict, total=False):
-    name: Required[str]
-    value: Required[str]
-
-
-class CloudwatchEventTargetSagemakerPipelineTarget(TypedDict, total=False):
-    pipeline_parameter_list: Sequence[CloudwatchEventTargetSagemakerPipelineTargetPipelineParameterList]
-
-
-class CloudwatchEventTargetSqsTarget(TypedDict, total=False):
-    message_group_id: str
 
 
 class CloudwatchEventTarget(Resource):
@@ -115,89 +13,13 @@ class CloudwatchEventTarget(Resource):
 
     TYPE = "aws_cloudwatch_event_target"
 
-    def __init__(
-        self,
-        scope: Construct,
-        id_: str,
-        *,
-        arn: str,
-        rule: str,
-        event_bus_name: str | None = None,
-        force_destroy: bool | None = None,
-        input: str | None = None,
-        input_path: str | None = None,
-        role_arn: str | None = None,
-        target_id: str | None = None,
-        appsync_target: CloudwatchEventTargetAppsyncTarget | None = None,
-        batch_target: CloudwatchEventTargetBatchTarget | None = None,
-        dead_letter_config: CloudwatchEventTargetDeadLetterConfig | None = None,
-        ecs_target: CloudwatchEventTargetEcsTarget | None = None,
-        http_target: CloudwatchEventTargetHttpTarget | None = None,
-        input_transformer: CloudwatchEventTargetInputTransformer | None = None,
-        kinesis_target: CloudwatchEventTargetKinesisTarget | None = None,
-        redshift_target: CloudwatchEventTargetRedshiftTarget | None = None,
-        retry_policy: CloudwatchEventTargetRetryPolicy | None = None,
-        run_command_targets: Sequence[CloudwatchEventTargetRunCommandTargets] | None = None,
-        sagemaker_pipeline_target: CloudwatchEventTargetSagemakerPipelineTarget | None = None,
-        sqs_target: CloudwatchEventTargetSqsTarget | None = None,
-        **meta: Unpack[Meta],
-    ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "arn": arn,
-                "rule": rule,
-                "event_bus_name": event_bus_name,
-                "force_destroy": force_destroy,
-                "input": input,
-                "input_path": input_path,
-                "role_arn": role_arn,
-                "target_id": target_id,
-                "appsync_target": appsync_target,
-                "batch_target": batch_target,
-                "dead_letter_config": dead_letter_config,
-                "ecs_target": ecs_target,
-                "http_target": http_target,
-                "input_transformer": input_transformer,
-                "kinesis_target": kinesis_target,
-                "redshift_target": redshift_target,
-                "retry_policy": retry_policy,
-                "run_command_targets": run_command_targets,
-                "sagemaker_pipeline_target": sagemaker_pipeline_target,
-                "sqs_target": sqs_target,
-            },
-            meta,
-        )
+    def __init__(self, scope: Construct, id_: str, *, arn: str, rule: str, **meta: Unpack[Meta]) -> None:
+        super().__init__(scope, id_, {"arn": arn, "rule": rule}, meta)
 
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
 
     @property
-    def event_bus_name(self) -> str:
-        return self.get_string_attribute("event_bus_name")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
-    def input(self) -> str:
-        return self.get_string_attribute("input")
-
-    @property
-    def input_path(self) -> str:
-        return self.get_string_attribute("input_path")
-
-    @property
-    def role_arn(self) -> str:
-        return self.get_string_attribute("role_arn")
-
-    @property
     def rule(self) -> str:
         return self.get_string_attribute("rule")
-
-    @property
-    def target_id(self) -> str:
-        return self.get_string_attribute("target_id")

@@ -21,11 +21,9 @@ class CloudwatchLogGroup(Resource):
         id_: str,
         *,
         kms_key_id: str | None = None,
-        log_group_class: str | None = None,
         name: str | None = None,
         name_prefix: str | None = None,
         retention_in_days: float | None = None,
-        skip_destroy: bool | None = None,
         tags: Mapping[str, str] | None = None,
         **meta: Unpack[Meta],
     ) -> None:
@@ -34,11 +32,9 @@ class CloudwatchLogGroup(Resource):
             id_,
             {
                 "kms_key_id": kms_key_id,
-                "log_group_class": log_group_class,
                 "name": name,
                 "name_prefix": name_prefix,
                 "retention_in_days": retention_in_days,
-                "skip_destroy": skip_destroy,
                 "tags": tags,
             },
             meta,
@@ -49,16 +45,8 @@ class CloudwatchLogGroup(Resource):
         return self.get_string_attribute("arn")
 
     @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
     def kms_key_id(self) -> str:
         return self.get_string_attribute("kms_key_id")
-
-    @property
-    def log_group_class(self) -> str:
-        return self.get_string_attribute("log_group_class")
 
     @property
     def name(self) -> str:

@@ -27,7 +27,3 @@ class DataCallerIdentity(DataSource):
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def user_id(self) -> str:
-        return self.get_string_attribute("user_id")

@@ -16,11 +16,6 @@ class DataIamPolicyDocumentStatementCondition(TypedDict, total=False):
     variable: Required[str]
 
 
-class DataIamPolicyDocumentStatementNotPrincipals(TypedDict, total=False):
-    identifiers: Required[Sequence[str]]
-    type: Required[str]
-
-
 class DataIamPolicyDocumentStatementPrincipals(TypedDict, total=False):
     identifiers: Required[Sequence[str]]
     type: Required[str]
@@ -29,12 +24,9 @@ class DataIamPolicyDocumentStatementPrincipals(TypedDict, total=False):
 class DataIamPolicyDocumentStatement(TypedDict, total=False):
     actions: Sequence[str]
     effect: str
-    not_actions: Sequence[str]
-    not_resources: Sequence[str]
     resources: Sequence[str]
     sid: str
     condition: Sequence[DataIamPolicyDocumentStatementCondition]
-    not_principals: Sequence[DataIamPolicyDocumentStatementNotPrincipals]
     principals: Sequence[DataIamPolicyDocumentStatementPrincipals]
 
 
@@ -48,25 +40,11 @@ class DataIamPolicyDocument(DataSource):
         scope: Construct,
         id_: str,
         *,
-        override_policy_documents: Sequence[str] | None = None,
-        policy_id: str | None = None,
-        source_policy_documents: Sequence[str] | None = None,
         version: str | None = None,
         statement: Sequence[DataIamPolicyDocumentStatement] | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "override_policy_documents": override_policy_documents,
-                "policy_id": policy_id,
-                "source_policy_documents": source_policy_documents,
-                "version": version,
-                "statement": statement,
-            },
-            meta,
-        )
+        super().__init__(scope, id_, {"version": version, "statement": statement}, meta)
 
     @property
     def id(self) -> str:
@@ -75,14 +53,6 @@ class DataIamPolicyDocument(DataSource):
     @property
     def json(self) -> str:
         return self.get_string_attribute("json")
-
-    @property
-    def minified_json(self) -> str:
-        return self.get_string_attribute("minified_json")
-
-    @property
-    def policy_id(self) -> str:
-        return self.get_string_attribute("policy_id")
 
     @property
     def version(self) -> str:

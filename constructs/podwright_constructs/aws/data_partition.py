@@ -27,7 +27,3 @@ class DataPartition(DataSource):
     @property
     def partition(self) -> str:
         return self.get_string_attribute("partition")
-
-    @property
-    def reverse_dns_prefix(self) -> str:
-        return self.get_string_attribute("reverse_dns_prefix")

@@ -5,35 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from constructs import Construct
-from typing_extensions import Required, TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class DbInstanceBlueGreenUpdate(TypedDict, total=False):
-    enabled: bool
-
-
-class DbInstanceRestoreToPointInTime(TypedDict, total=False):
-    restore_time: str
-    source_db_instance_automated_backups_arn: str
-    source_db_instance_identifier: str
-    source_dbi_resource_id: str
-    use_latest_restorable_time: bool
-
-
-class DbInstanceS3Import(TypedDict, total=False):
-    bucket_name: Required[str]
-    bucket_prefix: str
-    ingestion_role: Required[str]
-    source_engine: Required[str]
-    source_engine_version: Required[str]
-
-
-class DbInstanceTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class DbInstance(Resource):
@@ -48,76 +22,28 @@ class DbInstance(Resource):
         *,
         instance_class: str,
         allocated_storage: float | None = None,
-        allow_major_version_upgrade: bool | None = None,
-        apply_immediately: bool | None = None,
         auto_minor_version_upgrade: bool | None = None,
-        availability_zone: str | None = None,
         backup_retention_period: float | None = None,
-        backup_target: str | None = None,
-        backup_window: str | None = None,
-        ca_cert_identifier: str | None = None,
-        character_set_name: str | None = None,
         copy_tags_to_snapshot: bool | None = None,
-        custom_iam_instance_profile: str | None = None,
-        customer_owned_ip_enabled: bool | None = None,
-        database_insights_mode: str | None = None,
-        db_name: str | None = None,
         db_subnet_group_name: str | None = None,
-        dedicated_log_volume: bool | None = None,
-        delete_automated_backups: bool | None = None,
         deletion_protection: bool | None = None,
-        domain: str | None = None,
-        domain_auth_secret_arn: str | None = None,
-        domain_dns_ips: Sequence[str] | None = None,
-        domain_fqdn: str | None = None,
-        domain_iam_role_name: str | None = None,
-        domain_ou: str | None = None,
         enabled_cloudwatch_logs_exports: Sequence[str] | None = None,
         engine: str | None = None,
-        engine_lifecycle_support: str | None = None,
         engine_version: str | None = None,
         final_snapshot_identifier: str | None = None,
-        iam_database_authentication_enabled: bool | None = None,
         identifier: str | None = None,
-        identifier_prefix: str | None = None,
-        iops: float | None = None,
         kms_key_id: str | None = None,
-        license_model: str | None = None,
-        maintenance_window: str | None = None,
         manage_master_user_password: bool | None = None,
         master_user_secret_kms_key_id: str | None = None,
-        max_allocated_storage: float | None = None,
-        monitoring_interval: float | None = None,
-        monitoring_role_arn: str | None = None,
         multi_az: bool | None = None,
-        nchar_character_set_name: str | None = None,
-        network_type: str | None = None,
-        option_group_name: str | None = None,
-        parameter_group_name: str | None = None,
-        password: str | None = None,
-        password_wo: str | None = None,
-        password_wo_version: float | None = None,
-        performance_insights_enabled: bool | None = None,
-        performance_insights_kms_key_id: str | None = None,
-        performance_insights_retention_period: float | None = None,
         port: float | None = None,
         publicly_accessible: bool | None = None,
-        replica_mode: str | None = None,
-        replicate_source_db: str | None = None,
         skip_final_snapshot: bool | None = None,
-        snapshot_identifier: str | None = None,
         storage_encrypted: bool | None = None,
-        storage_throughput: float | None = None,
         storage_type: str | None = None,
         tags: Mapping[str, str] | None = None,
-        timezone: str | None = None,
-        upgrade_storage_config: bool | None = None,
         username: str | None = None,
         vpc_security_group_ids: Sequence[str] | None = None,
-        blue_green_update: DbInstanceBlueGreenUpdate | None = None,
-        restore_to_point_in_time: DbInstanceRestoreToPointInTime | None = None,
-        s3_import: DbInstanceS3Import | None = None,
-        timeouts: DbInstanceTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -126,76 +52,28 @@ class DbInstance(Resource):
             {
                 "instance_class": instance_class,
                 "allocated_storage": allocated_storage,
-                "allow_major_version_upgrade": allow_major_version_upgrade,
-                "apply_immediately": apply_immediately,
                 "auto_minor_version_upgrade": auto_minor_version_upgrade,
-                "availability_zone": availability_zone,
                 "backup_retention_period": backup_retention_period,
-                "backup_target": backup_target,
-                "backup_window": backup_window,
-                "ca_cert_identifier": ca_cert_identifier,
-                "character_set_name": character_set_name,
                 "copy_tags_to_snapshot": copy_tags_to_snapshot,
-                "custom_iam_instance_profile": custom_iam_instance_profile,
-                "customer_owned_ip_enabled": customer_owned_ip_enabled,
-                "database_insights_mode": database_insights_mode,
-                "db_name": db_name,
                 "db_subnet_group_name": db_subnet_group_name,
-                "dedicated_log_volume": dedicated_log_volume,
-                "delete_automated_backups": delete_automated_backups,
                 "deletion_protection": deletion_protection,
-                "domain": domain,
-                "domain_auth_secret_arn": domain_auth_secret_arn,
-                "domain_dns_ips": domain_dns_ips,
-                "domain_fqdn": domain_fqdn,
-                "domain_iam_role_name": domain_iam_role_name,
-                "domain_ou": domain_ou,
                 "enabled_cloudwatch_logs_exports": enabled_cloudwatch_logs_exports,
                 "engine": engine,
-                "engine_lifecycle_support": engine_lifecycle_support,
                 "engine_version": engine_version,
                 "final_snapshot_identifier": final_snapshot_identifier,
-                "iam_database_authentication_enabled": iam_database_authentication_enabled,
                 "identifier": identifier,
-                "identifier_prefix": identifier_prefix,
-                "iops": iops,
                 "kms_key_id": kms_key_id,
-                "license_model": license_model,
-                "maintenance_window": maintenance_window,
                 "manage_master_user_password": manage_master_user_password,
                 "master_user_secret_kms_key_id": master_user_secret_kms_key_id,
-                "max_allocated_storage": max_allocated_storage,
-                "monitoring_interval": monitoring_interval,
-                "monitoring_role_arn": monitoring_role_arn,
                 "multi_az": multi_az,
-                "nchar_character_set_name": nchar_character_set_name,
-                "network_type": network_type,
-                "option_group_name": option_group_name,
-                "parameter_group_name": parameter_group_name,
-                "password": password,
-                "password_wo": password_wo,
-                "password_wo_version": password_wo_version,
-                "performance_insights_enabled": performance_insights_enabled,
-                "performance_insights_kms_key_id": performance_insights_kms_key_id,
-                "performance_insights_retention_period": performance_insights_retention_period,
                 "port": port,
                 "publicly_accessible": publicly_accessible,
-                "replica_mode": replica_mode,
-                "replicate_source_db": replicate_source_db,
                 "skip_final_snapshot": skip_final_snapshot,
-                "snapshot_identifier": snapshot_identifier,
                 "storage_encrypted": storage_encrypted,
-                "storage_throughput": storage_throughput,
                 "storage_type": storage_type,
                 "tags": tags,
-                "timezone": timezone,
-                "upgrade_storage_config": upgrade_storage_config,
                 "username": username,
                 "vpc_security_group_ids": vpc_security_group_ids,
-                "blue_green_update": blue_green_update,
-                "restore_to_point_in_time": restore_to_point_in_time,
-                "s3_import": s3_import,
-                "timeouts": timeouts,
             },
             meta,
         )
@@ -205,64 +83,8 @@ class DbInstance(Resource):
         return self.get_string_attribute("address")
 
     @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
-    def availability_zone(self) -> str:
-        return self.get_string_attribute("availability_zone")
-
-    @property
-    def backup_target(self) -> str:
-        return self.get_string_attribute("backup_target")
-
-    @property
-    def backup_window(self) -> str:
-        return self.get_string_attribute("backup_window")
-
-    @property
-    def ca_cert_identifier(self) -> str:
-        return self.get_string_attribute("ca_cert_identifier")
-
-    @property
-    def character_set_name(self) -> str:
-        return self.get_string_attribute("character_set_name")
-
-    @property
-    def custom_iam_instance_profile(self) -> str:
-        return self.get_string_attribute("custom_iam_instance_profile")
-
-    @property
-    def database_insights_mode(self) -> str:
-        return self.get_string_attribute("database_insights_mode")
-
-    @property
-    def db_name(self) -> str:
-        return self.get_string_attribute("db_name")
-
-    @property
     def db_subnet_group_name(self) -> str:
         return self.get_string_attribute("db_subnet_group_name")
-
-    @property
-    def domain(self) -> str:
-        return self.get_string_attribute("domain")
-
-    @property
-    def domain_auth_secret_arn(self) -> str:
-        return self.get_string_attribute("domain_auth_secret_arn")
-
-    @property
-    def domain_fqdn(self) -> str:
-        return self.get_string_attribute("domain_fqdn")
-
-    @property
-    def domain_iam_role_name(self) -> str:
-        return self.get_string_attribute("domain_iam_role_name")
-
-    @property
-    def domain_ou(self) -> str:
-        return self.get_string_attribute("domain_ou")
 
     @property
     def endpoint(self) -> str:
@@ -273,24 +95,12 @@ class DbInstance(Resource):
         return self.get_string_attribute("engine")
 
     @property
-    def engine_lifecycle_support(self) -> str:
-        return self.get_string_attribute("engine_lifecycle_support")
-
-    @property
     def engine_version(self) -> str:
         return self.get_string_attribute("engine_version")
 
     @property
-    def engine_version_actual(self) -> str:
-        return self.get_string_attribute("engine_version_actual")
-
-    @property
     def final_snapshot_identifier(self) -> str:
         return self.get_string_attribute("final_snapshot_identifier")
-
-    @property
-    def hosted_zone_id(self) -> str:
-        return self.get_string_attribute("hosted_zone_id")
 
     @property
     def id(self) -> str:
@@ -301,10 +111,6 @@ class DbInstance(Resource):
         return self.get_string_attribute("identifier")
 
     @property
-    def identifier_prefix(self) -> str:
-        return self.get_string_attribute("identifier_prefix")
-
-    @property
     def instance_class(self) -> str:
         return self.get_string_attribute("instance_class")
 
@@ -313,80 +119,12 @@ class DbInstance(Resource):
         return self.get_string_attribute("kms_key_id")
 
     @property
-    def latest_restorable_time(self) -> str:
-        return self.get_string_attribute("latest_restorable_time")
-
-    @property
-    def license_model(self) -> str:
-        return self.get_string_attribute("license_model")
-
-    @property
-    def maintenance_window(self) -> str:
-        return self.get_string_attribute("maintenance_window")
-
-    @property
     def master_user_secret_kms_key_id(self) -> str:
         return self.get_string_attribute("master_user_secret_kms_key_id")
 
     @property
-    def monitoring_role_arn(self) -> str:
-        return self.get_string_attribute("monitoring_role_arn")
-
-    @property
-    def nchar_character_set_name(self) -> str:
-        return self.get_string_attribute("nchar_character_set_name")
-
-    @property
-    def network_type(self) -> str:
-        return self.get_string_attribute("network_type")
-
-    @property
-    def option_group_name(self) -> str:
-        return self.get_string_attribute("option_group_name")
-
-    @property
-    def parameter_group_name(self) -> str:
-        return self.get_string_attribute("parameter_group_name")
-
-    @property
-    def password(self) -> str:
-        return self.get_string_attribute("password")
-
-    @property
-    def password_wo(self) -> str:
-        return self.get_string_attribute("password_wo")
-
-    @property
-    def performance_insights_kms_key_id(self) -> str:
-        return self.get_string_attribute("performance_insights_kms_key_id")
-
-    @property
-    def replica_mode(self) -> str:
-        return self.get_string_attribute("replica_mode")
-
-    @property
-    def replicate_source_db(self) -> str:
-        return self.get_string_attribute("replicate_source_db")
-
-    @property
-    def resource_id(self) -> str:
-        return self.get_string_attribute("resource_id")
-
-    @property
-    def snapshot_identifier(self) -> str:
-        return self.get_string_attribute("snapshot_identifier")
-
-    @property
-    def status(self) -> str:
-        return self.get_string_attribute("status")
-
-    @property
     def storage_type(self) -> str:
         return self.get_string_attribute("storage_type")
-
-    @property
-    def timezone(self) -> str:
-        return self.get_string_attribute("timezone")
 
     @property
     def username(self) -> str:

@@ -23,26 +23,12 @@ class DbSubnetGroup(Resource):
         subnet_ids: Sequence[str],
         description: str | None = None,
         name: str | None = None,
-        name_prefix: str | None = None,
         tags: Mapping[str, str] | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
-            scope,
-            id_,
-            {
-                "subnet_ids": subnet_ids,
-                "description": description,
-                "name": name,
-                "name_prefix": name_prefix,
-                "tags": tags,
-            },
-            meta,
+            scope, id_, {"subnet_ids": subnet_ids, "description": description, "name": name, "tags": tags}, meta
         )
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
 
     @property
     def description(self) -> str:
@@ -55,10 +41,6 @@ class DbSubnetGroup(Resource):
     @property
     def name(self) -> str:
         return self.get_string_attribute("name")
-
-    @property
-    def name_prefix(self) -> str:
-        return self.get_string_attribute("name_prefix")
 
     @property
     def vpc_id(self) -> str:

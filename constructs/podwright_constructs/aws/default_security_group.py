@@ -20,22 +20,11 @@ class DefaultSecurityGroup(Resource):
         scope: Construct,
         id_: str,
         *,
-        revoke_rules_on_delete: bool | None = None,
         tags: Mapping[str, str] | None = None,
         vpc_id: str | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope, id_, {"revoke_rules_on_delete": revoke_rules_on_delete, "tags": tags, "vpc_id": vpc_id}, meta
-        )
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
-    def description(self) -> str:
-        return self.get_string_attribute("description")
+        super().__init__(scope, id_, {"tags": tags, "vpc_id": vpc_id}, meta)
 
     @property
     def id(self) -> str:
@@ -44,14 +33,6 @@ class DefaultSecurityGroup(Resource):
     @property
     def name(self) -> str:
         return self.get_string_attribute("name")
-
-    @property
-    def name_prefix(self) -> str:
-        return self.get_string_attribute("name_prefix")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
 
     @property
     def vpc_id(self) -> str:

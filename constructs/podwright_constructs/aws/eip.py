@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class EipTimeouts(TypedDict, total=False):
-    delete: str
-    read: str
-    update: str
 
 
 class Eip(Resource):
@@ -26,69 +20,15 @@ class Eip(Resource):
         scope: Construct,
         id_: str,
         *,
-        address: str | None = None,
-        associate_with_private_ip: str | None = None,
-        customer_owned_ipv4_pool: str | None = None,
         domain: str | None = None,
-        instance: str | None = None,
-        ipam_pool_id: str | None = None,
-        network_border_group: str | None = None,
-        network_interface: str | None = None,
-        public_ipv4_pool: str | None = None,
         tags: Mapping[str, str] | None = None,
-        timeouts: EipTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "address": address,
-                "associate_with_private_ip": associate_with_private_ip,
-                "customer_owned_ipv4_pool": customer_owned_ipv4_pool,
-                "domain": domain,
-                "instance": instance,
-                "ipam_pool_id": ipam_pool_id,
-                "network_border_group": network_border_group,
-                "network_interface": network_interface,
-                "public_ipv4_pool": public_ipv4_pool,
-                "tags": tags,
-                "timeouts": timeouts,
-            },
-            meta,
-        )
-
-    @property
-    def address(self) -> str:
-        return self.get_string_attribute("address")
+        super().__init__(scope, id_, {"domain": domain, "tags": tags}, meta)
 
     @property
     def allocation_id(self) -> str:
         return self.get_string_attribute("allocation_id")
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
-    def associate_with_private_ip(self) -> str:
-        return self.get_string_attribute("associate_with_private_ip")
-
-    @property
-    def association_id(self) -> str:
-        return self.get_string_attribute("association_id")
-
-    @property
-    def carrier_ip(self) -> str:
-        return self.get_string_attribute("carrier_ip")
-
-    @property
-    def customer_owned_ip(self) -> str:
-        return self.get_string_attribute("customer_owned_ip")
-
-    @property
-    def customer_owned_ipv4_pool(self) -> str:
-        return self.get_string_attribute("customer_owned_ipv4_pool")
 
     @property
     def domain(self) -> str:
@@ -97,43 +37,3 @@ class Eip(Resource):
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def instance(self) -> str:
-        return self.get_string_attribute("instance")
-
-    @property
-    def ipam_pool_id(self) -> str:
-        return self.get_string_attribute("ipam_pool_id")
-
-    @property
-    def network_border_group(self) -> str:
-        return self.get_string_attribute("network_border_group")
-
-    @property
-    def network_interface(self) -> str:
-        return self.get_string_attribute("network_interface")
-
-    @property
-    def private_dns(self) -> str:
-        return self.get_string_attribute("private_dns")
-
-    @property
-    def private_ip(self) -> str:
-        return self.get_string_attribute("private_ip")
-
-    @property
-    def ptr_record(self) -> str:
-        return self.get_string_attribute("ptr_record")
-
-    @property
-    def public_dns(self) -> str:
-        return self.get_string_attribute("public_dns")
-
-    @property
-    def public_ip(self) -> str:
-        return self.get_string_attribute("public_ip")
-
-    @property
-    def public_ipv4_pool(self) -> str:
-        return self.get_string_attribute("public_ipv4_pool")

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class FlowLogDestinationOptions(TypedDict, total=False):
-    file_format: str
-    hive_compatible_partitions: bool
-    per_hour_partition: bool
 
 
 class FlowLog(Resource):
@@ -26,40 +20,24 @@ class FlowLog(Resource):
         scope: Construct,
         id_: str,
         *,
-        deliver_cross_account_role: str | None = None,
-        eni_id: str | None = None,
         iam_role_arn: str | None = None,
         log_destination: str | None = None,
         log_destination_type: str | None = None,
-        log_format: str | None = None,
-        max_aggregation_interval: float | None = None,
-        subnet_id: str | None = None,
         tags: Mapping[str, str] | None = None,
         traffic_type: str | None = None,
-        transit_gateway_attachment_id: str | None = None,
-        transit_gateway_id: str | None = None,
         vpc_id: str | None = None,
-        destination_options: FlowLogDestinationOptions | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
             scope,
             id_,
             {
-                "deliver_cross_account_role": deliver_cross_account_role,
-                "eni_id": eni_id,
                 "iam_role_arn": iam_role_arn,
                 "log_destination": log_destination,
                 "log_destination_type": log_destination_type,
-                "log_format": log_format,
-                "max_aggregation_interval": max_aggregation_interval,
-                "subnet_id": subnet_id,
                 "tags": tags,
                 "traffic_type": traffic_type,
-                "transit_gateway_attachment_id": transit_gateway_attachment_id,
-                "transit_gateway_id": transit_gateway_id,
                 "vpc_id": vpc_id,
-                "destination_options": destination_options,
             },
             meta,
         )
@@ -69,20 +47,8 @@ class FlowLog(Resource):
         return self.get_string_attribute("arn")
 
     @property
-    def deliver_cross_account_role(self) -> str:
-        return self.get_string_attribute("deliver_cross_account_role")
-
-    @property
-    def eni_id(self) -> str:
-        return self.get_string_attribute("eni_id")
-
-    @property
     def iam_role_arn(self) -> str:
         return self.get_string_attribute("iam_role_arn")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
 
     @property
     def log_destination(self) -> str:
@@ -93,24 +59,8 @@ class FlowLog(Resource):
         return self.get_string_attribute("log_destination_type")
 
     @property
-    def log_format(self) -> str:
-        return self.get_string_attribute("log_format")
-
-    @property
-    def subnet_id(self) -> str:
-        return self.get_string_attribute("subnet_id")
-
-    @property
     def traffic_type(self) -> str:
         return self.get_string_attribute("traffic_type")
-
-    @property
-    def transit_gateway_attachment_id(self) -> str:
-        return self.get_string_attribute("transit_gateway_attachment_id")
-
-    @property
-    def transit_gateway_id(self) -> str:
-        return self.get_string_attribute("transit_gateway_id")
 
     @property
     def vpc_id(self) -> str:

@@ -23,12 +23,6 @@ class FsxDataRepositoryAssociationS3(TypedDict, total=False):
     auto_import_policy: FsxDataRepositoryAssociationS3AutoImportPolicy
 
 
-class FsxDataRepositoryAssociationTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
-
-
 class FsxDataRepositoryAssociation(Resource):
     """https://github.com/hashicorp/terraform-provider-aws/blob/v5.100.0/website/docs/r/fsx_data_repository_association.html.markdown"""
 
@@ -44,10 +38,8 @@ class FsxDataRepositoryAssociation(Resource):
         file_system_path: str,
         batch_import_meta_data_on_create: bool | None = None,
         delete_data_in_filesystem: bool | None = None,
-        imported_file_chunk_size: float | None = None,
         tags: Mapping[str, str] | None = None,
         s3: FsxDataRepositoryAssociationS3 | None = None,
-        timeouts: FsxDataRepositoryAssociationTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -59,10 +51,8 @@ class FsxDataRepositoryAssociation(Resource):
                 "file_system_path": file_system_path,
                 "batch_import_meta_data_on_create": batch_import_meta_data_on_create,
                 "delete_data_in_filesystem": delete_data_in_filesystem,
-                "imported_file_chunk_size": imported_file_chunk_size,
                 "tags": tags,
                 "s3": s3,
-                "timeouts": timeouts,
             },
             meta,
         )
@@ -70,10 +60,6 @@ class FsxDataRepositoryAssociation(Resource):
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
-
-    @property
-    def association_id(self) -> str:
-        return self.get_string_attribute("association_id")
 
     @property
     def data_repository_path(self) -> str:

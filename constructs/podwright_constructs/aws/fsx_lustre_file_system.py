@@ -11,29 +11,12 @@ from podwright_constructs.bindings import Meta, Resource
 
 
 class FsxLustreFileSystemDataReadCacheConfiguration(TypedDict, total=False):
-    size: float
     sizing_mode: Required[str]
-
-
-class FsxLustreFileSystemLogConfiguration(TypedDict, total=False):
-    destination: str
-    level: str
 
 
 class FsxLustreFileSystemMetadataConfiguration(TypedDict, total=False):
     iops: float
     mode: str
-
-
-class FsxLustreFileSystemRootSquashConfiguration(TypedDict, total=False):
-    no_squash_nids: Sequence[str]
-    root_squash: str
-
-
-class FsxLustreFileSystemTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class FsxLustreFileSystem(Resource):
@@ -49,18 +32,12 @@ class FsxLustreFileSystem(Resource):
         subnet_ids: Sequence[str],
         auto_import_policy: str | None = None,
         automatic_backup_retention_days: float | None = None,
-        backup_id: str | None = None,
         copy_tags_to_backups: bool | None = None,
-        daily_automatic_backup_start_time: str | None = None,
         data_compression_type: str | None = None,
         deployment_type: str | None = None,
         drive_cache_type: str | None = None,
         efa_enabled: bool | None = None,
-        export_path: str | None = None,
         file_system_type_version: str | None = None,
-        final_backup_tags: Mapping[str, str] | None = None,
-        import_path: str | None = None,
-        imported_file_chunk_size: float | None = None,
         kms_key_id: str | None = None,
         per_unit_storage_throughput: float | None = None,
         security_group_ids: Sequence[str] | None = None,
@@ -69,12 +46,8 @@ class FsxLustreFileSystem(Resource):
         storage_type: str | None = None,
         tags: Mapping[str, str] | None = None,
         throughput_capacity: float | None = None,
-        weekly_maintenance_start_time: str | None = None,
         data_read_cache_configuration: FsxLustreFileSystemDataReadCacheConfiguration | None = None,
-        log_configuration: FsxLustreFileSystemLogConfiguration | None = None,
         metadata_configuration: FsxLustreFileSystemMetadataConfiguration | None = None,
-        root_squash_configuration: FsxLustreFileSystemRootSquashConfiguration | None = None,
-        timeouts: FsxLustreFileSystemTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -84,18 +57,12 @@ class FsxLustreFileSystem(Resource):
                 "subnet_ids": subnet_ids,
                 "auto_import_policy": auto_import_policy,
                 "automatic_backup_retention_days": automatic_backup_retention_days,
-                "backup_id": backup_id,
                 "copy_tags_to_backups": copy_tags_to_backups,
-                "daily_automatic_backup_start_time": daily_automatic_backup_start_time,
                 "data_compression_type": data_compression_type,
                 "deployment_type": deployment_type,
                 "drive_cache_type": drive_cache_type,
                 "efa_enabled": efa_enabled,
-                "export_path": export_path,
                 "file_system_type_version": file_system_type_version,
-                "final_backup_tags": final_backup_tags,
-                "import_path": import_path,
-                "imported_file_chunk_size": imported_file_chunk_size,
                 "kms_key_id": kms_key_id,
                 "per_unit_storage_throughput": per_unit_storage_throughput,
                 "security_group_ids": security_group_ids,
@@ -104,12 +71,8 @@ class FsxLustreFileSystem(Resource):
                 "storage_type": storage_type,
                 "tags": tags,
                 "throughput_capacity": throughput_capacity,
-                "weekly_maintenance_start_time": weekly_maintenance_start_time,
                 "data_read_cache_configuration": data_read_cache_configuration,
-                "log_configuration": log_configuration,
                 "metadata_configuration": metadata_configuration,
-                "root_squash_configuration": root_squash_configuration,
-                "timeouts": timeouts,
             },
             meta,
         )
@@ -121,14 +84,6 @@ class FsxLustreFileSystem(Resource):
     @property
     def auto_import_policy(self) -> str:
         return self.get_string_attribute("auto_import_policy")
-
-    @property
-    def backup_id(self) -> str:
-        return self.get_string_attribute("backup_id")
-
-    @property
-    def daily_automatic_backup_start_time(self) -> str:
-        return self.get_string_attribute("daily_automatic_backup_start_time")
 
     @property
     def data_compression_type(self) -> str:
@@ -147,20 +102,12 @@ class FsxLustreFileSystem(Resource):
         return self.get_string_attribute("drive_cache_type")
 
     @property
-    def export_path(self) -> str:
-        return self.get_string_attribute("export_path")
-
-    @property
     def file_system_type_version(self) -> str:
         return self.get_string_attribute("file_system_type_version")
 
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def import_path(self) -> str:
-        return self.get_string_attribute("import_path")
 
     @property
     def kms_key_id(self) -> str:
@@ -171,17 +118,5 @@ class FsxLustreFileSystem(Resource):
         return self.get_string_attribute("mount_name")
 
     @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
-
-    @property
     def storage_type(self) -> str:
         return self.get_string_attribute("storage_type")
-
-    @property
-    def vpc_id(self) -> str:
-        return self.get_string_attribute("vpc_id")
-
-    @property
-    def weekly_maintenance_start_time(self) -> str:
-        return self.get_string_attribute("weekly_maintenance_start_time")

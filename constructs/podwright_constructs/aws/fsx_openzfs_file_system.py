@@ -10,11 +10,6 @@ from typing_extensions import Required, TypedDict, Unpack
 from podwright_constructs.bindings import Meta, Resource
 
 
-class FsxOpenzfsFileSystemDiskIopsConfiguration(TypedDict, total=False):
-    iops: float
-    mode: str
-
-
 class FsxOpenzfsFileSystemRootVolumeConfigurationNfsExportsClientConfigurations(TypedDict, total=False):
     clients: Required[str]
     options: Required[Sequence[str]]
@@ -24,25 +19,9 @@ class FsxOpenzfsFileSystemRootVolumeConfigurationNfsExports(TypedDict, total=Fal
     client_configurations: Required[Sequence[FsxOpenzfsFileSystemRootVolumeConfigurationNfsExportsClientConfigurations]]
 
 
-class FsxOpenzfsFileSystemRootVolumeConfigurationUserAndGroupQuotas(TypedDict, total=False):
-    id: Required[float]
-    storage_capacity_quota_gib: Required[float]
-    type: Required[str]
-
-
 class FsxOpenzfsFileSystemRootVolumeConfiguration(TypedDict, total=False):
-    copy_tags_to_snapshots: bool
     data_compression_type: str
-    read_only: bool
-    record_size_kib: float
     nfs_exports: FsxOpenzfsFileSystemRootVolumeConfigurationNfsExports
-    user_and_group_quotas: Sequence[FsxOpenzfsFileSystemRootVolumeConfigurationUserAndGroupQuotas]
-
-
-class FsxOpenzfsFileSystemTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class FsxOpenzfsFileSystem(Resource):
@@ -59,25 +38,16 @@ class FsxOpenzfsFileSystem(Resource):
         subnet_ids: Sequence[str],
         throughput_capacity: float,
         automatic_backup_retention_days: float | None = None,
-        backup_id: str | None = None,
         copy_tags_to_backups: bool | None = None,
-        copy_tags_to_volumes: bool | None = None,
-        daily_automatic_backup_start_time: str | None = None,
         delete_options: Sequence[str] | None = None,
-        endpoint_ip_address_range: str | None = None,
-        final_backup_tags: Mapping[str, str] | None = None,
         kms_key_id: str | None = None,
         preferred_subnet_id: str | None = None,
         route_table_ids: Sequence[str] | None = None,
         security_group_ids: Sequence[str] | None = None,
         skip_final_backup: bool | None = None,
         storage_capacity: float | None = None,
-        storage_type: str | None = None,
         tags: Mapping[str, str] | None = None,
-        weekly_maintenance_start_time: str | None = None,
-        disk_iops_configuration: FsxOpenzfsFileSystemDiskIopsConfiguration | None = None,
         root_volume_configuration: FsxOpenzfsFileSystemRootVolumeConfiguration | None = None,
-        timeouts: FsxOpenzfsFileSystemTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -88,25 +58,16 @@ class FsxOpenzfsFileSystem(Resource):
                 "subnet_ids": subnet_ids,
                 "throughput_capacity": throughput_capacity,
                 "automatic_backup_retention_days": automatic_backup_retention_days,
-                "backup_id": backup_id,
                 "copy_tags_to_backups": copy_tags_to_backups,
-                "copy_tags_to_volumes": copy_tags_to_volumes,
-                "daily_automatic_backup_start_time": daily_automatic_backup_start_time,
                 "delete_options": delete_options,
-                "endpoint_ip_address_range": endpoint_ip_address_range,
-                "final_backup_tags": final_backup_tags,
                 "kms_key_id": kms_key_id,
                 "preferred_subnet_id": preferred_subnet_id,
                 "route_table_ids": route_table_ids,
                 "security_group_ids": security_group_ids,
                 "skip_final_backup": skip_final_backup,
                 "storage_capacity": storage_capacity,
-                "storage_type": storage_type,
                 "tags": tags,
-                "weekly_maintenance_start_time": weekly_maintenance_start_time,
-                "disk_iops_configuration": disk_iops_configuration,
                 "root_volume_configuration": root_volume_configuration,
-                "timeouts": timeouts,
             },
             meta,
         )
@@ -114,14 +75,6 @@ class FsxOpenzfsFileSystem(Resource):
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
-
-    @property
-    def backup_id(self) -> str:
-        return self.get_string_attribute("backup_id")
-
-    @property
-    def daily_automatic_backup_start_time(self) -> str:
-        return self.get_string_attribute("daily_automatic_backup_start_time")
 
     @property
     def deployment_type(self) -> str:
@@ -132,41 +85,9 @@ class FsxOpenzfsFileSystem(Resource):
         return self.get_string_attribute("dns_name")
 
     @property
-    def endpoint_ip_address(self) -> str:
-        return self.get_string_attribute("endpoint_ip_address")
-
-    @property
-    def endpoint_ip_address_range(self) -> str:
-        return self.get_string_attribute("endpoint_ip_address_range")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
     def kms_key_id(self) -> str:
         return self.get_string_attribute("kms_key_id")
 
     @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
-
-    @property
     def preferred_subnet_id(self) -> str:
         return self.get_string_attribute("preferred_subnet_id")
-
-    @property
-    def root_volume_id(self) -> str:
-        return self.get_string_attribute("root_volume_id")
-
-    @property
-    def storage_type(self) -> str:
-        return self.get_string_attribute("storage_type")
-
-    @property
-    def vpc_id(self) -> str:
-        return self.get_string_attribute("vpc_id")
-
-    @property
-    def weekly_maintenance_start_time(self) -> str:
-        return self.get_string_attribute("weekly_maintenance_start_time")

@@ -21,12 +21,8 @@ class IamRole(Resource):
         id_: str,
         *,
         assume_role_policy: str,
-        description: str | None = None,
-        force_detach_policies: bool | None = None,
-        max_session_duration: float | None = None,
         name: str | None = None,
         name_prefix: str | None = None,
-        path: str | None = None,
         permissions_boundary: str | None = None,
         tags: Mapping[str, str] | None = None,
         **meta: Unpack[Meta],
@@ -36,12 +32,8 @@ class IamRole(Resource):
             id_,
             {
                 "assume_role_policy": assume_role_policy,
-                "description": description,
-                "force_detach_policies": force_detach_policies,
-                "max_session_duration": max_session_duration,
                 "name": name,
                 "name_prefix": name_prefix,
-                "path": path,
                 "permissions_boundary": permissions_boundary,
                 "tags": tags,
             },
@@ -57,14 +49,6 @@ class IamRole(Resource):
         return self.get_string_attribute("assume_role_policy")
 
     @property
-    def create_date(self) -> str:
-        return self.get_string_attribute("create_date")
-
-    @property
-    def description(self) -> str:
-        return self.get_string_attribute("description")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
 
@@ -77,13 +61,5 @@ class IamRole(Resource):
         return self.get_string_attribute("name_prefix")
 
     @property
-    def path(self) -> str:
-        return self.get_string_attribute("path")
-
-    @property
     def permissions_boundary(self) -> str:
         return self.get_string_attribute("permissions_boundary")
-
-    @property
-    def unique_id(self) -> str:
-        return self.get_string_attribute("unique_id")

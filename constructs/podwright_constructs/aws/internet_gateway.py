@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class InternetGatewayTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class InternetGateway(Resource):
@@ -28,22 +22,13 @@ class InternetGateway(Resource):
         *,
         tags: Mapping[str, str] | None = None,
         vpc_id: str | None = None,
-        timeouts: InternetGatewayTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(scope, id_, {"tags": tags, "vpc_id": vpc_id, "timeouts": timeouts}, meta)
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
+        super().__init__(scope, id_, {"tags": tags, "vpc_id": vpc_id}, meta)
 
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
 
     @property
     def vpc_id(self) -> str:

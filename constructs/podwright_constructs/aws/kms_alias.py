@@ -14,16 +14,9 @@ class KmsAlias(Resource):
     TYPE = "aws_kms_alias"
 
     def __init__(
-        self,
-        scope: Construct,
-        id_: str,
-        *,
-        target_key_id: str,
-        name: str | None = None,
-        name_prefix: str | None = None,
-        **meta: Unpack[Meta],
+        self, scope: Construct, id_: str, *, target_key_id: str, name: str | None = None, **meta: Unpack[Meta]
     ) -> None:
-        super().__init__(scope, id_, {"target_key_id": target_key_id, "name": name, "name_prefix": name_prefix}, meta)
+        super().__init__(scope, id_, {"target_key_id": target_key_id, "name": name}, meta)
 
     @property
     def arn(self) -> str:
@@ -36,14 +29,6 @@ class KmsAlias(Resource):
     @property
     def name(self) -> str:
         return self.get_string_attribute("name")
-
-    @property
-    def name_prefix(self) -> str:
-        return self.get_string_attribute("name_prefix")
-
-    @property
-    def target_key_arn(self) -> str:
-        return self.get_string_attribute("target_key_arn")
 
     @property
     def target_key_id(self) -> str:

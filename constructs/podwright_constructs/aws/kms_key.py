@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class KmsKeyTimeouts(TypedDict, total=False):
-    create: str
 
 
 class KmsKey(Resource):
@@ -24,40 +20,22 @@ class KmsKey(Resource):
         scope: Construct,
         id_: str,
         *,
-        bypass_policy_lockout_safety_check: bool | None = None,
-        custom_key_store_id: str | None = None,
-        customer_master_key_spec: str | None = None,
         deletion_window_in_days: float | None = None,
         description: str | None = None,
         enable_key_rotation: bool | None = None,
-        is_enabled: bool | None = None,
-        key_usage: str | None = None,
-        multi_region: bool | None = None,
         policy: str | None = None,
-        rotation_period_in_days: float | None = None,
         tags: Mapping[str, str] | None = None,
-        xks_key_id: str | None = None,
-        timeouts: KmsKeyTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
             scope,
             id_,
             {
-                "bypass_policy_lockout_safety_check": bypass_policy_lockout_safety_check,
-                "custom_key_store_id": custom_key_store_id,
-                "customer_master_key_spec": customer_master_key_spec,
                 "deletion_window_in_days": deletion_window_in_days,
                 "description": description,
                 "enable_key_rotation": enable_key_rotation,
-                "is_enabled": is_enabled,
-                "key_usage": key_usage,
-                "multi_region": multi_region,
                 "policy": policy,
-                "rotation_period_in_days": rotation_period_in_days,
                 "tags": tags,
-                "xks_key_id": xks_key_id,
-                "timeouts": timeouts,
             },
             meta,
         )
@@ -65,14 +43,6 @@ class KmsKey(Resource):
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
-
-    @property
-    def custom_key_store_id(self) -> str:
-        return self.get_string_attribute("custom_key_store_id")
-
-    @property
-    def customer_master_key_spec(self) -> str:
-        return self.get_string_attribute("customer_master_key_spec")
 
     @property
     def description(self) -> str:
@@ -87,13 +57,5 @@ class KmsKey(Resource):
         return self.get_string_attribute("key_id")
 
     @property
-    def key_usage(self) -> str:
-        return self.get_string_attribute("key_usage")
-
-    @property
     def policy(self) -> str:
         return self.get_string_attribute("policy")
-
-    @property
-    def xks_key_id(self) -> str:
-        return self.get_string_attribute("xks_key_id")

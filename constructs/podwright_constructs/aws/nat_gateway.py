@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class NatGatewayTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class NatGateway(Resource):
@@ -28,59 +22,18 @@ class NatGateway(Resource):
         *,
         subnet_id: str,
         allocation_id: str | None = None,
-        connectivity_type: str | None = None,
-        private_ip: str | None = None,
-        secondary_allocation_ids: Sequence[str] | None = None,
-        secondary_private_ip_address_count: float | None = None,
-        secondary_private_ip_addresses: Sequence[str] | None = None,
         tags: Mapping[str, str] | None = None,
-        timeouts: NatGatewayTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "subnet_id": subnet_id,
-                "allocation_id": allocation_id,
-                "connectivity_type": connectivity_type,
-                "private_ip": private_ip,
-                "secondary_allocation_ids": secondary_allocation_ids,
-                "secondary_private_ip_address_count": secondary_private_ip_address_count,
-                "secondary_private_ip_addresses": secondary_private_ip_addresses,
-                "tags": tags,
-                "timeouts": timeouts,
-            },
-            meta,
-        )
+        super().__init__(scope, id_, {"subnet_id": subnet_id, "allocation_id": allocation_id, "tags": tags}, meta)
 
     @property
     def allocation_id(self) -> str:
         return self.get_string_attribute("allocation_id")
 
     @property
-    def association_id(self) -> str:
-        return self.get_string_attribute("association_id")
-
-    @property
-    def connectivity_type(self) -> str:
-        return self.get_string_attribute("connectivity_type")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def network_interface_id(self) -> str:
-        return self.get_string_attribute("network_interface_id")
-
-    @property
-    def private_ip(self) -> str:
-        return self.get_string_attribute("private_ip")
-
-    @property
-    def public_ip(self) -> str:
-        return self.get_string_attribute("public_ip")
 
     @property
     def subnet_id(self) -> str:

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import Required, TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class PrometheusWorkspaceLoggingConfiguration(TypedDict, total=False):
-    log_group_arn: Required[str]
 
 
 class PrometheusWorkspace(Resource):
@@ -24,30 +20,15 @@ class PrometheusWorkspace(Resource):
         scope: Construct,
         id_: str,
         *,
-        alias: str | None = None,
         kms_key_arn: str | None = None,
         tags: Mapping[str, str] | None = None,
-        logging_configuration: PrometheusWorkspaceLoggingConfiguration | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {"alias": alias, "kms_key_arn": kms_key_arn, "tags": tags, "logging_configuration": logging_configuration},
-            meta,
-        )
-
-    @property
-    def alias(self) -> str:
-        return self.get_string_attribute("alias")
+        super().__init__(scope, id_, {"kms_key_arn": kms_key_arn, "tags": tags}, meta)
 
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
 
     @property
     def kms_key_arn(self) -> str:

@@ -10,35 +10,8 @@ from typing_extensions import TypedDict
 from podwright_constructs.bindings import Provider
 
 
-class AwsProviderAssumeRole(TypedDict, total=False):
-    duration: str
-    external_id: str
-    policy: str
-    policy_arns: Sequence[str]
-    role_arn: str
-    session_name: str
-    source_identity: str
-    tags: Mapping[str, str]
-    transitive_tag_keys: Sequence[str]
-
-
-class AwsProviderAssumeRoleWithWebIdentity(TypedDict, total=False):
-    duration: str
-    policy: str
-    policy_arns: Sequence[str]
-    role_arn: str
-    session_name: str
-    web_identity_token: str
-    web_identity_token_file: str
-
-
 class AwsProviderDefaultTags(TypedDict, total=False):
     tags: Mapping[str, str]
-
-
-class AwsProviderIgnoreTags(TypedDict, total=False):
-    key_prefixes: Sequence[str]
-    keys: Sequence[str]
 
 
 class AwsProvider(Provider):
@@ -51,76 +24,22 @@ class AwsProvider(Provider):
         scope: Construct,
         id_: str,
         *,
-        access_key: str | None = None,
-        allowed_account_ids: Sequence[str] | None = None,
-        custom_ca_bundle: str | None = None,
-        ec2_metadata_service_endpoint: str | None = None,
-        ec2_metadata_service_endpoint_mode: str | None = None,
-        forbidden_account_ids: Sequence[str] | None = None,
-        http_proxy: str | None = None,
-        https_proxy: str | None = None,
-        insecure: bool | None = None,
-        max_retries: float | None = None,
-        no_proxy: str | None = None,
-        profile: str | None = None,
         region: str | None = None,
-        retry_mode: str | None = None,
-        s3_us_east_1_regional_endpoint: str | None = None,
         s3_use_path_style: bool | None = None,
-        secret_key: str | None = None,
-        shared_config_files: Sequence[str] | None = None,
-        shared_credentials_files: Sequence[str] | None = None,
-        skip_credentials_validation: bool | None = None,
         skip_metadata_api_check: str | None = None,
         skip_region_validation: bool | None = None,
-        skip_requesting_account_id: bool | None = None,
-        sts_region: str | None = None,
-        token: str | None = None,
-        token_bucket_rate_limiter_capacity: float | None = None,
-        use_dualstack_endpoint: bool | None = None,
-        use_fips_endpoint: bool | None = None,
-        assume_role: Sequence[AwsProviderAssumeRole] | None = None,
-        assume_role_with_web_identity: Sequence[AwsProviderAssumeRoleWithWebIdentity] | None = None,
         default_tags: Sequence[AwsProviderDefaultTags] | None = None,
-        ignore_tags: Sequence[AwsProviderIgnoreTags] | None = None,
         alias: str | None = None,
     ) -> None:
         super().__init__(
             scope,
             id_,
             {
-                "access_key": access_key,
-                "allowed_account_ids": allowed_account_ids,
-                "custom_ca_bundle": custom_ca_bundle,
-                "ec2_metadata_service_endpoint": ec2_metadata_service_endpoint,
-                "ec2_metadata_service_endpoint_mode": ec2_metadata_service_endpoint_mode,
-                "forbidden_account_ids": forbidden_account_ids,
-                "http_proxy": http_proxy,
-                "https_proxy": https_proxy,
-                "insecure": insecure,
-                "max_retries": max_retries,
-                "no_proxy": no_proxy,
-                "profile": profile,
                 "region": region,
-                "retry_mode": retry_mode,
-                "s3_us_east_1_regional_endpoint": s3_us_east_1_regional_endpoint,
                 "s3_use_path_style": s3_use_path_style,
-                "secret_key": secret_key,
-                "shared_config_files": shared_config_files,
-                "shared_credentials_files": shared_credentials_files,
-                "skip_credentials_validation": skip_credentials_validation,
                 "skip_metadata_api_check": skip_metadata_api_check,
                 "skip_region_validation": skip_region_validation,
-                "skip_requesting_account_id": skip_requesting_account_id,
-                "sts_region": sts_region,
-                "token": token,
-                "token_bucket_rate_limiter_capacity": token_bucket_rate_limiter_capacity,
-                "use_dualstack_endpoint": use_dualstack_endpoint,
-                "use_fips_endpoint": use_fips_endpoint,
-                "assume_role": assume_role,
-                "assume_role_with_web_identity": assume_role_with_web_identity,
                 "default_tags": default_tags,
-                "ignore_tags": ignore_tags,
                 "alias": alias,
             },
         )

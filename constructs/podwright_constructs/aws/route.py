@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class RouteTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class Route(Resource):
@@ -25,20 +19,9 @@ class Route(Resource):
         id_: str,
         *,
         route_table_id: str,
-        carrier_gateway_id: str | None = None,
-        core_network_arn: str | None = None,
         destination_cidr_block: str | None = None,
-        destination_ipv6_cidr_block: str | None = None,
-        destination_prefix_list_id: str | None = None,
-        egress_only_gateway_id: str | None = None,
         gateway_id: str | None = None,
-        local_gateway_id: str | None = None,
         nat_gateway_id: str | None = None,
-        network_interface_id: str | None = None,
-        transit_gateway_id: str | None = None,
-        vpc_endpoint_id: str | None = None,
-        vpc_peering_connection_id: str | None = None,
-        timeouts: RouteTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -46,47 +29,16 @@ class Route(Resource):
             id_,
             {
                 "route_table_id": route_table_id,
-                "carrier_gateway_id": carrier_gateway_id,
-                "core_network_arn": core_network_arn,
                 "destination_cidr_block": destination_cidr_block,
-                "destination_ipv6_cidr_block": destination_ipv6_cidr_block,
-                "destination_prefix_list_id": destination_prefix_list_id,
-                "egress_only_gateway_id": egress_only_gateway_id,
                 "gateway_id": gateway_id,
-                "local_gateway_id": local_gateway_id,
                 "nat_gateway_id": nat_gateway_id,
-                "network_interface_id": network_interface_id,
-                "transit_gateway_id": transit_gateway_id,
-                "vpc_endpoint_id": vpc_endpoint_id,
-                "vpc_peering_connection_id": vpc_peering_connection_id,
-                "timeouts": timeouts,
             },
             meta,
         )
 
     @property
-    def carrier_gateway_id(self) -> str:
-        return self.get_string_attribute("carrier_gateway_id")
-
-    @property
-    def core_network_arn(self) -> str:
-        return self.get_string_attribute("core_network_arn")
-
-    @property
     def destination_cidr_block(self) -> str:
         return self.get_string_attribute("destination_cidr_block")
-
-    @property
-    def destination_ipv6_cidr_block(self) -> str:
-        return self.get_string_attribute("destination_ipv6_cidr_block")
-
-    @property
-    def destination_prefix_list_id(self) -> str:
-        return self.get_string_attribute("destination_prefix_list_id")
-
-    @property
-    def egress_only_gateway_id(self) -> str:
-        return self.get_string_attribute("egress_only_gateway_id")
 
     @property
     def gateway_id(self) -> str:
@@ -97,45 +49,9 @@ class Route(Resource):
         return self.get_string_attribute("id")
 
     @property
-    def instance_id(self) -> str:
-        return self.get_string_attribute("instance_id")
-
-    @property
-    def instance_owner_id(self) -> str:
-        return self.get_string_attribute("instance_owner_id")
-
-    @property
-    def local_gateway_id(self) -> str:
-        return self.get_string_attribute("local_gateway_id")
-
-    @property
     def nat_gateway_id(self) -> str:
         return self.get_string_attribute("nat_gateway_id")
 
     @property
-    def network_interface_id(self) -> str:
-        return self.get_string_attribute("network_interface_id")
-
-    @property
-    def origin(self) -> str:
-        return self.get_string_attribute("origin")
-
-    @property
     def route_table_id(self) -> str:
         return self.get_string_attribute("route_table_id")
-
-    @property
-    def state(self) -> str:
-        return self.get_string_attribute("state")
-
-    @property
-    def transit_gateway_id(self) -> str:
-        return self.get_string_attribute("transit_gateway_id")
-
-    @property
-    def vpc_endpoint_id(self) -> str:
-        return self.get_string_attribute("vpc_endpoint_id")
-
-    @property
-    def vpc_peering_connection_id(self) -> str:
-        return self.get_string_attribute("vpc_peering_connection_id")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class RouteTableTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class RouteTable(Resource):
@@ -22,34 +16,13 @@ class RouteTable(Resource):
     TYPE = "aws_route_table"
 
     def __init__(
-        self,
-        scope: Construct,
-        id_: str,
-        *,
-        vpc_id: str,
-        propagating_vgws: Sequence[str] | None = None,
-        tags: Mapping[str, str] | None = None,
-        timeouts: RouteTableTimeouts | None = None,
-        **meta: Unpack[Meta],
+        self, scope: Construct, id_: str, *, vpc_id: str, tags: Mapping[str, str] | None = None, **meta: Unpack[Meta]
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {"vpc_id": vpc_id, "propagating_vgws": propagating_vgws, "tags": tags, "timeouts": timeouts},
-            meta,
-        )
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
+        super().__init__(scope, id_, {"vpc_id": vpc_id, "tags": tags}, meta)
 
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
 
     @property
     def vpc_id(self) -> str:

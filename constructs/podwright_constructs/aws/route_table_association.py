@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class RouteTableAssociationTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class RouteTableAssociation(Resource):
@@ -27,14 +21,10 @@ class RouteTableAssociation(Resource):
         route_table_id: str,
         gateway_id: str | None = None,
         subnet_id: str | None = None,
-        timeouts: RouteTableAssociationTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
-            scope,
-            id_,
-            {"route_table_id": route_table_id, "gateway_id": gateway_id, "subnet_id": subnet_id, "timeouts": timeouts},
-            meta,
+            scope, id_, {"route_table_id": route_table_id, "gateway_id": gateway_id, "subnet_id": subnet_id}, meta
         )
 
     @property

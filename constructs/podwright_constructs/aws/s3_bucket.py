@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class S3BucketTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    read: str
-    update: str
 
 
 class S3Bucket(Resource):
@@ -30,22 +23,13 @@ class S3Bucket(Resource):
         bucket: str | None = None,
         bucket_prefix: str | None = None,
         force_destroy: bool | None = None,
-        object_lock_enabled: bool | None = None,
         tags: Mapping[str, str] | None = None,
-        timeouts: S3BucketTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
             scope,
             id_,
-            {
-                "bucket": bucket,
-                "bucket_prefix": bucket_prefix,
-                "force_destroy": force_destroy,
-                "object_lock_enabled": object_lock_enabled,
-                "tags": tags,
-                "timeouts": timeouts,
-            },
+            {"bucket": bucket, "bucket_prefix": bucket_prefix, "force_destroy": force_destroy, "tags": tags},
             meta,
         )
 
@@ -58,25 +42,9 @@ class S3Bucket(Resource):
         return self.get_string_attribute("bucket")
 
     @property
-    def bucket_domain_name(self) -> str:
-        return self.get_string_attribute("bucket_domain_name")
-
-    @property
     def bucket_prefix(self) -> str:
         return self.get_string_attribute("bucket_prefix")
 
     @property
-    def bucket_regional_domain_name(self) -> str:
-        return self.get_string_attribute("bucket_regional_domain_name")
-
-    @property
-    def hosted_zone_id(self) -> str:
-        return self.get_string_attribute("hosted_zone_id")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def region(self) -> str:
-        return self.get_string_attribute("region")

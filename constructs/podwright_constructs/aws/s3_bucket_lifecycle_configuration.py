@@ -14,55 +14,20 @@ class S3BucketLifecycleConfigurationRuleAbortIncompleteMultipartUpload(TypedDict
     days_after_initiation: float
 
 
-class S3BucketLifecycleConfigurationRuleExpiration(TypedDict, total=False):
-    date: str
-    days: float
-    expired_object_delete_marker: bool
-
-
-class S3BucketLifecycleConfigurationRuleFilterTag(TypedDict, total=False):
-    key: Required[str]
-    value: Required[str]
-
-
 class S3BucketLifecycleConfigurationRuleFilter(TypedDict, total=False):
-    object_size_greater_than: float
-    object_size_less_than: float
-    prefix: str
-    tag: Sequence[S3BucketLifecycleConfigurationRuleFilterTag]
+    pass
 
 
 class S3BucketLifecycleConfigurationRuleNoncurrentVersionExpiration(TypedDict, total=False):
-    newer_noncurrent_versions: float
     noncurrent_days: Required[float]
-
-
-class S3BucketLifecycleConfigurationRuleNoncurrentVersionTransition(TypedDict, total=False):
-    newer_noncurrent_versions: float
-    noncurrent_days: Required[float]
-    storage_class: Required[str]
-
-
-class S3BucketLifecycleConfigurationRuleTransition(TypedDict, total=False):
-    date: str
-    days: float
-    storage_class: Required[str]
 
 
 class S3BucketLifecycleConfigurationRule(TypedDict, total=False):
     id: Required[str]
     status: Required[str]
     abort_incomplete_multipart_upload: Sequence[S3BucketLifecycleConfigurationRuleAbortIncompleteMultipartUpload]
-    expiration: Sequence[S3BucketLifecycleConfigurationRuleExpiration]
     filter: Sequence[S3BucketLifecycleConfigurationRuleFilter]
     noncurrent_version_expiration: Sequence[S3BucketLifecycleConfigurationRuleNoncurrentVersionExpiration]
-    noncurrent_version_transition: Sequence[S3BucketLifecycleConfigurationRuleNoncurrentVersionTransition]
-    transition: Sequence[S3BucketLifecycleConfigurationRuleTransition]
-
-
-class S3BucketLifecycleConfigurationTimeouts(TypedDict, total=False):
-    create: str
-    update: str
 
 
 class S3BucketLifecycleConfiguration(Resource):
@@ -76,37 +41,15 @@ class S3BucketLifecycleConfiguration(Resource):
         id_: str,
         *,
         bucket: str,
-        expected_bucket_owner: str | None = None,
-        transition_default_minimum_object_size: str | None = None,
         rule: Sequence[S3BucketLifecycleConfigurationRule] | None = None,
-        timeouts: S3BucketLifecycleConfigurationTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "bucket": bucket,
-                "expected_bucket_owner": expected_bucket_owner,
-                "transition_default_minimum_object_size": transition_default_minimum_object_size,
-                "rule": rule,
-                "timeouts": timeouts,
-            },
-            meta,
-        )
+        super().__init__(scope, id_, {"bucket": bucket, "rule": rule}, meta)
 
     @property
     def bucket(self) -> str:
         return self.get_string_attribute("bucket")
 
     @property
-    def expected_bucket_owner(self) -> str:
-        return self.get_string_attribute("expected_bucket_owner")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def transition_default_minimum_object_size(self) -> str:
-        return self.get_string_attribute("transition_default_minimum_object_size")

@@ -2,36 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from constructs import Construct
-from typing_extensions import Required, TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class S3BucketLoggingTargetGrantGrantee(TypedDict, total=False):
-    email_address: str
-    type: Required[str]
-    uri: str
-
-
-class S3BucketLoggingTargetGrant(TypedDict, total=False):
-    permission: Required[str]
-    grantee: Required[S3BucketLoggingTargetGrantGrantee]
-
-
-class S3BucketLoggingTargetObjectKeyFormatPartitionedPrefix(TypedDict, total=False):
-    partition_date_source: Required[str]
-
-
-class S3BucketLoggingTargetObjectKeyFormatSimplePrefix(TypedDict, total=False):
-    pass
-
-
-class S3BucketLoggingTargetObjectKeyFormat(TypedDict, total=False):
-    partitioned_prefix: S3BucketLoggingTargetObjectKeyFormatPartitionedPrefix
-    simple_prefix: S3BucketLoggingTargetObjectKeyFormatSimplePrefix
 
 
 class S3BucketLogging(Resource):
@@ -40,39 +14,15 @@ class S3BucketLogging(Resource):
     TYPE = "aws_s3_bucket_logging"
 
     def __init__(
-        self,
-        scope: Construct,
-        id_: str,
-        *,
-        bucket: str,
-        target_bucket: str,
-        target_prefix: str,
-        expected_bucket_owner: str | None = None,
-        target_grant: Sequence[S3BucketLoggingTargetGrant] | None = None,
-        target_object_key_format: S3BucketLoggingTargetObjectKeyFormat | None = None,
-        **meta: Unpack[Meta],
+        self, scope: Construct, id_: str, *, bucket: str, target_bucket: str, target_prefix: str, **meta: Unpack[Meta]
     ) -> None:
         super().__init__(
-            scope,
-            id_,
-            {
-                "bucket": bucket,
-                "target_bucket": target_bucket,
-                "target_prefix": target_prefix,
-                "expected_bucket_owner": expected_bucket_owner,
-                "target_grant": target_grant,
-                "target_object_key_format": target_object_key_format,
-            },
-            meta,
+            scope, id_, {"bucket": bucket, "target_bucket": target_bucket, "target_prefix": target_prefix}, meta
         )
 
     @property
     def bucket(self) -> str:
         return self.get_string_attribute("bucket")
-
-    @property
-    def expected_bucket_owner(self) -> str:
-        return self.get_string_attribute("expected_bucket_owner")
 
     @property
     def id(self) -> str:

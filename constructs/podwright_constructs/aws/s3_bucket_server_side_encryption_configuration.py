@@ -34,20 +34,13 @@ class S3BucketServerSideEncryptionConfiguration(Resource):
         *,
         bucket: str,
         rule: Sequence[S3BucketServerSideEncryptionConfigurationRule],
-        expected_bucket_owner: str | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope, id_, {"bucket": bucket, "rule": rule, "expected_bucket_owner": expected_bucket_owner}, meta
-        )
+        super().__init__(scope, id_, {"bucket": bucket, "rule": rule}, meta)
 
     @property
     def bucket(self) -> str:
         return self.get_string_attribute("bucket")
-
-    @property
-    def expected_bucket_owner(self) -> str:
-        return self.get_string_attribute("expected_bucket_owner")
 
     @property
     def id(self) -> str:

@@ -9,7 +9,6 @@ from podwright_constructs.bindings import Meta, Resource
 
 
 class S3BucketVersioningVersioningConfiguration(TypedDict, total=False):
-    mfa_delete: str
     status: Required[str]
 
 
@@ -25,34 +24,14 @@ class S3BucketVersioning(Resource):
         *,
         bucket: str,
         versioning_configuration: S3BucketVersioningVersioningConfiguration,
-        expected_bucket_owner: str | None = None,
-        mfa: str | None = None,
         **meta: Unpack[Meta],
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "bucket": bucket,
-                "versioning_configuration": versioning_configuration,
-                "expected_bucket_owner": expected_bucket_owner,
-                "mfa": mfa,
-            },
-            meta,
-        )
+        super().__init__(scope, id_, {"bucket": bucket, "versioning_configuration": versioning_configuration}, meta)
 
     @property
     def bucket(self) -> str:
         return self.get_string_attribute("bucket")
 
     @property
-    def expected_bucket_owner(self) -> str:
-        return self.get_string_attribute("expected_bucket_owner")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def mfa(self) -> str:
-        return self.get_string_attribute("mfa")

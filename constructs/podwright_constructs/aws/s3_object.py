@@ -30,29 +30,12 @@ class S3Object(Resource):
         *,
         bucket: str,
         key: str,
-        acl: str | None = None,
         bucket_key_enabled: bool | None = None,
-        cache_control: str | None = None,
-        checksum_algorithm: str | None = None,
         content: str | None = None,
-        content_base64: str | None = None,
-        content_disposition: str | None = None,
-        content_encoding: str | None = None,
-        content_language: str | None = None,
         content_type: str | None = None,
-        etag: str | None = None,
         force_destroy: bool | None = None,
-        kms_key_id: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        object_lock_legal_hold_status: str | None = None,
-        object_lock_mode: str | None = None,
-        object_lock_retain_until_date: str | None = None,
-        server_side_encryption: str | None = None,
         source: str | None = None,
-        source_hash: str | None = None,
-        storage_class: str | None = None,
         tags: Mapping[str, str] | None = None,
-        website_redirect: str | None = None,
         override_provider: S3ObjectOverrideProvider | None = None,
         **meta: Unpack[Meta],
     ) -> None:
@@ -62,37 +45,16 @@ class S3Object(Resource):
             {
                 "bucket": bucket,
                 "key": key,
-                "acl": acl,
                 "bucket_key_enabled": bucket_key_enabled,
-                "cache_control": cache_control,
-                "checksum_algorithm": checksum_algorithm,
                 "content": content,
-                "content_base64": content_base64,
-                "content_disposition": content_disposition,
-                "content_encoding": content_encoding,
-                "content_language": content_language,
                 "content_type": content_type,
-                "etag": etag,
                 "force_destroy": force_destroy,
-                "kms_key_id": kms_key_id,
-                "metadata": metadata,
-                "object_lock_legal_hold_status": object_lock_legal_hold_status,
-                "object_lock_mode": object_lock_mode,
-                "object_lock_retain_until_date": object_lock_retain_until_date,
-                "server_side_encryption": server_side_encryption,
                 "source": source,
-                "source_hash": source_hash,
-                "storage_class": storage_class,
                 "tags": tags,
-                "website_redirect": website_redirect,
                 "override_provider": override_provider,
             },
             meta,
         )
-
-    @property
-    def acl(self) -> str:
-        return self.get_string_attribute("acl")
 
     @property
     def arn(self) -> str:
@@ -103,60 +65,12 @@ class S3Object(Resource):
         return self.get_string_attribute("bucket")
 
     @property
-    def cache_control(self) -> str:
-        return self.get_string_attribute("cache_control")
-
-    @property
-    def checksum_algorithm(self) -> str:
-        return self.get_string_attribute("checksum_algorithm")
-
-    @property
-    def checksum_crc32(self) -> str:
-        return self.get_string_attribute("checksum_crc32")
-
-    @property
-    def checksum_crc32c(self) -> str:
-        return self.get_string_attribute("checksum_crc32c")
-
-    @property
-    def checksum_crc64nvme(self) -> str:
-        return self.get_string_attribute("checksum_crc64nvme")
-
-    @property
-    def checksum_sha1(self) -> str:
-        return self.get_string_attribute("checksum_sha1")
-
-    @property
-    def checksum_sha256(self) -> str:
-        return self.get_string_attribute("checksum_sha256")
-
-    @property
     def content(self) -> str:
         return self.get_string_attribute("content")
 
     @property
-    def content_base64(self) -> str:
-        return self.get_string_attribute("content_base64")
-
-    @property
-    def content_disposition(self) -> str:
-        return self.get_string_attribute("content_disposition")
-
-    @property
-    def content_encoding(self) -> str:
-        return self.get_string_attribute("content_encoding")
-
-    @property
-    def content_language(self) -> str:
-        return self.get_string_attribute("content_language")
-
-    @property
     def content_type(self) -> str:
         return self.get_string_attribute("content_type")
-
-    @property
-    def etag(self) -> str:
-        return self.get_string_attribute("etag")
 
     @property
     def id(self) -> str:
@@ -167,41 +81,5 @@ class S3Object(Resource):
         return self.get_string_attribute("key")
 
     @property
-    def kms_key_id(self) -> str:
-        return self.get_string_attribute("kms_key_id")
-
-    @property
-    def object_lock_legal_hold_status(self) -> str:
-        return self.get_string_attribute("object_lock_legal_hold_status")
-
-    @property
-    def object_lock_mode(self) -> str:
-        return self.get_string_attribute("object_lock_mode")
-
-    @property
-    def object_lock_retain_until_date(self) -> str:
-        return self.get_string_attribute("object_lock_retain_until_date")
-
-    @property
-    def server_side_encryption(self) -> str:
-        return self.get_string_attribute("server_side_encryption")
-
-    @property
     def source(self) -> str:
         return self.get_string_attribute("source")
-
-    @property
-    def source_hash(self) -> str:
-        return self.get_string_attribute("source_hash")
-
-    @property
-    def storage_class(self) -> str:
-        return self.get_string_attribute("storage_class")
-
-    @property
-    def version_id(self) -> str:
-        return self.get_string_attribute("version_id")
-
-    @property
-    def website_redirect(self) -> str:
-        return self.get_string_attribute("website_redirect")

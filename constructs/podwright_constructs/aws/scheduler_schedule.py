@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
@@ -11,91 +9,13 @@ from podwright_constructs.bindings import Meta, Resource
 
 
 class SchedulerScheduleFlexibleTimeWindow(TypedDict, total=False):
-    maximum_window_in_minutes: float
     mode: Required[str]
-
-
-class SchedulerScheduleTargetDeadLetterConfig(TypedDict, total=False):
-    arn: Required[str]
-
-
-class SchedulerScheduleTargetEcsParametersCapacityProviderStrategy(TypedDict, total=False):
-    base: float
-    capacity_provider: Required[str]
-    weight: float
-
-
-class SchedulerScheduleTargetEcsParametersNetworkConfiguration(TypedDict, total=False):
-    assign_public_ip: bool
-    security_groups: Sequence[str]
-    subnets: Required[Sequence[str]]
-
-
-class SchedulerScheduleTargetEcsParametersPlacementConstraints(TypedDict, total=False):
-    expression: str
-    type: Required[str]
-
-
-class SchedulerScheduleTargetEcsParametersPlacementStrategy(TypedDict, total=False):
-    field: str
-    type: Required[str]
-
-
-class SchedulerScheduleTargetEcsParameters(TypedDict, total=False):
-    enable_ecs_managed_tags: bool
-    enable_execute_command: bool
-    group: str
-    launch_type: str
-    platform_version: str
-    propagate_tags: str
-    reference_id: str
-    tags: Mapping[str, str]
-    task_count: float
-    task_definition_arn: Required[str]
-    capacity_provider_strategy: Sequence[SchedulerScheduleTargetEcsParametersCapacityProviderStrategy]
-    network_configuration: SchedulerScheduleTargetEcsParametersNetworkConfiguration
-    placement_constraints: Sequence[SchedulerScheduleTargetEcsParametersPlacementConstraints]
-    placement_strategy: Sequence[SchedulerScheduleTargetEcsParametersPlacementStrategy]
-
-
-class SchedulerScheduleTargetEventbridgeParameters(TypedDict, total=False):
-    detail_type: Required[str]
-    source: Required[str]
-
-
-class SchedulerScheduleTargetKinesisParameters(TypedDict, total=False):
-    partition_key: Required[str]
-
-
-class SchedulerScheduleTargetRetryPolicy(TypedDict, total=False):
-    maximum_event_age_in_seconds: float
-    maximum_retry_attempts: float
-
-
-class SchedulerScheduleTargetSagemakerPipelineParametersPipelineParameter(TypedDict, total=False):
-    name: Required[str]
-    value: Required[str]
-
-
-class SchedulerScheduleTargetSagemakerPipelineParameters(TypedDict, total=False):
-    pipeline_parameter: Sequence[SchedulerScheduleTargetSagemakerPipelineParametersPipelineParameter]
-
-
-class SchedulerScheduleTargetSqsParameters(TypedDict, total=False):
-    message_group_id: str
 
 
 class SchedulerScheduleTarget(TypedDict, total=False):
     arn: Required[str]
     input: str
     role_arn: Required[str]
-    dead_letter_config: SchedulerScheduleTargetDeadLetterConfig
-    ecs_parameters: SchedulerScheduleTargetEcsParameters
-    eventbridge_parameters: SchedulerScheduleTargetEventbridgeParameters
-    kinesis_parameters: SchedulerScheduleTargetKinesisParameters
-    retry_policy: SchedulerScheduleTargetRetryPolicy
-    sagemaker_pipeline_parameters: SchedulerScheduleTargetSagemakerPipelineParameters
-    sqs_parameters: SchedulerScheduleTargetSqsParameters
 
 
 class SchedulerSchedule(Resource):
@@ -111,15 +31,7 @@ class SchedulerSchedule(Resource):
         schedule_expression: str,
         flexible_time_window: SchedulerScheduleFlexibleTimeWindow,
         target: SchedulerScheduleTarget,
-        description: str | None = None,
-        end_date: str | None = None,
-        group_name: str | None = None,
-        kms_key_arn: str | None = None,
         name: str | None = None,
-        name_prefix: str | None = None,
-        schedule_expression_timezone: str | None = None,
-        start_date: str | None = None,
-        state: str | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -129,15 +41,7 @@ class SchedulerSchedule(Resource):
                 "schedule_expression": schedule_expression,
                 "flexible_time_window": flexible_time_window,
                 "target": target,
-                "description": description,
-                "end_date": end_date,
-                "group_name": group_name,
-                "kms_key_arn": kms_key_arn,
                 "name": name,
-                "name_prefix": name_prefix,
-                "schedule_expression_timezone": schedule_expression_timezone,
-                "start_date": start_date,
-                "state": state,
             },
             meta,
         )
@@ -147,45 +51,13 @@ class SchedulerSchedule(Resource):
         return self.get_string_attribute("arn")
 
     @property
-    def description(self) -> str:
-        return self.get_string_attribute("description")
-
-    @property
-    def end_date(self) -> str:
-        return self.get_string_attribute("end_date")
-
-    @property
-    def group_name(self) -> str:
-        return self.get_string_attribute("group_name")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def kms_key_arn(self) -> str:
-        return self.get_string_attribute("kms_key_arn")
 
     @property
     def name(self) -> str:
         return self.get_string_attribute("name")
 
     @property
-    def name_prefix(self) -> str:
-        return self.get_string_attribute("name_prefix")
-
-    @property
     def schedule_expression(self) -> str:
         return self.get_string_attribute("schedule_expression")
-
-    @property
-    def schedule_expression_timezone(self) -> str:
-        return self.get_string_attribute("schedule_expression_timezone")
-
-    @property
-    def start_date(self) -> str:
-        return self.get_string_attribute("start_date")
-
-    @property
-    def state(self) -> str:
-        return self.get_string_attribute("state")

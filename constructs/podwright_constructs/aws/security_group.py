@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class SecurityGroupTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
 
 
 class SecurityGroup(Resource):
@@ -28,30 +23,16 @@ class SecurityGroup(Resource):
         description: str | None = None,
         name: str | None = None,
         name_prefix: str | None = None,
-        revoke_rules_on_delete: bool | None = None,
         tags: Mapping[str, str] | None = None,
         vpc_id: str | None = None,
-        timeouts: SecurityGroupTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
             scope,
             id_,
-            {
-                "description": description,
-                "name": name,
-                "name_prefix": name_prefix,
-                "revoke_rules_on_delete": revoke_rules_on_delete,
-                "tags": tags,
-                "vpc_id": vpc_id,
-                "timeouts": timeouts,
-            },
+            {"description": description, "name": name, "name_prefix": name_prefix, "tags": tags, "vpc_id": vpc_id},
             meta,
         )
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
 
     @property
     def description(self) -> str:
@@ -68,10 +49,6 @@ class SecurityGroup(Resource):
     @property
     def name_prefix(self) -> str:
         return self.get_string_attribute("name_prefix")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
 
     @property
     def vpc_id(self) -> str:

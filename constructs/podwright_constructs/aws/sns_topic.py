@@ -20,160 +20,28 @@ class SnsTopic(Resource):
         scope: Construct,
         id_: str,
         *,
-        application_failure_feedback_role_arn: str | None = None,
-        application_success_feedback_role_arn: str | None = None,
-        application_success_feedback_sample_rate: float | None = None,
-        archive_policy: str | None = None,
-        content_based_deduplication: bool | None = None,
-        delivery_policy: str | None = None,
-        display_name: str | None = None,
-        fifo_throughput_scope: str | None = None,
-        fifo_topic: bool | None = None,
-        firehose_failure_feedback_role_arn: str | None = None,
-        firehose_success_feedback_role_arn: str | None = None,
-        firehose_success_feedback_sample_rate: float | None = None,
-        http_failure_feedback_role_arn: str | None = None,
-        http_success_feedback_role_arn: str | None = None,
-        http_success_feedback_sample_rate: float | None = None,
         kms_master_key_id: str | None = None,
-        lambda_failure_feedback_role_arn: str | None = None,
-        lambda_success_feedback_role_arn: str | None = None,
-        lambda_success_feedback_sample_rate: float | None = None,
         name: str | None = None,
-        name_prefix: str | None = None,
         policy: str | None = None,
-        signature_version: float | None = None,
-        sqs_failure_feedback_role_arn: str | None = None,
-        sqs_success_feedback_role_arn: str | None = None,
-        sqs_success_feedback_sample_rate: float | None = None,
         tags: Mapping[str, str] | None = None,
-        tracing_config: str | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
-            scope,
-            id_,
-            {
-                "application_failure_feedback_role_arn": application_failure_feedback_role_arn,
-                "application_success_feedback_role_arn": application_success_feedback_role_arn,
-                "application_success_feedback_sample_rate": application_success_feedback_sample_rate,
-                "archive_policy": archive_policy,
-                "content_based_deduplication": content_based_deduplication,
-                "delivery_policy": delivery_policy,
-                "display_name": display_name,
-                "fifo_throughput_scope": fifo_throughput_scope,
-                "fifo_topic": fifo_topic,
-                "firehose_failure_feedback_role_arn": firehose_failure_feedback_role_arn,
-                "firehose_success_feedback_role_arn": firehose_success_feedback_role_arn,
-                "firehose_success_feedback_sample_rate": firehose_success_feedback_sample_rate,
-                "http_failure_feedback_role_arn": http_failure_feedback_role_arn,
-                "http_success_feedback_role_arn": http_success_feedback_role_arn,
-                "http_success_feedback_sample_rate": http_success_feedback_sample_rate,
-                "kms_master_key_id": kms_master_key_id,
-                "lambda_failure_feedback_role_arn": lambda_failure_feedback_role_arn,
-                "lambda_success_feedback_role_arn": lambda_success_feedback_role_arn,
-                "lambda_success_feedback_sample_rate": lambda_success_feedback_sample_rate,
-                "name": name,
-                "name_prefix": name_prefix,
-                "policy": policy,
-                "signature_version": signature_version,
-                "sqs_failure_feedback_role_arn": sqs_failure_feedback_role_arn,
-                "sqs_success_feedback_role_arn": sqs_success_feedback_role_arn,
-                "sqs_success_feedback_sample_rate": sqs_success_feedback_sample_rate,
-                "tags": tags,
-                "tracing_config": tracing_config,
-            },
-            meta,
+            scope, id_, {"kms_master_key_id": kms_master_key_id, "name": name, "policy": policy, "tags": tags}, meta
         )
-
-    @property
-    def application_failure_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("application_failure_feedback_role_arn")
-
-    @property
-    def application_success_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("application_success_feedback_role_arn")
-
-    @property
-    def archive_policy(self) -> str:
-        return self.get_string_attribute("archive_policy")
 
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
 
     @property
-    def beginning_archive_time(self) -> str:
-        return self.get_string_attribute("beginning_archive_time")
-
-    @property
-    def delivery_policy(self) -> str:
-        return self.get_string_attribute("delivery_policy")
-
-    @property
-    def display_name(self) -> str:
-        return self.get_string_attribute("display_name")
-
-    @property
-    def fifo_throughput_scope(self) -> str:
-        return self.get_string_attribute("fifo_throughput_scope")
-
-    @property
-    def firehose_failure_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("firehose_failure_feedback_role_arn")
-
-    @property
-    def firehose_success_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("firehose_success_feedback_role_arn")
-
-    @property
-    def http_failure_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("http_failure_feedback_role_arn")
-
-    @property
-    def http_success_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("http_success_feedback_role_arn")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
     def kms_master_key_id(self) -> str:
         return self.get_string_attribute("kms_master_key_id")
-
-    @property
-    def lambda_failure_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("lambda_failure_feedback_role_arn")
-
-    @property
-    def lambda_success_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("lambda_success_feedback_role_arn")
 
     @property
     def name(self) -> str:
         return self.get_string_attribute("name")
 
     @property
-    def name_prefix(self) -> str:
-        return self.get_string_attribute("name_prefix")
-
-    @property
-    def owner(self) -> str:
-        return self.get_string_attribute("owner")
-
-    @property
     def policy(self) -> str:
         return self.get_string_attribute("policy")
-
-    @property
-    def sqs_failure_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("sqs_failure_feedback_role_arn")
-
-    @property
-    def sqs_success_feedback_role_arn(self) -> str:
-        return self.get_string_attribute("sqs_success_feedback_role_arn")
-
-    @property
-    def tracing_config(self) -> str:
-        return self.get_string_attribute("tracing_config")

@@ -21,13 +21,5 @@ class SnsTopicPolicy(Resource):
         return self.get_string_attribute("arn")
 
     @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
-    def owner(self) -> str:
-        return self.get_string_attribute("owner")
-
-    @property
     def policy(self) -> str:
         return self.get_string_attribute("policy")

@@ -14,87 +14,21 @@ class SnsTopicSubscription(Resource):
     TYPE = "aws_sns_topic_subscription"
 
     def __init__(
-        self,
-        scope: Construct,
-        id_: str,
-        *,
-        endpoint: str,
-        protocol: str,
-        topic_arn: str,
-        confirmation_timeout_in_minutes: float | None = None,
-        delivery_policy: str | None = None,
-        endpoint_auto_confirms: bool | None = None,
-        filter_policy: str | None = None,
-        filter_policy_scope: str | None = None,
-        raw_message_delivery: bool | None = None,
-        redrive_policy: str | None = None,
-        replay_policy: str | None = None,
-        subscription_role_arn: str | None = None,
-        **meta: Unpack[Meta],
+        self, scope: Construct, id_: str, *, endpoint: str, protocol: str, topic_arn: str, **meta: Unpack[Meta]
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "endpoint": endpoint,
-                "protocol": protocol,
-                "topic_arn": topic_arn,
-                "confirmation_timeout_in_minutes": confirmation_timeout_in_minutes,
-                "delivery_policy": delivery_policy,
-                "endpoint_auto_confirms": endpoint_auto_confirms,
-                "filter_policy": filter_policy,
-                "filter_policy_scope": filter_policy_scope,
-                "raw_message_delivery": raw_message_delivery,
-                "redrive_policy": redrive_policy,
-                "replay_policy": replay_policy,
-                "subscription_role_arn": subscription_role_arn,
-            },
-            meta,
-        )
+        super().__init__(scope, id_, {"endpoint": endpoint, "protocol": protocol, "topic_arn": topic_arn}, meta)
 
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
 
     @property
-    def delivery_policy(self) -> str:
-        return self.get_string_attribute("delivery_policy")
-
-    @property
     def endpoint(self) -> str:
         return self.get_string_attribute("endpoint")
 
     @property
-    def filter_policy(self) -> str:
-        return self.get_string_attribute("filter_policy")
-
-    @property
-    def filter_policy_scope(self) -> str:
-        return self.get_string_attribute("filter_policy_scope")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
-
-    @property
     def protocol(self) -> str:
         return self.get_string_attribute("protocol")
-
-    @property
-    def redrive_policy(self) -> str:
-        return self.get_string_attribute("redrive_policy")
-
-    @property
-    def replay_policy(self) -> str:
-        return self.get_string_attribute("replay_policy")
-
-    @property
-    def subscription_role_arn(self) -> str:
-        return self.get_string_attribute("subscription_role_arn")
 
     @property
     def topic_arn(self) -> str:

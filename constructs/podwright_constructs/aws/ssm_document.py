@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import Required, TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class SsmDocumentAttachmentsSource(TypedDict, total=False):
-    key: Required[str]
-    name: str
-    values: Required[Sequence[str]]
 
 
 class SsmDocument(Resource):
@@ -30,11 +24,7 @@ class SsmDocument(Resource):
         document_type: str,
         name: str,
         document_format: str | None = None,
-        permissions: Mapping[str, str] | None = None,
         tags: Mapping[str, str] | None = None,
-        target_type: str | None = None,
-        version_name: str | None = None,
-        attachments_source: Sequence[SsmDocumentAttachmentsSource] | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -45,30 +35,14 @@ class SsmDocument(Resource):
                 "document_type": document_type,
                 "name": name,
                 "document_format": document_format,
-                "permissions": permissions,
                 "tags": tags,
-                "target_type": target_type,
-                "version_name": version_name,
-                "attachments_source": attachments_source,
             },
             meta,
         )
 
     @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
     def content(self) -> str:
         return self.get_string_attribute("content")
-
-    @property
-    def created_date(self) -> str:
-        return self.get_string_attribute("created_date")
-
-    @property
-    def default_version(self) -> str:
-        return self.get_string_attribute("default_version")
 
     @property
     def description(self) -> str:
@@ -83,45 +57,5 @@ class SsmDocument(Resource):
         return self.get_string_attribute("document_type")
 
     @property
-    def document_version(self) -> str:
-        return self.get_string_attribute("document_version")
-
-    @property
-    def hash(self) -> str:
-        return self.get_string_attribute("hash")
-
-    @property
-    def hash_type(self) -> str:
-        return self.get_string_attribute("hash_type")
-
-    @property
-    def id(self) -> str:
-        return self.get_string_attribute("id")
-
-    @property
-    def latest_version(self) -> str:
-        return self.get_string_attribute("latest_version")
-
-    @property
     def name(self) -> str:
         return self.get_string_attribute("name")
-
-    @property
-    def owner(self) -> str:
-        return self.get_string_attribute("owner")
-
-    @property
-    def schema_version(self) -> str:
-        return self.get_string_attribute("schema_version")
-
-    @property
-    def status(self) -> str:
-        return self.get_string_attribute("status")
-
-    @property
-    def target_type(self) -> str:
-        return self.get_string_attribute("target_type")
-
-    @property
-    def version_name(self) -> str:
-        return self.get_string_attribute("version_name")

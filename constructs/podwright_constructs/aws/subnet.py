@@ -5,14 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class SubnetTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
 
 
 class Subnet(Resource):
@@ -26,23 +21,10 @@ class Subnet(Resource):
         id_: str,
         *,
         vpc_id: str,
-        assign_ipv6_address_on_creation: bool | None = None,
-        availability_zone: str | None = None,
         availability_zone_id: str | None = None,
         cidr_block: str | None = None,
-        customer_owned_ipv4_pool: str | None = None,
-        enable_dns64: bool | None = None,
-        enable_lni_at_device_index: float | None = None,
-        enable_resource_name_dns_a_record_on_launch: bool | None = None,
-        enable_resource_name_dns_aaaa_record_on_launch: bool | None = None,
-        ipv6_cidr_block: str | None = None,
-        ipv6_native: bool | None = None,
-        map_customer_owned_ip_on_launch: bool | None = None,
         map_public_ip_on_launch: bool | None = None,
-        outpost_arn: str | None = None,
-        private_dns_hostname_type_on_launch: str | None = None,
         tags: Mapping[str, str] | None = None,
-        timeouts: SubnetTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -50,34 +32,13 @@ class Subnet(Resource):
             id_,
             {
                 "vpc_id": vpc_id,
-                "assign_ipv6_address_on_creation": assign_ipv6_address_on_creation,
-                "availability_zone": availability_zone,
                 "availability_zone_id": availability_zone_id,
                 "cidr_block": cidr_block,
-                "customer_owned_ipv4_pool": customer_owned_ipv4_pool,
-                "enable_dns64": enable_dns64,
-                "enable_lni_at_device_index": enable_lni_at_device_index,
-                "enable_resource_name_dns_a_record_on_launch": enable_resource_name_dns_a_record_on_launch,
-                "enable_resource_name_dns_aaaa_record_on_launch": enable_resource_name_dns_aaaa_record_on_launch,
-                "ipv6_cidr_block": ipv6_cidr_block,
-                "ipv6_native": ipv6_native,
-                "map_customer_owned_ip_on_launch": map_customer_owned_ip_on_launch,
                 "map_public_ip_on_launch": map_public_ip_on_launch,
-                "outpost_arn": outpost_arn,
-                "private_dns_hostname_type_on_launch": private_dns_hostname_type_on_launch,
                 "tags": tags,
-                "timeouts": timeouts,
             },
             meta,
         )
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
-    def availability_zone(self) -> str:
-        return self.get_string_attribute("availability_zone")
 
     @property
     def availability_zone_id(self) -> str:
@@ -88,32 +49,8 @@ class Subnet(Resource):
         return self.get_string_attribute("cidr_block")
 
     @property
-    def customer_owned_ipv4_pool(self) -> str:
-        return self.get_string_attribute("customer_owned_ipv4_pool")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def ipv6_cidr_block(self) -> str:
-        return self.get_string_attribute("ipv6_cidr_block")
-
-    @property
-    def ipv6_cidr_block_association_id(self) -> str:
-        return self.get_string_attribute("ipv6_cidr_block_association_id")
-
-    @property
-    def outpost_arn(self) -> str:
-        return self.get_string_attribute("outpost_arn")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
-
-    @property
-    def private_dns_hostname_type_on_launch(self) -> str:
-        return self.get_string_attribute("private_dns_hostname_type_on_launch")
 
     @property
     def vpc_id(self) -> str:

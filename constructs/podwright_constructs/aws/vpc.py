@@ -20,18 +20,9 @@ class Vpc(Resource):
         scope: Construct,
         id_: str,
         *,
-        assign_generated_ipv6_cidr_block: bool | None = None,
         cidr_block: str | None = None,
         enable_dns_hostnames: bool | None = None,
         enable_dns_support: bool | None = None,
-        enable_network_address_usage_metrics: bool | None = None,
-        instance_tenancy: str | None = None,
-        ipv4_ipam_pool_id: str | None = None,
-        ipv4_netmask_length: float | None = None,
-        ipv6_cidr_block: str | None = None,
-        ipv6_cidr_block_network_border_group: str | None = None,
-        ipv6_ipam_pool_id: str | None = None,
-        ipv6_netmask_length: float | None = None,
         tags: Mapping[str, str] | None = None,
         **meta: Unpack[Meta],
     ) -> None:
@@ -39,79 +30,18 @@ class Vpc(Resource):
             scope,
             id_,
             {
-                "assign_generated_ipv6_cidr_block": assign_generated_ipv6_cidr_block,
                 "cidr_block": cidr_block,
                 "enable_dns_hostnames": enable_dns_hostnames,
                 "enable_dns_support": enable_dns_support,
-                "enable_network_address_usage_metrics": enable_network_address_usage_metrics,
-                "instance_tenancy": instance_tenancy,
-                "ipv4_ipam_pool_id": ipv4_ipam_pool_id,
-                "ipv4_netmask_length": ipv4_netmask_length,
-                "ipv6_cidr_block": ipv6_cidr_block,
-                "ipv6_cidr_block_network_border_group": ipv6_cidr_block_network_border_group,
-                "ipv6_ipam_pool_id": ipv6_ipam_pool_id,
-                "ipv6_netmask_length": ipv6_netmask_length,
                 "tags": tags,
             },
             meta,
         )
 
     @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
     def cidr_block(self) -> str:
         return self.get_string_attribute("cidr_block")
 
     @property
-    def default_network_acl_id(self) -> str:
-        return self.get_string_attribute("default_network_acl_id")
-
-    @property
-    def default_route_table_id(self) -> str:
-        return self.get_string_attribute("default_route_table_id")
-
-    @property
-    def default_security_group_id(self) -> str:
-        return self.get_string_attribute("default_security_group_id")
-
-    @property
-    def dhcp_options_id(self) -> str:
-        return self.get_string_attribute("dhcp_options_id")
-
-    @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def instance_tenancy(self) -> str:
-        return self.get_string_attribute("instance_tenancy")
-
-    @property
-    def ipv4_ipam_pool_id(self) -> str:
-        return self.get_string_attribute("ipv4_ipam_pool_id")
-
-    @property
-    def ipv6_association_id(self) -> str:
-        return self.get_string_attribute("ipv6_association_id")
-
-    @property
-    def ipv6_cidr_block(self) -> str:
-        return self.get_string_attribute("ipv6_cidr_block")
-
-    @property
-    def ipv6_cidr_block_network_border_group(self) -> str:
-        return self.get_string_attribute("ipv6_cidr_block_network_border_group")
-
-    @property
-    def ipv6_ipam_pool_id(self) -> str:
-        return self.get_string_attribute("ipv6_ipam_pool_id")
-
-    @property
-    def main_route_table_id(self) -> str:
-        return self.get_string_attribute("main_route_table_id")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")

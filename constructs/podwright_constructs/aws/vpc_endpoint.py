@@ -5,26 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class VpcEndpointDnsOptions(TypedDict, total=False):
-    dns_record_ip_type: str
-    private_dns_only_for_inbound_resolver_endpoint: bool
-
-
-class VpcEndpointSubnetConfiguration(TypedDict, total=False):
-    ipv4: str
-    ipv6: str
-    subnet_id: str
-
-
-class VpcEndpointTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
-    update: str
 
 
 class VpcEndpoint(Resource):
@@ -38,22 +21,13 @@ class VpcEndpoint(Resource):
         id_: str,
         *,
         vpc_id: str,
-        auto_accept: bool | None = None,
-        ip_address_type: str | None = None,
-        policy: str | None = None,
         private_dns_enabled: bool | None = None,
-        resource_configuration_arn: str | None = None,
         route_table_ids: Sequence[str] | None = None,
         security_group_ids: Sequence[str] | None = None,
         service_name: str | None = None,
-        service_network_arn: str | None = None,
-        service_region: str | None = None,
         subnet_ids: Sequence[str] | None = None,
         tags: Mapping[str, str] | None = None,
         vpc_endpoint_type: str | None = None,
-        dns_options: VpcEndpointDnsOptions | None = None,
-        subnet_configuration: Sequence[VpcEndpointSubnetConfiguration] | None = None,
-        timeouts: VpcEndpointTimeouts | None = None,
         **meta: Unpack[Meta],
     ) -> None:
         super().__init__(
@@ -61,69 +35,24 @@ class VpcEndpoint(Resource):
             id_,
             {
                 "vpc_id": vpc_id,
-                "auto_accept": auto_accept,
-                "ip_address_type": ip_address_type,
-                "policy": policy,
                 "private_dns_enabled": private_dns_enabled,
-                "resource_configuration_arn": resource_configuration_arn,
                 "route_table_ids": route_table_ids,
                 "security_group_ids": security_group_ids,
                 "service_name": service_name,
-                "service_network_arn": service_network_arn,
-                "service_region": service_region,
                 "subnet_ids": subnet_ids,
                 "tags": tags,
                 "vpc_endpoint_type": vpc_endpoint_type,
-                "dns_options": dns_options,
-                "subnet_configuration": subnet_configuration,
-                "timeouts": timeouts,
             },
             meta,
         )
-
-    @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
 
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
 
     @property
-    def ip_address_type(self) -> str:
-        return self.get_string_attribute("ip_address_type")
-
-    @property
-    def owner_id(self) -> str:
-        return self.get_string_attribute("owner_id")
-
-    @property
-    def policy(self) -> str:
-        return self.get_string_attribute("policy")
-
-    @property
-    def prefix_list_id(self) -> str:
-        return self.get_string_attribute("prefix_list_id")
-
-    @property
-    def resource_configuration_arn(self) -> str:
-        return self.get_string_attribute("resource_configuration_arn")
-
-    @property
     def service_name(self) -> str:
         return self.get_string_attribute("service_name")
-
-    @property
-    def service_network_arn(self) -> str:
-        return self.get_string_attribute("service_network_arn")
-
-    @property
-    def service_region(self) -> str:
-        return self.get_string_attribute("service_region")
-
-    @property
-    def state(self) -> str:
-        return self.get_string_attribute("state")
 
     @property
     def vpc_endpoint_type(self) -> str:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from constructs import Construct
-from typing_extensions import TypedDict, Unpack
+from typing_extensions import Unpack
 
 from podwright_constructs.bindings import Meta, Resource
-
-
-class VpcIpv4CidrBlockAssociationTimeouts(TypedDict, total=False):
-    create: str
-    delete: str
 
 
 class VpcIpv4CidrBlockAssociation(Resource):
@@ -19,29 +14,9 @@ class VpcIpv4CidrBlockAssociation(Resource):
     TYPE = "aws_vpc_ipv4_cidr_block_association"
 
     def __init__(
-        self,
-        scope: Construct,
-        id_: str,
-        *,
-        vpc_id: str,
-        cidr_block: str | None = None,
-        ipv4_ipam_pool_id: str | None = None,
-        ipv4_netmask_length: float | None = None,
-        timeouts: VpcIpv4CidrBlockAssociationTimeouts | None = None,
-        **meta: Unpack[Meta],
+        self, scope: Construct, id_: str, *, vpc_id: str, cidr_block: str | None = None, **meta: Unpack[Meta]
     ) -> None:
-        super().__init__(
-            scope,
-            id_,
-            {
-                "vpc_id": vpc_id,
-                "cidr_block": cidr_block,
-                "ipv4_ipam_pool_id": ipv4_ipam_pool_id,
-                "ipv4_netmask_length": ipv4_netmask_length,
-                "timeouts": timeouts,
-            },
-            meta,
-        )
+        super().__init__(scope, id_, {"vpc_id": vpc_id, "cidr_block": cidr_block}, meta)
 
     @property
     def cidr_block(self) -> str:
@@ -50,10 +25,6 @@ class VpcIpv4CidrBlockAssociation(Resource):
     @property
     def id(self) -> str:
         return self.get_string_attribute("id")
-
-    @property
-    def ipv4_ipam_pool_id(self) -> str:
-        return self.get_string_attribute("ipv4_ipam_pool_id")
 
     @property
     def vpc_id(self) -> str:

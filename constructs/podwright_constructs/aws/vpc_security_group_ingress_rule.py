@@ -23,10 +23,8 @@ class VpcSecurityGroupIngressRule(Resource):
         ip_protocol: str,
         security_group_id: str,
         cidr_ipv4: str | None = None,
-        cidr_ipv6: str | None = None,
         description: str | None = None,
         from_port: float | None = None,
-        prefix_list_id: str | None = None,
         referenced_security_group_id: str | None = None,
         tags: Mapping[str, str] | None = None,
         to_port: float | None = None,
@@ -39,10 +37,8 @@ class VpcSecurityGroupIngressRule(Resource):
                 "ip_protocol": ip_protocol,
                 "security_group_id": security_group_id,
                 "cidr_ipv4": cidr_ipv4,
-                "cidr_ipv6": cidr_ipv6,
                 "description": description,
                 "from_port": from_port,
-                "prefix_list_id": prefix_list_id,
                 "referenced_security_group_id": referenced_security_group_id,
                 "tags": tags,
                 "to_port": to_port,
@@ -51,16 +47,8 @@ class VpcSecurityGroupIngressRule(Resource):
         )
 
     @property
-    def arn(self) -> str:
-        return self.get_string_attribute("arn")
-
-    @property
     def cidr_ipv4(self) -> str:
         return self.get_string_attribute("cidr_ipv4")
-
-    @property
-    def cidr_ipv6(self) -> str:
-        return self.get_string_attribute("cidr_ipv6")
 
     @property
     def description(self) -> str:
@@ -75,17 +63,9 @@ class VpcSecurityGroupIngressRule(Resource):
         return self.get_string_attribute("ip_protocol")
 
     @property
-    def prefix_list_id(self) -> str:
-        return self.get_string_attribute("prefix_list_id")
-
-    @property
     def referenced_security_group_id(self) -> str:
         return self.get_string_attribute("referenced_security_group_id")
 
     @property
     def security_group_id(self) -> str:
         return self.get_string_attribute("security_group_id")
-
-    @property
-    def security_group_rule_id(self) -> str:
-        return self.get_string_attribute("security_group_rule_id")
