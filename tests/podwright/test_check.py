@@ -222,7 +222,7 @@ def test_interrupt_is_quiet(tmp_path: Path):
         pipe.open("w"),  # opens when the command has opened its end
     ):
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=600)
     assert errors == ""
     assert process.returncode == 130
 

@@ -1,4 +1,4 @@
-"""The work of the lifecycle scripts survives a reboot, after which HyperPod does not run them."""
+"""The lifecycle scripts on real hosts: their work survives a reboot, and SSH between hosts uses their keys."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 DNS_NAME, MOUNT_NAME = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", "abcdefgh"
+STRICT = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes"
 SHOW_MOUNT = "findmnt --noheadings --output SOURCE,FSTYPE /fsx"
 
 
@@ -76,3 +77,15 @@ def test_a_replaced_host_is_empty(cluster: NamespacedCluster, scripts: Path) -> 
     assert not cluster.path(SECOND, "/etc/old").exists()
     assert "i-0new" in cluster.path(SECOND, "/opt/podwright/node.json").read_text()
     cluster.wait_until_idle(timeout_s=180)
+
+
+def test_the_job_user_gets_from_host_to_host_and_no_impostor_is_trusted(cluster: NamespacedCluster) -> None:
+    """By name and by address, with every host key checked; a host whose key is not the published one is refused."""
+    for name in (FIRST, cluster.nodes[FIRST].private_ip):
+        said = cluster.run(f"{STRICT} {name} hostname", host=CONTROLLER, user="ubuntu", check=False)
+        assert said.stdout.strip() == FIRST, said
+    keys = "/fsx/podwright/ssh/hosts"
+    cluster.run(f"sed 's/^{CONTROLLER} /{FIRST} /' {keys}/{CONTROLLER} >{keys}/{FIRST}", user="root")
+    refused = cluster.run(f"{STRICT} {FIRST} hostname", host=CONTROLLER, user="ubuntu", check=False)
+    assert refused.returncode == 255
+    assert "REMOTE HOST IDENTIFICATION HAS CHANGED" in refused.stderr
