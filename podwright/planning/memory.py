@@ -44,7 +44,7 @@ class Memory:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak is within the capacity."""
+        """True if the peak is within the capacity."""
         return self.headroom_gb >= 0
 
     def items(self) -> dict[str, float]:

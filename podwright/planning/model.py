@@ -83,7 +83,7 @@ class Model:
 
     @property
     def hybrid(self) -> bool:
-        """Whether attention, state-space and expert parts are separate blocks."""
+        """True if attention, state-space and expert parts are separate blocks."""
         return self.attention_layers >= 0
 
     @property

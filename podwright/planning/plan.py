@@ -37,7 +37,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the run fits in memory."""
+        """True if the run fits in memory."""
         return self.memory.fits
 
     @property

@@ -43,7 +43,7 @@ class Candidate:
 
     @property
     def supported(self) -> bool:
-        """Whether podwright-train supports the layout."""
+        """True if podwright-train supports the layout."""
         return not unsupported(self.layout, self.model)
 
 
