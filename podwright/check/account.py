@@ -1,4 +1,4 @@
-"""What rules ask of an AWS account, through boto3, with the user's own credentials. Nothing is changed there.
+"""Ask an AWS account what rules need to know, through boto3, with the user's own credentials. Change nothing.
 
 Every question needs one read-only permission, which has the name of boto3's operation.
 """
@@ -159,7 +159,7 @@ class Account:
         return jmespath.search(expression, self._ask(service, operation, absent=_ABSENT, **arguments)) or None
 
     def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:
-        """Filters in place of ids: what is not there is left out of the answer and is no error."""
+        """Call EC2 with filters instead of ids: a missing resource is then left out of the answer and is no error."""
         wanted = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
         return self._ask("ec2", operation, Filters=wanted, **arguments)
 
@@ -197,13 +197,13 @@ def _refused(service: str, error: ClientError) -> UnansweredError:
         return UnansweredError(f"AWS does not accept these credentials ({code})", _IDENTITY_HINT)
     action = f"{_PERMISSIONS.get(service, service)}:{error.operation_name}"
     if code in _DENIED:
-        hint = f"have {action} allowed; `podwright explain CODE` says how each rule is checked by hand"
-        return UnansweredError(f"the account was not asked: {action} is not allowed to you", hint, fatal=False)
-    return UnansweredError(f"{action} was refused: {code}: {message}", "try again; AWS's words are all that is known")
+        hint = f"get permission for {action}, or check by hand: `podwright explain CODE` gives the command"
+        return UnansweredError(f"AWS denied {action}", hint, fatal=False)
+    return UnansweredError(f"{action} was refused: {code}: {message}", "try again")
 
 
 def _not_sent(service: str, error: BotoCoreError) -> UnansweredError:
     """The question did not reach AWS."""
     if isinstance(error, HTTPClientError | ConnectionError):
         return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
-    return UnansweredError(f"the account was not asked: {str(error).rstrip('.')}", _IDENTITY_HINT)
+    return UnansweredError(f"AWS got no request: {str(error).rstrip('.')}", _IDENTITY_HINT)

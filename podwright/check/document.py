@@ -1,7 +1,7 @@
-"""A YAML file as plain data, with the place of every value.
+"""Read a YAML file as plain data, with the line and column of every value.
 
 Scalars stay the text that was written: what ``yes``, ``010`` or ``1_000`` mean is decided by the setting they are given
-to, not by YAML 1.1. So a name may be ``no`` and a tag ``0012``. One value has one place: anchors, aliases, tags and
+to, not by YAML 1.1. So a name may be ``no`` and a tag ``0012``. One value has one position: anchors, aliases, tags and
 repeated keys are refused.
 """
 
@@ -21,8 +21,8 @@ MAX_DEPTH = 20  # far below Python's recursion limit, far above what a settings 
 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {
-    "yaml-syntax": "The file is not YAML. The place is where the reader gave up; the mistake is there or just before.",
-    "yaml-feature": "Anchors, aliases, tags and several documents are not for this file: a value has one place.",
+    "yaml-syntax": "The file is not YAML. The parser stopped at this position; the mistake is there or just before.",
+    "yaml-feature": "A settings file has no anchors, aliases, tags or further documents: each value is written once.",
     "yaml-key": "A key of a mapping must be a word, not a list or a mapping.",
     "yaml-depth": f"Nested more than {MAX_DEPTH} levels deep.",
     "duplicate-key": "The same key twice in one mapping: YAML readers keep only one of them, and not all the same one.",
@@ -30,7 +30,7 @@ CODES = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Position:
     """Line and column count from 1; ``width`` characters belong to the value or key."""
 
     line: int
@@ -50,8 +50,8 @@ class Document:
     parsed: bool
     data: Any
     findings: tuple[Finding, ...]
-    _values: dict[KeyPath, Place]
-    _keys: dict[KeyPath, Place]
+    _values: dict[KeyPath, Position]
+    _keys: dict[KeyPath, Position]
 
     @classmethod
     def read(cls, file: Path) -> Document:
@@ -71,7 +71,7 @@ class Document:
 
     @classmethod
     def parse(cls, text: str, *, file: Path = Path("cluster.yaml")) -> Document:
-        """Parse the text of a file; what is wrong with it is in ``findings``."""
+        """Parse the text of a file; its errors are in ``findings``."""
         try:
             refused = tuple(_refused_features(text))
             node = None if refused else yaml.compose(text, Loader=yaml.SafeLoader)
@@ -80,23 +80,23 @@ class Document:
         except yaml.reader.ReaderError as error:
             refused, node = (_character_finding(error, text),), None
         except (ValueError, OverflowError) as error:  # an escape or a version number that is none
-            refused, node = (_finding("yaml-syntax", (), Place(1, 1), f"not YAML: {error}", _SYNTAX_HINT),), None
+            refused, node = (_finding("yaml-syntax", (), Position(1, 1), f"not YAML: {error}", _SYNTAX_HINT),), None
         reader = _Reader()
         data = reader.convert(node, ()) if node else None
         return cls(file, text, not refused, data, refused + tuple(reader.findings), reader.values, reader.keys)
 
-    def place(self, path: KeyPath, *, key: bool = False) -> Place:
-        """Where the value at a path is written, or its key, or the nearest thing around it that the file has."""
+    def position(self, path: KeyPath, *, key: bool = False) -> Position:
+        """Return the position of the value at a path, else of its key, else of the nearest parent in the file."""
         if not key and path in self._values:
             return self._values[path]
         while path:
             if path in self._keys:
                 return self._keys[path]
             path = path[:-1]
-        return Place(1, 1)
+        return Position(1, 1)
 
     def has(self, path: KeyPath) -> bool:
-        """Whether the file itself says something at this path."""
+        """Return whether the file has a value at this path."""
         return not path or path in self._keys
 
 
@@ -104,20 +104,20 @@ _SYNTAX_HINT = "compare the indentation and punctuation with the lines above"
 
 
 class _Reader:
-    """Turns nodes into data and remembers places; a mapping or list has the place of its key."""
+    """Converts nodes to data and records positions; a mapping or list has the position of its key."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        self.values: dict[KeyPath, Place] = {}
-        self.keys: dict[KeyPath, Place] = {}
+        self.values: dict[KeyPath, Position] = {}
+        self.keys: dict[KeyPath, Position] = {}
 
     def convert(self, node: yaml.Node, path: KeyPath) -> Any:
-        """Data of a node."""
+        """Return the data of a node."""
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
             return self._sequence(node, path)
-        self.values[path] = _place(node)
+        self.values[path] = _position(node)
         if node.tag == "tag:yaml.org,2002:null":
             return None
         return node.value
@@ -134,7 +134,7 @@ class _Reader:
                 hint = f"the first is in line {self.keys[here].line}; keep one of them"
                 self._report("duplicate-key", key_node, here, f"{key} is set twice", hint)
                 continue
-            self.keys[here] = _place(key_node)
+            self.keys[here] = _position(key_node)
             data[key] = self.convert(value_node, here)
         return data
 
@@ -142,16 +142,16 @@ class _Reader:
         data = []
         for index, item in enumerate(node.value):
             here = (*path, index)
-            self.keys[here] = _place(item)
+            self.keys[here] = _position(item)
             data.append(self.convert(item, here))
         return data
 
     def _report(self, code: str, node: yaml.Node, path: KeyPath, message: str, hint: str) -> None:
-        self.findings.append(_finding(code, path, _place(node), message, hint))
+        self.findings.append(_finding(code, path, _position(node), message, hint))
 
 
 def _refused_features(text: str) -> Iterator[Finding]:
-    """What YAML allows and a settings file does not need, and depth, before anything recursive sees the text."""
+    """Report YAML features that a settings file does not need, and depth, before anything recurses into the text."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -172,7 +172,7 @@ def _refused_features(text: str) -> Iterator[Finding]:
 
 
 def _feature(event: yaml.Event) -> str | None:
-    """The anchor, alias or tag of an event, in words."""
+    """Name the anchor, alias or tag of an event."""
     if isinstance(event, yaml.AliasEvent):
         return f"the alias *{event.anchor}"
     if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
@@ -184,33 +184,35 @@ def _feature(event: yaml.Event) -> str | None:
 
 def _syntax_finding(error: yaml.MarkedYAMLError) -> Finding:
     message = " ".join(part for part in (error.problem, error.context) if part)
-    unclosed = "end of stream" in message or "stream end" in message  # then the place to look at is where it was opened
+    unclosed = "end of stream" in message or "stream end" in message  # then show where it was opened
     mark = (error.context_mark if unclosed else error.problem_mark) or error.problem_mark or error.context_mark
     hint = _SYNTAX_HINT
     if "'\\t'" in message:
         hint = "indent with spaces, not with tabs"
-    place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-    return _finding("yaml-syntax", (), place, f"not YAML: {message}", hint)
+    position = Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)
+    return _finding("yaml-syntax", (), position, f"not YAML: {message}", hint)
 
 
 def _character_finding(error: yaml.reader.ReaderError, text: str) -> Finding:
     before = text[: error.position].splitlines() or [""]
-    place = Place(len(before), len(before[-1]) + 1)
+    position = Position(len(before), len(before[-1]) + 1)
     message = f"the character U+{ord(text[error.position]):04X} is not allowed in YAML"
-    return _finding("yaml-syntax", (), place, message, "delete it; it may be invisible in your editor")
+    return _finding("yaml-syntax", (), position, message, "delete it; it may be invisible in your editor")
 
 
-def _finding(code: str, path: KeyPath, place: Place, message: str, hint: str) -> Finding:
-    return Finding(Level.ERROR, code, path, message, hint, line=place.line, column=place.column, width=place.width)
+def _finding(code: str, path: KeyPath, position: Position, message: str, hint: str) -> Finding:
+    return Finding(
+        Level.ERROR, code, path, message, hint, line=position.line, column=position.column, width=position.width
+    )
 
 
-def _place(node: yaml.Node) -> Place:
-    """Where a node starts; a scalar in one line has its width, anything else is marked by its first character."""
+def _position(node: yaml.Node) -> Position:
+    """Return a node's start; a scalar on one line has its width, anything else is marked by its first character."""
     start, end = node.start_mark, node.end_mark
     one_line = isinstance(node, yaml.ScalarNode) and start.line == end.line
-    return Place(start.line + 1, start.column + 1, max(1, end.column - start.column) if one_line else 1)
+    return Position(start.line + 1, start.column + 1, max(1, end.column - start.column) if one_line else 1)
 
 
-def _start(event: yaml.Event) -> Place:
+def _start(event: yaml.Event) -> Position:
     mark = event.start_mark
-    return Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+    return Position(mark.line + 1, mark.column + 1) if mark else Position(1, 1)

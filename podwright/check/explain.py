@@ -1,4 +1,4 @@
-"""What every key of a settings file means: read from the types themselves, so that it cannot be out of date."""
+"""Describe every key of a settings file, from the types themselves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Key:
 
 
 def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") -> Iterator[Key]:
-    """Every key in the order of the types, a resource's variants one after the other."""
+    """Yield every key in the order of the types, a resource's variants one after the other."""
     for word, field in section.model_fields.items():
         name = prefix + word
         inner = sections(field.annotation)
@@ -45,7 +45,7 @@ def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") 
 
 
 def _values(annotation: Any) -> str:
-    """The type in a reader's words: ``create | existing``, ``whole number``, ``list of text``."""
+    """Return the type in words: ``create | existing``, ``whole number``, ``list of text``."""
     if get_origin(annotation) is Literal:
         return " | ".join(map(str, get_args(annotation)))
     if get_origin(annotation) is tuple:

@@ -1,4 +1,4 @@
-"""What is wrong with a file, told all at once: where, what was given, what is allowed, what to do."""
+"""Findings of a check, and how they are printed: position, message, source line with a caret, hint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KeyPath = tuple[Key, ...]  # ("cluster", "instance_groups", 1, "count")
 
 
 class Level(str, Enum):
-    """How bad it is; only an error stops a deployment."""
+    """The severity of a finding; only an error stops a deployment."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class Level(str, Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to say about a settings file.
+    """One error, warning or remark about a settings file.
 
     ``line`` and ``column`` count from 1; both are None for settings that no file gave. The caret underlines ``width``
     characters.
@@ -44,7 +44,7 @@ class Finding:
     width: int = 1
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as ``--json`` prints it."""
+        """Return the finding as ``--json`` prints it."""
         return {
             "level": self.level.value,
             "code": self.code,
@@ -57,22 +57,22 @@ class Finding:
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
-    """Whether any of the findings stops a deployment."""
+    """Return whether any finding stops a deployment."""
     return any(finding.level is Level.ERROR for finding in findings)
 
 
 def dotted(path: KeyPath) -> str:
-    """The path as a person writes it: ``cluster.instance_groups[1].count``."""
+    """Return the path as it is written: ``cluster.instance_groups[1].count``."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
 
 
 def to_json(findings: Iterable[Finding]) -> str:
-    """The findings for machines."""
+    """Return the findings as JSON."""
     return json.dumps({"findings": [finding.to_dict() for finding in findings]}, indent=2)
 
 
 def render(findings: Iterable[Finding], *, file: Path, text: str) -> str:
-    """The findings for people, without colours: place, sentence, source line with a caret, hint."""
+    """Return the findings as plain text: position, message, source line with a caret, hint."""
     lines = text.splitlines()
     return "\n".join("".join(part for part, _ in _pieces(finding, file, lines)) for finding in findings)
 
@@ -93,7 +93,7 @@ def write(findings: Iterable[Finding], *, file: Path, text: str, stream: TextIO)
 
 
 def summary(findings: Sequence[Finding]) -> str:
-    """How many of each level: ``2 errors, 1 warning``; empty when there are none."""
+    """Count the findings of each level: ``2 errors, 1 warning``; empty without findings."""
     counts = [(sum(finding.level is level for finding in findings), level.value) for level in Level]
     return ", ".join(f"{count} {word}{'s' if count > 1 and word != 'info' else ''}" for count, word in counts if count)
 
@@ -103,11 +103,11 @@ _PLAIN = ""
 
 
 def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Text and its style, in order; the one layout behind the plain and the coloured form."""
+    """Return texts and their styles, in order, for the plain and the coloured form."""
     style = _STYLES[finding.level]
-    place = f"{file}:{finding.line}:{finding.column}" if finding.line else f"{file}: {dotted(finding.path)}"
+    position = f"{file}:{finding.line}:{finding.column}" if finding.line else f"{file}: {dotted(finding.path)}"
     pieces = [
-        (f"{place}: ", "bold"),
+        (f"{position}: ", "bold"),
         (finding.level.value, style),
         (f": {_printable(finding.message)} ", _PLAIN),
         (f"[{finding.code}]\n", "dim"),
@@ -126,7 +126,7 @@ def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[st
 
 
 def _printable(text: str) -> str:
-    """The text with the same width and without what could move the cursor."""
+    """Replace characters that could move the cursor; keep the width."""
     return "".join(character if character.isprintable() else " " for character in text)
 
 
@@ -148,10 +148,10 @@ def finding_of(path: KeyPath, problem: Problem) -> Finding:
 
 
 def error(path: KeyPath, message: str, hint: str) -> Finding:
-    """A finding that stops; its code is the rule's."""
+    """Make an error; its code is the rule's."""
     return Finding(Level.ERROR, "", path, message, hint)
 
 
 def warning(path: KeyPath, message: str, hint: str) -> Finding:
-    """A finding that only ``--strict`` takes for a failure."""
+    """Make a warning, which fails only with ``--strict``."""
     return Finding(Level.WARNING, "", path, message, hint)

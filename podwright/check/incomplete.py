@@ -1,4 +1,4 @@
-"""Settings of which some values are wrong or missing, so that the others can still be judged."""
+"""Build settings from a file with wrong or missing values, so that rules still check the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S = TypeVar("S", bound=Section)
 
 
 def incomplete(section: type[S], data: Mapping[str, Any]) -> S:
-    """The section that ``data`` describes; a value that it gives wrongly or lacks is UNKNOWN."""
+    """Return the section that ``data`` describes; a wrong or missing value is UNKNOWN."""
     fields = section.model_fields.items()
     values: dict[str, Any] = {name: UNKNOWN for name, field in fields if field.is_required()}
     values |= {name: _value(field, data[name]) for name, field in fields if name in data}

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a settings file, in one pass: YAML, keys and types, rules."""
+"""Check a settings file in one pass: YAML, keys and types, rules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """What a file says and what is wrong with it; ``settings`` is None when keys or types are wrong."""
+    """A file's settings and findings; ``settings`` is None if keys or types are wrong."""
 
     document: Document
     settings: Settings | None
@@ -30,7 +30,7 @@ class Report:
 
 
 def check(file: Path, run: TrainConfig | None = None) -> Report:
-    """Judge a settings file, and whether a run fits the cluster that it describes.
+    """Check a settings file, and whether a run fits its cluster.
 
     Raises:
         UnreadableFileError: there is no such file, or it is not text.
@@ -39,7 +39,7 @@ def check(file: Path, run: TrainConfig | None = None) -> Report:
 
 
 def check_document(source: Document, run: TrainConfig | None = None) -> Report:
-    """Judge a parsed file; findings are in the order of the file."""
+    """Check a parsed file; findings are in the order of the file."""
     findings = list(source.findings)
     settings = None
     if source.parsed:
@@ -56,7 +56,7 @@ def check_document(source: Document, run: TrainConfig | None = None) -> Report:
 
 
 def check_live(report: Report) -> Report:
-    """The report with what the account itself would refuse; a file with errors is not held against an account."""
+    """Add findings of the AWS account to a report; a file with errors is not compared with an account."""
     if report.settings is None or has_errors(report.findings):
         return report
     from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes longer to load than a check takes
@@ -66,18 +66,18 @@ def check_live(report: Report) -> Report:
 
 
 def _in_order(findings: Iterable[Finding], source: Document) -> tuple[Finding, ...]:
-    placed = [_placed(finding, source) for finding in findings]
-    return tuple(sorted(placed, key=lambda finding: (finding.line or 0, finding.column or 0)))
+    located = [_located(finding, source) for finding in findings]
+    return tuple(sorted(located, key=lambda finding: (finding.line or 0, finding.column or 0)))
 
 
-def _placed(finding: Finding, source: Document) -> Finding:
-    """The finding with its place in the file; a value that the file does not give is said to be the default."""
+def _located(finding: Finding, source: Document) -> Finding:
+    """Add the position in the file; mark a value that the file does not set as the default."""
     if finding.line is not None:
         return finding
     at_key = finding.code in {"unknown-key", "missing-key"}
-    place = source.place(finding.path, key=at_key)
+    position = source.position(finding.path, key=at_key)
     message = finding.message if at_key or source.has(finding.path) else _of_default(finding.message)
-    return replace(finding, message=message, line=place.line, column=place.column, width=place.width)
+    return replace(finding, message=message, line=position.line, column=position.column, width=position.width)
 
 
 def _of_default(message: str) -> str:
@@ -87,6 +87,6 @@ def _of_default(message: str) -> str:
 
 
 def codes() -> dict[str, str]:
-    """Every code a finding can have, and what it means."""
+    """Return every code that a finding can have, with its meaning."""
     of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.all_rules()}
     return {**document.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}

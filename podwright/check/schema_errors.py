@@ -1,4 +1,4 @@
-"""Wrong keys and wrong types: pydantic's errors in the words of the file."""
+"""Report wrong keys and types: convert pydantic's errors to findings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from podwright.settings.section import Section, sections, source_of
 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {
-    "unknown-key": "The settings have no such key at this place. A key that is ignored would be a surprise later.",
-    "missing-key": "A key without a default is not given.",
-    "not-allowed": "The key knows a few values only, and this is none of them.",
-    "wrong-type": "The value is a mapping, a list, text or a number where the key wants another of these.",
-    "terraform-template": "Text is used as it is written; Terraform would evaluate ${…} and %{…} on deployment.",
+    "unknown-key": "The section has no such key. A key that were ignored would be a surprise later.",
+    "missing-key": "A required key is missing.",
+    "not-allowed": "The value is not one of the allowed ones.",
+    "wrong-type": "The value has the wrong type: a mapping, list, text or number where the key needs another.",
+    "terraform-template": "Terraform would evaluate ${…} and %{…} on deployment; podwright uses text as it is written.",
 }
 
 _TEMPLATE_STARTS = ("${", "%{", "TfToken[")
 
 
 def findings(error: ValidationError) -> list[Finding]:
-    """What pydantic's errors say; a key that is missing because it is misspelt is told once."""
+    """Convert pydantic's errors; report a key that is missing because it is misspelt only once."""
     found = [_finding(mistake) for mistake in error.errors(include_url=False)]
     meant = {(finding.path[:-1], finding.hint) for finding in found if finding.code == "unknown-key"}
     return [
@@ -37,7 +37,7 @@ def findings(error: ValidationError) -> list[Finding]:
 
 
 def terraform_templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
-    """Keys and values that Terraform would evaluate instead of using them as they are written."""
+    """Report keys and values that Terraform would evaluate."""
     if isinstance(data, str) and any(start in data for start in _TEMPLATE_STARTS):
         yield _error("terraform-template", path, f"Terraform would evaluate {data!r}", "write the text itself")
     elif isinstance(data, dict):
@@ -50,7 +50,7 @@ def terraform_templates(data: Any, path: KeyPath = ()) -> Iterator[Finding]:
 
 
 def _finding(mistake: Mapping[str, Any]) -> Finding:
-    """One of pydantic's errors in the words of the file: https://docs.pydantic.dev/latest/errors/validation_errors/."""
+    """Convert one of pydantic's errors: https://docs.pydantic.dev/latest/errors/validation_errors/."""
     target = _Target.of(mistake["loc"])
     kind, value, context = mistake["type"], mistake["input"], mistake.get("ctx", {})
     if kind == "extra_forbidden":
@@ -84,7 +84,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class _Target:
-    """What one of pydantic's locations means in the file.
+    """The path and section of one of pydantic's locations.
 
     ``section`` is the class that has (or lacks) the last key; ``source`` chose it from ``variants``.
     """
@@ -112,7 +112,7 @@ class _Target:
 
     @property
     def key(self) -> str:
-        """The last word of the path, for messages."""
+        """Return the last word of the path, for messages."""
         return next((str(key) for key in reversed(self.path) if isinstance(key, str)), "the file")
 
 
@@ -135,10 +135,8 @@ def _missing(path: KeyPath, hint: str) -> Finding:
 
 def _not_allowed(path: KeyPath, value: Any, choices: Sequence[str]) -> Finding:
     similar = get_close_matches(str(value), choices, n=1)
-    hint = f"allowed: {' or '.join(choices)}"
-    if similar:
-        hint = f"{_did_you_mean(similar[0])} {hint}"
-    return _error("not-allowed", path, f"{path[-1]} cannot be {_in_words(value)}", hint)
+    hint = _did_you_mean(similar[0]) if similar else ""
+    return _error("not-allowed", path, f"{path[-1]}: got {_in_words(value)}, need {' or '.join(choices)}", hint)
 
 
 def _did_you_mean(word: str | int) -> str:

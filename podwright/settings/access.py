@@ -14,14 +14,14 @@ class CreatedKey(Section):
 
 
 class ExistingKey(Section):
-    """A KMS key of yours; its policy must admit CloudWatch Logs, EventBridge and, through IAM, the nodes' role."""
+    """An existing KMS key; its policy must admit CloudWatch Logs, EventBridge and, through IAM, the nodes' role."""
 
-    source: Literal["existing"] = Field(description="A key you have.")
+    source: Literal["existing"] = Field(description="An existing key.")
     arn: str = Field(description="Its ARN, arn:aws:kms:REGION:ACCOUNT:key/ID.")
 
 
 class NoKey(Section):
-    """Each service encrypts with a key of its own."""
+    """Encryption with each service's own key."""
 
     source: Literal["none"] = Field(description="No key of yours: S3 and FSx encrypt with keys of their own.")
 
@@ -31,12 +31,12 @@ class CreatedRole(Section):
 
     source: Literal["create"] = Field(description="A new role.")
     permissions_boundary_arn: str | None = Field(
-        None, description="ARN of a policy that limits the role, where your organisation asks for one."
+        None, description="ARN of the permissions boundary, where your organisation requires one."
     )
 
 
 class ExistingRole(Section):
-    """An IAM role of yours, with AmazonSageMakerClusterInstanceRolePolicy and the EC2 actions a custom VPC needs."""
+    """An existing IAM role, with AmazonSageMakerClusterInstanceRolePolicy and the EC2 actions a custom VPC needs."""
 
-    source: Literal["existing"] = Field(description="A role you have.")
+    source: Literal["existing"] = Field(description="An existing role.")
     arn: str = Field(description="Its ARN, arn:aws:iam::ACCOUNT:role/NAME.")

@@ -1,4 +1,4 @@
-"""Settings sections as the keyword arguments of constructs, which have the same names."""
+"""Convert settings sections to the keyword arguments of constructs, which have the same names."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from podwright_constructs.instance_group import ScheduledUpdate
 
 
 def arguments(section: Section, *without: str) -> dict[str, Any]:
-    """A section's values as the keyword arguments of its construct, which have the same names."""
+    """Return a section's values as the keyword arguments of its construct."""
     fields = type(section).model_fields
     return {name: _argument(section, name, fields[name]) for name in fields if name not in {"source", *without}}
 
 
 def _argument(section: Section, name: str, field: FieldInfo) -> Any:
-    """A value; for an unknown text or number one that passes every check, so that the other arguments are judged."""
+    """Return the value; for a wrong text or number, one that passes every check, so that the others are checked."""
     try:
         return getattr(section, name)
     except UnknownValueError:
@@ -31,7 +31,7 @@ def _argument(section: Section, name: str, field: FieldInfo) -> Any:
 
 
 def group_arguments(group: InstanceGroup) -> GroupArguments:
-    """A group of the file as the construct takes it."""
+    """Return a group as the construct takes it."""
     update = group.scheduled_update
     return GroupArguments(
         **{**arguments(group), "scheduled_update": ScheduledUpdate(**arguments(update)) if update else None}

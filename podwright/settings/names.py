@@ -1,4 +1,4 @@
-"""Every physical name, made of the cluster's name in one place."""
+"""Make every physical name from the cluster's name."""
 
 import re
 
@@ -10,28 +10,28 @@ CONSTRUCT_PATH_TAG = "podwright:construct-path"
 
 
 def foundation_stack(name: str) -> str:
-    """The Terraform stack of what you keep."""
+    """Return the Terraform stack of what you keep."""
     return f"{name}-foundation"
 
 
 def cluster_stack(name: str) -> str:
-    """The Terraform stack of what you may destroy tonight."""
+    """Return the Terraform stack of what you may destroy tonight."""
     return f"{name}-cluster"
 
 
 def bucket_prefix(name: str) -> str:
-    """What the created bucket's name begins with; Terraform appends digits that make it unique in the world."""
+    """Return the prefix of the created bucket's name; Terraform appends digits that make it globally unique."""
     room = facts.MAX_BUCKET_PREFIX_LENGTH - len(facts.BUCKET_NAME_PREFIX) - len("-")
     return f"{facts.BUCKET_NAME_PREFIX}{_shorten(name.lower(), room)}-"
 
 
 def role_name(name: str, region: str) -> str:
-    """The created role's name; roles are global in an account, so it says which region's cluster it belongs to."""
+    """Return the created role's name; it contains the region, because roles are global in an account."""
     return _role(name, f"-{region}-nodes")
 
 
 def flow_logs_role_name(name: str, region: str) -> str:
-    """The role that writes flow logs into their log group."""
+    """Return the name of the role that writes flow logs to their log group."""
     return _role(name, f"-{region}-flow-logs")
 
 
@@ -40,7 +40,7 @@ def _role(name: str, suffix: str) -> str:
 
 
 def key_alias(name: str) -> str:
-    """The created key's alias, without KMS's own beginning ``alias/``."""
+    """Return the created key's alias, without KMS's prefix ``alias/``."""
     return f"podwright/{name}"
 
 
@@ -51,7 +51,7 @@ def log_retention_name(name: str, region: str) -> str:
 
 
 def database_name(name: str) -> str:
-    """The accounting database's name."""
+    """Return the accounting database's name."""
     prefix, spelt = "slurm-", re.sub("-+", "-", name.lower())
     if spelt != name:  # RDS knows no upper case and no two hyphens in a row
         spelt = f"{spelt}-{_digest(name)}"
@@ -59,42 +59,42 @@ def database_name(name: str) -> str:
 
 
 def operations_name(name: str) -> str:
-    """Topic, rules, budget, dashboard, session document and workspace: each service has names of its own."""
+    """Return the name of topic, rules, budget, dashboard, session document and workspace."""
     return f"podwright-{name}"
 
 
 def scripts_prefix(name: str) -> str:
-    """Where in the bucket a cluster's lifecycle scripts are; nodes read it."""
+    """Return the bucket prefix of the lifecycle scripts, which nodes read."""
     return f"{name}/lifecycle"
 
 
 def payload_prefix(name: str) -> str:
-    """Where in the bucket a cluster's training program is; nodes read it."""
+    """Return the bucket prefix of the training program, which nodes read."""
     return f"{name}/training"
 
 
 def bundle_prefix(name: str) -> str:
-    """Where in the bucket what nodes would get from the internet is; nodes read it."""
+    """Return the bucket prefix of the offline bundle, which nodes read."""
     return f"{name}/bundle"
 
 
 def readable_prefixes(name: str) -> tuple[str, ...]:
-    """Where in the bucket a cluster's nodes read what they run."""
+    """Return all bucket prefixes that nodes read programs from."""
     return scripts_prefix(name), payload_prefix(name), bundle_prefix(name)
 
 
 def writable_prefixes(name: str) -> tuple[str, ...]:
-    """Where in the bucket a cluster's nodes may write."""
+    """Return the bucket prefixes that nodes may write to."""
     return f"{name}/runs", f"{name}/logs"
 
 
 def session_target(cluster_id: str) -> str:
-    """What ``aws ssm start-session --target`` takes; group and instance id are the node's."""
+    """Return the target of ``aws ssm start-session --target``, with placeholders for the node."""
     return f"sagemaker-cluster:{cluster_id}_GROUP-INSTANCE_ID"
 
 
 def tags(settings: Settings) -> dict[str, str]:
-    """The tags of everything that is created: the user's and the one that says which cluster it belongs to."""
+    """Return the tags of all created resources: the user's and the cluster's name."""
     return {**settings.tags, CLUSTER_TAG: settings.name}
 
 

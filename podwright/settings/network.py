@@ -37,42 +37,43 @@ class CreatedNetwork(Section):
     internet: Literal["nat", "none"] = Field(
         "nat",
         description="How nodes reach the internet: through a NAT gateway, or not at all. Without it they reach AWS "
-        "through endpoints alone, and packages have to come from a mirror of yours.",
+        "through endpoints alone, and packages must come from the bundle or your own mirror.",
     )
     endpoints: tuple[str, ...] = Field(
         (),
-        description="AWS's APIs at private addresses, each paid by the hour: standard for all that nodes ask "
+        description="Interface endpoints for AWS's APIs, each billed by the hour: standard for all that nodes call "
         f"({', '.join(facts.STANDARD_ENDPOINTS)}), or services by name.",
     )
     flow_logs: Literal["cloudwatch", "bucket", "none"] = Field(
         "cloudwatch",
-        description="Where AWS writes down who talked to whom: a log group of CloudWatch, the cluster's bucket below "
-        "AWSLogs/, or nowhere.",
+        description="Destination of VPC flow logs: a CloudWatch log group, AWSLogs/ in the cluster's bucket, or none.",
     )
 
 
 class CreatedSubnet(Section):
-    """A new private subnet and security group in a VPC of yours; its endpoints and flow logs stay as they are."""
+    """A new private subnet and security group in an existing VPC; its endpoints and flow logs stay as they are."""
 
-    source: Literal["existing_vpc"] = Field(description="A new private subnet in a VPC you have.")
+    source: Literal["existing_vpc"] = Field(description="A new private subnet in an existing VPC.")
     vpc_id: str = Field(description="The VPC, vpc-….")
     availability_zone_id: str = Field(description="Id of the zone that has your capacity, such as usw2-az1.")
     private_subnet_cidr: str = Field(description="Addresses of the new subnet, free in the VPC.")
     nat_gateway_id: str | None = Field(
-        None, description="NAT gateway of yours, nat-…: the subnet gets a route table with a route to it, and S3's."
+        None, description="Existing NAT gateway, nat-…: the subnet gets a route table with a route to it and one to S3."
     )
     route_table_id: str | None = Field(
-        None, description="In place of nat_gateway_id a route table of yours, rtb-…, that leads to S3 and to packages."
+        None, description="Existing route table, rtb-…, with routes to S3 and to packages, instead of nat_gateway_id."
     )
 
 
 class ExistingNetwork(Section):
-    """A VPC of yours; its security group must allow all traffic to itself, in and out, or EFA is unhealthy."""
+    """An existing VPC; its security group must allow all traffic to itself, in and out, or EFA is unhealthy."""
 
-    source: Literal["existing"] = Field(description="A VPC you have.")
+    source: Literal["existing"] = Field(description="An existing VPC.")
     vpc_id: str = Field(description="The VPC, vpc-….")
     subnet_ids: tuple[str, ...] = Field(description="Private subnets, subnet-…; nodes and Lustre are in the first.")
     security_group_id: str = Field(description="Security group of nodes and file system, sg-….")
     route_table_ids: tuple[str, ...] = Field(
-        (), description="What the subnets follow, rtb-…: for a created OpenZFS of two zones, which adds routes there."
+        (),
+        description="Route tables of the subnets, rtb-…, where a created OpenZFS of two zones adds routes. "
+        "Default: the main route table.",
     )

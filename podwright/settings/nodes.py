@@ -10,73 +10,80 @@ if TYPE_CHECKING:
     from podwright_bootstrap.features import NodeFeatures
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5, 300  # a series whose values are five minutes apart is stale between them
-MIN_ID, MAX_ID = 1001, 60000  # for people: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
+MIN_ID, MAX_ID = 1001, 60000  # for users: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
 
 
 class Group(Section):
     """A group with the same id on every node of every cluster that lists it."""
 
-    name: str = Field(description="Its name.")
-    gid: int = Field(description=f"Its id, {MIN_ID} to {MAX_ID}; users' own groups have their user's id.")
+    name: str = Field(description="Name of the group.")
+    gid: int = Field(description=f"Group id, {MIN_ID} to {MAX_ID}; a user's own group has the user's id.")
 
 
 class User(Section):
-    """Somebody who works on the cluster, with the same id on every node; never with sudo."""
+    """A user with the same id on every node, without sudo."""
 
     name: str = Field(description="Login name: lower-case letters, digits, - and _, at most 32, a letter first.")
     uid: int = Field(
-        description=f"User id, {MIN_ID} to {MAX_ID}, for good: files belong to ids, not to names. The same in all "
-        "clusters that share files. The user's own group has it too."
+        description=f"User id, {MIN_ID} to {MAX_ID}. Never change it: files belong to ids, not to names. Use the same "
+        "id in all clusters that share files. The user's own group has the same id."
     )
-    groups: tuple[str, ...] = Field((), description="Further groups, of nodes.groups; others lose the user.")
+    groups: tuple[str, ...] = Field(
+        (), description="Further groups, from nodes.groups; the user is removed from all others."
+    )
     ssh_keys: tuple[str, ...] = Field(
-        (), description="Public keys that let the user in, as in an id_….pub; one that is taken out lets nobody in."
+        (),
+        description="Public keys for logging in, as in an id_….pub. Default: no login from outside. "
+        "A key removed here is removed from the nodes.",
     )
     home: str | None = Field(
         None,
-        description="Home directory, below a file system that all nodes have; none is its name on OpenZFS, else "
-        "in home/ on Lustre.",
+        description="Home directory, below a file system that all nodes mount. Default: a folder with the user's "
+        "name on OpenZFS, else in home/ on Lustre.",
     )
 
 
 class Ldap(Section):
-    """An LDAP server of yours that knows people, asked by SSSD over TLS alone."""
+    """An existing LDAP server, which SSSD asks over TLS."""
 
-    uri: str = Field(description="ldaps://HOST[:PORT], or ldap://HOST[:PORT], which is upgraded by StartTLS.")
-    search_base: str = Field(description="Where people and groups are, such as dc=corp,dc=net.")
+    uri: str = Field(description="Address of the server: ldaps://HOST[:PORT], or ldap://HOST[:PORT] with StartTLS.")
+    search_base: str = Field(description="DN below which users and groups are, such as dc=corp,dc=net.")
     ldap_schema: Literal["rfc2307", "rfc2307bis", "ad"] = Field(
-        "rfc2307", description="How groups name members: by uid, by DN, or Active Directory's way."
+        "rfc2307", description="Schema of groups: members by uid, members by DN, or Active Directory."
     )
-    bind_dn: str | None = Field(None, description="As whom nodes ask; none is anonymous.")
+    bind_dn: str | None = Field(None, description="DN that nodes bind as. Default: anonymous.")
     bind_secret_arn: str | None = Field(
         None,
-        description="Secret in Secrets Manager that is bind_dn's password, as text; encrypted with AWS's key or this "
-        "file's.",
+        description="ARN of the secret in Secrets Manager that holds bind_dn's password as text, encrypted with "
+        "AWS's key or this file's. Required with bind_dn.",
     )
     certificate: str | None = Field(
         None,
-        description="Of the authority that signed the server's: PEM text, or its path on every node; none is the "
-        "image's own authorities.",
+        description="CA certificate of the server: PEM text, or a path on every node. Default: the CAs of the image.",
     )
-    allowed_groups: tuple[str, ...] = Field((), description="Groups whose members may log in; none is everybody.")
-    probe_user: str | None = Field(None, description="Somebody whom every node must find before it takes jobs.")
+    allowed_groups: tuple[str, ...] = Field(
+        (), description="Groups whose members may log in. Default: every user of the directory may log in."
+    )
+    probe_user: str | None = Field(
+        None, description="User that every node must find before it takes jobs. Default: no lookup."
+    )
 
 
 class S3Mount(Section):
     """A bucket as a folder on every node, by Mountpoint for Amazon S3, for all users."""
 
-    bucket: str = Field(description="Its name; a created role gets the rights.")
-    prefix: str = Field("", description="Only what lies below this, such as datasets/; none is the whole bucket.")
-    path: str = Field(description="Where nodes mount it.")
-    read_only: bool = Field(True, description="false lets everybody on the nodes write, overwrite and delete.")
-    key_arn: str | None = Field(None, description="KMS key the bucket is encrypted with, if it is a key of yours.")
+    bucket: str = Field(description="Name of the bucket; a created role gets the permissions.")
+    prefix: str = Field("", description="Prefix to mount, such as datasets/. Default: the whole bucket.")
+    path: str = Field(description="Mount path on every node.")
+    read_only: bool = Field(True, description="false lets every user of the nodes write, overwrite and delete.")
+    key_arn: str | None = Field(None, description="KMS key of the bucket. Default: no permission for a key.")
 
 
 Reaction = Literal["fail", "warn", "skip"]
 
 
 def _reaction(default: Reaction, description: str) -> Reaction:
-    """What a finding does: it fails the boot, it is a line in the log, or nobody asks."""
+    """Declare what a finding does: fail the boot, warn in the log, or skip the check."""
     field: Reaction = Field(default, description=description)
     return field
 
@@ -86,19 +93,19 @@ class LustreClient(Section):
 
     striping: Literal["progressive", "file-system"] = Field(
         "progressive",
-        description="How new files of runs and data are spread over disks: the larger the more, or as the file system "
-        "does, which made before August 2023 takes 1 or 5 for all.",
+        description="Striping of new files of runs and data: progressive uses more disks for larger files, "
+        "file-system keeps the default of the file system (1 or 5 disks if created before August 2023).",
     )
     tuned: bool = Field(
-        default=True, description="Whether nodes with more than 64 GiB or 64 vCPUs are tuned as AWS recommends."
+        default=True, description="Apply AWS's recommended tuning to nodes with more than 64 GiB or 64 vCPUs."
     )
 
 
 class Health(Section):
-    """What is asked of a compute node before it takes jobs: a finding fails the boot or is a line in the log."""
+    """Checks of a compute node before it takes jobs: a finding fails the boot or is a line in the log."""
 
     efa: Reaction = _reaction("fail", "As many EFA interfaces as the type has.")
-    gpu_memory: Reaction = _reaction("fail", "No uncorrected memory error, no row that waits for its replacement.")
+    gpu_memory: Reaction = _reaction("fail", "No uncorrected memory error, no row pending replacement.")
     gpu_persistence: Reaction = _reaction("warn", "The driver stays loaded between jobs.")
     nvlink: Reaction = _reaction("fail", "All links between the GPUs of a node are up.")
     clock: Reaction = _reaction("warn", "The clock is synchronised.")
@@ -108,30 +115,30 @@ class Health(Section):
 
 
 class Limits(Section):
-    """What the kernel grants users, daemons and the network of a large cluster; memory locks are without limit."""
+    """Kernel limits of users, daemons and network for a large cluster; locked memory is unlimited."""
 
-    open_files: int = Field(1048576, description="How many files a process may open, 65536 to 1048576.")
+    open_files: int = Field(1048576, description="Files that a process may open, 65536 to 1048576.")
     neigh_gc_thresh3: int = Field(
         32768, description="net.ipv4.neigh.default.gc_thresh3: entries of the ARP table, 1024 to 1048576."
     )
 
 
 class Scratch(Section):
-    """The instance's own NVMe disks as one folder for everybody; a replaced node starts with it empty."""
+    """The instance's own NVMe disks as one folder for all users; it is empty on a replaced node."""
 
-    mount_path: str = Field("/scratch", description="Where the folder is on nodes whose type has such disks.")
+    mount_path: str = Field("/scratch", description="Mount path on nodes whose type has NVMe disks.")
 
 
 class Prolog(Section):
-    """What Slurm runs on a compute node before and after each job."""
+    """Prolog and epilog that Slurm runs on a compute node before and after each job."""
 
     check: bool = Field(
         default=True,
-        description="Whether accelerators are asked first; a node that fails is drained, the job requeued.",
+        description="Check accelerators before the job; a node that fails is drained and the job requeued.",
     )
-    clean: bool = Field(default=True, description="Whether processes and shared memory that a job leaves are cleared.")
+    clean: bool = Field(default=True, description="Remove processes and shared memory that a job leaves.")
     job_folder: bool = Field(
-        default=True, description="Whether a job has a folder of its number below nodes.scratch while it runs."
+        default=True, description="Create a folder named after the job below nodes.scratch while it runs."
     )
 
 
@@ -139,28 +146,27 @@ class Neuron(Section):
     """AWS's tools on nodes with Trainium or Inferentia: driver, runtime and tools are required."""
 
     tools_version: str | None = Field(
-        None, description="Version of aws-neuronx-tools to install, as apt names it; without it, the image's."
+        None, description="Version of aws-neuronx-tools to install, as apt names it. Default: the image's."
     )
 
 
 class Downloads(Section):
-    """Where nodes get what their image lacks: programs, each with its checksum, and the training program's packages."""
+    """Source of programs that the image lacks, each with its checksum, and of the training program's packages."""
 
     source: Literal["internet", "bundle"] = Field(
-        description="internet is each program's own page and the package index; bundle is the cluster's bucket, where "
-        "`podwright bundle --upload` puts all of it, for nodes without internet."
+        description="internet downloads from each program's own site and the package index; bundle downloads from the "
+        "cluster's bucket, filled by `podwright bundle --upload`, for nodes without internet."
     )
 
 
 class Containers(Section):
     """Docker, and Enroot with Pyxis: what the image lacks is installed, what it has stays."""
 
-    docker: bool = Field(default=True, description="Whether nodes but the controller run Docker.")
-    enroot: bool = Field(default=True, description="Whether `srun --container-image` works: Enroot and Pyxis.")
+    docker: bool = Field(default=True, description="Install Docker on all nodes but the controller.")
+    enroot: bool = Field(default=True, description="Install Enroot and Pyxis, for `srun --container-image`.")
     docker_for_job_user: bool = Field(
         default=False,
-        description="Whether ubuntu may talk to Docker. That is as good as root on the node: with Docker anybody can "
-        "read and change every file of it.",
+        description="Allow ubuntu to use Docker. This equals root on the node: Docker can read and change every file.",
     )
 
 
@@ -169,43 +175,58 @@ class Observability(Section):
 
     interval_s: int = Field(
         default=30,
-        description=f"Seconds between two values of a metric, {MIN_INTERVAL_S} to {MAX_INTERVAL_S}; each is paid.",
+        description=f"Seconds between two samples of a metric, {MIN_INTERVAL_S} to {MAX_INTERVAL_S}; AWS bills each.",
     )
 
 
 class PamSlurmAdopt(Section):
-    """Logins on compute nodes for who has a job there, and for root; the image must have Slurm's PAM module."""
+    """Allow logins on compute nodes only to users with a job there, and to root; needs Slurm's PAM module."""
 
-    admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in there without a job.")
+    admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in without a job.")
 
 
 class Nodes(Section):
-    """What lifecycle scripts set up besides."""
+    """Settings of the nodes, beyond Slurm and file systems; lifecycle scripts apply them."""
 
     skip: tuple[str, ...] = Field(
         default=(),
-        description="Steps of a boot to leave out on every node, by the names that its summary shows, such as ssh.",
+        description="Steps of the boot to skip on every node, by the names in its summary, such as ssh.",
     )
     groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
-    users: tuple[User, ...] = Field(default=(), description="People with a login, a home and SSH between the nodes.")
-    ldap: Ldap | None = Field(default=None, description="LDAP, where people are known already.")
-    s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="Buckets as folders.")
-    motd: bool = Field(default=False, description="true greets who logs in with the next commands and where logs are.")
-    lustre_client: LustreClient | None = Field(default=None, description="How nodes use Lustre; `{}` for the defaults.")
+    users: tuple[User, ...] = Field(default=(), description="Users with a login, a home and SSH between the nodes.")
+    ldap: Ldap | None = Field(default=None, description="Existing LDAP server with users and groups. Default: no LDAP.")
+    s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="S3 buckets mounted as folders.")
+    motd: bool = Field(default=False, description="Show next commands and the paths of logs at login.")
+    lustre_client: LustreClient | None = Field(
+        default=None, description="Lustre client; `{}` for the defaults. Default: mount only."
+    )
     health: Health | None = Field(
-        default=None, description="Checks of a node before it takes jobs; `{}` for the defaults."
+        default=None, description="Checks of a node before it takes jobs; `{}` for the defaults. Default: no checks."
     )
-    limits: Limits | None = Field(default=None, description="Limits for large clusters; `{}` for the defaults.")
-    scratch: Scratch | None = Field(default=None, description="The node's own NVMe disks; `{}` for the defaults.")
-    prolog: Prolog | None = Field(default=None, description="Before and after a job; `{}` for the defaults.")
+    limits: Limits | None = Field(
+        default=None, description="Limits for large clusters; `{}` for the defaults. Default: the image's limits."
+    )
+    scratch: Scratch | None = Field(
+        default=None, description="The node's own NVMe disks; `{}` for the defaults. Default: not mounted."
+    )
+    prolog: Prolog | None = Field(
+        default=None, description="Slurm's prolog and epilog; `{}` for the defaults. Default: not installed."
+    )
     neuron: Neuron | None = Field(
-        default=None, description="Neuron's tools on Trainium and Inferentia; `{}` for the image's."
+        default=None,
+        description="Neuron's tools on Trainium and Inferentia; `{}` for the image's version. Default: not checked.",
     )
-    downloads: Downloads | None = Field(default=None, description="Where programs come from; none is the internet.")
-    containers: Containers | None = Field(default=None, description="Docker, Enroot and Pyxis.")
-    observability: Observability | None = Field(default=None, description="Metrics that nodes give.")
+    downloads: Downloads | None = Field(
+        default=None, description="Source of programs and packages. Default: the internet."
+    )
+    containers: Containers | None = Field(
+        default=None, description="Docker, Enroot and Pyxis. Default: what the image has."
+    )
+    observability: Observability | None = Field(
+        default=None, description="Metrics that nodes send. Default: no metrics."
+    )
     pam_slurm_adopt: PamSlurmAdopt | None = Field(
-        default=None, description="Who may log in on compute nodes; none is anybody."
+        default=None, description="Restrict logins on compute nodes. Default: every user may log in."
     )
 
     def features(self) -> "NodeFeatures":

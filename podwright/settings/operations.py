@@ -1,4 +1,4 @@
-"""The sections of ``cluster.yaml`` about running a cluster: each is off unless asked for."""
+"""The sections of ``cluster.yaml`` about operating a cluster; each is off by default."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -26,9 +26,9 @@ class CreatedAccounting(Section):
 
     source: Literal["create"] = Field(description="A new database.")
     subnet_cidrs: Mapping[str, str] = Field(
-        description="Blocks of the VPC for it by the id of their zone, two zones at least, as usw2-az1: 10.0.1.0/28."
+        description="CIDR blocks of its subnets by zone id, at least two zones, such as usw2-az1: 10.0.1.0/28."
     )
-    instance_class: str = Field("db.t4g.medium", description="RDS's class.")
+    instance_class: str = Field("db.t4g.medium", description="Instance class of the database.")
     storage_gib: int = Field(50, description=f"Storage, {facts.MIN_DATABASE_STORAGE_GIB} GiB at least.")
     on_destroy: Literal["retain", "destroy"] = Field(
         "retain", description="retain refuses to destroy the database, destroy deletes it without a snapshot."
@@ -36,9 +36,9 @@ class CreatedAccounting(Section):
 
 
 class ExistingAccounting(Section):
-    """A MySQL or MariaDB of yours that lets the nodes' security group in."""
+    """An existing MySQL or MariaDB that admits the nodes' security group."""
 
-    source: Literal["existing"] = Field(description="A database you have.")
+    source: Literal["existing"] = Field(description="An existing database.")
     endpoint: str = Field(description="Its host name.")
     port: int = Field(facts.MYSQL_PORT, description="Its TCP port.")
     secret_arn: str = Field(description="The Secrets Manager secret with its username and password.")
@@ -60,42 +60,43 @@ class CreatedPrometheus(Section):
 
 
 class ExistingPrometheus(Section):
-    """A workspace of yours."""
+    """An existing workspace."""
 
-    source: Literal["existing"] = Field(description="A workspace you have.")
+    source: Literal["existing"] = Field(description="An existing workspace.")
     arn: str = Field(description="Its ARN: the created role may write to it.")
-    remote_write_url: str = Field(description="Where metrics are sent to.")
+    remote_write_url: str = Field(description="URL that nodes send metrics to.")
 
 
 class Logs(Section):
     """The cluster's log group, which HyperPod makes."""
 
-    retention_days: int = Field(description="How long CloudWatch keeps what nodes print, such as 30 or 365.")
+    retention_days: int = Field(description="Days that CloudWatch keeps the nodes' logs, such as 30 or 365.")
 
 
 class Notices(Section):
-    """A mail when the cluster fails or a node is unhealthy."""
+    """An email when the cluster fails or a node is unhealthy."""
 
-    email: str = Field(description="Who gets it; AWS asks the address once.")
+    email: str = Field(description="Address of the emails; AWS asks it to confirm once.")
 
 
 class Budget(Section):
-    """A mail at 80 % and 100 % of a month's budget, and when 100 % is to be expected."""
+    """An email at 80 % and 100 % of a month's budget, and when 100 % is forecast."""
 
-    monthly_usd: int = Field(description="The budget of everything that carries the cluster's tag, podwright:cluster.")
-    email: str = Field(description="Who gets it.")
+    monthly_usd: int = Field(description="Monthly budget of all resources with the cluster's tag, podwright:cluster.")
+    email: str = Field(description="Address of the emails.")
 
 
 class Session(Section):
     """A Session Manager document: a shell of ubuntu, not of root."""
 
     idle_minutes: int = Field(
-        20, description=f"When a silent session ends, {facts.MIN_IDLE_MINUTES} to {facts.MAX_IDLE_MINUTES}."
+        20,
+        description=f"Minutes after which an idle session ends, {facts.MIN_IDLE_MINUTES} to {facts.MAX_IDLE_MINUTES}.",
     )
 
 
 class Dashboard(Section):
-    """Graphs of the file system and the nodes' complaints in CloudWatch."""
+    """A CloudWatch dashboard of the file system and the nodes' errors."""
 
     source: Literal["create", "none"] = Field("none", description="create makes a dashboard.")
 
@@ -109,7 +110,7 @@ class LocalState(Section):
 class S3State(Section):
     """Terraform's state in S3, locked there while somebody deploys: for a team. Terraform 1.10 or newer."""
 
-    source: Literal["s3"] = Field(description="An S3 bucket you have, versioned.")
-    bucket: str = Field(description="Its name; not the bucket of this file.")
-    region: str | None = Field(None, description="Its region; none is the cluster's.")
-    key_arn: str | None = Field(None, description="KMS key of the state; none is the bucket's own encryption.")
+    source: Literal["s3"] = Field(description="An existing S3 bucket with versioning.")
+    bucket: str = Field(description="Name of the bucket; not the bucket of this file.")
+    region: str | None = Field(None, description="Region of the bucket. Default: the cluster's.")
+    key_arn: str | None = Field(None, description="KMS key of the state. Default: the bucket's own encryption.")

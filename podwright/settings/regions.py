@@ -52,9 +52,9 @@ def looks_like_region(text: str) -> bool:
 
 
 def zone_id_prefix(region: str) -> str | None:
-    """What Availability Zone ids of a region start with: ``usw2`` for us-west-2, ``usgw1`` for us-gov-west-1.
+    """Return the prefix of a region's Availability Zone ids: ``usw2`` for us-west-2, ``usgw1`` for us-gov-west-1.
 
-    None for a name that the rule is not known to hold for (``us-iso-east-1``, a typing error): it is not ours to judge.
+    None for names that the scheme is not known to cover (``us-iso-east-1``, a typing error).
     """
     if not looks_like_region(region):
         return None

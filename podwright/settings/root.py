@@ -1,6 +1,6 @@
 """``cluster.yaml`` as a type: one section per resource, its default, and what it means.
 
-A resource is either created by the foundation stack or one you have; ``source`` says which. ``podwright.check.rules``
+``source`` says whether the foundation stack creates a resource or uses an existing one. ``podwright.check.rules``
 knows which values are allowed beyond their type.
 """
 
@@ -44,45 +44,47 @@ from podwright.settings.storage import (
 class Settings(Section):
     """One cluster and everything it needs."""
 
-    name: str = Field(description="Name of the cluster, and the beginning of every other name.")
+    name: str = Field(description="Name of the cluster, and the prefix of every other name.")
     region: str = Field(description="AWS region, such as us-west-2.")
-    tags: Mapping[str, str] = Field({}, description="Tags on everything that is created.")
+    tags: Mapping[str, str] = Field({}, description="Tags on all created resources.")
     network: Annotated[CreatedNetwork | CreatedSubnet | ExistingNetwork, Field(discriminator="source")] = Field(
         description="VPC, subnets and security group."
     )
     key: Annotated[CreatedKey | ExistingKey | NoKey, Field(discriminator="source")] = Field(
         NoKey(source="none"),
-        description="What bucket, file systems, database, logs, metrics and notices are encrypted with.",
+        description="KMS key of bucket, file systems, database, logs, metrics and notices.",
     )
     lustre: Annotated[CreatedLustre | ExistingLustre, Field(discriminator="source")] = Field(
         description="The shared file system."
     )
     openzfs: Annotated[CreatedOpenZfs | ExistingOpenZfs | NoOpenZfs, Field(discriminator="source")] = Field(
-        NoOpenZfs(source="none"), description="Where people's homes are."
+        NoOpenZfs(source="none"), description="File system of the home directories."
     )
     bucket: Annotated[CreatedBucket | ExistingBucket, Field(discriminator="source")] = Field(
-        description="Where the nodes get their scripts from."
+        description="Bucket with the lifecycle scripts and the training program."
     )
     role: Annotated[CreatedRole | ExistingRole, Field(discriminator="source")] = Field(
-        description="What the nodes may do in the account."
+        description="IAM role of the nodes."
     )
-    cluster: Cluster = Field(description="The nodes.")
+    cluster: Cluster = Field(description="The SageMaker HyperPod cluster.")
     accounting: Annotated[
         LocalAccounting | CreatedAccounting | ExistingAccounting | NoAccounting, Field(discriminator="source")
     ] = Field(
         LocalAccounting(source="local"),
-        description="Where Slurm remembers jobs; several controllers need a database of create or existing.",
+        description="Database of Slurm's job accounting; several controllers need create or existing.",
     )
-    logs: Logs | None = Field(None, description="How long logs are kept; none is for ever.")
-    notices: Notices | None = Field(None, description="Who is told when something fails.")
-    budget: Budget | None = Field(None, description="Who is told when it becomes dear.")
-    dashboard: Dashboard = Field(Dashboard(source="none"), description="Graphs in CloudWatch.")
+    logs: Logs | None = Field(None, description="Retention of the cluster's logs. Default: for ever.")
+    notices: Notices | None = Field(None, description="Email when something fails. Default: no email.")
+    budget: Budget | None = Field(None, description="Email when costs approach a monthly budget. Default: no email.")
+    dashboard: Dashboard = Field(Dashboard(source="none"), description="Dashboard in CloudWatch.")
     prometheus: Annotated[NoPrometheus | CreatedPrometheus | ExistingPrometheus, Field(discriminator="source")] = Field(
-        NoPrometheus(source="none"), description="Where nodes send metrics."
+        NoPrometheus(source="none"), description="Workspace that nodes send metrics to."
     )
-    session: Session | None = Field(None, description="How people come to a node.")
+    session: Session | None = Field(
+        None, description="Session Manager document for shells on nodes. Default: none is created."
+    )
     state: Annotated[LocalState | S3State, Field(discriminator="source")] = Field(
-        LocalState(source="local"), description="Where Terraform remembers what it made."
+        LocalState(source="local"), description="Location of Terraform's state."
     )
-    nodes: Nodes = Field(Nodes(), description="What every node has besides.")
-    training: Training = Field(Training(source="bundled"), description="What jobs run.")
+    nodes: Nodes = Field(Nodes(), description="Users, mounts, health checks and other software of the nodes.")
+    training: Training = Field(Training(source="bundled"), description="Training program for jobs.")

@@ -8,11 +8,11 @@ from podwright_constructs.arguments import documentation
 
 
 class UnknownValueError(Exception):
-    """A rule asked for a value that the file gives wrongly; the rule cannot be judged."""
+    """A rule read a value that is wrong in the file; the rule has no result. Never shown to users."""
 
 
 class _Unknown:
-    """Stands for a value that the file gives wrongly, so that the rest of the file can still be judged."""
+    """Marks a value that is wrong in the file, so that the rest of the file is still checked."""
 
 
 UNKNOWN = _Unknown()
@@ -39,7 +39,7 @@ class Section(BaseModel):
     if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"
 
         def __getattribute__(self, name: str) -> Any:
-            """Give the value; raises ``UnknownValueError`` for one that the file gives wrongly."""
+            """Return the value; raise ``UnknownValueError`` for one that is wrong in the file."""
             value = super().__getattribute__(name)
             if value is UNKNOWN:
                 raise UnknownValueError(name)
@@ -47,12 +47,12 @@ class Section(BaseModel):
 
 
 def sections(annotation: Any) -> tuple[type[Section], ...]:
-    """The section classes in a field's type: one, the variants of a union, or none for plain values."""
+    """Return the section classes of a field's type: one, the variants of a union, or none for plain values."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return (annotation,)
     return tuple(section for part in get_args(annotation) for section in sections(part))
 
 
 def source_of(section: type[Section]) -> str:
-    """The ``source`` that chooses this variant of a resource."""
+    """Return the ``source`` that selects this variant of a resource."""
     return str(get_args(section.model_fields["source"].annotation)[0])

@@ -25,7 +25,7 @@ class CreatedLustre(Section, LustreArguments):
 class ExistingLustre(Section, ExistingLustreArguments):
     """An existing FSx for Lustre file system."""
 
-    source: Literal["existing"] = Field(description="A file system you have.")
+    source: Literal["existing"] = Field(description="An existing file system.")
 
 
 class CreatedOpenZfs(Section, OpenZfsArguments):
@@ -37,7 +37,7 @@ class CreatedOpenZfs(Section, OpenZfsArguments):
 class ExistingOpenZfs(Section, ExistingOpenZfsArguments):
     """An existing FSx for OpenZFS file system; nodes mount its root volume, /fsx."""
 
-    source: Literal["existing"] = Field(description="A file system you have.")
+    source: Literal["existing"] = Field(description="An existing file system.")
 
 
 class NoOpenZfs(Section):
@@ -52,11 +52,11 @@ class CreatedBucket(Section):
     source: Literal["create"] = Field(description="A new bucket.")
     on_destroy: Literal["retain", "destroy"] = Field(
         "retain",
-        description="What destroying the foundation does to the bucket: retain refuses while there are objects in it, "
+        description="What destroying the foundation does to the bucket: retain refuses while it holds objects, "
         "destroy deletes them too.",
     )
     noncurrent_version_expiration_days: int = Field(
-        90, description="Days that what was overwritten or deleted can be had back."
+        90, description="Days after which S3 deletes overwritten and deleted objects for good."
     )
     access_log_bucket: str | None = Field(
         None, description="A bucket of yours, in this region, that receives a line for each request."
@@ -69,7 +69,7 @@ class CreatedBucket(Section):
 class ExistingBucket(Section):
     """An S3 bucket of yours."""
 
-    source: Literal["existing"] = Field(description="A bucket you have.")
+    source: Literal["existing"] = Field(description="An existing bucket.")
     name: str = Field(description=f"Its name; HyperPod reads scripts only from {facts.BUCKET_NAME_PREFIX}….")
     key_arn: str | None = Field(
         None, description="ARN of the KMS key that it is encrypted with, which a created role may then use."

@@ -336,7 +336,7 @@ def test_other_rules_go_on(judge: Judge, brought: dict[str, Any], monkeypatch: p
         ("error", "bucket-in-region", "bucket.name"),
         ("warning", "account-unanswered", "region"),
     ]
-    denied = "the account was not asked: servicequotas:ListAWSDefaultServiceQuotas is not allowed to you"
+    denied = "AWS denied servicequotas:ListAWSDefaultServiceQuotas"
     assert denied in {finding.message for finding in found}
     assert any(finding.message.startswith("fsx does not answer: ") for finding in found)
 

@@ -140,7 +140,7 @@ def test_warnings_fail_when_strict(podwright: Podwright, tmp_path: Path):
     text = GOOD[0].read_text(encoding="utf-8").replace("us-west-2", "us-west-7").replace("usw2", "usw7")
     (tmp_path / "cluster.yaml").write_text(text, encoding="utf-8")
     answer = podwright("check")
-    assert "cluster.yaml:4:9: warning: region: us-west-7 is not one that podwright knows" in answer.stdout
+    assert "cluster.yaml:4:9: warning: region: podwright does not know us-west-7" in answer.stdout
     assert answer.returncode == 0
     assert podwright("check", "--strict").returncode == 1
 

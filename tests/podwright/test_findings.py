@@ -106,7 +106,7 @@ def test_place_of_values_keys_and_what_is_not_there():
         (("missing",), False): (1, 1, 1),
     }
     for (path, key), (line, column, width) in places.items():
-        place = document.place(path, key=key)
+        place = document.position(path, key=key)
         assert (place.line, place.column, place.width) == (line, column, width), (path, key)
 
 

@@ -1,7 +1,7 @@
-"""What a settings file must also satisfy, as pure functions from settings to findings.
+"""Rules of a settings file beyond keys and types: pure functions from settings to findings.
 
-Arguments of one construct are judged by that construct's own check. A rule's name, with hyphens, is the code of its
-findings; its docstring explains the code to users.
+Each construct checks its own arguments; rules call those checks and add what the whole file knows. A rule's name, with
+hyphens, is the code of its findings; its docstring explains the code to users.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ RULES: tuple[Rule, ...] = (
 
 
 UNANSWERED = "account-unanswered"
-CODES = {UNANSWERED: "AWS did not answer what a rule of `check --live` asked; that rule was not judged."}
+CODES = {UNANSWERED: "AWS did not answer a question of a `check --live` rule, so the rule has no result."}
 
 
 def run_rules() -> tuple[RunRule, ...]:
@@ -149,5 +149,5 @@ def apply_live(settings: Settings, account: Account) -> list[Finding]:
 
 
 def code(rule: Rule | RunRule | LiveRule) -> str:
-    """The code of a rule's findings."""
+    """Return the code of a rule's findings."""
     return rule.__name__.replace("_", "-")

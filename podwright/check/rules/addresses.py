@@ -30,17 +30,17 @@ def addresses(settings: Settings) -> Iterator[Finding]:
     given = f"private_subnet_cidr: {block} has {free} addresses"
     path = ("network", "private_subnet_cidr")
     if nodes > free:
-        yield error(path, f"{given} for nodes, but there are {nodes}", "use a larger block within cidr")
+        yield error(path, f"{given} for {nodes} nodes", "use a larger block within cidr")
     elif interfaces > free:
         yield warning(
             path,
-            f"{given} for nodes; with EFA they may take {interfaces}",
+            f"{given}; the nodes' EFA interfaces may need {interfaces}",
             "use a larger block within cidr, or `network_interface: efa-only`",
         )
 
 
 def _private_block(network: Section) -> str | None:
-    """The block of the nodes' subnet to be created, if it can be."""
+    """Return the block of the nodes' subnet if it is created and valid."""
     if isinstance(network, CreatedSubnet) and not checks.private_network(**arguments(network)):
         return network.private_subnet_cidr
     if isinstance(network, CreatedNetwork) and not checks.training_network(**arguments(network, "flow_logs")):
@@ -49,12 +49,12 @@ def _private_block(network: Section) -> str | None:
 
 
 def usable_addresses(cidr: str) -> int:
-    """How many addresses of a subnet are free for network interfaces."""
+    """Return the number of addresses of a subnet that AWS leaves free."""
     return IPv4Network(cidr).num_addresses - facts.RESERVED_ADDRESSES_PER_SUBNET
 
 
 def interfaces_of(instance_type: str) -> int:
-    """Network interfaces of one node, each with an address; 1 for a type that another rule refuses."""
+    """Return the network interfaces of a node, each with an address; 1 for a type that another rule refuses."""
     try:
         return max(1, InstanceType.of(instance_type).efa_interfaces)
     except UnknownInstanceTypeError:
@@ -62,5 +62,5 @@ def interfaces_of(instance_type: str) -> int:
 
 
 def _addresses_per_node(group: InstanceGroup) -> int:
-    """One for each network interface that has an address."""
+    """Count the network interfaces that have an address."""
     return 1 if group.network_interface == "efa-only" else interfaces_of(group.instance_type)

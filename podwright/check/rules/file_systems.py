@@ -32,13 +32,13 @@ def openzfs_zones(settings: Settings) -> Iterator[Finding]:
 
 
 def scratch_key(settings: Settings) -> Iterator[Finding]:
-    """FSx encrypts scratch file systems with a key of its own, whatever key the file names."""
+    """FSx ignores the file's key for scratch file systems and uses its own."""
     lustre = settings.lustre
     if isinstance(settings.key, NoKey) or not isinstance(lustre, CreatedLustre):
         return
     if lustre.deployment_type == "SCRATCH_2":
         yield warning(
             ("lustre", "deployment_type"),
-            "deployment_type: FSx encrypts SCRATCH_2 with a key of its own, not with yours",
-            "use PERSISTENT_2 if the data must be encrypted with your key",
+            "deployment_type: FSx encrypts SCRATCH_2 with its own key, not with the key of this file",
+            "use PERSISTENT_2 to encrypt the data with your own key",
         )

@@ -1,4 +1,4 @@
-"""Rules about instance groups, one by one and together."""
+"""Rules about single instance groups and their composition."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from podwright_constructs import checks
 
 @for_each_group
 def instance_group(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
-    """An instance group has a name, type, count, partition or volume that a cluster cannot have."""
+    """SageMaker refuses an instance group's name, type, count, partition or volume."""
     yield from findings_of(path, checks.instance_group(group_arguments(group)))
 
 
 @for_each_group
 def compute_partition(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
-    """A compute group does not say which Slurm partition its nodes join; jobs name the partition they run in."""
+    """A compute group has no Slurm partition; jobs are submitted to partitions."""
     if group.role == "compute" and group.partition is None:
         yield error(path, f"compute group {group.name} has no partition", "add `partition: NAME`, such as gpu")
 
@@ -33,18 +33,18 @@ def group_composition(settings: Settings) -> Iterator[Finding]:
 
 
 def multi_head(settings: Settings) -> Iterator[Finding]:
-    """Several controllers need a database that all of them reach: the one with a local database may be gone."""
+    """Several controllers need an external accounting database: a local one is lost with its controller."""
     if isinstance(settings.accounting, DatabaseAccounting) or isinstance(settings.cluster.slurm, ApiSlurm):
         return
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role == "controller" and group.count > 1:
-            given = f"count: {group.count} controllers need a database apart, not accounting.source: "
+            given = f"count: {group.count} controllers need an external database, got accounting.source: "
             hint = "write `accounting: {source: create, …}` or `{source: existing, …}`, or use 1 controller"
             yield error((*GROUPS, index, "count"), given + settings.accounting.source, hint)
 
 
 def api_slurm(settings: Settings) -> Iterator[Finding]:
-    """Slurm by the API: its strategy goes with how nodes are provisioned, and it installs no training program."""
+    """Slurm set up by the API does not go with this strategy, provisioning or training program."""
     cluster, slurm = settings.cluster, settings.cluster.slurm
     if not isinstance(slurm, ApiSlurm):
         return
@@ -61,13 +61,17 @@ def api_slurm(settings: Settings) -> Iterator[Finding]:
         yield from findings_of((*path, "init_script"), checks.init_script(**arguments(slurm.init_script)))
     if settings.training.source == "bundled":
         given = (
-            "the training program cannot be installed: lifecycle scripts do that, and `slurm: {source: api}` has none"
+            "source: got bundled, but `slurm: {source: api}` has no lifecycle scripts that install the training program"
         )
-        yield error(("training", "source"), given, "write `training: {source: none}`, or let lifecycle scripts set up")
+        yield error(("training", "source"), given, "write `training: {source: none}`, or `slurm: {source: lifecycle}`")
 
 
 @for_each_group
 def spot_head(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
-    """A controller or login node on spot capacity may be taken away, and the queue or people's work with it."""
+    """AWS can reclaim a controller or login node on spot capacity, and with it the queue or users' work."""
     if group.role != "compute" and group.capacity == "spot":
-        yield warning((*path, "capacity"), f"capacity: spot can end {group.name}", "use on-demand for this group")
+        yield warning(
+            (*path, "capacity"),
+            f"capacity: AWS can reclaim spot nodes of the {group.role} group {group.name}",
+            "use on-demand for this group",
+        )

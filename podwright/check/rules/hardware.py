@@ -1,4 +1,4 @@
-"""Rules about what nodes do with their hardware: disks, limits, Lustre's client, Neuron's tools."""
+"""Rules about the nodes' hardware: disks, limits, EFA to Lustre, Neuron."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def scratch_path(settings: Settings) -> Iterator[Finding]:
         return
     path, given = ("nodes", "scratch", "mount_path"), PurePosixPath(scratch.mount_path)
     if not given.is_absolute() or given == PurePosixPath("/") or ".." in given.parts:
-        yield error(path, f"mount_path cannot be {given}", "use an absolute path like /scratch")
+        yield error(path, f"mount_path: got {given}, need an absolute path like /scratch", "")
 
 
 def scratch_disks(settings: Settings) -> Iterator[Finding]:
     """No compute node has NVMe disks of its own, so none has the scratch folder."""
     if settings.nodes.scratch and not any(kind.nvme_disks for _, kind in compute_types(settings)):
-        given = "no compute group has a type with NVMe disks: there is no scratch folder on any node"
-        yield warning(("nodes", "scratch"), given, "choose types with disks (p5, g5, c6id …) or leave it out")
+        given = "scratch: no compute group has a type with NVMe disks, so no node has a scratch folder"
+        yield warning(("nodes", "scratch"), given, "use types with disks (p5, g5, c6id …), or delete the section")
 
 
 def node_limits(settings: Settings) -> Iterator[Finding]:
-    """A limit is lower than what nodes have without it, or higher than what Linux grants."""
+    """A limit is lower than the nodes' own default, or higher than Linux allows."""
     limits = settings.nodes.limits
     if limits is None:
         return
     for word, (least, most) in (("open_files", OPEN_FILES), ("neigh_gc_thresh3", NEIGHBOURS)):
         if not least <= getattr(limits, word) <= most:
-            given = f"{word} cannot be {getattr(limits, word)}"
-            yield error(("nodes", "limits", word), given, f"use {least} to {most}, or leave it out")
+            given = f"{word}: got {getattr(limits, word)}, need {least} to {most}"
+            yield error(("nodes", "limits", word), given, "delete the line for the default")
 
 
 def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
@@ -60,13 +60,13 @@ def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
 
 
 def neuron_nodes(settings: Settings) -> Iterator[Finding]:
-    """Neuron's tools are asked for where no node has Neuron (warning), or in a version that cannot be one (error)."""
+    """No node has Neuron (warning), or the version of its tools is malformed (error)."""
     neuron = settings.nodes.neuron
     if neuron is None:
         return
     if not any(kind.accelerator == "neuron" for _, kind in compute_types(settings)):
-        given = "no compute group has Trainium or Inferentia: there is nothing to set up"
-        yield warning(("nodes", "neuron"), given, "leave it out")
+        given = "neuron: no compute group has Trainium or Inferentia"
+        yield warning(("nodes", "neuron"), given, "delete the section")
     if neuron.tools_version is not None and not DEBIAN_VERSION.fullmatch(neuron.tools_version):
-        given = f"tools_version cannot be {neuron.tools_version!r}"
-        yield error(("nodes", "neuron", "tools_version"), given, "write it as apt does, like 2.28.23.0")
+        given = f"tools_version: got {neuron.tools_version!r}, need a version like 2.28.23.0"
+        yield error(("nodes", "neuron", "tools_version"), given, "`apt list -a aws-neuronx-tools` lists versions")

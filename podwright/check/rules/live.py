@@ -1,6 +1,6 @@
-"""What the account would refuse: pure functions from settings, and from what the account answers, to findings.
+"""Rules of ``podwright check --live``: pure functions from settings and the account's answers to findings.
 
-``podwright check --live`` judges them. Each docstring is what `podwright explain CODE` prints: what is asked, when the
+Each docstring is what `podwright explain CODE` prints: what is asked, when the
 rule passes, when it fails, and how to look by hand.
 """
 
@@ -103,7 +103,7 @@ def role_trust(settings: Settings, account: Account) -> Iterator[Finding]:
 
     Asked: the role's trust policy.
     Passes: a statement allows sts:AssumeRole to sagemaker.amazonaws.com.
-    Fails: none does, or there is no such role (error). Conditions are not judged.
+    Fails: none does, or there is no such role (error). Conditions are ignored.
     By hand: aws iam get-role --role-name NAME --query Role.AssumeRolePolicyDocument
     """
     role = settings.role
@@ -182,7 +182,7 @@ def _zones_of(subnet_ids: Sequence[str], account: Account) -> list[str]:
 
 
 def _type_path(settings: Settings, instance_type: str) -> KeyPath:
-    """The first place that names the type."""
+    """Return the first path that names the type."""
     types = [group.instance_type for group in settings.cluster.instance_groups]
     return (*GROUPS, types.index(instance_type), "instance_type")
 

@@ -1,4 +1,4 @@
-"""Where nodes have file systems, buckets and the scratch folder."""
+"""A rule about mount paths of file systems, buckets and the scratch folder."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SYSTEM = [PurePosixPath("/", name) for name in SYSTEM_NAMES]
 
 
 def mount_paths(settings: Settings) -> Iterator[Finding]:
-    """A mount would hide a folder of the system, or two are on one path or one within the other: the order decides."""
+    """A mount hides a system folder, or two mounts have the same path or nested paths."""
     taken: dict[str, PurePosixPath] = {}
-    for whose, place, text in _wanted(settings):
+    for whose, key_path, text in _wanted(settings):
         path = PurePosixPath(text)
         if not path.is_absolute() or path == PurePosixPath("/"):
             continue  # the rule of what is mounted says so
@@ -24,13 +24,15 @@ def mount_paths(settings: Settings) -> Iterator[Finding]:
         over = (f"and {name} {other} overlap" for name, other in taken.items() if _overlap(path, other))
         if problem := hidden or next(over, ""):
             yield error(
-                place, f"{place[-1]}: {path} {problem}", "use a path apart, like /home, /fsx, /scratch or /mnt/data"
+                key_path,
+                f"{key_path[-1]}: {path} {problem}",
+                "use a separate path, like /home, /fsx, /scratch or /mnt/data",
             )
         taken[whose] = path
 
 
 def _wanted(settings: Settings) -> Iterator[tuple[str, KeyPath, str]]:
-    """Whose, where in the file, which path."""
+    """Yield each mount's name, its path in the file and its path on the nodes."""
     yield "Lustre's", ("lustre", "mount_path"), settings.lustre.mount_path
     if not isinstance(settings.openzfs, NoOpenZfs):
         yield "OpenZFS's", ("openzfs", "mount_path"), settings.openzfs.mount_path

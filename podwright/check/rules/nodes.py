@@ -1,4 +1,4 @@
-"""Rules about what nodes have beyond Slurm and file systems."""
+"""Rules about lifecycle steps and S3 mounts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
 
 
 def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
-    """Something is asked of nodes that podwright's scripts would set up, where HyperPod sets nodes up itself."""
+    """A setting of nodes needs lifecycle scripts, but HyperPod sets Slurm up without them."""
     if not isinstance(settings.cluster.slurm, ApiSlurm):
         return
     for name, field in Nodes.model_fields.items():
         if getattr(settings.nodes, name) != field.default:
-            hint = "delete it, or let the scripts set Slurm up: `slurm: {source: lifecycle}`"
+            hint = "delete it, or write `slurm: {source: lifecycle}`"
             yield error(("nodes", name), f"{name} has no effect with `slurm: {{source: api}}`", hint)
 
 
 def skipped_steps(settings: Settings) -> Iterator[Finding]:
-    """A boot has no step of that name, or nothing works without it."""
+    """A skipped step does not exist, or the boot needs it."""
     if not settings.nodes.skip:
         return
     from podwright_bootstrap.boot import STEPS  # noqa: PLC0415 — the whole bootstrap, for a setting that few use
@@ -38,13 +38,15 @@ def skipped_steps(settings: Settings) -> Iterator[Finding]:
         path = ("nodes", "skip", index)
         if name not in steps:
             similar = [f"did you mean {word}?" for word in get_close_matches(name, allowed, n=1)]
-            yield error(path, f"skip: {name!r} is no step", " ".join([*similar, f"allowed: {', '.join(allowed)}"]))
+            yield error(
+                path, f"skip: no step is called {name!r}", " ".join([*similar, f"allowed: {', '.join(allowed)}"])
+            )
         elif steps[name].needed:
-            yield error(path, f"skip: {name} cannot be skipped: {steps[name].needed}", "delete it from the list")
+            yield error(path, f"skip: the boot needs {name}: {steps[name].needed}", "delete it from the list")
 
 
 def s3_mounts(settings: Settings) -> Iterator[Finding]:
-    """A bucket cannot be mounted so, or the nodes could write there what all of them run as root."""
+    """A mount's arguments are invalid, or it would let nodes write scripts that all nodes run as root."""
     own_prefixes = [names.scripts_prefix(settings.name), names.payload_prefix(settings.name)]
     for index, mount in enumerate(settings.nodes.s3_mounts):
         own = _own_bucket(settings, mount.bucket)
@@ -54,13 +56,13 @@ def s3_mounts(settings: Settings) -> Iterator[Finding]:
         if not facts.MOUNT_PATH_PATTERN.fullmatch(mount.path) or ".." in mount.path:
             yield error(
                 (*S3_MOUNTS, index, "path"),
-                f"path cannot be {mount.path!r}",
-                "allowed: an absolute path like /mnt/data",
+                f"path: got {mount.path!r}, need an absolute path like /mnt/data",
+                "",
             )
 
 
 def _own_bucket(settings: Settings, bucket: str) -> str:
-    """The cluster's own bucket; a created one ends in digits that Terraform adds."""
+    """Return the cluster's own bucket; Terraform appends digits to a created one."""
     if isinstance(settings.bucket, CreatedBucket):
         return bucket if bucket.startswith(names.bucket_prefix(settings.name)) else ""
     return settings.bucket.name

@@ -1,4 +1,4 @@
-"""Rules about what watches and remembers a cluster: accounting, logs, notices, budget, metrics, sessions, state."""
+"""Rules about accounting, logs, notices, budget, metrics, sessions and state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def created_accounting(settings: Settings) -> Iterator[Finding]:
 
 
 def accounting_in_network(settings: Settings) -> Iterator[Finding]:
-    """The database's blocks are outside the created network, or lie over its subnets or each other."""
+    """The database's blocks are outside the created network, or overlap its subnets or each other."""
     accounting, network = settings.accounting, settings.network
     if not isinstance(accounting, CreatedAccounting) or not isinstance(network, CreatedNetwork):
         return
@@ -54,27 +54,27 @@ def accounting_in_network(settings: Settings) -> Iterator[Finding]:
 
 
 def unused_accounting(settings: Settings) -> Iterator[Finding]:
-    """No accounting is asked for, and HyperPod, when it sets Slurm up, keeps accounts on the controller anyway."""
+    """Accounting is off, but HyperPod, when it sets Slurm up, keeps accounts on the controller anyway."""
     if isinstance(settings.accounting, NoAccounting) and isinstance(settings.cluster.slurm, ApiSlurm):
         given = "source: none has no effect: with `slurm: {source: api}` HyperPod keeps accounts on the controller"
-        yield error(("accounting", "source"), given, "write `source: local`, or leave accounting out")
+        yield error(("accounting", "source"), given, "write `source: local`, or delete the section")
 
 
 def existing_accounting(settings: Settings) -> Iterator[Finding]:
-    """The endpoint is no host name, or the secret's ARN is none."""
+    """The endpoint is not a host name, or the secret's ARN is malformed."""
     if isinstance(settings.accounting, ExistingAccounting):
         problems = checks.existing_accounting_database(**arguments(settings.accounting))
         yield from findings_of(("accounting",), problems)
 
 
 def existing_prometheus(settings: Settings) -> Iterator[Finding]:
-    """The workspace's ARN or address does not have its form."""
+    """The workspace's ARN or address is malformed."""
     if isinstance(settings.prometheus, ExistingPrometheus):
         yield from findings_of(("prometheus",), checks.existing_prometheus(**arguments(settings.prometheus)))
 
 
 def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
-    """Your role is left as it is: what accounting and metrics ask of it is yours to give."""
+    """An existing role needs further permissions; podwright does not change it."""
     if not isinstance(settings.role, ExistingRole):
         return
     ldap = settings.nodes.ldap
@@ -89,24 +89,24 @@ def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
     }
     for action, asked in actions.items():
         if asked:
-            yield warning(("role", "arn"), f"arn: your role also needs {action}", "add it to the role by hand")
+            yield warning(("role", "arn"), f"arn: the existing role also needs {action}", "add it to the role by hand")
 
 
 def log_retention(settings: Settings) -> Iterator[Finding]:
-    """CloudWatch keeps logs for certain numbers of days only."""
+    """CloudWatch does not accept this retention."""
     if settings.logs:
         name = names.log_retention_name("any", "us-west-2")
         yield from findings_of(("logs",), checks.cluster_log_group(name=name, **arguments(settings.logs)))
 
 
 def notices_address(settings: Settings) -> Iterator[Finding]:
-    """The address of the notices cannot get mail."""
+    """The address of the notices is malformed."""
     if settings.notices:
         yield from findings_of(("notices",), checks.cluster_notices(name="any", **arguments(settings.notices)))
 
 
 def budget_limits(settings: Settings) -> Iterator[Finding]:
-    """A budget needs an amount, and an address that can get mail."""
+    """The budget's amount or address is invalid."""
     if settings.budget:
         yield from findings_of(("budget",), checks.cluster_budget(name="any", **arguments(settings.budget)))
 
@@ -118,7 +118,7 @@ def session_length(settings: Settings) -> Iterator[Finding]:
 
 
 def s3_state(settings: Settings) -> Iterator[Finding]:
-    """The bucket or the key of the state does not have its form."""
+    """The bucket or the key of the state is malformed."""
     state = settings.state
     if isinstance(state, S3State):
         yield from findings_of(("state",), checks.state_bucket(bucket=state.bucket, key_arn=state.key_arn))

@@ -15,14 +15,14 @@ PLACEHOLDER = re.compile(r"<[^<>]*>|\bexample\.(com|net|org)\b|111122223333")
 
 
 def placeholders(settings: Settings) -> Iterator[Finding]:
-    """Something that stands in documentation for a value of yours was left as it was."""
+    """A value is a placeholder copied from documentation."""
     for path, text in _texts(settings):
         if found := PLACEHOLDER.search(text):
-            yield error(path, f"{path[-1]}: {found[0]!r} is a placeholder", "write your own value")
+            yield error(path, f"{path[-1]}: {found[0]!r} is a placeholder", "replace it with your own value")
 
 
 def _texts(value: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
-    """Every text of the file with its place; what the file gives wrongly is left out."""
+    """Yield every text of the file with its path; skip wrong values."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, Section):

@@ -18,13 +18,13 @@ from podwright_constructs import facts
 
 
 def known_region(settings: Settings) -> Iterator[Finding]:
-    """The region's name has the wrong form (error), or podwright does not know it (warning: AWS adds regions)."""
+    """The region's name is malformed (error), or unknown to podwright (warning: AWS adds regions)."""
     similar = get_close_matches(settings.region, REGIONS, n=3)
-    hint = f"did you mean {' or '.join(similar)}?" if similar else "regions look like us-west-2"
+    hint = f"did you mean {' or '.join(similar)}?" if similar else "`aws account list-regions` lists them"
     if not looks_like_region(settings.region):
-        yield error(("region",), f"region: {settings.region!r} is not a region", hint)
+        yield error(("region",), f"region: got {settings.region!r}, need a name like us-west-2", hint)
     elif settings.region not in REGIONS:
-        yield warning(("region",), f"region: {settings.region} is not one that podwright knows", hint)
+        yield warning(("region",), f"region: podwright does not know {settings.region}", hint)
 
 
 def zone_in_region(settings: Settings) -> Iterator[Finding]:
@@ -43,7 +43,7 @@ def zone_in_region(settings: Settings) -> Iterator[Finding]:
 
 
 def zones(network: Section) -> Iterator[tuple[KeyPath, str]]:
-    """The zone ids that the file gives, each with its place; one that it gives wrongly is left out."""
+    """Yield the zone ids of the file with their paths; skip wrong values."""
     if isinstance(network, CreatedNetwork | CreatedSubnet):
         with suppress(UnknownValueError):
             yield ("network", "availability_zone_id"), network.availability_zone_id
@@ -53,7 +53,7 @@ def zones(network: Section) -> Iterator[tuple[KeyPath, str]]:
 
 
 def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
-    """Your file system is in another region than the cluster: nodes would mount it over a long way, if at all."""
+    """The existing file system is in another region than the cluster."""
     for word, file_system in (("lustre", settings.lustre), ("openzfs", settings.openzfs)):
         if not isinstance(file_system, ExistingLustre | ExistingOpenZfs):
             continue
@@ -67,7 +67,7 @@ def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
 
 
 def existing_key_in_region(settings: Settings) -> Iterator[Finding]:
-    """A key of yours is in another region: services use keys of their own region alone."""
+    """The existing key is in another region; services use only keys of their own region."""
     arns = {
         ("key", "arn"): settings.key.arn if isinstance(settings.key, ExistingKey) else None,
         ("bucket", "key_arn"): settings.bucket.key_arn if isinstance(settings.bucket, ExistingBucket) else None,

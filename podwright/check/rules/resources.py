@@ -1,4 +1,4 @@
-"""Rules about one resource each: what its construct would say."""
+"""Rules that call the check of one construct each."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, Ope
 
 
 def created_network(settings: Settings) -> Iterator[Finding]:
-    """The network cannot be created: a zone's id, a block, how the blocks lie in each other, or an endpoint."""
+    """A zone's id, a block, the nesting of blocks or an endpoint of the created network is invalid."""
     network = settings.network
     if isinstance(network, CreatedNetwork):
         yield from findings_of(("network",), checks.training_network(**arguments(network, "flow_logs")))
 
 
 def created_subnet(settings: Settings) -> Iterator[Finding]:
-    """The new private subnet in your VPC cannot be: an id, its block, or neither a NAT gateway nor a route table."""
+    """An id or the block of the new subnet is invalid, or it has neither a NAT gateway nor a route table."""
     network = settings.network
     if isinstance(network, CreatedSubnet):
         yield from findings_of(("network",), checks.private_network(**arguments(network)))
 
 
 def existing_network(settings: Settings) -> Iterator[Finding]:
-    """The ids of your network do not have the form that AWS gives them."""
+    """An id of the existing network is malformed."""
     network = settings.network
     if isinstance(network, ExistingNetwork):
         yield from findings_of(("network",), checks.existing_network(**arguments(network)))
 
 
 def existing_key(settings: Settings) -> Iterator[Finding]:
-    """The ARN of your key is not the ARN of a key."""
+    """The ARN of the existing key is malformed."""
     key = settings.key
     if isinstance(key, ExistingKey):
         yield from findings_of(("key",), checks.existing_key(**arguments(key)))
 
 
 def created_bucket(settings: Settings) -> Iterator[Finding]:
-    """The bucket cannot be created so: how long old versions stay, or where its access logs go."""
+    """The expiry of old versions or the access logs of the created bucket are invalid."""
     bucket = settings.bucket
     if isinstance(bucket, CreatedBucket):
         yield from findings_of(("bucket",), checks.bucket_options(**arguments(bucket)))
 
 
 def existing_bucket(settings: Settings) -> Iterator[Finding]:
-    """The name of your bucket is not one that S3 has or that HyperPod reads scripts from, or its key is no key."""
+    """S3 or HyperPod refuses the name of the existing bucket, or its key's ARN is malformed."""
     bucket = settings.bucket
     if isinstance(bucket, ExistingBucket):
         yield from findings_of(("bucket",), checks.existing_bucket(**arguments(bucket)))
@@ -72,7 +72,7 @@ def created_lustre(settings: Settings) -> Iterator[Finding]:
 
 
 def existing_lustre(settings: Settings) -> Iterator[Finding]:
-    """The names of your file system do not have the form that FSx gives them."""
+    """The DNS name or mount name of the existing Lustre file system is malformed."""
     lustre = settings.lustre
     if isinstance(lustre, ExistingLustre):
         yield from findings_of(("lustre",), checks.existing_lustre(ExistingLustreArguments(**arguments(lustre))))
@@ -86,21 +86,21 @@ def created_openzfs(settings: Settings) -> Iterator[Finding]:
 
 
 def existing_openzfs(settings: Settings) -> Iterator[Finding]:
-    """The DNS name of your OpenZFS file system does not have the form that FSx gives it."""
+    """The DNS name of the existing OpenZFS file system is malformed."""
     openzfs = settings.openzfs
     if isinstance(openzfs, ExistingOpenZfs):
         yield from findings_of(("openzfs",), checks.existing_openzfs(ExistingOpenZfsArguments(**arguments(openzfs))))
 
 
 def created_role(settings: Settings) -> Iterator[Finding]:
-    """The ARN of the policy that limits the role is none."""
+    """The ARN of the permissions boundary is malformed."""
     role = settings.role
     if isinstance(role, CreatedRole):
         yield from findings_of(("role",), checks.execution_role(name="any", **arguments(role)))
 
 
 def existing_role(settings: Settings) -> Iterator[Finding]:
-    """The ARN of your role is not the ARN of a role."""
+    """The ARN of the existing role is malformed."""
     role = settings.role
     if isinstance(role, ExistingRole):
         yield from findings_of(("role",), checks.existing_role(**arguments(role)))

@@ -1,4 +1,4 @@
-"""What a run asks of the cluster that the file describes; the planner judges."""
+"""A rule that compares a training run with the cluster, through the planner."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podwright_training.config.train_config import TrainConfig
 
 
 def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
-    """The run of --run needs more memory than the compute group's GPUs have, or cannot be laid out over them."""
+    """The run of --run needs more memory than the compute group's GPUs have, or its parallelism does not fit them."""
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
             continue

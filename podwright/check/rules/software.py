@@ -1,4 +1,4 @@
-"""Rules about programs that nodes get: containers, metrics, downloads."""
+"""Rules about software of the nodes: containers, metrics, downloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WORKSPACE_ENDPOINT = "aps-workspaces"
 
 
 def unused_docker_access(settings: Settings) -> Iterator[Finding]:
-    """Somebody may talk to a Docker that is not there."""
+    """Docker access is on, but Docker is off."""
     containers = settings.nodes.containers
     if containers and containers.docker_for_job_user and not containers.docker:
         path = ("nodes", "containers", "docker_for_job_user")
@@ -23,15 +23,15 @@ def unused_docker_access(settings: Settings) -> Iterator[Finding]:
 
 
 def metrics_interval(settings: Settings) -> Iterator[Finding]:
-    """Metrics are taken more often than programs answer, or so seldom that graphs have gaps."""
+    """The interval is shorter than exporters need to answer, or so long that graphs have gaps."""
     wanted = settings.nodes.observability
     if wanted and not MIN_INTERVAL_S <= wanted.interval_s <= MAX_INTERVAL_S:
         path = ("nodes", "observability", "interval_s")
-        yield error(path, f"interval_s cannot be {wanted.interval_s}", f"allowed: {MIN_INTERVAL_S} to {MAX_INTERVAL_S}")
+        yield error(path, f"interval_s: got {wanted.interval_s}, need {MIN_INTERVAL_S} to {MAX_INTERVAL_S}", "")
 
 
 def unsent_metrics(settings: Settings) -> Iterator[Finding]:
-    """A workspace is asked for and nobody sends metrics to it."""
+    """A workspace is configured, but no node sends metrics to it."""
     by_scripts = not isinstance(settings.cluster.slurm, ApiSlurm)
     if by_scripts and not isinstance(settings.prometheus, NoPrometheus) and settings.nodes.observability is None:
         hint = "let nodes send metrics: `nodes: {observability: {}}`"
@@ -39,22 +39,22 @@ def unsent_metrics(settings: Settings) -> Iterator[Finding]:
 
 
 def workspace_endpoint(settings: Settings) -> Iterator[Finding]:
-    """Nodes without internet reach the workspace through its endpoint alone."""
+    """Nodes without internet need an endpoint to reach the workspace."""
     network = settings.network
     sends = settings.nodes.observability is not None and not isinstance(settings.prometheus, NoPrometheus)
     if not sends or not isinstance(network, CreatedNetwork) or network.internet != "none":
         return
     if WORKSPACE_ENDPOINT not in network.endpoints:
-        given = "endpoints: nodes cannot reach the workspace that they are to send metrics to"
+        given = "endpoints: nodes without internet have no route to the workspace"
         yield error(("network", "endpoints"), given, f"add {WORKSPACE_ENDPOINT}")
 
 
 def downloads_without_internet(settings: Settings) -> Iterator[Finding]:
-    """Nodes without internet are to get programs or packages from there."""
+    """Nodes without internet need programs or packages from the internet."""
     network, nodes = settings.network, settings.nodes
     bundled = nodes.downloads is not None and nodes.downloads.source == "bundle"
     needed = settings.training.source != "none" or nodes.containers or nodes.observability
     if isinstance(network, CreatedNetwork) and network.internet == "none" and needed and not bundled:
-        given = "internet: none, and nodes get programs and packages from the internet, unless a mirror is set up there"
+        given = "internet: got none, but nodes download programs and packages from the internet"
         hint = "use `nodes: {downloads: {source: bundle}}`, and `podwright bundle --upload` before the cluster starts"
         yield warning(("network", "internet"), given, hint)

@@ -1,4 +1,4 @@
-"""Rules about the people of a cluster: who they are, which ids they have, who knows them."""
+"""Rules about users and groups: names, ids, keys, homes, LDAP."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PORTS = range(1, 65536)
 
 
 def names_of_people(settings: Settings) -> Iterator[Finding]:
-    """A user's or group's name is none that useradd takes, belongs to the image, or is given twice."""
+    """``useradd`` refuses a user's or group's name, the image has it already, or it is used twice."""
     people = list(_each(settings, "name"))
     if not people:
         return
@@ -55,49 +55,49 @@ def names_of_people(settings: Settings) -> Iterator[Finding]:
     for path, name in people:
         if not NAME.fullmatch(name):
             allowed = "lower-case letters, digits, - and _, at most 32, with a letter or _ first"
-            yield error(path, f"name cannot be {name!r}", f"allowed: {allowed}")
+            yield error(path, f"name: got {name!r}, need {allowed}", "")
         elif name in IMAGE_NAMES or name == JOB_USER:
             yield error(path, f"name: {name} belongs to the image", "use another name")
         elif name in seen:
-            yield error(path, f"name: {name} is there already", "users and groups share one list of names")
+            yield error(path, f"name: {name} is used twice", "users and groups share one list of names")
         seen.add(name)
 
 
 def ids_of_people(settings: Settings) -> Iterator[Finding]:
-    """An id is one of the system's, or of somebody else: a user's id is that of the user's own group, too."""
+    """An id is reserved for the system or used twice; a user's own group has the user's id."""
     owners: dict[int, str] = {}
     for path, number in _each(settings, "uid", "gid"):
         if not MIN_ID <= number <= MAX_ID:
-            hint = f"allowed: {MIN_ID} to {MAX_ID}; below are the image's own users"
-            yield error(path, f"{path[-1]} cannot be {number}", hint)
+            hint = "lower ids belong to the image's own users"
+            yield error(path, f"{path[-1]}: got {number}, need {MIN_ID} to {MAX_ID}", hint)
         elif number in owners:
-            yield error(path, f"{path[-1]}: {number} is that of {owners[number]}", "give each user and group its own")
+            yield error(path, f"{path[-1]}: {owners[number]} has {number} already", "give each user and group its own")
         else:
             owners[number] = dotted(path[:-1])
 
 
 def groups_of_people(settings: Settings) -> Iterator[Finding]:
-    """A user is in a group that the file does not list: groups of the image, such as docker, may be root's like."""
+    """A user is in a group that nodes.groups does not list; groups of the image, such as docker, may equal root."""
     listed = [group.name for group in settings.nodes.groups]
     for index, user in enumerate(settings.nodes.users):
-        for place, group in enumerate(user.groups):
+        for position, group in enumerate(user.groups):
             if group not in listed:
                 hint = f"add it to nodes.groups with a gid; there are {', '.join(listed) or 'none'}"
-                yield error((*USERS, index, "groups", place), f"groups: {group!r} is not in nodes.groups", hint)
+                yield error((*USERS, index, "groups", position), f"groups: {group!r} is not in nodes.groups", hint)
 
 
 def ssh_keys_of_people(settings: Settings) -> Iterator[Finding]:
-    """A key is no public key of OpenSSH in one line: it lets nobody in, or is a private one."""
+    """A key is not one line of an OpenSSH public key, or it is a private key."""
     for index, user in enumerate(settings.nodes.users):
         with suppress(UnknownValueError):
-            for place, key in enumerate(user.ssh_keys):
+            for position, key in enumerate(user.ssh_keys):
                 if why := _why_no_key(key):
-                    path = (*USERS, index, "ssh_keys", place)
+                    path = (*USERS, index, "ssh_keys", position)
                     yield error(path, f"ssh_keys: {why}", "copy the one line of an id_….pub, as ssh-ed25519 AAAA… you")
 
 
 def homes_of_people(settings: Settings) -> Iterator[Finding]:
-    """A home is where not all nodes see it, where podwright keeps things, or somebody else's."""
+    """A home is on no shared file system, in a folder of podwright, or the home of another user."""
     if not settings.nodes.users:
         return
     from podwright_bootstrap import contract  # noqa: PLC0415 — only files with users need it
@@ -112,38 +112,38 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
         below = [root for root in (openzfs, lustre) if root and root in home.parents]
         if user.home and not (below and HOME.fullmatch(user.home)):
             where = f"{openzfs} or {lustre}" if openzfs else lustre
-            yield error(path, f"home cannot be {user.home!r}", f"allowed: a path below {where}, which all nodes have")
+            yield error(path, f"home: got {user.home!r}, need a path below {where}", "all nodes mount it")
         elif home == usual or any(home.is_relative_to(folder) for folder in ours):
-            yield error(path, f"home: {home} is not a person's", f"use a folder of its own, as {usual / user.name}")
+            yield error(path, f"home: {home} is reserved", f"use a folder of its own, as {usual / user.name}")
         elif owners.get(home, user.name) != user.name:
             yield error(path, f"home: {home} is another user's", "use a folder of its own")
         owners[home] = user.name
 
 
 def ldap(settings: Settings) -> Iterator[Finding]:
-    """The LDAP server cannot be asked so: its address, who asks, or the authority that vouches for it."""
+    """The LDAP server's address, bind DN, secret or CA certificate is invalid."""
     wanted = settings.nodes.ldap
     if wanted is None:
         return
     if not _is_ldap(wanted.uri):
-        yield error((*LDAP, "uri"), f"uri cannot be {wanted.uri!r}", "allowed: ldaps://HOST[:PORT] or ldap://…")
+        yield error((*LDAP, "uri"), f"uri: got {wanted.uri!r}, need ldaps://HOST[:PORT] or ldap://HOST[:PORT]", "")
     for key, value in (("search_base", wanted.search_base), ("bind_dn", wanted.bind_dn or "dc=x")):
         if not re.fullmatch(r"[A-Za-z][\w-]*=[^\n]+", value):
-            yield error((*LDAP, key), f"{key} cannot be {value!r}", "allowed: a DN, such as dc=corp,dc=net")
+            yield error((*LDAP, key), f"{key}: got {value!r}, need a DN, such as dc=corp,dc=net", "")
     for index, group in enumerate(wanted.allowed_groups):
         if not re.fullmatch(r"[\w.@ -]+", group):
             path = (*LDAP, "allowed_groups", index)
-            yield error(path, f"allowed_groups cannot have {group!r}", "allowed: names of groups, without commas")
+            yield error(path, f"allowed_groups: got {group!r}, need a group's name, without commas", "")
     if wanted.probe_user is not None and not re.fullmatch(r"[\w.@][\w.@-]*", wanted.probe_user):
         path = (*LDAP, "probe_user")
-        yield error(path, f"probe_user cannot be {wanted.probe_user!r}", "allowed: a login name")
+        yield error(path, f"probe_user: got {wanted.probe_user!r}, need a login name", "")
     yield from _bind_problems(wanted)
     certificate = wanted.certificate
     if certificate is not None and not (PEM.fullmatch(certificate) or re.fullmatch(r"/[\w./-]+", certificate)):
         hint = (
             "allowed: -----BEGIN CERTIFICATE----- … (write `certificate: |`), or a path on the nodes like /fsx/ca.pem"
         )
-        yield error((*LDAP, "certificate"), "certificate is neither PEM text nor a path", hint)
+        yield error((*LDAP, "certificate"), "certificate: need PEM text or a path", hint)
 
 
 def ldap_without_internet(settings: Settings) -> Iterator[Finding]:
@@ -152,7 +152,7 @@ def ldap_without_internet(settings: Settings) -> Iterator[Finding]:
     if wanted is None or wanted.bind_secret_arn is None or not isinstance(network, CreatedNetwork):
         return
     if network.internet == "none" and "secretsmanager" not in network.endpoints:
-        given = "bind_secret_arn: nodes without internet do not reach Secrets Manager"
+        given = "bind_secret_arn: nodes without internet have no route to Secrets Manager"
         yield error((*LDAP, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
 
 
@@ -160,15 +160,13 @@ def _bind_problems(wanted: Ldap) -> Iterator[Finding]:
     arn = wanted.bind_secret_arn
     if arn is not None and not facts.SECRET_ARN_PATTERN.fullmatch(arn):
         path = (*LDAP, "bind_secret_arn")
-        yield error(
-            path, f"bind_secret_arn cannot be {arn!r}", "allowed: an ARN like arn:aws:secretsmanager:…:secret:…"
-        )
+        yield error(path, f"bind_secret_arn: got {arn!r}, need an ARN like arn:aws:secretsmanager:…:secret:…", "")
     if (arn is None) != (wanted.bind_dn is None):
         given, other = ("bind_dn", "bind_secret_arn") if arn is None else ("bind_secret_arn", "bind_dn")
         yield error((*LDAP, given), f"{given} has no effect without {other}", f"add {other}, or delete the line")
     if wanted.probe_user is None:
-        hint = "add somebody whom every node must find before it takes jobs"
-        yield warning(LDAP, "ldap: nobody will be looked up when a node boots: no probe_user", hint)
+        hint = "name a user that every node must find before it takes jobs"
+        yield warning(LDAP, "ldap: without probe_user the boot does not test the directory", hint)
 
 
 def _is_ldap(uri: str) -> bool:
@@ -183,14 +181,14 @@ def _is_ldap(uri: str) -> bool:
 
 
 def _why_no_key(key: str) -> str:
-    """What is wrong with a public key; nothing if it is one."""
+    """Return what is wrong with a public key; empty if it is valid."""
     if "PRIVATE KEY" in key:
-        return "this is a private key; who has seen it can log in as you"
+        return "this is a private key; replace the key pair, because others may have read it"
     if "\n" in key.strip():
         return "one key is one line"
     words = key.split()
     if len(words) < 2 or words[0] not in KEY_TYPES:  # noqa: PLR2004 (type and key)
-        return f"{(words or ['nothing'])[0]!r} is no type of key"
+        return f"{(words or ['nothing'])[0]!r} is not a key type"
     try:
         data = base64.b64decode(words[1], validate=True)
     except ValueError:
@@ -206,10 +204,10 @@ def _why_no_key(key: str) -> str:
 
 
 def _each(settings: Settings, *keys: str) -> Iterator[tuple[KeyPath, Any]]:
-    """A value of every user and group with its place; one that the file gives wrongly is left out."""
-    for place, people in ((USERS, settings.nodes.users), (GROUPS, settings.nodes.groups)):
+    """Yield values of every user and group with their paths; skip wrong values."""
+    for section, people in ((USERS, settings.nodes.users), (GROUPS, settings.nodes.groups)):
         for index, item in enumerate(people):
             for key in keys:
                 with suppress(UnknownValueError):
                     if key in type(item).model_fields:
-                        yield (*place, index, key), getattr(item, key)
+                        yield (*section, index, key), getattr(item, key)
