@@ -40,7 +40,7 @@ class ResourceType:
         drawn: Whether the diagram shows it, rather than only the resource that it is a part of.
         hourly: Whether it costs money by the hour, rather than by use. ``diagram/prices.py`` has the prices.
         untagged: Why it carries no construct path as a tag. Default: it carries one.
-        find: Returns the id of an existing resource with the planned values, where no tag tells.
+        find: Returns the id of an existing resource with the planned values, where it has no tag.
         status: Returns AWS's status of a resource whose creation takes minutes.
         delete: The AWS CLI command that deletes it, up to the id.
     """

@@ -1,4 +1,4 @@
-"""Where slurmdbd keeps the accounts of all jobs: a database you have, or an RDS for MariaDB made here."""
+"""The accounting database of slurmdbd: existing, or a new RDS for MariaDB."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ USER = "slurm"
 
 
 class AccountingDatabase(Protocol):
-    """What slurmdbd asks of its database."""
+    """The attributes of a database that slurmdbd needs."""
 
     @property
     def endpoint(self) -> str:
@@ -38,7 +38,7 @@ class AccountingDatabase(Protocol):
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
-        """What must exist before a controller starts."""
+        """The resources that a controller depends on."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the generated classes of ``podwright_constructs.aws`` have in common: a Terraform block over cdktf's core.
+"""Base classes of the generated bindings in ``podwright_constructs.aws``: Terraform blocks over cdktf's core.
 
 They hold no jsii assembly of their own, so they load in milliseconds and live beside other bindings of the provider.
 """
@@ -21,7 +21,7 @@ from constructs import Construct
 # Generated from the oldest version we support: what it does not deprecate, the next major still has.
 PROVIDER_VERSION = "5.100.0"
 PROVIDER_VERSIONS = ">= 5.100, < 7"
-# cdktf writes ``provider_version`` into required_providers, whatever else it is told.
+# cdktf writes ``provider_version`` into required_providers, whatever other version it is given.
 _METADATA = TerraformProviderGeneratorMetadata(provider_name="aws", provider_version=PROVIDER_VERSIONS)
 
 
@@ -80,7 +80,7 @@ class Provider(TerraformProvider):
 
     @property  # type: ignore[misc] # an argument needs no setter
     def alias(self) -> str | None:
-        """What tells it from the stack's other providers; the one without an alias is everybody's default."""
+        """The alias that distinguishes it from the stack's other providers; the default provider has none."""
         alias: str | None = self._arguments.get("alias")
         return alias
 

@@ -1,4 +1,4 @@
-"""Where nodes get their scripts and their training program from: a bucket you have, or one made here."""
+"""The bucket with the nodes' scripts and training program: existing or new."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ABANDONED_UPLOAD_DAYS = 7
 
 
 class Bucket(Protocol):
-    """What uploads and roles ask of a bucket."""
+    """The attributes of a bucket that uploads and roles need."""
 
     @property
     def name(self) -> str:
@@ -46,11 +46,11 @@ class Bucket(Protocol):
 
     @property
     def key_arn(self) -> str | None:
-        """The KMS key that its readers need; none where S3 encrypts with its own."""
+        """The KMS key that its readers need; None where S3 encrypts with its own."""
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
-        """What must exist before anything is uploaded: encryption, versions, policy."""
+        """The resources that an upload depends on: encryption, versioning, policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,11 @@ class TrainingBucket(Construct):
     ``on_destroy="retain"`` makes Terraform refuse to destroy it while it holds objects, ``"destroy"`` deletes them.
 
     Args:
-        bucket_prefix: what its name begins with.
-        key: what objects are encrypted with; none for S3's own key.
-        noncurrent_version_expiration_days: how long what was overwritten or deleted stays.
-        access_log_bucket: a bucket of yours, in this region, that receives a line for each request.
-        access_log_prefix: where in it.
+        bucket_prefix: Prefix of its name.
+        key: The key that encrypts objects. Default: S3's own key.
+        noncurrent_version_expiration_days: Days that overwritten and deleted versions are kept.
+        access_log_bucket: An existing bucket in this region for access logs. Default: no access logs.
+        access_log_prefix: Prefix of the access logs in that bucket.
         receives_logs: whether AWS may deliver logs of this account, such as a VPC's flow logs.
 
     Raises:

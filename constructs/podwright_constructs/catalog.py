@@ -1,4 +1,4 @@
-"""What each instance type has, and whether a HyperPod cluster may use it. Standard library only."""
+"""The instance types of SageMaker and EC2 with their hardware. Standard library only."""
 
 from __future__ import annotations
 

@@ -31,19 +31,19 @@ class HyperPodCluster(Construct):
     https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-resource-sagemaker-cluster.html
 
     Args:
-        scope: as of every construct.
-        id_: as of every construct.
-        cluster_name: unique in account and region.
-        instance_groups: in any order; the plan shows only the group that changes.
-        network: its first subnet is where the nodes are, so in one zone; a group may have others of its own.
-        role: what they may do.
-        lifecycle: the scripts that set Slurm up.
-        slurm: or what the API is told.
+        scope: The scope of the construct.
+        id_: The id of the construct.
+        cluster_name: Name, unique in account and region.
+        instance_groups: Groups in any order; a plan shows only the group that changes.
+        network: The nodes are in its first subnet, so in one zone; a group may have subnets of its own.
+        role: The nodes' IAM role.
+        lifecycle: The scripts that set Slurm up.
+        slurm: Slurm's configuration through the API, instead of ``lifecycle``.
         node_recovery: automatic replaces or reboots a node with a hardware fault.
-        node_provisioning: continuous starts with the nodes there are and goes on trying for the others.
-        tiered_storage_percent: of the nodes' memory, for checkpoints that survive a node.
-        multi_head: several controllers; ``lifecycle`` tells them their database and directory.
-        tags: on the cluster.
+        node_provisioning: continuous starts with the available nodes and keeps trying for the others.
+        tiered_storage_percent: Share of the nodes' memory for checkpoints that survive a node. Default: off.
+        multi_head: Allow several controllers; ``lifecycle`` configures their database and directory.
+        tags: Tags of the cluster.
 
     Raises:
         InvalidArgumentsError: AWS would refuse the cluster or one of its groups; all problems are in it.
@@ -144,7 +144,7 @@ def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[
 
 
 def _set_up(group: InstanceGroup, lifecycle: LifecycleScripts | None, slurm: ApiSlurm | None) -> dict[str, Any]:
-    """What sets Slurm up on the group's nodes, and their storage, of which file systems by the API are a part."""
+    """Return the part of a group that sets Slurm and its storage up."""
     if slurm:
         return {**slurm.instance_group(group), "InstanceStorageConfigs": [*_volumes(group), *slurm.storage()]}
     scripts = lifecycle and {"SourceS3Uri": lifecycle.source_s3_uri, "OnCreate": lifecycle.on_create}

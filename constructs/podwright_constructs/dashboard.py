@@ -17,7 +17,7 @@ LOG_HEIGHT = 9
 
 
 class ClusterDashboard(Construct):
-    """What nodes last complained of, and how the file system does.
+    """A dashboard of the nodes' latest complaints and the file system's load.
 
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/CloudWatch-Dashboard-Body-Structure.html
     https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html

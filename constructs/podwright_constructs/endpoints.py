@@ -1,4 +1,4 @@
-"""How a VPC reaches AWS's services without the internet."""
+"""VPC endpoints, through which a VPC reaches AWS's services without the internet."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What FSx's file systems have in common."""
+"""Shared parts of FSx file systems."""
 
 from __future__ import annotations
 
 from cdktf import TerraformResourceLifecycle
 
-# FSx tells nobody the security groups, so after `terraform import` they look like others, and others mean a new, empty
-# file system. They cannot be changed on one that exists anyway.
+# FSx does not report security groups, so after `terraform import` they look changed, and a change means a new, empty
+# file system. They are fixed once the file system exists anyway.
 KEEP_SECURITY_GROUPS = TerraformResourceLifecycle(ignore_changes=["security_group_ids"])

@@ -1,4 +1,4 @@
-"""Who talked to whom in a VPC: its flow logs."""
+"""Flow logs of a VPC, in CloudWatch or in a bucket."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class CloudWatchFlowLogs(Construct):
     https://docs.aws.amazon.com/vpc/latest/userguide/flow-logs-iam-role.html
 
     Args:
-        name: of the flow log, and the end of its log group's.
-        role_name: of the role; none for one that AWS has not seen yet.
-        key: what the logs are encrypted with; none for CloudWatch's own.
+        name: Name of the flow log, and the end of its log group's name.
+        role_name: Name of the role. Default: Terraform generates one.
+        key: The key that encrypts the logs. Default: CloudWatch's own key.
     """
 
     def __init__(

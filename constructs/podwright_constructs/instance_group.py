@@ -21,13 +21,13 @@ AUTO_PATCHES: tuple[AutoPatch, ...] = ("when-idle", "when-all-idle")
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduledUpdate:
-    """When SageMaker updates a group's image, and how many nodes at a time.
+    """The schedule by which SageMaker updates the image of a group's nodes.
 
     Attributes:
-        schedule: as ``cron(0 3 ? * SUN *)``, in UTC.
-        max_percent: of the group's nodes at a time; without it, all at once.
-        wait_s: pause between two batches.
-        rollback_alarms: names of CloudWatch alarms; one that goes off brings the old image back.
+        schedule: Cron expression in UTC, such as ``cron(0 3 ? * SUN *)``.
+        max_percent: Share of the group's nodes that are updated at a time. Default: all at once.
+        wait_s: Pause between two batches. Default: 0.
+        rollback_alarms: Names of CloudWatch alarms that roll the update back. Default: no alarms.
     """
 
     schedule: str
@@ -43,24 +43,24 @@ class InstanceGroup:
     https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 
     Attributes:
-        name: of the instance group, unique in its cluster.
-        role: what Slurm runs there.
-        instance_type: as ``ml.p5.48xlarge``.
-        count: number of nodes.
-        min_count: with fewer nodes than this after three hours, SageMaker gives the change up.
-        partition: Slurm partition of a compute group; without it, the group's own name.
-        volume_gib: size of each node's additional EBS volume, mounted at /opt/sagemaker.
-        key_arn: KMS key of the root and the additional volume; without it, AWS's own.
+        name: Name of the group, unique in its cluster.
+        role: controller runs slurmctld, login is for users, compute runs jobs.
+        instance_type: Instance type, such as ``ml.p5.48xlarge``.
+        count: Number of nodes.
+        min_count: SageMaker rolls a change back that has fewer nodes than this after three hours.
+        partition: Slurm partition of a compute group. Default: the group's name.
+        volume_gib: Size of each node's additional EBS volume, mounted at /opt/sagemaker.
+        key_arn: KMS key of the root and the additional volume. Default: a key of AWS.
         threads_per_core: 1 switches simultaneous multithreading off.
-        training_plan_arn: reserved capacity.
-        capacity: without it, on-demand.
-        deep_health_checks: what a new node must pass before it takes jobs.
+        training_plan_arn: ARN of the training plan with reserved capacity.
+        capacity: spot is cheaper and can be interrupted. Default: on-demand.
+        deep_health_checks: Checks that a new node must pass before it takes jobs.
         network_interface: efa-only interfaces take no addresses of the subnet.
-        subnet_ids: other subnets than the cluster's, for capacity in another zone.
-        security_group_ids: in those subnets; without them, the cluster's.
-        image_id: custom AMI, made of HyperPod's.
-        auto_patch: which idle nodes get a new image by themselves.
-        scheduled_update: when every node gets one.
+        subnet_ids: Other subnets than the cluster's, for capacity in another zone.
+        security_group_ids: Security groups in those subnets. Default: the cluster's.
+        image_id: Custom AMI based on HyperPod's. Default: HyperPod's newest.
+        auto_patch: Patch each node when it is idle, or all nodes when all are idle.
+        scheduled_update: Schedule for a new image on every node.
     """
 
     name: str
@@ -84,10 +84,10 @@ class InstanceGroup:
 
     @property
     def partition_name(self) -> str | None:
-        """The Slurm partition its nodes join; None unless they take jobs."""
+        """The Slurm partition of its nodes; None unless they run jobs."""
         return (self.partition or self.name) if self.role == "compute" else None
 
 
 def in_order(groups: Sequence[InstanceGroup]) -> list[InstanceGroup]:
-    """Controller, login, then compute groups by name: the same cluster whatever order the groups were written in."""
+    """Sort groups: controller, login, then compute by name, so that their order in the file does not matter."""
     return sorted(groups, key=lambda group: (ROLES.index(group.role), group.name))

@@ -1,4 +1,4 @@
-"""What data at rest is encrypted with: a KMS key you have, or one made here."""
+"""The KMS key for data at rest: existing or new."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELETION_WINDOW_DAYS = 30  # the longest: until then a deletion can be taken bac
 
 
 class Key(Protocol):
-    """What buckets, file systems and log groups ask of a key."""
+    """The attributes of a key that buckets, file systems and log groups need."""
 
     @property
     def arn(self) -> str:
@@ -107,7 +107,7 @@ class EncryptionKey(Construct):
         }
 
     def _published_events(self) -> DataIamPolicyDocumentStatement:
-        """EventBridge brings SNS no account of its source, so the topic's ARN says whose it is.
+        """EventBridge gives SNS no source account, so the topic's ARN identifies the account.
 
         https://docs.aws.amazon.com/sns/latest/dg/sns-key-management.html
         """

@@ -1,4 +1,4 @@
-"""How long the nodes' logs are kept, in the log group that HyperPod makes itself."""
+"""The retention of the log group that HyperPod creates for the nodes' logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from podwright_constructs.role import LOG_GROUPS
 
 
 def log_group_name(cluster_name: str, cluster_id: str) -> str:
-    """Where HyperPod writes what nodes print.
+    """Return the log group that HyperPod writes the nodes' output to.
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm.html
     """
@@ -26,7 +26,7 @@ def log_group_name(cluster_name: str, cluster_id: str) -> str:
 
 
 class ClusterLogGroup(Construct):
-    """Keeps the retention, and the key, of a cluster's log group as they should be.
+    """Set the retention, and the key, of a cluster's log group.
 
     The group's name ends in the cluster's id, and the cluster's first node makes it, so Terraform can neither make it
     before nor after. A schedule sets both through CloudWatch's own API at once and every day; that does not harm where

@@ -1,4 +1,4 @@
-"""Where the nodes are: a network you have, a new subnet in a VPC you have, or a VPC made for training."""
+"""The nodes' network: existing, a new subnet in an existing VPC, or a new VPC."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from podwright_constructs.subnet_configuration import SubnetConfiguration
 
 
 class Network(Protocol):
-    """What nodes and file systems ask of a network."""
+    """The attributes of a network that nodes and file systems need."""
 
     @property
     def vpc_id(self) -> str:
@@ -36,7 +36,7 @@ class Network(Protocol):
 
     @property
     def route_table_ids(self) -> Sequence[str]:
-        """What these subnets follow, for a file system of two zones; empty for the VPC's main table."""
+        """Route tables of the subnets, for a file system in two zones; empty means the VPC's main table."""
 
     @property
     def security_group_id(self) -> str:
@@ -44,11 +44,11 @@ class Network(Protocol):
 
     @property
     def security_group_rules(self) -> Sequence[ITerraformDependable]:
-        """What must exist before a file system: FSx looks for the rules, not for the group."""
+        """The resources that a file system depends on: FSx looks for the rules, not for the group."""
 
     @property
     def routes(self) -> Sequence[ITerraformDependable]:
-        """What must exist before a node reaches S3 and the internet."""
+        """The resources that a node depends on to reach S3 and the internet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +182,8 @@ class TrainingNetwork(Construct):
         has_nat = internet == "nat"
         public, nat_gateway_id = self._way_out(availability_zone_id, public_subnet_cidr) if has_nat else (None, None)
         first = SubnetConfiguration(availability_zone_id=availability_zone_id, cidr=private_subnet_cidr)
-        places = [first, *extra_private_subnets]
-        private = [self._private_subnet(number, place, nat_gateway_id) for number, place in enumerate(places)]
+        subnets = [first, *extra_private_subnets]
+        private = [self._private_subnet(number, subnet, nat_gateway_id) for number, subnet in enumerate(subnets)]
         group = ClusterSecurityGroup(self, "security_group", name=name, vpc_id=self.vpc_id, nfs=nfs)
         self.subnet_ids: Sequence[str] = [subnet.id for subnet in private]
         self.route_table_ids: Sequence[str] = [subnet.route_table_id for subnet in private]
@@ -192,7 +192,7 @@ class TrainingNetwork(Construct):
         self.routes: Sequence[ITerraformDependable] = [
             *(route for subnet in filter(None, [public, *private]) for route in subnet.routes),
             *self._s3(filter(None, [public, *private])),
-            *self._endpoints(endpoints, [place.availability_zone_id for place in places]),
+            *self._endpoints(endpoints, [subnet.availability_zone_id for subnet in subnets]),
         ]
 
     def _make_vpc(self, cidr: str, secondary_cidrs: Sequence[str]) -> None:
@@ -229,14 +229,14 @@ class TrainingNetwork(Construct):
         )
         return public, nat.id
 
-    def _private_subnet(self, number: int, place: SubnetConfiguration, nat_gateway_id: str | None) -> RoutedSubnet:
+    def _private_subnet(self, number: int, subnet: SubnetConfiguration, nat_gateway_id: str | None) -> RoutedSubnet:
         return RoutedSubnet(
             self,
             f"private_{number}" if number else "private",
             name=f"{self._name}-private-{number}" if number else f"{self._name}-private",
             vpc_id=self.vpc_id,
-            availability_zone_id=place.availability_zone_id,
-            cidr=place.cidr,
+            availability_zone_id=subnet.availability_zone_id,
+            cidr=subnet.cidr,
             nat_gateway_id=nat_gateway_id,
             after=self._blocks,
         )

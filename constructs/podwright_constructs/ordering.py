@@ -1,4 +1,4 @@
-"""What must exist before what, within one stack and between two."""
+"""Dependencies between resources, within one stack and between two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where nodes send their metrics: an Amazon Managed Service for Prometheus workspace you have, or one made here."""
+"""Amazon Managed Service for Prometheus: an existing or a new workspace for the nodes' metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from podwright_constructs.problems import refuse
 
 
 class Prometheus(Protocol):
-    """What a role and a collector ask of a workspace."""
+    """The attributes of a workspace that roles and collectors need."""
 
     @property
     def arn(self) -> str:
@@ -21,7 +21,7 @@ class Prometheus(Protocol):
 
     @property
     def remote_write_url(self) -> str:
-        """Where a collector sends to, signed by the role."""
+        """The URL that collectors send to, signed with the role's credentials."""
 
 
 @dataclass(frozen=True, kw_only=True)

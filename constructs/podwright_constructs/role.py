@@ -1,4 +1,4 @@
-"""What nodes may do in the account: a role you have, or one made here."""
+"""The nodes' IAM role: existing or new."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG_GROUPS = "/aws/sagemaker/Clusters"  # also the namespace of the metrics
 
 
 class Role(Protocol):
-    """What a cluster asks of its nodes' role."""
+    """The attributes of a role that a cluster needs."""
 
     @property
     def arn(self) -> str:
@@ -37,7 +37,7 @@ class Role(Protocol):
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
-        """What must exist before a node starts: the permissions."""
+        """The resources that a node depends on: the permissions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +204,7 @@ class ExecutionRole(Construct):
         ]
 
     def _mounts(self, wanted: Sequence[S3Access]) -> Iterator[DataIamPolicyDocumentStatement]:
-        """What Mountpoint asks of each bucket.
+        """Return the permissions that Mountpoint needs on each bucket.
 
         https://github.com/awslabs/mountpoint-s3/blob/main/doc/CONFIGURATION.md#iam-permissions
         """

@@ -1,4 +1,4 @@
-"""What nodes may do with a bucket that is not the cluster's own. Standard library only."""
+"""Access of nodes to a bucket that is not the cluster's own. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class S3Access:
-    """A bucket, or what lies below a prefix of it, for a role: read, or read and written.
+    """Read or write access of a role to a bucket, or to a prefix of it.
 
     Args:
-        bucket: its name.
-        prefix: what the keys begin with, ``datasets/``; empty is the whole bucket.
-        read_only: whether nodes may only read; otherwise they write, overwrite and delete.
-        key_arn: KMS key the bucket is encrypted with, if it is a key of yours.
+        bucket: Name of the bucket.
+        prefix: Prefix of the keys, such as ``datasets/``. Default: the whole bucket.
+        read_only: Allow reading only; false also allows writing, overwriting and deleting. Default: true.
+        key_arn: Your KMS key that encrypts the bucket. Default: no key of yours.
     """
 
     bucket: str

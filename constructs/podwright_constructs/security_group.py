@@ -1,4 +1,4 @@
-"""Who of the network reaches whom: the security group of nodes and file systems."""
+"""The security group of nodes and file systems."""
 
 from __future__ import annotations
 

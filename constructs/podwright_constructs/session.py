@@ -1,4 +1,4 @@
-"""How people come to a node: Session Manager, as the user who runs jobs and not as root."""
+"""Shell access to nodes through Session Manager, as the user who runs jobs and not as root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slurm that HyperPod sets up itself, of what the API is told ("API mode"): no provisioning_parameters.json."""
+"""Slurm that HyperPod itself sets up from the API ("API mode"), without provisioning_parameters.json."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Strategy = Literal["managed", "overwrite", "merge"]
 
 
 class HomeFileSystem(Protocol):
-    """What HyperPod needs to mount a file system over NFS, such as FSx for OpenZFS."""
+    """The attributes that HyperPod needs to mount a file system over NFS, such as FSx for OpenZFS."""
 
     @property
     def dns_name(self) -> str:
@@ -26,7 +26,7 @@ class HomeFileSystem(Protocol):
 
     @property
     def mount_path(self) -> str:
-        """Where every node mounts it."""
+        """Path where every node mounts it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class ApiSlurm:
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
-        """What must exist before a node starts."""
+        """The resources that a node depends on."""
         return self.accounting.ready if self.accounting else ()
 
     def orchestrator(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class ApiSlurm:
         return {"Slurm": slurm}
 
     def instance_group(self, group: InstanceGroup) -> dict[str, Any]:
-        """What an instance group says of Slurm."""
+        """Return an instance group's Slurm configuration."""
         config: dict[str, Any] = {"NodeType": group.role.capitalize()}
         if group.partition_name:
             config["PartitionNames"] = [group.partition_name]

@@ -20,7 +20,7 @@ class RoutedSubnet(Construct):
     Args:
         gateway_id: an internet gateway, which makes the subnet public; in its own table.
         nat_gateway_id: a NAT gateway, through which a private subnet reaches the internet; in its own table.
-        route_table_id: a table of yours, in place of an own one.
+        route_table_id: An existing route table. Default: a new one.
         after: what must exist before the subnet, such as the VPC's block that it lies in.
     """
 

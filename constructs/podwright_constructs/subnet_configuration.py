@@ -1,4 +1,4 @@
-"""Where a subnet is to be. Standard library only."""
+"""Zone and block of a private subnet. Standard library only."""
 
 from __future__ import annotations
 

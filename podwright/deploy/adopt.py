@@ -153,7 +153,7 @@ def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan
 
 
 def as_made(wanted: Any, made: Any) -> Any:
-    """What was asked for when the cluster was made, so that the next plan shows what the settings say otherwise now.
+    """Return the cluster as it was created, so that the next plan shows what has changed in the settings since.
 
     AWS's answer has more than was asked for, and lists in an order of its own.
     """
@@ -168,6 +168,6 @@ def as_made(wanted: Any, made: Any) -> Any:
 
 
 def _key(item: Any) -> str:
-    """What an item of a list is known by; else all of it."""
+    """Return the key of a list's item; the whole item if it has none."""
     names_of_it = [str(item[key]) for key in KEYS if key in item] if isinstance(item, dict) else []
     return names_of_it[0] if names_of_it else json.dumps(item, sort_keys=True)

@@ -1,4 +1,4 @@
-"""A stack in the folder that cdktf deployed it from: what Terraform knows and plans there."""
+"""A stack in the folder that cdktf deployed it from: its state and its plan."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the fo
 
 
 class NotDeployedError(PodwrightError):
-    """Nothing was deployed from this folder; the message says which one was looked for and what to do."""
+    """Nothing was deployed from this folder; the message names the folder and the next step."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class DeployedStack:
         return answer.stdout
 
     def plan(self) -> dict[str, Any]:
-        """What is in the state and what the next run would do, in Terraform's JSON; AWS is not asked for changes.
+        """Return the state and the planned changes in Terraform's JSON, without asking AWS for drift.
 
         https://developer.hashicorp.com/terraform/internals/json-format#plan-representation
         """
@@ -69,7 +69,7 @@ class DeployedStack:
             return dict(json.loads(self.terraform("show", "-json", file)))
 
     def addresses(self) -> dict[str, str]:
-        """Terraform's address of each resource by its place."""
+        """Terraform's address of each resource by its construct path."""
         stack = json.loads((self.folder / "cdk.tf.json").read_text(encoding="utf-8"))
         return {
             block["//"]["metadata"]["path"]: f"{kind}.{name}"

@@ -1,4 +1,4 @@
-"""What a picture shows: places, the parts in them, and who talks to whom on which port."""
+"""The content of a diagram: boxes, their parts, and the connections with their ports."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Part:
     name: str
     detail: str = ""
     usd_per_hour: float | None = 0.0
-    is_brought: bool = False
+    is_existing: bool = False
     address: str = ""
 
 
 @dataclass(frozen=True)
-class Place:
+class Box:
     """A box with parts in it: a subnet, the VPC around the subnets, or the account around the VPC."""
 
     id: str
     title: str
-    is_brought: bool = False
+    is_existing: bool = False
     parts: list[Part] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Who opens a connection to whom; both are what a part or a place is called."""
+    """A connection from source to target, each the name of a part or a box."""
 
     source: str
     target: str
@@ -54,23 +54,23 @@ class Flow:
 
 @dataclass(frozen=True)
 class Picture:
-    """Everything there will be: the VPC's own parts, its subnets, and what is beside it."""
+    """All resources: the VPC's own parts, its subnets, and the account around it."""
 
     name: str
-    network: Place
-    subnets: tuple[Place, ...]
-    account: Place
+    network: Box
+    subnets: tuple[Box, ...]
+    account: Box
     flows: tuple[Flow, ...]
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def boxes(self) -> tuple[Box, ...]:
         """All boxes, from the inside out."""
         return (*self.subnets, self.network, self.account)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """All parts, in the order of the places."""
-        return tuple(part for place in self.places for part in place.parts)
+        """All parts, in the order of the boxes."""
+        return tuple(part for box in self.boxes for part in box.parts)
 
     @property
     def usd_per_hour(self) -> float:
@@ -79,7 +79,7 @@ class Picture:
 
     @property
     def unpriced(self) -> tuple[str, ...]:
-        """What is paid by the hour and left out of the sum."""
+        """The parts that cost by the hour and are not in the sum."""
         return tuple(f"{part.kind} {part.name}" for part in self.parts if part.usd_per_hour is None)
 
 
@@ -89,60 +89,60 @@ def picture(settings: Settings, resources: Sequence[Resource]) -> Picture:
 
 
 class _Drawing:
-    """Puts every resource in its place, and beside them what is brought."""
+    """Put every resource into its box, and existing ones beside them."""
 
     def __init__(self, settings: Settings, resources: Sequence[Resource]) -> None:
         self._settings = settings
         self._resources = resources
         self._network = self._make_network()
-        self._subnets = {place.id: place for place in self._make_subnets()}
-        self._account = Place(ACCOUNT, f"Account, {settings.region}")
+        self._subnets = {box.id: box for box in self._make_subnets()}
+        self._account = Box(ACCOUNT, f"Account, {settings.region}")
 
     def finished(self) -> Picture:
         for resource in self._resources:
             if resource_type(resource.type).drawn and not _is_interface(resource):
-                self._place_of(resource).parts.append(_part(resource))
+                self._box_of(resource).parts.append(_part(resource))
         self._network.parts.extend(self._interface_endpoints())
-        self._nodes_place().parts[:0] = self._groups()
-        self._bring()
+        self._nodes_box().parts[:0] = self._groups()
+        self._add_existing()
         self._count_objects()
-        nodes = self._nodes_place()
-        subnets = (nodes, *(place for place in self._subnets.values() if place is not nodes))
+        nodes = self._nodes_box()
+        subnets = (nodes, *(box for box in self._subnets.values() if box is not nodes))
         return Picture(self._settings.name, self._network, subnets, self._account, tuple(self._flows()))
 
     def _of(self, *types: str) -> list[Resource]:
         return [resource for resource in self._resources if resource.type in types]
 
-    def _make_network(self) -> Place:
+    def _make_network(self) -> Box:
         for vpc in self._of("aws_vpc"):
             more = [str(item.arguments["cidr_block"]) for item in self._of("aws_vpc_ipv4_cidr_block_association")]
-            return Place(NETWORK, f"VPC {' + '.join([vpc.arguments['cidr_block'], *more])}")
+            return Box(NETWORK, f"VPC {' + '.join([vpc.arguments['cidr_block'], *more])}")
         network = self._settings.network
         vpc_id = network.vpc_id if isinstance(network, ExistingNetwork | CreatedSubnet) else ""
-        return Place(NETWORK, f"VPC {vpc_id}", is_brought=True)
+        return Box(NETWORK, f"VPC {vpc_id}", is_existing=True)
 
-    def _make_subnets(self) -> Iterator[Place]:
+    def _make_subnets(self) -> Iterator[Box]:
         for subnet in self._of("aws_subnet"):
             given = subnet.arguments
             zone = given.get("availability_zone_id") or given.get("availability_zone", "")
             name = given.get("tags", {}).get("Name", subnet.path)
-            yield Place(subnet.address, f"Subnet {name}, {given['cidr_block']}, {zone}")
+            yield Box(subnet.address, f"Subnet {name}, {given['cidr_block']}, {zone}")
         if isinstance(self._settings.network, ExistingNetwork):
             for subnet_id in self._settings.network.subnet_ids:
-                yield Place(subnet_id, f"Subnet {subnet_id}", is_brought=True)
+                yield Box(subnet_id, f"Subnet {subnet_id}", is_existing=True)
 
-    def _place_of(self, resource: Resource) -> Place:
+    def _box_of(self, resource: Resource) -> Box:
         for argument in ("subnet_id", "subnet_ids", "db_subnet_group_name"):
             for address in (*resource.refers_to(argument), *_texts(resource.arguments.get(argument))):
                 if address in self._subnets:
                     return self._subnets[address]
                 if group := next((item for item in self._of("aws_db_subnet_group") if item.address == address), None):
-                    return self._place_of(group)
+                    return self._box_of(group)
         return self._network if "vpc_id" in resource.arguments else self._account
 
-    def _nodes_place(self) -> Place:
+    def _nodes_box(self) -> Box:
         """The first private subnet."""
-        private = [item for key, item in self._subnets.items() if "private" in key or item.is_brought]
+        private = [item for key, item in self._subnets.items() if "private" in key or item.is_existing]
         return private[0]
 
     def _groups(self) -> Iterator[Part]:
@@ -170,21 +170,21 @@ class _Drawing:
             services = ", ".join(_service(item) for item in endpoints)
             yield Part(kind="Interface endpoints", name=services, usd_per_hour=cost)
 
-    def _bring(self) -> None:
-        """What stands in the file with an id."""
+    def _add_existing(self) -> None:
+        """Add the existing resources, which the file names by id."""
         settings = self._settings
         if isinstance(settings.network, ExistingNetwork):
             group = settings.network.security_group_id
-            self._network.parts.append(Part(kind="Security group", name=group, is_brought=True))
+            self._network.parts.append(Part(kind="Security group", name=group, is_existing=True))
         for kind, section in (("Lustre", settings.lustre), ("OpenZFS", settings.openzfs)):
             if isinstance(section, ExistingLustre | ExistingOpenZfs):
-                part = Part(kind=kind, name=section.dns_name, detail=section.mount_path, is_brought=True)
+                part = Part(kind=kind, name=section.dns_name, detail=section.mount_path, is_existing=True)
                 self._account.parts.append(part)
         if isinstance(settings.bucket, ExistingBucket):
-            self._account.parts.append(Part(kind="Bucket", name=settings.bucket.name, is_brought=True))
+            self._account.parts.append(Part(kind="Bucket", name=settings.bucket.name, is_existing=True))
         for kind, by_arn in (("Key", settings.key), ("Role", settings.role)):
             if isinstance(by_arn, ExistingKey | ExistingRole):
-                self._account.parts.append(Part(kind=kind, name=by_arn.arn, is_brought=True))
+                self._account.parts.append(Part(kind=kind, name=by_arn.arn, is_existing=True))
 
     def _count_objects(self) -> None:
         """The objects that the cluster stack puts into the bucket, by the construct that does."""
@@ -193,7 +193,7 @@ class _Drawing:
             self._account.parts.append(Part(kind="Objects in the bucket", name=name, detail=f"{count} objects"))
 
     def _flows(self) -> Iterator[Flow]:
-        """By the rules of the security groups, the routes and the endpoints; of a brought network what must be so."""
+        """Yield connections by rules, routes and endpoints; of an existing network those that it must allow."""
         yield Flow(NODES, NODES, "all traffic (EFA)")
         yield from (Flow(NODES, "Lustre", f"TCP {_numbers(*ports)}") for ports in facts.LUSTRE_PORTS)
         if not isinstance(self._settings.openzfs, NoOpenZfs):

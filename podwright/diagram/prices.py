@@ -1,4 +1,4 @@
-"""What parts cost by the hour, as far as AWS prints it: list prices in us-east-1, recalled in November 2026.
+"""Hourly prices of parts, where AWS publishes them: list prices in us-east-1, recalled in November 2026.
 
 HyperPod's own price is not public: nodes are counted at EC2's on-demand price, and every sum is labelled so.
 Check https://aws.amazon.com/fsx/lustre/pricing, /ebs/pricing, /vpc/pricing, /privatelink/pricing and /kms/pricing.

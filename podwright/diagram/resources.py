@@ -29,7 +29,7 @@ class Resource:
 
     @property
     def address(self) -> str:
-        """How other resources refer to it."""
+        """The address that other resources refer to."""
         return f"{self.type}.{self.name}"
 
     def refers_to(self, argument: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from html import escape
 from textwrap import wrap
 from typing import NamedTuple
 
-from podwright.diagram.parts import NODES, Part, Picture, Place
+from podwright.diagram.parts import NODES, Box, Part, Picture
 from podwright.diagram.prices import LABEL
 from podwright.diagram.text import cost, heading, total, words
 
@@ -16,8 +16,8 @@ MIDDLE = 210  # between the VPC and the account, where connections are labelled
 STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:600}
 .small,.price{font-size:12px;fill:#52606d}
 .price{text-anchor:end}.label{font-size:12px;paint-order:stroke;stroke:#fff;stroke-width:4px}
-.box{fill:#f5f7fa;stroke:#7b8794}.subnet{fill:#e6f0fa;stroke:#3e7cb1}.card{fill:#fff;stroke:#9aa5b1}
-.brought{stroke-dasharray:5 4}.flow{fill:none;stroke:#3e7cb1;stroke-width:1.5}"""
+.frame{fill:#f5f7fa;stroke:#7b8794}.subnet{fill:#e6f0fa;stroke:#3e7cb1}.card{fill:#fff;stroke:#9aa5b1}
+.existing{stroke-dasharray:5 4}.flow{fill:none;stroke:#3e7cb1;stroke-width:1.5}"""
 
 
 def svg(picture: Picture) -> str:
@@ -37,9 +37,9 @@ def svg(picture: Picture) -> str:
 def html(picture: Picture) -> str:
     """A page with the drawing, and beneath it the costs by part."""
     rows = "\n".join(
-        f"<tr><td>{escape(heading(place))}</td><td>{escape(words(part))}</td><td>{cost(part)}</td></tr>"
-        for place in picture.places
-        for part in place.parts
+        f"<tr><td>{escape(heading(box))}</td><td>{escape(words(part))}</td><td>{cost(part)}</td></tr>"
+        for box in picture.boxes
+        for part in box.parts
     )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/><title>{escape(picture.name)}</title>\n'
@@ -51,7 +51,7 @@ def html(picture: Picture) -> str:
     )
 
 
-class _Box(NamedTuple):
+class _Frame(NamedTuple):
     x: float
     y: float
     width: float
@@ -62,20 +62,20 @@ class _Canvas:
     """Two columns from top to bottom: the VPC, and the account beside it."""
 
     def __init__(self, picture: Picture) -> None:
-        self._cards: dict[str, _Box] = {}  # the first of each kind: where connections end
+        self._cards: dict[str, _Frame] = {}  # the first of each kind: where connections end
         self._boxes: list[str] = []
         self._content: list[str] = []
         column = CARD_WIDTH + 4 * GAP
         bottom: float = MARGIN + HEAD
-        for place in picture.subnets:
-            bottom = self._place(place, MARGIN + GAP, bottom, "subnet") + GAP
+        for box in picture.subnets:
+            bottom = self._draw_box(box, MARGIN + GAP, bottom, "subnet") + GAP
         for part in picture.network.parts:
             bottom = self._card(part, MARGIN + 2 * GAP, bottom) + GAP
-        vpc = _Box(MARGIN, MARGIN, column, bottom - MARGIN)
-        self._boxes.insert(0, _rectangle(vpc, "box", is_brought=picture.network.is_brought))
+        vpc = _Frame(MARGIN, MARGIN, column, bottom - MARGIN)
+        self._boxes.insert(0, _rectangle(vpc, "frame", is_existing=picture.network.is_existing))
         self._heading(picture.network, vpc)
         right = MARGIN + column + MIDDLE
-        bottom = max(bottom, self._place(picture.account, right, MARGIN, "box"))
+        bottom = max(bottom, self._draw_box(picture.account, right, MARGIN, "frame"))
         self._connect(picture)
         self._text(MARGIN, bottom + HEAD, total(picture), "small")
         self.width, self.height = right + CARD_WIDTH + 2 * GAP + MARGIN, bottom + HEAD + MARGIN
@@ -85,28 +85,28 @@ class _Canvas:
         """Boxes lie under what is in them."""
         return [*self._boxes, *self._content]
 
-    def _place(self, place: Place, x: float, y: float, style: str) -> float:
-        """A place with its cards; gives its lower edge."""
+    def _draw_box(self, box: Box, x: float, y: float, style: str) -> float:
+        """Draw a box with its cards and return its lower edge."""
         bottom = y + HEAD
-        for part in place.parts:
+        for part in box.parts:
             bottom = self._card(part, x + GAP, bottom) + GAP
-        box = _Box(x, y, CARD_WIDTH + 2 * GAP, bottom - y)
-        self._boxes.append(_rectangle(box, style, is_brought=place.is_brought))
-        self._heading(place, box)
+        frame = _Frame(x, y, CARD_WIDTH + 2 * GAP, bottom - y)
+        self._boxes.append(_rectangle(frame, style, is_existing=box.is_existing))
+        self._heading(box, frame)
         return bottom
 
     def _card(self, part: Part, x: float, y: float) -> float:
         """A part; gives its lower edge."""
         lines = [*wrap(part.name, LETTERS), *wrap(part.detail, LETTERS)]
-        box = _Box(x, y, CARD_WIDTH, (len(lines) + 1) * LINE + GAP)
-        self._content.append(_rectangle(box, "card", is_brought=part.is_brought))
+        frame = _Frame(x, y, CARD_WIDTH, (len(lines) + 1) * LINE + GAP)
+        self._content.append(_rectangle(frame, "card", is_existing=part.is_existing))
         price = f"{cost(part)} USD/h" if cost(part) else ""
-        self._text(x + 8, y + LINE, f"{part.kind} (yours)" if part.is_brought else part.kind, "head")
+        self._text(x + 8, y + LINE, f"{part.kind} (yours)" if part.is_existing else part.kind, "head")
         self._text(x + CARD_WIDTH - 8, y + LINE, price, "price")
         for number, line in enumerate(lines, 2):
             self._text(x + 8, y + number * LINE, line, "small")
-        self._cards.setdefault(part.kind, box)
-        return y + box.height
+        self._cards.setdefault(part.kind, frame)
+        return y + frame.height
 
     def _connect(self, picture: Picture) -> None:
         """One curve from the compute nodes to each target, with all that goes over it."""
@@ -125,14 +125,15 @@ class _Canvas:
             self._content.append(f'<path class="flow" marker-end="url(#tip)" d="{points}"/>')
             self._text(x + 7 * GAP, end_y - 5, ", ".join(texts), "label")
 
-    def _heading(self, place: Place, box: _Box) -> None:
-        self._text(box.x + GAP, box.y + 20, heading(place), "head")
+    def _heading(self, box: Box, frame: _Frame) -> None:
+        self._text(frame.x + GAP, frame.y + 20, heading(box), "head")
 
     def _text(self, x: float, y: float, text: str, style: str) -> None:
         if text:
             self._content.append(f'<text class="{style}" x="{x}" y="{y}">{escape(text)}</text>')
 
 
-def _rectangle(box: _Box, style: str, *, is_brought: bool) -> str:
-    mark = " brought" if is_brought else ""
-    return f'<rect class="{style}{mark}" x="{box.x}" y="{box.y}" width="{box.width}" height="{box.height}" rx="5"/>'
+def _rectangle(frame: _Frame, style: str, *, is_existing: bool) -> str:
+    mark = " existing" if is_existing else ""
+    size = f'width="{frame.width}" height="{frame.height}"'
+    return f'<rect class="{style}{mark}" x="{frame.x}" y="{frame.y}" {size} rx="5"/>'

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from podwright.diagram.parts import Part, Picture, Place
+from podwright.diagram.parts import Box, Part, Picture
 from podwright.diagram.prices import LABEL
 
 NAME_WIDTH = 78
 
 
 def in_lines(picture: Picture) -> str:
-    """What is where with its cost, then who talks to whom."""
+    """List the parts of each box with their cost, then the connections."""
     lines = [picture.name]
-    for place in picture.places:
-        lines += ["", heading(place), *(f"  {line}" for line in map(_line, place.parts))]
+    for box in picture.boxes:
+        lines += ["", heading(box), *(f"  {line}" for line in map(_line, box.parts))]
     lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in picture.flows)]
     return "\n".join([*lines, "", total(picture)])
 
@@ -20,22 +20,22 @@ def in_lines(picture: Picture) -> str:
 def markdown(picture: Picture) -> str:
     """The same as tables."""
     lines = [f"# {picture.name}", "", "| where | what | USD/h |", "|---|---|---:|"]
-    for place in picture.places:
-        lines += [f"| **{heading(place)}** | | |", *(f"| | {words(part)} | {cost(part)} |" for part in place.parts)]
+    for box in picture.boxes:
+        lines += [f"| **{heading(box)}** | | |", *(f"| | {words(part)} | {cost(part)} |" for part in box.parts)]
     lines += ["", total(picture), "", "| from | to | how |", "|---|---|---|"]
     lines += [f"| {flow.source} | {flow.target} | {flow.label} |" for flow in picture.flows]
     return "\n".join(lines) + "\n"
 
 
-def heading(place: Place) -> str:
-    """A place's title, and whether it is the user's own."""
-    return f"{place.title} (yours)" if place.is_brought else place.title
+def heading(box: Box) -> str:
+    """A box's title, and whether it is the user's own."""
+    return f"{box.title} (yours)" if box.is_existing else box.title
 
 
 def words(part: Part) -> str:
     """A part in a sentence's worth of words."""
     text = " ".join(filter(None, [f"{part.kind}: {part.name}", part.detail and f"({part.detail})"]))
-    return f"{text} (yours)" if part.is_brought else text
+    return f"{text} (yours)" if part.is_existing else text
 
 
 def cost(part: Part) -> str:

@@ -1,4 +1,4 @@
-"""Where Terraform keeps its state."""
+"""Terraform's backend, which stores its state."""
 
 from __future__ import annotations
 

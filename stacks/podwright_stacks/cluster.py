@@ -1,4 +1,4 @@
-"""What you may destroy tonight: scripts, training program, cluster."""
+"""The cluster stack, which can be destroyed at any time: scripts, training program, cluster."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _accounting(settings: Settings, foundation: FoundationStack) -> AccountingDa
 
 
 def _multi_head(foundation: FoundationStack) -> MultiHead | None:
-    """What controllers share, in AWS's words; a rule of the settings sees to the database."""
+    """Return what several controllers share, in AWS's terms; a rule of the settings requires the database."""
     database = foundation.accounting
     if database is None:
         return None

@@ -1,4 +1,4 @@
-"""What you keep: key, bucket, network, file systems, role and what watches them, each created or yours."""
+"""The foundation stack: key, bucket, network, file systems, role and operations, each new or existing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from podwright_stacks.tags import tag_construct_paths
 
 
 class FoundationStack(TerraformStack):
-    """Everything that outlives a cluster."""
+    """The resources that outlive a cluster."""
 
     def __init__(self, scope: Construct, *, settings: Settings) -> None:
         super().__init__(scope, names.foundation_stack(settings.name))
@@ -65,7 +65,7 @@ class FoundationStack(TerraformStack):
 
     @property
     def key_arn(self) -> str | None:
-        """What everything of the cluster is encrypted with; none for keys of each service."""
+        """The ARN of the key that encrypts everything of the cluster; None for each service's own key."""
         return self.key.arn if self.key else None
 
 

@@ -1,4 +1,4 @@
-"""What watches a cluster and outlives it."""
+"""Notices, budget and sessions, which outlive a cluster."""
 
 from __future__ import annotations
 

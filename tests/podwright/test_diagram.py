@@ -58,7 +58,7 @@ def parsed(xml: str) -> ET.Element:
 def test_everything_is_in_the_picture(drawn: Mapping[str, Drawn], example: str):
     """Each resource is drawn, or is a detail of one that is; each group, subnet and address block is named."""
     settings, resources, picture = drawn[example]
-    shown = {part.address for part in picture.parts} | {place.id for place in picture.places}
+    shown = {part.address for part in picture.parts} | {box.id for box in picture.boxes}
     shown |= {resource.address for resource in resources if resource.type == "aws_vpc"}
     for text in texts(picture).values():
         for group in settings.cluster.instance_groups:
@@ -84,16 +84,16 @@ def test_everything_is_in_the_picture(drawn: Mapping[str, Drawn], example: str):
             assert any(address in shown for address in around), resource
 
 
-def test_what_is_brought_is_marked(drawn: Mapping[str, Drawn]):
-    """Everything of the brought example is drawn as the user's own, by its id, and costs nothing here."""
+def test_existing_resources_are_marked(drawn: Mapping[str, Drawn]):
+    """Existing resources are drawn as the user's own, by their ids, and cost nothing here."""
     settings, _, picture = drawn["bring_your_own"]
-    yours = {part.name: part for part in picture.parts if part.is_brought}
+    yours = {part.name: part for part in picture.parts if part.is_existing}
     network, bucket, role = settings.network.model_dump(), settings.bucket.model_dump(), settings.role.model_dump()
     lustre = settings.lustre.model_dump()
     assert set(yours) == {network["security_group_id"], bucket["name"], role["arn"], lustre["dns_name"]}
-    assert [place.id for place in picture.subnets] == list(network["subnet_ids"])
+    assert [box.id for box in picture.subnets] == list(network["subnet_ids"])
     assert {part.usd_per_hour for part in yours.values()} == {0.0}
-    assert not any(part.is_brought for part in drawn["production"][2].parts)
+    assert not any(part.is_existing for part in drawn["production"][2].parts)
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -162,7 +162,7 @@ def test_prices_that_are_not_known():
 
 
 def test_the_command_writes_a_whole_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """-o writes the form that the name says; another name, or a place that cannot be written, is said in one line."""
+    """-o writes the form that the name says; another name, or a path that cannot be written, is said in one line."""
     file = str(ROOT / "examples/bring_your_own/cluster.yaml")
     for suffix in FORMS:
         output = tmp_path / f"architecture{suffix}"
