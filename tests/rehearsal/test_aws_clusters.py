@@ -496,7 +496,7 @@ def test_clusters_are_described_and_listed(create, sagemaker, model):
 
 
 def test_sagemaker_errors_have_their_shapes(create, sagemaker, model):
-    """Unknown clusters and nodes are ResourceNotFound; operations that are not played say so."""
+    """Unknown clusters and nodes are ResourceNotFound; operations that are not emulated say so."""
     create(model)
     with pytest.raises(sagemaker.exceptions.ResourceNotFound, match="absent"):
         sagemaker.describe_cluster(ClusterName="absent")

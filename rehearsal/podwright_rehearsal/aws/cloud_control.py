@@ -18,7 +18,7 @@ import jsonpointer
 
 from podwright_rehearsal.aws import cluster_schema
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
-from podwright_rehearsal.aws.hyperpod import HyperPodCluster, HyperPodClusters
+from podwright_rehearsal.aws.hyperpod import EmulatedCluster, EmulatedClusters
 
 
 @dataclass
@@ -43,7 +43,7 @@ class CloudControl:
         transition_s: how long a request stays IN_PROGRESS.
     """
 
-    def __init__(self, *, clusters: HyperPodClusters, region: str, transition_s: float) -> None:
+    def __init__(self, *, clusters: EmulatedClusters, region: str, transition_s: float) -> None:
         self._clusters = clusters
         self._region = region
         self._transition_s = transition_s
@@ -156,13 +156,13 @@ class CloudControl:
                 "UnsupportedActionException", f"The stand-in emulates {cluster_schema.CLUSTER_TYPE} only, not {name}"
             )
 
-    def _find(self, request: Mapping[str, Any]) -> HyperPodCluster:
+    def _find(self, request: Mapping[str, Any]) -> EmulatedCluster:
         cluster = self._clusters.find(request["Identifier"])
         if cluster is None:
             raise AwsError("ResourceNotFoundException", _not_found(request))
         return cluster
 
-    def _find_idle(self, request: Mapping[str, Any]) -> HyperPodCluster:
+    def _find_idle(self, request: Mapping[str, Any]) -> EmulatedCluster:
         cluster = self._find(request)
         if not cluster.is_settled:
             raise AwsError(
@@ -204,7 +204,7 @@ class CloudControl:
         return cluster_schema.schema(self._region)
 
 
-def _description(cluster: HyperPodCluster) -> dict[str, str]:
+def _description(cluster: EmulatedCluster) -> dict[str, str]:
     created = datetime.fromtimestamp(cluster.created_at, timezone.utc).isoformat()
     groups = [
         {**group, "CurrentCount": len(cluster.nodes_of(group["InstanceGroupName"]))}

@@ -37,7 +37,7 @@ class ClusterNode:
 
 
 @dataclass
-class HyperPodCluster:
+class EmulatedCluster:
     """One cluster: ``model`` is the desired state as CloudFormation has it, without read-only properties."""
 
     arn: str
@@ -72,7 +72,7 @@ class HyperPodCluster:
         return [node for node in self.nodes if node.group == group]
 
 
-class HyperPodClusters:
+class EmulatedClusters:
     """Creates, changes and deletes clusters. Not thread-safe: the server calls it under its lock.
 
     Args:
@@ -83,9 +83,9 @@ class HyperPodClusters:
     def __init__(self, *, account: Account, transition_s: float) -> None:
         self._account = account
         self._transition_s = transition_s
-        self._by_arn: dict[str, HyperPodCluster] = {}
+        self._by_arn: dict[str, EmulatedCluster] = {}
 
-    def all(self) -> list[HyperPodCluster]:
+    def all(self) -> list[EmulatedCluster]:
         """Return every cluster that is not deleted, oldest first."""
         gone = [arn for arn, cluster in self._by_arn.items() if cluster.changing == "Deleting" and cluster.is_settled]
         for arn in gone:
@@ -97,11 +97,11 @@ class HyperPodClusters:
         for cluster in self.all():
             yield cluster.arn, {tag["Key"]: tag["Value"] for tag in cluster.model.get("Tags") or []}
 
-    def find(self, name_or_arn: str) -> HyperPodCluster | None:
+    def find(self, name_or_arn: str) -> EmulatedCluster | None:
         """Return the cluster of this name or ARN, or None."""
         return next((cluster for cluster in self.all() if name_or_arn in (cluster.name, cluster.arn)), None)
 
-    def create(self, model: dict[str, Any]) -> HyperPodCluster:
+    def create(self, model: dict[str, Any]) -> EmulatedCluster:
         """Start a cluster.
 
         Raises:
@@ -112,7 +112,7 @@ class HyperPodClusters:
             raise HandlerError("AlreadyExists", f"Cluster with name {name} already exists")
         self._refuse(cluster_rules.problems(model, self._account))
         now = time.time()
-        cluster = HyperPodCluster(
+        cluster = EmulatedCluster(
             arn=self._account.arn("sagemaker", f"cluster/{secrets.token_hex(6)}"),
             model=model,
             controller_groups=cluster_rules.controller_groups(model, self._account),
@@ -123,7 +123,7 @@ class HyperPodClusters:
         self._by_arn[cluster.arn] = cluster
         return cluster
 
-    def update(self, cluster: HyperPodCluster, model: dict[str, Any]) -> None:
+    def update(self, cluster: EmulatedCluster, model: dict[str, Any]) -> None:
         """Update a cluster to another desired state; a failed update changes nothing.
 
         Raises:
@@ -135,20 +135,20 @@ class HyperPodClusters:
         cluster.controller_groups = cluster_rules.controller_groups(model, self._account)
         self._change(cluster, "Updating")
 
-    def update_software(self, cluster: HyperPodCluster, groups: Collection[str]) -> None:
+    def update_software(self, cluster: EmulatedCluster, groups: Collection[str]) -> None:
         """Install the newest image on the nodes of these groups: instances stay, root volumes are replaced."""
         for node in cluster.nodes:
             if node.group in groups:
                 self.reboot(node)
         self._change(cluster, "SystemUpdating")
 
-    def remove(self, cluster: HyperPodCluster, node: ClusterNode) -> None:
+    def remove(self, cluster: EmulatedCluster, node: ClusterNode) -> None:
         """Remove a node, and lower its group's InstanceCount by one."""
         cluster.group(node.group)["InstanceCount"] -= 1
         cluster.nodes.remove(node)
         self._change(cluster, "Updating")
 
-    def delete(self, cluster: HyperPodCluster) -> None:
+    def delete(self, cluster: EmulatedCluster) -> None:
         """Start to delete a cluster."""
         self._change(cluster, "Deleting")
 
@@ -162,7 +162,7 @@ class HyperPodClusters:
         """Restart an instance."""
         node.running_at = time.time() + self._transition_s
 
-    def _change(self, cluster: HyperPodCluster, status: str) -> None:
+    def _change(self, cluster: EmulatedCluster, status: str) -> None:
         cluster.changing = status
         cluster.settled_at = time.time() + self._transition_s
 
@@ -170,7 +170,7 @@ class HyperPodClusters:
         if problems:
             raise HandlerError("InvalidRequest", "; ".join(problems))
 
-    def _nodes_for(self, cluster: HyperPodCluster, model: dict[str, Any]) -> Iterator[ClusterNode]:
+    def _nodes_for(self, cluster: EmulatedCluster, model: dict[str, Any]) -> Iterator[ClusterNode]:
         """Yield the nodes of a model: existing ones without the youngest surplus, then new ones."""
         taken = self._account.addresses_in_use() | {node.private_ip for other in self.all() for node in other.nodes}
         for group in model["InstanceGroups"]:

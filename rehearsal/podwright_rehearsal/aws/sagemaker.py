@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
-from podwright_rehearsal.aws.hyperpod import ClusterNode, HyperPodCluster, HyperPodClusters
+from podwright_rehearsal.aws.hyperpod import ClusterNode, EmulatedCluster, EmulatedClusters
 
 PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
@@ -24,7 +24,7 @@ class SageMaker:
         region: for the nodes' host names.
     """
 
-    def __init__(self, *, clusters: HyperPodClusters, region: str) -> None:
+    def __init__(self, *, clusters: EmulatedClusters, region: str) -> None:
         self._clusters = clusters
         self._region = region
         self.operations = {
@@ -161,13 +161,13 @@ class SageMaker:
         ]
         return {**answer, "Failed": failed}
 
-    def _find_settled(self, request: Mapping[str, Any]) -> HyperPodCluster:
+    def _find_settled(self, request: Mapping[str, Any]) -> EmulatedCluster:
         cluster = self._find(request)
         if not cluster.is_settled:
             raise AwsError("ConflictException", f"{cluster.arn} is {cluster.status}: wait until it is InService")
         return cluster
 
-    def _find(self, request: Mapping[str, Any]) -> HyperPodCluster:
+    def _find(self, request: Mapping[str, Any]) -> EmulatedCluster:
         cluster = self._clusters.find(request.get("ClusterName", ""))
         if cluster is None:
             raise AwsError("ResourceNotFound", f"Cluster with name {request.get('ClusterName')} not found")
@@ -184,7 +184,7 @@ class SageMaker:
         }
 
 
-def _group(cluster: HyperPodCluster, group: Mapping[str, Any]) -> dict[str, Any]:
+def _group(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]:
     copied = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore")
     return {
         **{key: group[key] for key in (*copied, "InstanceStorageConfigs", "OverrideVpcConfig") if key in group},
@@ -194,7 +194,7 @@ def _group(cluster: HyperPodCluster, group: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _node(cluster: HyperPodCluster, instance_id: str, *, code: str) -> ClusterNode:
+def _node(cluster: EmulatedCluster, instance_id: str, *, code: str) -> ClusterNode:
     for node in cluster.nodes:
         if node.instance_id == instance_id:
             return node
@@ -209,7 +209,7 @@ def _page(key: str, items: list[dict[str, Any]], request: Mapping[str, Any]) -> 
     return {**page, "NextToken": str(end)} if end < len(items) else page
 
 
-def _batch(cluster: HyperPodCluster, request: Mapping[str, Any], act: Callable[[ClusterNode], None]) -> dict[str, Any]:
+def _batch(cluster: EmulatedCluster, request: Mapping[str, Any], act: Callable[[ClusterNode], None]) -> dict[str, Any]:
     """Apply an operation to each named node; one that fails does not stop the others."""
     ids = request.get("NodeIds") or []
     if not 0 < len(ids) <= BATCH_SIZE:
@@ -221,7 +221,7 @@ def _batch(cluster: HyperPodCluster, request: Mapping[str, Any], act: Callable[[
     }
 
 
-def _failure(cluster: HyperPodCluster, instance_id: str, act: Callable[[ClusterNode], None]) -> dict[str, str] | None:
+def _failure(cluster: EmulatedCluster, instance_id: str, act: Callable[[ClusterNode], None]) -> dict[str, str] | None:
     try:
         act(_node(cluster, instance_id, code="InstanceIdNotFound"))
     except AwsError as error:

@@ -29,7 +29,7 @@ from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cloud_control import CloudControl
 from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.file_systems import FileSystems
-from podwright_rehearsal.aws.hyperpod import HyperPodClusters
+from podwright_rehearsal.aws.hyperpod import EmulatedClusters
 from podwright_rehearsal.aws.quotas import Quotas
 from podwright_rehearsal.aws.retries import RetryCache
 from podwright_rehearsal.aws.sagemaker import SageMaker
@@ -71,7 +71,7 @@ class Application:
     def __init__(self, *, region: str, transition_s: float, instant_deletion: bool) -> None:
         moto_patches.install()
         account = Account(region=region)
-        clusters = HyperPodClusters(account=account, transition_s=transition_s)
+        clusters = EmulatedClusters(account=account, transition_s=transition_s)
         cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
         file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
         tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
@@ -246,7 +246,7 @@ def _scope(authorization: str) -> tuple[str, str]:
 
 
 def _wrong_region(given: str, expected: str) -> AwsError:
-    """Return the error for a request to a region other than the stand-in's."""
+    """Return the error for a request to another region."""
     return AwsError(
         "InvalidSignatureException", f"Credential should be scoped to a valid region: {expected}, not {given or 'none'}"
     )

@@ -82,7 +82,7 @@ class AwsStandIn:
 
     @property
     def pid(self) -> int:
-        """The id of the stand-in's process.
+        """The process id of the stand-in.
 
         Raises:
             AwsStandInError: it is not running.

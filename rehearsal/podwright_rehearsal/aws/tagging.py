@@ -18,7 +18,7 @@ from moto.rds.models import rds_backends
 
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.file_systems import FileSystems
-from podwright_rehearsal.aws.hyperpod import HyperPodClusters
+from podwright_rehearsal.aws.hyperpod import EmulatedClusters
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
 
 PAGE_SIZE = 100
@@ -30,7 +30,7 @@ Tagged = tuple[str, Mapping[str, str]]  # ARN and tags
 class Tagging:
     """The service. Not thread-safe: the server calls it under its lock."""
 
-    def __init__(self, *, account: Account, clusters: HyperPodClusters, file_systems: FileSystems) -> None:
+    def __init__(self, *, account: Account, clusters: EmulatedClusters, file_systems: FileSystems) -> None:
         self._account = account
         self._clusters = clusters
         self._file_systems = file_systems

@@ -237,7 +237,7 @@ class NamespacedCluster(RehearsedCluster):
         timeout_s: float = 180,
         on_line: Callable[[str, str], None] | None = None,
     ) -> Resumption:
-        """Play HyperPod's agent for `srun --auto-resume=1`: replace what is faulty, until the job runs again.
+        """Act as HyperPod's agent for `srun --auto-resume=1`: replace what is faulty, until the job runs again.
 
         Args:
             job_id: a job that was started with `srun --auto-resume=1`.

@@ -5,7 +5,7 @@ process of every host, and with the last of them go the mounts and the network. 
 
     unshare --mount --net --pid --fork … cluster_namespaces.py DIRECTORY
 
-Standard input is a socket to the owner. It reads {"image", "gateway", "port"}, answers {"pid"} together with two
+Standard input is a socket to the owner. It reads {"image", "gateway", "port"}, answers {"pid"} and two
 sockets on the gateway's address inside the cluster's network, one that listens on the port and one for DNS, and then
 waits for the end of the connection.
 """
