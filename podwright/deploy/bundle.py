@@ -1,4 +1,4 @@
-"""The offline bundle: whatever nodes would get from the internet, checked, for the cluster's bucket.
+"""Build the offline bundle: all files that nodes download from the internet, with checksums.
 
 ``files/`` has the programs of the bootstrap's manifest, ``wheels/`` the training program's packages, ``index.json``
 the checksum of each.
@@ -41,11 +41,11 @@ MISSING = {"404", "NoSuchKey", "NotFound"}
 
 
 class BundleError(PodwrightError):
-    """The bundle cannot be made or uploaded; the message says what to do."""
+    """Building or uploading the bundle failed; the message says what to do."""
 
 
 def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> None:
-    """Make the bundle and say what is in it; into the cluster's bucket if asked.
+    """Build the bundle and print its content; upload it to the cluster's bucket on request.
 
     Args:
         settings: say which programs nodes need, and their processors.
@@ -54,8 +54,8 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
         upload: needs a deployed foundation, or a bucket of yours.
 
     Raises:
-        BundleError: a file or a wheel cannot be had or is another one, or S3 refuses.
-        NotDeployedError, TerraformError: the created bucket's name cannot be read.
+        BundleError: a download failed or has another checksum, or S3 refuses.
+        NotDeployedError, TerraformError: the created bucket's name is unknown.
     """
     folder = folder or DEFAULT_FOLDER
     # Before gigabytes are fetched for a bucket that is not there.
@@ -77,7 +77,7 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
 
 
 def fetch(file: Download, folder: Path) -> Path:
-    """The file, fetched unless it is there; raises ``BundleError`` if it cannot be had or is another one."""
+    """Download a file unless it is there; raise ``BundleError`` if that fails or the checksum differs."""
     path, part = folder / file.filename, folder / f".{file.filename}.part"
     if path.is_file() and sha256_of(path) == file.sha256:
         return path
@@ -90,7 +90,7 @@ def fetch(file: Download, folder: Path) -> Path:
             raise BundleError(f"{error}; {error.hint}") from error
         except OSError as error:
             if attempt == ATTEMPTS:
-                raise BundleError(f"{file.url} cannot be had: {error}") from error
+                raise BundleError(f"{file.url}: download failed: {error}") from error
     found = sha256_of(part)
     if found != file.sha256:
         part.unlink()
@@ -99,10 +99,10 @@ def fetch(file: Download, folder: Path) -> Path:
 
 
 def wheels(lock: Path, folder: Path, *, python: str, machine: str) -> list[Path]:
-    """Every wheel that a lock file names for the nodes' Python and processors; pip compares the hashes.
+    """Download every wheel of a lock file for the nodes' Python and processors; pip compares the hashes.
 
     Raises:
-        BundleError: a wheel cannot be had, or is not what the lock says; with pip's own words.
+        BundleError: a download failed or a hash differs; the message ends with pip's output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     before = {path.name for path in folder.glob("*.whl")}
@@ -117,8 +117,8 @@ def wheels(lock: Path, folder: Path, *, python: str, machine: str) -> list[Path]
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     pins.unlink()
     if answer.returncode:
-        told = [line for line in answer.stderr.splitlines() if line.strip()][-12:]
-        raise BundleError(f"pip could not get all wheels for Python {python} on {machine}:\n" + "\n".join(told))
+        output = [line for line in answer.stderr.splitlines() if line.strip()][-12:]
+        raise BundleError(f"pip could not get all wheels for Python {python} on {machine}:\n" + "\n".join(output))
     found = sorted(folder.glob("*.whl"))
     new = sum(path.name not in before for path in found)
     print(f"wheels  {len(found)} for Python {python} on {machine}, {new} of them new")
@@ -126,9 +126,9 @@ def wheels(lock: Path, folder: Path, *, python: str, machine: str) -> list[Path]
 
 
 def applicable(lock: str, *, python: str, machine: str) -> Iterator[str]:
-    """The lock's requirements that hold on a node, with their hashes and without their markers.
+    """Yield the lock's requirements that apply on a node, with their hashes and without their markers.
 
-    pip would judge the markers for the machine it runs on.
+    pip evaluates markers for the machine it runs on.
     """
     target = {
         "implementation_name": "cpython",
@@ -136,7 +136,7 @@ def applicable(lock: str, *, python: str, machine: str) -> Iterator[str]:
         "platform_machine": machine,
         "platform_python_implementation": "CPython",
         "platform_system": "Linux",
-        "python_full_version": f"{python}.12",  # no lock tells patch releases apart
+        "python_full_version": f"{python}.12",  # locks do not distinguish patch releases
         "python_version": python,
         "sys_platform": "linux",
     }
@@ -148,7 +148,7 @@ def applicable(lock: str, *, python: str, machine: str) -> Iterator[str]:
 
 
 def write_index(folder: Path, paths: list[Path]) -> dict[str, dict[str, Any]]:
-    """Write down what the bundle holds; gives each file's checksum and size by its name in the bundle."""
+    """Write the bundle's index; return each file's checksum and size by its name in the bundle."""
     index: dict[str, dict[str, Any]] = {
         path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "bytes": path.stat().st_size} for path in paths
     }
@@ -162,7 +162,7 @@ def write_index(folder: Path, paths: list[Path]) -> dict[str, dict[str, Any]]:
 
 
 def send(folder: Path, index: dict[str, dict[str, Any]], *, client: Any, bucket: str, prefix: str) -> int:
-    """Put into the bucket what it lacks, the index last; gives the number of objects that were sent.
+    """Upload what the bucket lacks, the index last; return the number of uploaded objects.
 
     Raises:
         BundleError: S3 refuses.
@@ -177,7 +177,7 @@ def send(folder: Path, index: dict[str, dict[str, Any]], *, client: Any, bucket:
                 sent += 1
         client.upload_file(str(folder / INDEX), bucket, f"{prefix}/{INDEX}")
     except (BotoCoreError, ClientError, Boto3Error) as error:
-        raise BundleError(f"s3://{bucket}/{prefix} cannot be written: {error}") from error
+        raise BundleError(f"upload to s3://{bucket}/{prefix} failed: {error}") from error
     return sent + 1
 
 
@@ -186,7 +186,7 @@ def _holds(marker: str, target: dict[str, str]) -> bool:
 
 
 def _files(settings: Settings, machines: list[str]) -> Iterator[Download]:
-    """The manifest's files for the cluster's processors; one that is not published for them is left to the image."""
+    """Yield the manifest's files for the cluster's processors; skip files not published for them."""
     nodes = settings.nodes.features()
     manifest = downloads.manifest()
     for name in downloads.needed(nodes, sends=not isinstance(settings.prometheus, NoPrometheus)):
@@ -207,7 +207,7 @@ def _bucket(settings: Settings) -> str:
 
 
 def _checksum(client: Any, bucket: str, key: str) -> str:
-    """Of the object that is there, as its upload said; nothing if there is none."""
+    """Return the object's checksum from its metadata; empty if there is no such object."""
     try:
         metadata: dict[str, str] = client.head_object(Bucket=bucket, Key=key)["Metadata"]
     except ClientError as error:

@@ -1,4 +1,4 @@
-"""What the deployed stacks say of themselves: names, ids and the next commands, as Terraform's state has them."""
+"""Read the outputs of the deployed stacks from Terraform's state: names, ids and next commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Outputs = dict[str, dict[str, Any]]
 
 
 def outputs(name: str, *, folder: Path) -> Outputs:
-    """The outputs of a cluster's stacks by ``foundation`` and ``cluster``; empty for one that is not deployed.
+    """Return the outputs of a cluster's stacks by ``foundation`` and ``cluster``; empty for one that is not deployed.
 
     Args:
         name: of the cluster.
@@ -28,7 +28,7 @@ def outputs(name: str, *, folder: Path) -> Outputs:
 
 
 def in_lines(found: Outputs) -> str:
-    """The outputs for people."""
+    """Format the outputs for a terminal."""
     width = max((len(key) for values in found.values() for key in values), default=0)
     lines = []
     for part, values in found.items():

@@ -1,4 +1,4 @@
-"""The real Terraform on this machine: where it is, and how it finds the AWS provider without the network."""
+"""Find Terraform on this machine, and let it find the AWS provider without the network."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ DEPTH = 2
 
 
 class TerraformError(PodwrightError):
-    """There is no usable Terraform; the message says what was looked at and what to do."""
+    """Terraform is missing or too old, or it failed; the message says what to do."""
 
 
 def find_terraform() -> Path:
-    """The Terraform (or OpenTofu) binary: ``TERRAFORM_BINARY_NAME``, PATH, then the checkout's cache.
+    """Return the Terraform (or OpenTofu) binary: ``TERRAFORM_BINARY_NAME``, PATH, then the checkout's cache.
 
     Raises:
         TerraformError: there is none, or it is too old.
@@ -49,17 +49,17 @@ def find_terraform() -> Path:
     oldest = ".".join(map(str, OLDEST))
     if found is None:
         raise TerraformError(
-            f"There is no {name} on PATH or in {checkout.BIN}: run `make setup`, which downloads one, "
+            f"no {name} on PATH or in {checkout.BIN}: run `make setup`, which downloads one, "
             f"install Terraform {oldest} or newer, or name a binary in TERRAFORM_BINARY_NAME"
         )
     version = _version(found)
     if version < OLDEST:
-        raise TerraformError(f"{found} is version {'.'.join(map(str, version))}: {oldest} or newer is needed")
+        raise TerraformError(f"{found} is version {'.'.join(map(str, version))}, need {oldest} or newer")
     return Path(found)
 
 
 def terraform_environment(directory: Path) -> dict[str, str]:
-    """Variables that make Terraform quiet and, where this machine has a mirror of the AWS provider, offline.
+    """Return variables that make Terraform quiet and, where this machine has a mirror of the AWS provider, offline.
 
     Writes Terraform's CLI configuration into ``directory`` (made if missing). Without a mirror the provider is
     downloaded once into a cache.
@@ -84,7 +84,7 @@ def terraform_environment(directory: Path) -> dict[str, str]:
 
 
 def find_mirror() -> Path | None:
-    """A folder in Terraform's filesystem-mirror layout that holds the AWS provider for this platform."""
+    """Find a folder in Terraform's filesystem-mirror layout with the AWS provider for this platform."""
     return next((mirror for mirror in _candidates() if _provider_binaries(mirror)), None)
 
 
@@ -100,8 +100,8 @@ def _version(binary: str) -> tuple[int, ...]:
 
 
 def _candidates() -> Iterator[Path]:
-    """Folders that could be a mirror, the likeliest first; each look is one directory listing."""
-    yield from (Path(place).expanduser() for place in IMPLIED_MIRRORS)
+    """Yield folders that could be a mirror, the likeliest first; each costs one directory listing."""
+    yield from (Path(path).expanduser() for path in IMPLIED_MIRRORS)
     data_home = os.environ.get("XDG_DATA_HOME")
     if data_home:
         yield Path(data_home) / "terraform" / "plugins"

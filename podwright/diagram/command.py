@@ -6,25 +6,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from podwright.diagram.parts import Picture, picture
+from podwright.diagram.parts import Diagram, diagram
 from podwright.diagram.resources import read
 from podwright.diagram.svg import html, svg
 from podwright.diagram.text import in_lines, markdown
 from podwright.errors import PodwrightError
 from podwright.settings.root import Settings
 
-FORMS: Mapping[str, Callable[[Picture], str]] = {".svg": svg, ".html": html, ".md": markdown}
+FORMS: Mapping[str, Callable[[Diagram], str]] = {".svg": svg, ".html": html, ".md": markdown}
 
 
 class DrawingError(PodwrightError):
-    """The picture cannot be made or written."""
+    """The diagram cannot be made or written."""
 
 
 Synthesize = Callable[[Settings, Path], None]
 
 
 def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str:
-    """Draw what settings describe; return what to print: the picture, or where it is.
+    """Draw what settings describe; return what to print: the diagram, or where it is.
 
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.
@@ -32,10 +32,10 @@ def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str
         DrawingError: the output has another end than .svg, .html or .md, or cannot be written.
     """
     if output and output.suffix not in FORMS:
-        raise DrawingError(f"{output}: allowed are names that end with {', '.join(FORMS)}")
+        raise DrawingError(f"{output}: need a name that ends in {' or '.join(FORMS)}")
     with TemporaryDirectory(prefix="podwright-explain-") as folder:
         synthesize(settings, Path(folder))
-        drawn = picture(settings, read(Path(folder)))
+        drawn = diagram(settings, read(Path(folder)))
     if output is None:
         return in_lines(drawn)
     temporary = output.with_name(f".{output.name}.new")

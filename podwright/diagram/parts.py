@@ -53,7 +53,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Diagram:
     """All resources: the VPC's own parts, its subnets, and the account around it."""
 
     name: str
@@ -83,8 +83,8 @@ class Picture:
         return tuple(f"{part.kind} {part.name}" for part in self.parts if part.usd_per_hour is None)
 
 
-def picture(settings: Settings, resources: Sequence[Resource]) -> Picture:
-    """Return the picture of a settings file's cluster."""
+def diagram(settings: Settings, resources: Sequence[Resource]) -> Diagram:
+    """Return the diagram of a settings file's cluster."""
     return _Drawing(settings, resources).finished()
 
 
@@ -98,7 +98,7 @@ class _Drawing:
         self._subnets = {box.id: box for box in self._make_subnets()}
         self._account = Box(ACCOUNT, f"Account, {settings.region}")
 
-    def finished(self) -> Picture:
+    def finished(self) -> Diagram:
         for resource in self._resources:
             if resource_type(resource.type).drawn and not _is_interface(resource):
                 self._box_of(resource).parts.append(_part(resource))
@@ -108,7 +108,7 @@ class _Drawing:
         self._count_objects()
         nodes = self._nodes_box()
         subnets = (nodes, *(box for box in self._subnets.values() if box is not nodes))
-        return Picture(self._settings.name, self._network, subnets, self._account, tuple(self._flows()))
+        return Diagram(self._settings.name, self._network, subnets, self._account, tuple(self._flows()))
 
     def _of(self, *types: str) -> list[Resource]:
         return [resource for resource in self._resources if resource.type in types]

@@ -1,4 +1,4 @@
-"""A picture as SVG, alone or in a page: no script, no font, nothing loaded from anywhere."""
+"""A diagram as SVG, alone or in a page: no script, no font, nothing loaded from anywhere."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from html import escape
 from textwrap import wrap
 from typing import NamedTuple
 
-from podwright.diagram.parts import NODES, Box, Part, Picture
+from podwright.diagram.parts import NODES, Box, Diagram, Part
 from podwright.diagram.prices import LABEL
 from podwright.diagram.text import cost, heading, total, words
 
@@ -20,13 +20,13 @@ STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:60
 .existing{stroke-dasharray:5 4}.flow{fill:none;stroke:#3e7cb1;stroke-width:1.5}"""
 
 
-def svg(picture: Picture) -> str:
+def svg(diagram: Diagram) -> str:
     """The VPC with its subnets at the left, what is beside it at the right, connections between them."""
-    canvas = _Canvas(picture)
+    canvas = _Canvas(diagram)
     content = "\n".join(canvas.elements)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {canvas.width} {canvas.height}" '
-        f'width="{canvas.width}" height="{canvas.height}" role="img" aria-label="{escape(picture.name)}">\n'
+        f'width="{canvas.width}" height="{canvas.height}" role="img" aria-label="{escape(diagram.name)}">\n'
         f"<style>{STYLE}</style>\n"
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#3e7cb1"/></marker></defs>\n'
@@ -34,20 +34,20 @@ def svg(picture: Picture) -> str:
     )
 
 
-def html(picture: Picture) -> str:
+def html(diagram: Diagram) -> str:
     """A page with the drawing, and beneath it the costs by part."""
     rows = "\n".join(
         f"<tr><td>{escape(heading(box))}</td><td>{escape(words(part))}</td><td>{cost(part)}</td></tr>"
-        for box in picture.boxes
+        for box in diagram.boxes
         for part in box.parts
     )
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/><title>{escape(picture.name)}</title>\n'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/><title>{escape(diagram.name)}</title>\n'
         "<style>body{font:14px system-ui,sans-serif;margin:2em}td{padding:2px 12px 2px 0}td:last-child"
         "{text-align:right}"
-        f"</style></head>\n<body><h1>{escape(picture.name)}</h1>\n{svg(picture)}"
+        f"</style></head>\n<body><h1>{escape(diagram.name)}</h1>\n{svg(diagram)}"
         f"<table><tr><th>where</th><th>what</th><th>USD/h, {LABEL}</th></tr>\n{rows}</table>\n"
-        f"<p>{escape(total(picture))}</p></body></html>\n"
+        f"<p>{escape(total(diagram))}</p></body></html>\n"
     )
 
 
@@ -61,23 +61,23 @@ class _Frame(NamedTuple):
 class _Canvas:
     """Two columns from top to bottom: the VPC, and the account beside it."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, diagram: Diagram) -> None:
         self._cards: dict[str, _Frame] = {}  # the first of each kind: where connections end
         self._boxes: list[str] = []
         self._content: list[str] = []
         column = CARD_WIDTH + 4 * GAP
         bottom: float = MARGIN + HEAD
-        for box in picture.subnets:
+        for box in diagram.subnets:
             bottom = self._draw_box(box, MARGIN + GAP, bottom, "subnet") + GAP
-        for part in picture.network.parts:
+        for part in diagram.network.parts:
             bottom = self._card(part, MARGIN + 2 * GAP, bottom) + GAP
         vpc = _Frame(MARGIN, MARGIN, column, bottom - MARGIN)
-        self._boxes.insert(0, _rectangle(vpc, "frame", is_existing=picture.network.is_existing))
-        self._heading(picture.network, vpc)
+        self._boxes.insert(0, _rectangle(vpc, "frame", is_existing=diagram.network.is_existing))
+        self._heading(diagram.network, vpc)
         right = MARGIN + column + MIDDLE
-        bottom = max(bottom, self._draw_box(picture.account, right, MARGIN, "frame"))
-        self._connect(picture)
-        self._text(MARGIN, bottom + HEAD, total(picture), "small")
+        bottom = max(bottom, self._draw_box(diagram.account, right, MARGIN, "frame"))
+        self._connect(diagram)
+        self._text(MARGIN, bottom + HEAD, total(diagram), "small")
         self.width, self.height = right + CARD_WIDTH + 2 * GAP + MARGIN, bottom + HEAD + MARGIN
 
     @property
@@ -108,10 +108,10 @@ class _Canvas:
         self._cards.setdefault(part.kind, frame)
         return y + frame.height
 
-    def _connect(self, picture: Picture) -> None:
+    def _connect(self, diagram: Diagram) -> None:
         """One curve from the compute nodes to each target, with all that goes over it."""
         labels: dict[str, list[str]] = {}
-        for flow in picture.flows:
+        for flow in diagram.flows:
             if flow.target != NODES:
                 labels.setdefault(flow.target, []).append(flow.label)
         start = self._cards["Compute"] if "Compute" in self._cards else self._cards["Controller"]

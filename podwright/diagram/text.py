@@ -1,29 +1,29 @@
-"""A picture as text for a terminal, and as Markdown for a wiki."""
+"""A diagram as text for a terminal, and as Markdown for a wiki."""
 
 from __future__ import annotations
 
-from podwright.diagram.parts import Box, Part, Picture
+from podwright.diagram.parts import Box, Diagram, Part
 from podwright.diagram.prices import LABEL
 
 NAME_WIDTH = 78
 
 
-def in_lines(picture: Picture) -> str:
+def in_lines(diagram: Diagram) -> str:
     """List the parts of each box with their cost, then the connections."""
-    lines = [picture.name]
-    for box in picture.boxes:
+    lines = [diagram.name]
+    for box in diagram.boxes:
         lines += ["", heading(box), *(f"  {line}" for line in map(_line, box.parts))]
-    lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in picture.flows)]
-    return "\n".join([*lines, "", total(picture)])
+    lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in diagram.flows)]
+    return "\n".join([*lines, "", total(diagram)])
 
 
-def markdown(picture: Picture) -> str:
+def markdown(diagram: Diagram) -> str:
     """The same as tables."""
-    lines = [f"# {picture.name}", "", "| where | what | USD/h |", "|---|---|---:|"]
-    for box in picture.boxes:
+    lines = [f"# {diagram.name}", "", "| where | what | USD/h |", "|---|---|---:|"]
+    for box in diagram.boxes:
         lines += [f"| **{heading(box)}** | | |", *(f"| | {words(part)} | {cost(part)} |" for part in box.parts)]
-    lines += ["", total(picture), "", "| from | to | how |", "|---|---|---|"]
-    lines += [f"| {flow.source} | {flow.target} | {flow.label} |" for flow in picture.flows]
+    lines += ["", total(diagram), "", "| from | to | how |", "|---|---|---|"]
+    lines += [f"| {flow.source} | {flow.target} | {flow.label} |" for flow in diagram.flows]
     return "\n".join(lines) + "\n"
 
 
@@ -45,11 +45,11 @@ def cost(part: Part) -> str:
     return f"{part.usd_per_hour:,.2f}" if part.usd_per_hour else ""
 
 
-def total(picture: Picture) -> str:
+def total(diagram: Diagram) -> str:
     """The sum, with its label and what is missing in it."""
-    text = f"{picture.usd_per_hour:,.2f} USD/h ({LABEL}, us-east-1; traffic, requests and backups come on top)"
-    if picture.unpriced:
-        text += f"; without the price of {', '.join(picture.unpriced)}"
+    text = f"{diagram.usd_per_hour:,.2f} USD/h ({LABEL}, us-east-1; traffic, requests and backups come on top)"
+    if diagram.unpriced:
+        text += f"; without the price of {', '.join(diagram.unpriced)}"
     return text
 
 

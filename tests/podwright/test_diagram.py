@@ -1,4 +1,4 @@
-"""``podwright explain FILE``: everything that will exist is in the picture, with what it costs."""
+"""``podwright explain FILE``: everything that will exist is in the diagram, with what it costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from podwright import cli
 from podwright.check.load import load
 from podwright.diagram import prices
 from podwright.diagram.command import FORMS
-from podwright.diagram.parts import Picture, _Drawing
+from podwright.diagram.parts import Diagram, _Drawing
 from podwright.diagram.resources import Resource, decoded, read
 from podwright.diagram.text import in_lines
 from podwright.resource_types import resource_type
@@ -27,13 +27,13 @@ from podwright_stacks.app import synthesize
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ("minimal", "production", "bring_your_own")
-Drawn = tuple[Settings, Sequence[Resource], Picture]
+Drawn = tuple[Settings, Sequence[Resource], Diagram]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Drawn]:
-    """Settings, synthesized resources and picture of every example."""
+    """Settings, synthesized resources and diagram of every example."""
     settings = {name: load(ROOT / "examples" / name / "cluster.yaml") for name in EXAMPLES}
     trees = {}
     for name, of in settings.items():
@@ -43,11 +43,11 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Drawn]:
     return {name: (settings[name], tree, _Drawing(settings[name], tree).finished()) for name, tree in trees.items()}
 
 
-def texts(picture: Picture) -> Mapping[str, str]:
-    """The picture in every form, without the breaks that a card's width makes."""
-    forms = {suffix: form(picture) for suffix, form in FORMS.items()}
+def texts(diagram: Diagram) -> Mapping[str, str]:
+    """The diagram in every form, without the breaks that a card's width makes."""
+    forms = {suffix: form(diagram) for suffix, form in FORMS.items()}
     forms[".svg"] = " ".join(parsed(forms[".svg"]).itertext())
-    return {**{suffix: " ".join(text.split()) for suffix, text in forms.items()}, "": in_lines(picture)}
+    return {**{suffix: " ".join(text.split()) for suffix, text in forms.items()}, "": in_lines(diagram)}
 
 
 def parsed(xml: str) -> ET.Element:
@@ -55,12 +55,12 @@ def parsed(xml: str) -> ET.Element:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_everything_is_in_the_picture(drawn: Mapping[str, Drawn], example: str):
+def test_everything_is_in_the_diagram(drawn: Mapping[str, Drawn], example: str):
     """Each resource is drawn, or is a detail of one that is; each group, subnet and address block is named."""
-    settings, resources, picture = drawn[example]
-    shown = {part.address for part in picture.parts} | {box.id for box in picture.boxes}
+    settings, resources, diagram = drawn[example]
+    shown = {part.address for part in diagram.parts} | {box.id for box in diagram.boxes}
     shown |= {resource.address for resource in resources if resource.type == "aws_vpc"}
-    for text in texts(picture).values():
+    for text in texts(diagram).values():
         for group in settings.cluster.instance_groups:
             assert group.name in text
             assert f"{group.count} x {group.instance_type}" in text
@@ -70,7 +70,7 @@ def test_everything_is_in_the_picture(drawn: Mapping[str, Drawn], example: str):
             elif resource.arguments.get("vpc_endpoint_type") == "Interface":
                 assert resource.arguments["service_name"].partition("}.")[2] in text
             elif resource_type(resource.type).drawn:
-                (part,) = [part for part in picture.parts if part.address == resource.address]
+                (part,) = [part for part in diagram.parts if part.address == resource.address]
                 assert part.name in text
     references = re.compile(r"aws_\w+\.[\w-]+")
     for resource in resources:
@@ -86,12 +86,12 @@ def test_everything_is_in_the_picture(drawn: Mapping[str, Drawn], example: str):
 
 def test_existing_resources_are_marked(drawn: Mapping[str, Drawn]):
     """Existing resources are drawn as the user's own, by their ids, and cost nothing here."""
-    settings, _, picture = drawn["bring_your_own"]
-    yours = {part.name: part for part in picture.parts if part.is_existing}
+    settings, _, diagram = drawn["bring_your_own"]
+    yours = {part.name: part for part in diagram.parts if part.is_existing}
     network, bucket, role = settings.network.model_dump(), settings.bucket.model_dump(), settings.role.model_dump()
     lustre = settings.lustre.model_dump()
     assert set(yours) == {network["security_group_id"], bucket["name"], role["arn"], lustre["dns_name"]}
-    assert [box.id for box in picture.subnets] == list(network["subnet_ids"])
+    assert [box.id for box in diagram.subnets] == list(network["subnet_ids"])
     assert {part.usd_per_hour for part in yours.values()} == {0.0}
     assert not any(part.is_existing for part in drawn["production"][2].parts)
 
@@ -99,11 +99,11 @@ def test_existing_resources_are_marked(drawn: Mapping[str, Drawn]):
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_costs_add_up(drawn: Mapping[str, Drawn], example: str):
     """The total is the sum of what is printed beside the parts, and what has no price is named beside it."""
-    _, _, picture = drawn[example]
-    *lines, total = in_lines(picture).splitlines()
+    _, _, diagram = drawn[example]
+    *lines, total = in_lines(diagram).splitlines()
     priced = [float(found[1].replace(",", "")) for line in lines if (found := re.search(r" ([\d,]+\.\d\d)$", line))]
     assert float(total.split(" USD/h (EC2 on-demand based")[0].replace(",", "")) == pytest.approx(sum(priced), abs=0.05)
-    for part in picture.parts:
+    for part in diagram.parts:
         assert (part.usd_per_hour is None) == (f"{part.kind} {part.name}" in total)
 
 
@@ -117,7 +117,7 @@ def test_the_minimal_example_by_hand(drawn: Mapping[str, Drawn]):
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str):
-    """The SVG is well-formed XML that loads nothing; no card lies over another, and all are within the picture."""
+    """The SVG is well-formed XML that loads nothing; no card lies over another, and all are within the diagram."""
     text = FORMS[".svg"](drawn[example][2])
     root = parsed(text)
     assert "href" not in text
@@ -170,7 +170,7 @@ def test_the_command_writes_a_whole_file(tmp_path: Path, capsys: pytest.CaptureF
         assert capsys.readouterr().out == f"{output}\n"
         assert "sagemaker-research-cluster-scripts" in output.read_text(encoding="utf-8")
     assert len(list(tmp_path.iterdir())) == len(FORMS)
-    for wrong, message in (("x.pdf", "allowed are names that end with .svg"), ("no/x.md", "cannot write")):
+    for wrong, message in (("x.pdf", "need a name that ends in .svg"), ("no/x.md", "cannot write")):
         assert cli.main(["explain", file, "-o", str(tmp_path / wrong)]) == 1
         assert message in capsys.readouterr().err
     assert cli.main(["explain", str(tmp_path / "absent.yaml")]) == 2

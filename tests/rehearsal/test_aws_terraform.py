@@ -235,7 +235,7 @@ def test_the_named_binary_is_used_and_must_be_new_enough(tmp_path, monkeypatch):
     tofu = executable(tmp_path / "tofu", '{"terraform_version": "1.8.2"}')
     assert terraform.find_terraform() == tofu
     executable(tofu, '{"terraform_version": "1.4.6"}')
-    with pytest.raises(terraform.TerraformError, match=r"version 1\.4\.6: 1\.5 or newer is needed"):
+    with pytest.raises(terraform.TerraformError, match=r"version 1\.4\.6, need 1\.5 or newer"):
         terraform.find_terraform()
     executable(tofu, "hello")
     with pytest.raises(terraform.TerraformError, match="does not answer like Terraform: hello"):
