@@ -148,7 +148,7 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _is_file(word: str) -> bool:
-    """Tell a file from a key: no key ends in .yaml, and a folder called ``network`` does not hide the key."""
+    """Return whether a word names a file: no key ends in .yaml, and a folder ``network`` does not hide that key."""
     return Path(word).suffix in {".yaml", ".yml"} or Path(word).is_file()
 
 
@@ -166,7 +166,7 @@ def _draw(file: Path, output: Path | None) -> int:
 
 
 def _is_at(name: str, wanted: str) -> bool:
-    """Whether a key is the wanted one or below it; ``[]`` and ``[3]`` may be left out."""
+    """Return whether a key is the wanted one or below it; ``[]`` and ``[3]`` may be left out."""
     plain = name.replace("[]", "")
     wanted = "".join(part.split("]")[-1] for part in wanted.split("["))
     return plain == wanted or plain.startswith(f"{wanted}.")

@@ -33,7 +33,7 @@ class Account(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceType:
-    """What podwright knows of a Terraform resource type; every field may be left out.
+    """Properties of a Terraform resource type; every field has a default.
 
     Args:
         label: Its name in the diagram. Default: the words of the type.

@@ -46,7 +46,7 @@ class Lustre(Protocol):
 
     @property
     def efa(self) -> bool:
-        """Whether nodes can reach it over EFA."""
+        """True if nodes can reach it over EFA."""
 
 
 @dataclass(frozen=True, kw_only=True)

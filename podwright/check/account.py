@@ -63,7 +63,7 @@ class Account:
         return {quota["QuotaName"]: quota["Value"] for answer in answers for quota in answer.get("Quotas", ())}
 
     def nodes(self) -> dict[str, Counter[str]]:
-        """How many nodes of each type every cluster of the region has, by the cluster's name."""
+        """Return the number of nodes of each type, by cluster, for all clusters of the region."""
         names = [item["ClusterName"] for item in self._ask("sagemaker", "list_clusters").get("ClusterSummaries", ())]
         return {name: self._nodes_of(name) for name in names}
 
@@ -128,7 +128,7 @@ class Account:
         return str(answer["LocationConstraint"] or "us-east-1") if answer else None
 
     def trust_policy(self, role_name: str) -> Mapping[str, Any] | None:
-        """Who may assume a role, or None if there is no such role."""
+        """Return the principals that may assume a role, or None if the role does not exist."""
         answer = self._ask("iam", "get_role", absent={"NoSuchEntity"}, RoleName=role_name)
         return dict(answer["Role"]["AssumeRolePolicyDocument"]) if answer else None
 
@@ -155,7 +155,7 @@ class Account:
         }
 
     def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
-        """What a JMESPath expression finds in an answer, or None where what was asked for is not there."""
+        """Return what a JMESPath expression finds in an answer, or None if the resource does not exist."""
         return jmespath.search(expression, self._ask(service, operation, absent=_ABSENT, **arguments)) or None
 
     def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:

@@ -1,1 +1,1 @@
-"""What comes before, beside and after ``cdktf deploy``: bundle, adopt, outputs."""
+"""Commands around ``cdktf deploy``: bundle, adopt, outputs."""

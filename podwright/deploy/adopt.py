@@ -52,7 +52,7 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
 
 
 def _is_whole(stack: DeployedStack) -> bool:
-    """Whether every resource of the stack exists."""
+    """True if every resource of the stack exists."""
     return not any("create" in item["change"]["actions"] for item in stack.plan().get("resource_changes", ()))
 
 

@@ -33,7 +33,7 @@ class DeployedStack:
 
     @property
     def is_there(self) -> bool:
-        """Whether Terraform was ever started in it."""
+        """True if Terraform was ever started in it."""
         return (self.folder / ".terraform").is_dir()
 
     def check(self) -> None:

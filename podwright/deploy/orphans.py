@@ -38,12 +38,12 @@ class Orphan:
 
     @property
     def is_adoptable(self) -> bool:
-        """Whether its address is free and the resource has not failed."""
+        """True if its address is free and the resource has not failed."""
         return self.address is not None and self.duplicate_of is None and self.status not in FAILED
 
     @property
     def is_ready(self) -> bool:
-        """Whether a deployment can use it already."""
+        """True if a deployment can use it already."""
         return self.status is None or self.status in READY
 
     @property

@@ -9,7 +9,7 @@ from podwright_constructs import facts
 
 
 class ScheduledUpdate(Section):
-    """When SageMaker installs a new image on every node of a group."""
+    """The time at which SageMaker installs a new image on every node of a group."""
 
     schedule: str = Field(
         description="Start in UTC: cron(MINUTE HOUR DAY MONTH WEEKDAY YEAR), such as cron(0 3 ? * SUN *)."

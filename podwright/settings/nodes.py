@@ -89,7 +89,7 @@ def _reaction(default: Reaction, description: str) -> Reaction:
 
 
 class LustreClient(Section):
-    """How nodes use FSx for Lustre, beyond mounting it."""
+    """Use of FSx for Lustre by nodes, beyond mounting it."""
 
     striping: Literal["progressive", "file-system"] = Field(
         "progressive",

@@ -47,7 +47,7 @@ _LETTERS = {
 
 
 def looks_like_region(text: str) -> bool:
-    """Whether the text has the form of a region name, known or not."""
+    """Return whether the text has the form of a region name, known or not."""
     return _REGION.fullmatch(text) is not None
 
 

@@ -81,7 +81,7 @@ class Settings(Section):
         NoPrometheus(source="none"), description="Workspace that nodes send metrics to."
     )
     session: Session | None = Field(
-        None, description="Session Manager document for shells on nodes. Default: none is created."
+        None, description="Session Manager document for shells on nodes. Default: no document."
     )
     state: Annotated[LocalState | S3State, Field(discriminator="source")] = Field(
         LocalState(source="local"), description="Location of Terraform's state."

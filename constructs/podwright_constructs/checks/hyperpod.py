@@ -136,7 +136,7 @@ _TAG_TEXT = f"letters, digits, spaces and {facts.TAG_PUNCTUATION}"
 
 
 def _is_tag_text(text: str) -> bool:
-    """Whether every character is a letter, a number, a separator (Unicode's terms) or allowed punctuation."""
+    """Return whether every character is a letter, a number, a separator (Unicode's terms) or allowed punctuation."""
     return all(char in facts.TAG_PUNCTUATION or unicodedata.category(char)[0] in "LNZ" for char in text)
 
 

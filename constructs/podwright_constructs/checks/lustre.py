@@ -26,7 +26,7 @@ class Capacities(NamedTuple):
     step: int
 
     def __contains__(self, capacity_gib: object) -> bool:
-        """Whether FSx sells a file system of this size."""
+        """Return whether FSx sells a file system of this size."""
         is_multiple = isinstance(capacity_gib, int) and capacity_gib > 0 and capacity_gib % self.step == 0
         return capacity_gib == self.least or is_multiple
 

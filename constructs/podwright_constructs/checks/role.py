@@ -28,7 +28,7 @@ class Access(Protocol):
 
     @property
     def read_only(self) -> bool:
-        """Whether nodes only read."""
+        """True if nodes only read."""
 
     @property
     def key_arn(self) -> str | None:

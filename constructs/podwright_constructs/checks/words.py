@@ -66,7 +66,7 @@ def within(path: str | Path, value: int | None, least: int, most: int, need: str
 
 
 def is_reference(value: str) -> bool:
-    """Whether Terraform alone will know the value."""
+    """Return whether only Terraform will know the value."""
     return "${" in value or "TfToken[" in value
 
 

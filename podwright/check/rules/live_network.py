@@ -1,4 +1,4 @@
-"""What the account would refuse of a network that exists: pure functions of settings and answers, as in ``account``."""
+"""Rules for existing networks: pure functions of settings and AWS's answers."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class _Peers:
 
 
 def _ports(settings: Settings) -> Iterator[tuple[str, PortRange]]:
-    """What the file systems are asked on, each range with the service's name."""
+    """Return the port ranges of the file systems, each with the service's name."""
     yield from (("Lustre", ports) for ports in facts.LUSTRE_PORTS)
     if not isinstance(settings.openzfs, NoOpenZfs):
         yield "OpenZFS", PortRange(facts.NFS_PORT, facts.NFS_PORT)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
 LOG_LINES_SHOWN = 20
-ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # none is checked
+ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # not checked
 
 
 class AwsStandInError(PodwrightError):

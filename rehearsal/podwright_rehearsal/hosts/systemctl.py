@@ -61,7 +61,7 @@ class Unit:
         return (self.options.get(key) or [default])[-1]
 
     def remember(self, state: str, pid: int = 0) -> None:
-        """Keep the state for later calls, and tell init.py whose process the main process is."""
+        """Keep the state for later calls, and record the main process's owner for init.py."""
         starts = self.memory.get("starts", []) + ([time.time()] if state == "active" else [])
         self.memory = {"state": state, "pid": pid, "starts": starts[-START_LIMIT:]}
         STATES.mkdir(exist_ok=True)
@@ -111,7 +111,7 @@ def read_options(path: Path, name: str) -> dict[str, list[str]]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Return whether the process runs; a zombie does not."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     return False
