@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 
+from podwright.errors import PodwrightError
+
 _MAKER = re.compile(r"nvidia|tesla|amd|instinct|geforce|google|aws|intel|cloud|sxm\d?|hbm\d?e?|tensor core|gpu")
 
 
-class UnknownAcceleratorError(ValueError):
+class UnknownAcceleratorError(PodwrightError, ValueError):
     """The catalog has no accelerator of that name. The message lists the closest names."""
 
     def __init__(self, name: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from podwright.errors import PodwrightError
 from podwright.planning.accelerator import UnknownAcceleratorError
 from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
 from podwright.planning.layout import LayoutError
@@ -48,7 +49,7 @@ _WRONG = (
 )
 
 
-class PlanInputError(ValueError):
+class PlanInputError(PodwrightError, ValueError):
     """The arguments are incomplete or contradict each other. The message says which to give."""
 
 

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
 
@@ -17,7 +18,7 @@ _BY_MEMORY = {"A100": ((41, "A100-40GB"), (float("inf"), "A100-80GB"))}
 _OTHER_NAMES = {"Inferentia2": "Trainium"}  # the same cores
 
 
-class HardwareError(ValueError):
+class HardwareError(PodwrightError, ValueError):
     """The instance type has no accelerator or the count is wrong. The message lists the types that work."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from podwright.errors import PodwrightError
 from podwright.planning.model import Model
 from podwright.planning.software import Sharding
 
@@ -28,7 +29,7 @@ _DEGREES = (
 )
 
 
-class LayoutError(ValueError):
+class LayoutError(PodwrightError, ValueError):
     """The layout does not work. The message lists every reason with the values that do."""
 
 

@@ -10,8 +10,10 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import Any
 
+from podwright.errors import PodwrightError
 
-class UnknownModelError(ValueError):
+
+class UnknownModelError(PodwrightError, ValueError):
     """The catalog has no model of that name. The message lists the closest names."""
 
     def __init__(self, name: str) -> None:

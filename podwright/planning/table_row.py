@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator, UnknownAcceleratorError
 from podwright.planning.layout import RECOMPUTES, Layout, LayoutError, Precision, Recompute, Training, check
 from podwright.planning.memory import largest_micro_batch, least_recomputation
@@ -37,7 +38,7 @@ LARGEST = 1e16  # of any figure in a table: parameters, tokens
 USUAL_STEP_TOKENS = 524_288  # default for pretraining
 
 
-class RowError(ValueError):
+class RowError(PodwrightError, ValueError):
     """The row lacks a needed figure. The message says which."""
 
 

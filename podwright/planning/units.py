@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from podwright.errors import PodwrightError
+
 GIB = 2**30
 GB = 10**9
 DAY_S = 86_400.0
@@ -14,7 +16,7 @@ _DURATION_SUFFIXES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": HOUR_S, "d": DAY_S,
 _NUMBER = re.compile(r"\s*\$?\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
-class UnitError(ValueError):
+class UnitError(PodwrightError, ValueError):
     """The text is not a quantity of this kind. The message shows one that is."""
 
 
