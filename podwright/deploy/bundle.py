@@ -27,8 +27,8 @@ from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingBucket
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.software import downloads
+from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.software.downloads import Download
-from podwright_bootstrap.software.requirements import sha256_of
 from podwright_constructs.catalog import InstanceType
 
 DEFAULT_FOLDER = Path(".cache", "bundle")
@@ -188,8 +188,9 @@ def _holds(marker: str, target: dict[str, str]) -> bool:
 def _files(settings: Settings, machines: list[str]) -> Iterator[Download]:
     """Yield the manifest's files for the cluster's processors; skip files not published for them."""
     nodes = settings.nodes.features()
+    sends, trains = not isinstance(settings.prometheus, NoPrometheus), settings.training.source == "bundled"
     manifest = downloads.manifest()
-    for name in downloads.needed(nodes, sends=not isinstance(settings.prometheus, NoPrometheus)):
+    for name in downloads.needed(nodes, sends=sends, trains=trains):
         for machine in machines:
             if machine in manifest[name]:
                 yield manifest[name][machine]

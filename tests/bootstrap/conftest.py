@@ -5,22 +5,28 @@ What a host in a namespace cannot have is in shims/.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from uv import find_uv_bin
 
 from podwright_bootstrap.boot import STEPS
 from tests.bootstrap.case import FAULTS
@@ -69,6 +75,8 @@ class Cloud:
         requirements = self.bucket / "requirements.lock"
         requirements.write_text(self.lock(make_wheel(self.index, "tinydep", version="1.0")))
         make_wheel(self.index, "tinydep", version="2.0")  # newer, but not what is locked
+        for archive in uv_archives():
+            os.link(archive, self.index / archive.name)
         self.contract = {
             "version": "1.0.0",
             "workload_manager": "slurm",
@@ -194,7 +202,20 @@ class Host:
             self.write("opt/slurm/etc/slurm.conf", SLURM_CONF)
         shutil.copytree(HERE / "shims", self.shims)
         shutil.copytree(LIFECYCLE_SCRIPTS, self.scripts, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        self._use_uv_of_the_tests()
         self.write("opt/scripts/provisioning_parameters.json", json.dumps(self.cloud.contract))
+
+    def _use_uv_of_the_tests(self) -> None:
+        """Name this machine's uv in the manifest: the published archives need a network."""
+        wheel, release = uv_archives()
+        path = self.scripts / "podwright_bootstrap/software/downloads.json"
+        manifest = json.loads(path.read_text())
+        machine = platform.machine()
+        manifest["uv"]["wheels"] = {machine: {"filename": wheel.name, "sha256": uv_checksum(wheel)}}
+        manifest["uv"]["files"] = {
+            machine: {"url": f"http://127.0.0.1:8000/{release.name}", "sha256": uv_checksum(release)}
+        }
+        path.write_text(json.dumps(manifest))
 
     @property
     def shims(self) -> Path:
@@ -312,6 +333,23 @@ def finish(process: subprocess.Popen[str], *, timeout_s: float = BOOT_TIMEOUT_S)
 def sha256(path: Path) -> str:
     """The file's checksum."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+uv_checksum = cache(sha256)  # of files that stay
+
+
+@cache
+def uv_archives() -> tuple[Path, Path]:
+    """Pack this machine's uv as its wheel and its release do, once for all tests."""
+    program = Path(find_uv_bin())
+    folder = Path(tempfile.mkdtemp(prefix="podwright-uv-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    wheel, release = folder / "uv-0-py3-none-any.whl", folder / "uv-test.tar.gz"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(program, "uv-0.data/scripts/uv")
+    with tarfile.open(release, "w") as archive:
+        archive.add(program, "uv-test/uv")
+    return wheel, release
 
 
 def make_wheel(folder: Path, name: str, *, version: str = "1.0", requires: str = "", code: str = "") -> Path:

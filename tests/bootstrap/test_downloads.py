@@ -67,13 +67,17 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(server, tmp_path, monke
 def test_manifest_names_for_each_file_where_its_checksum_was_published():
     """Every entry has what it is for, its licence, https, a sha256 and at least one source of it."""
     for name, entry in json.loads(downloads.MANIFEST.read_text()).items():
-        assert set(entry) == {"version", "licence", "purpose", "files", "checksum_sources"}, name
+        assert set(entry) - {"wheels"} == {"version", "licence", "purpose", "files", "checksum_sources"}, name
         assert entry["checksum_sources"]
         for machine, file in entry["files"].items():
             assert machine in {"x86_64", "aarch64"}
             assert file["url"].startswith("https://")
             assert entry["version"] in file["url"]
             assert re.fullmatch("[0-9a-f]{64}", file["sha256"])
+        for machine, wheel in entry.get("wheels", {}).items():
+            assert machine in wheel["filename"]
+            assert entry["version"] in wheel["filename"]
+            assert re.fullmatch("[0-9a-f]{64}", wheel["sha256"])
 
 
 @pytest.mark.hosts

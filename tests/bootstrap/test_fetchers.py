@@ -23,6 +23,7 @@ PROGRAMS = {
     "s3",
     "s3api",
     "pip",
+    "uv",
     "docker",
     "enroot",
 }
@@ -34,10 +35,11 @@ CHECKED = {
         "http.client": "its errors alone",
         "urllib.request": "the manifest's sha256 of every file",
         "enroot": "a name of the manifest",
+        "uv": "a name of the manifest",
     },
     "enroot": {"enroot": "only asked for its version"},
     "environment": {
-        "pip": "the lock's sha256 of every wheel; source distributions are refused; the installation looks nothing up",
+        "pip": "uv pip install --require-hashes: the lock's sha256 of every wheel; source distributions are refused",
     },
     "metadata": {
         "http.client": "its errors alone",
@@ -48,6 +50,7 @@ CHECKED = {
         "urllib.request": "exporters on the host itself, asked whether they answer",
     },
     "packages": {"apt-get": "the repository's signature of its packages"},
+    "uv": {"uv": "the manifest's sha256 of its wheel or release"},
     "s3": {"s3": "whoever asks compares: the contract's sha256, the manifest's or the lock's"},
 }
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from podwright_bootstrap.software.requirements import Requirements, sha256_of
+from podwright_bootstrap.software.requirements import Requirements
 
 LOCK = Path(__file__).resolve().parents[2] / "training" / "requirements.lock"
 
@@ -29,13 +29,9 @@ def test_hashes_of_all_versions_of_a_package_count():
     assert requirements.sha256 == {"a-b": frozenset({"0" * 64, "1" * 64})}
 
 
-def test_strangers_are_told_from_locked_files(tmp_path):
-    """A file passes with a listed hash under its own name only."""
-    wheel = tmp_path / "Typing_Extensions-4.0-py3-none-any.whl"
-    wheel.write_bytes(b"content")
-    good = Requirements.parse(f"typing-extensions==4.0 --hash=sha256:{sha256_of(wheel)}\n")
-    assert good.strangers([wheel]) == []
-    bad = Requirements.parse(f"typing-extensions==4.0 --hash=sha256:{'0' * 64}\n")
-    assert "which the lock does not list" in bad.strangers([wheel])[0]
-    other = Requirements.parse(f"other==4.0 --hash=sha256:{sha256_of(wheel)}\n")
-    assert other.strangers([wheel]) == [f"{wheel.name} is not in the lock"]
+def test_resolved_packages_get_the_hashes_of_their_own_name():
+    """A resolved package keeps its version and gets the lock's hashes of its name; one without hashes is returned."""
+    locked = Requirements.parse(f"Typing_Extensions==4.0 --hash=sha256:{'0' * 64}\n")
+    text, unknown = locked.with_hashes("# comment\ntyping-extensions==4.0\nother==1.0 ; python_version > '3'\n")
+    assert text == f"typing-extensions==4.0 --hash=sha256:{'0' * 64}\nother==1.0\n"
+    assert unknown == ["other==1.0"]

@@ -96,12 +96,12 @@ def test_a_bundle_is_made_checked_and_uploaded_once(aws, settings_file, tmp_path
     assert main(command) == 0, capsys.readouterr().err
     first = capsys.readouterr().out
     assert main(command) == 0
-    assert "uploaded 1 of 7 objects" in capsys.readouterr().out
-    assert "uploaded 7 of 7 objects to s3://sagemaker-mine/demo/bundle" in first
+    assert "uploaded 1 of 8 objects" in capsys.readouterr().out
+    assert "uploaded 8 of 8 objects to s3://sagemaker-mine/demo/bundle" in first
     client = aws.client("s3")
     stored = {item["Key"] for item in client.list_objects_v2(Bucket=BUCKET, Prefix="demo/bundle/")["Contents"]}
     names = {key.removeprefix("demo/bundle/") for key in stored}
-    assert {"index.json", "files/node_exporter.tar.gz", "files/pyxis.tar.gz"} <= names
+    assert {"index.json", "files/node_exporter.tar.gz", "files/uv.tar.gz", "files/pyxis.tar.gz"} <= names
     assert "files/prometheus.tar.gz" not in names  # there is no workspace to send to
     assert "wheels/annotated_doc-0.0.6-py3-none-any.whl" in names  # of Python 3.10, not of this one
     assert not any("colorama" in name for name in names)

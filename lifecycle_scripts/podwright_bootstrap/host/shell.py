@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import IO, Callable, Iterator, List, Tuple, Type, TypeVar
+from typing import IO, Callable, Iterator, List, Mapping, Tuple, Type, TypeVar
 
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
@@ -72,8 +72,17 @@ class Outcome:
         return " / ".join(telling or lines[-1:] or ["it printed nothing"])
 
 
-def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool = False, stdin: str = "") -> Outcome:
-    """Run a program to its end; its output goes to the log, unless ``quiet``. What it reads, ``stdin``, never does.
+def run(
+    *command: str | Path,
+    timeout_s: float,
+    check: bool = True,
+    quiet: bool = False,
+    stdin: str = "",
+    variables: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run a program to its end and write its output to the log, unless ``quiet``.
+
+    What it reads from ``stdin``, and the ``variables`` that are added to its environment, are never written there.
 
     Raises:
         CommandError: it is not there, ran longer than ``timeout_s``, or (with ``check``) did not exit with 0.
@@ -85,7 +94,12 @@ def run(*command: str | Path, timeout_s: float, check: bool = True, quiet: bool 
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=output, stderr=errors, start_new_session=True
+                words,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                env={**os.environ, **(variables or {})},
             )
         except FileNotFoundError as error:
             raise CommandError(f"{words[0]}: no such program on this host") from error

@@ -23,7 +23,7 @@ from podwright_bootstrap.features import BUNDLE, NodeFeatures
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software.requirements import sha256_of
+from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.storage.lock import locked
 
 MANIFEST = Path(__file__).with_suffix(".json")
@@ -94,9 +94,16 @@ def fetch(name: str, node: Node) -> Path:
     return path
 
 
-def needed(nodes: NodeFeatures, *, sends: bool) -> List[str]:
-    """The files that nodes with these features may fetch; ``sends`` says that there is a workspace for metrics."""
-    names = ["enroot", "enroot-caps", "pyxis"] if nodes.containers and nodes.containers.enroot else []
+def needed(nodes: NodeFeatures, *, sends: bool, trains: bool) -> List[str]:
+    """Return the files that nodes with these features may fetch.
+
+    Args:
+        nodes: the features.
+        sends: whether there is a workspace for metrics.
+        trains: whether the nodes build the training environment.
+    """
+    names = ["uv"] if trains else []
+    names += ["enroot", "enroot-caps", "pyxis"] if nodes.containers and nodes.containers.enroot else []
     if nodes.observability:
         names += ["node_exporter", *(["prometheus"] if sends else [])]
     return names

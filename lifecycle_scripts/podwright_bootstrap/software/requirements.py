@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Mapping
+from typing import FrozenSet, List, Mapping, Tuple
 
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -16,19 +14,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 class Requirements:
     """A lock file of ``uv export``: lines ``name==version ; marker --hash=sha256:…``, continued by backslashes.
 
-    pip cannot use it as constraints: it takes hashes there for ``--require-hashes`` and then refuses every package
-    (seen with pip 23.0). So the versions go to pip as ``constraints`` and the hashes are compared here.
+    It also has what other builds of a package need, such as CUDA's libraries beside a CPU build of torch. So uv
+    resolves the wheel's dependencies with the versions as ``constraints``, and installs the result with the hashes.
     """
 
     constraints: str
-    sha256: Mapping[str, frozenset[str]]  # by normalised project name
+    sha256: Mapping[str, FrozenSet[str]]  # by normalised project name
 
     @classmethod
     def parse(cls, text: str) -> Requirements:
         """Read the lock file's text."""
         lines = [line.strip() for line in text.replace("\\\n", " ").splitlines()]
-        constraints: list[str] = []
-        hashes: dict[str, frozenset[str]] = {}
+        constraints: List[str] = []
+        hashes: "dict[str, FrozenSet[str]]" = {}
         for line in lines:
             name = _NAME.match(line)
             if name:
@@ -37,27 +35,22 @@ class Requirements:
                 hashes[key] = hashes.get(key, frozenset()) | frozenset(_HASH.findall(line))
         return cls("\n".join(constraints) + "\n", hashes)
 
-    def strangers(self, wheels: list[Path]) -> list[str]:
-        """Those of the wheels that the lock does not know, each with what is wrong."""
-        problems = []
-        for wheel in wheels:
-            allowed = self.sha256.get(normalise(wheel.name.split("-")[0]))
-            if allowed is None:
-                problems.append(f"{wheel.name} is not in the lock")
-            elif sha256_of(wheel) not in allowed:
-                problems.append(f"{wheel.name} has sha256 {sha256_of(wheel)}, which the lock does not list")
-        return problems
+    def with_hashes(self, resolved: str) -> Tuple[str, List[str]]:
+        """Add the lock's hashes to lines ``name==version``; return the text, and the packages without a hash."""
+        lines: List[str] = []
+        unknown: List[str] = []
+        for line in resolved.splitlines():
+            name = _NAME.match(line)
+            if not name:
+                continue
+            pin = line.split(";")[0].strip()
+            hashes = sorted(self.sha256.get(normalise(name.group()), ()))
+            lines.append(" ".join([pin, *(f"--hash=sha256:{item}" for item in hashes)]))
+            if not hashes:
+                unknown.append(pin)
+        return "".join(f"{line}\n" for line in lines), unknown
 
 
 def normalise(name: str) -> str:
-    """A project's name as PyPI compares it."""
+    """Return a project's name as PyPI compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def sha256_of(path: Path) -> str:
-    """The file's checksum in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Callable, Iterator, Mapping
 
 from podwright_bootstrap.aws import s3
 from podwright_bootstrap.contract import COMPUTE, TrainingPayload
@@ -15,7 +16,10 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
-from podwright_bootstrap.software.requirements import Requirements, sha256_of
+from podwright_bootstrap.software.checksum import sha256_of
+from podwright_bootstrap.software.package_index import PackageIndex
+from podwright_bootstrap.software.requirements import Requirements
+from podwright_bootstrap.software.uv import fetch, unpack
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.lock import locked
 
@@ -23,7 +27,15 @@ BUILD_LIMIT_S = 2400  # GPU wheels are 3 GB, and Lustre makes 30,000 small files
 COMPLETE = ".complete"  # written last: an environment without it is a torso
 Copy = Callable[[str, Path], None]  # an object of the bucket, by its URI, to a file
 Fill = Callable[[Path], None]  # wheels into a folder
-PIP_OPTIONS = ("--no-input", "--no-cache-dir", "--disable-pip-version-check", "--progress-bar", "off")
+LOCK_HINT = "the package index serves other files than were locked: check its mirror, or lock again (make lock)"
+UV_VARIABLES = {
+    "UV_NO_PROGRESS": "1",
+    "UV_HTTP_RETRIES": "8",
+    "UV_PYTHON_DOWNLOADS": "never",  # the node's own Python
+    "UV_INDEX_STRATEGY": "unsafe-best-match",  # like pip: the lock's checksums say which file is right
+    "NO_COLOR": "1",
+    "COLUMNS": "1000",  # one line per message
+}
 
 
 class Environment(Step):
@@ -33,7 +45,7 @@ class Environment(Step):
     # Never the controller: it is small, and it must not wait for nodes that in turn wait for its slurmctld.
     whose = "compute nodes of clusters that train"
     hint = (
-        "can the node reach the bucket (aws s3 ls) and the package index (pip download), and has the shared file "
+        "can the node reach the bucket (aws s3 ls) and the package index (/etc/pip.conf), and has the shared file "
         "system space left (lfs df -h)? The log has their output"
     )
     time_limit_s = 2 * BUILD_LIMIT_S  # waiting for a builder that dies, then building
@@ -52,7 +64,7 @@ class Environment(Step):
             if mine and not marker.exists():
                 copy = partial(s3.copy, region=node.parameters.region)
                 bundled = partial(downloads.fetch_wheels, node=node) if downloads.from_bundle(node) else None
-                build(target, payload, copy=copy, bundled=bundled)
+                build(target, payload, uv=fetch(node), copy=copy, bundled=bundled)
                 yield f"built {target}"
 
     def verify(self, node: Node) -> None:
@@ -61,13 +73,18 @@ class Environment(Step):
         shell.run(_python(target), "-c", "import podwright_training", timeout_s=300)
 
 
-def build(target: Path, payload: TrainingPayload, *, copy: Copy, bundled: Fill | None = None) -> None:
+def build(target: Path, payload: TrainingPayload, *, uv: Path, copy: Copy, bundled: Fill | None = None) -> None:
     """Download, check, install, say so last. It is built where it stays: virtual environments cannot be moved.
 
-    Packages are those that ``bundled`` puts into a folder, or of the package index.
+    Args:
+        target: the environment's folder.
+        payload: the training wheel, the locked requirements, and their checksums.
+        uv: the archive with the program that installs.
+        copy: copies an object of the bucket.
+        bundled: puts the offline bundle's wheels into a folder. Default: the node's package index has them.
 
     Raises:
-        BootstrapError: something could not be had, or is not what the contract or the lock says.
+        BootstrapError: something is out of reach, or is not what the contract or the lock says.
     """
     if target.exists():
         shell.say(f"{target} was left incomplete: building it anew")
@@ -76,24 +93,78 @@ def build(target: Path, payload: TrainingPayload, *, copy: Copy, bundled: Fill |
     work.mkdir(parents=True)
     wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, work, copy)
     lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, work, copy)
-    index: tuple[str | Path, ...] = ()
+    index = PackageIndex.configured()
     if bundled:
         bundled(work / "bundle")
-        index = ("--no-index", "--find-links", work / "bundle")
-    shell.run(sys.executable, "-m", "venv", target, timeout_s=600)
-    wheels = _download(wheel, Requirements.parse(lock.read_text()), work, *index, python=_python(target))
-    # Exactly the files that were checked, nothing looked up again.
-    files: tuple[str | Path, ...] = ("--no-deps", "--no-index", wheel, *wheels)
-    shell.run(_python(target), "-m", "pip", "install", *files, *PIP_OPTIONS, timeout_s=BUILD_LIMIT_S)
-    shell.run(_python(target), "-m", "pip", "check", timeout_s=300)
-    installed = {path.name: sha256_of(path) for path in (wheel, *wheels)}
+        index = PackageIndex(find_links=(str(work / "bundle"),), no_index=True)
+    program = Uv(
+        unpack(uv, work), {**UV_VARIABLES, **index.variables, "UV_CACHE_DIR": str(work / "cache")}, index.options
+    )
+    program.run("venv", "--python", sys.executable, "--no-project", "--allow-existing", target, timeout_s=600)
+    _install(program, wheel, lock, payload, _python(target))
+    packages = program.run("pip", "freeze", "--python", _python(target), timeout_s=300).output.split("\n")
     shutil.rmtree(work)
     content = {
         "python": sys.version.split()[0],
+        "wheel_sha256": payload.wheel_sha256,
         "requirements_sha256": payload.requirements_sha256,
-        "wheels": installed,
+        "packages": [package for package in packages if "==" in package],
     }
     shell.write_file(target / COMPLETE, json.dumps(content, indent=2) + "\n")
+
+
+@dataclass(frozen=True)
+class Uv:
+    """uv, its variables, and the options of what installs."""
+
+    program: Path
+    variables: Mapping[str, str]
+    index_options: tuple[str, ...]
+
+    def run(self, *words: str | Path, timeout_s: float) -> shell.Outcome:
+        """Run a command of uv; raises ``CommandError`` with the causes that it gives, the outermost first."""
+        outcome = shell.run(self.program, *words, timeout_s=timeout_s, variables=self.variables, check=False)
+        if outcome.exit_code:
+            why = " / ".join(_causes(outcome.errors)).rstrip(".")
+            hint = LOCK_HINT if "Hash mismatch" in why else ""
+            raise CommandError(f"uv {words[0]} {words[1]} failed (exit {outcome.exit_code}): {why[:1000]}", hint=hint)
+        return outcome
+
+
+def _causes(errors: str) -> list[str]:
+    """Return the messages of uv's chain of causes, each on one line."""
+    causes: list[str] = []
+    for line in errors.splitlines():
+        text = line.strip(" \u2502\u00d7\u2570\u2500\u251c\u25b6")
+        if text.startswith(("Using ", "Resolved ", "warning:")) or not text:
+            continue
+        if causes and line.startswith("    ") and "\u25b6" not in line:
+            causes[-1] += f" {text}"
+        else:
+            causes.append(text)
+    return causes
+
+
+def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: Path) -> None:
+    """Install our wheel and what it needs. uv compares each wheel with its sha256 in the lock before it unpacks it.
+
+    Wheels only: a source distribution would run its code before anybody has looked at its checksum.
+    """
+    locked = Requirements.parse(lock.read_text())
+    name = wheel.name.split("-")[0].replace("_", "-")
+    ours, constraints, resolved = (lock.with_name(f"{item}.txt") for item in ("ours", "constraints", "resolved"))
+    shell.write_file(ours, f"{name} @ {wheel.as_uri()} --hash=sha256:{payload.wheel_sha256}\n")
+    shell.write_file(constraints, locked.constraints)
+    options: tuple[str | Path, ...] = (*uv.index_options, "--python", python, "--only-binary", ":all:")
+    quiet = ("--quiet", "--no-header", "--no-annotate", "--no-emit-package", name, "--output-file", resolved)
+    uv.run("pip", "compile", *options, *quiet, "--constraint", constraints, ours, timeout_s=BUILD_LIMIT_S)
+    text, unknown = locked.with_hashes(resolved.read_text())
+    if unknown:
+        raise BootstrapError(f"not in the lock: {', '.join(unknown)}", hint="lock again (make lock), and deploy again")
+    shell.write_file(resolved, text)
+    exact = ("--require-hashes", "--no-deps", "--compile-bytecode", "--requirement", ours, "--requirement", resolved)
+    uv.run("pip", "install", *options, *exact, timeout_s=BUILD_LIMIT_S)
+    uv.run("pip", "check", "--python", python, timeout_s=300)
 
 
 def _wanted(node: Node) -> tuple[Path, TrainingPayload]:
@@ -116,27 +187,3 @@ def _fetch(uri: str, sha256: str, folder: Path, copy: Copy) -> Path:
             hint="somebody changed the bucket after the deployment: deploy the cluster stack again",
         )
     return path
-
-
-def _download(wheel: Path, requirements: Requirements, work: Path, *index: str | Path, python: Path) -> list[Path]:
-    """All that ``wheel`` needs, from ``index`` or else the node's own package index, each compared with the lock.
-
-    Wheels only: a source distribution would run its code before anybody has looked at its checksum.
-    """
-    constraints, folder = work / "constraints.txt", work / "wheels"
-    shell.write_file(constraints, requirements.constraints)
-    options = ("--only-binary", ":all:", "--constraint", constraints, "--dest", folder, *index, *PIP_OPTIONS)
-    shell.retry(
-        lambda: shell.run(python, "-m", "pip", "download", *options, wheel, timeout_s=BUILD_LIMIT_S),
-        attempts=3,
-        pause_s=10,
-        errors=(CommandError,),
-    )
-    wheels = sorted(path for path in folder.iterdir() if path.name != wheel.name)
-    problems = requirements.strangers(wheels)
-    if problems:
-        raise BootstrapError(
-            f"{len(problems)} of {len(wheels)} downloaded packages are not those of the lock: {'; '.join(problems)}",
-            hint="the package index served other files than were locked: check its mirror, or lock again (make lock)",
-        )
-    return wheels

@@ -13,6 +13,7 @@ import boto3
 
 from podwright_bootstrap.contract import ProvisioningParameters
 from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.software import uv
 from podwright_bootstrap.steps import environment
 
 
@@ -23,7 +24,10 @@ def main() -> int:
         print("the configuration says training.source: none, so there is nothing to train with")
         return 1
     try:
-        environment.build(target, parameters.training, copy=_copy)
+        archive = uv.find_wheel()
+        if archive is None:
+            raise BootstrapError("no folder of PIP_FIND_LINKS has uv's wheel", hint="run: make setup")  # noqa: TRY301
+        environment.build(target, parameters.training, uv=archive, copy=_copy)
     except BootstrapError as error:
         print(f"{error}\n{error.hint}".rstrip())
         return 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.metadata
+import json
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from podwright import checkout
 from podwright.errors import PodwrightError
+from podwright_bootstrap.software import downloads
 from podwright_rehearsal.hosts import image, permission, slurm_packages
 from podwright_rehearsal.hosts.debian import DebianError
 from podwright_rehearsal.run import prose
@@ -78,10 +80,11 @@ def _slurm_packages() -> Path:
 
 
 def _wheelhouse(python: str) -> Path:
-    """Download the wheels of the training environment for the hosts' Python, as the lock pins them."""
+    """Download uv and the wheels of the training environment for the hosts' Python, as the lock pins them."""
     version = _run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
     folder = CACHE / "wheelhouse"
-    key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + version.encode()).hexdigest()
+    uv = json.loads(downloads.MANIFEST.read_text())["uv"]["version"]
+    key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + f"{version} uv {uv}".encode()).hexdigest()
     if (folder / "key").exists() and (folder / "key").read_text() == key:
         return folder
     _say(f"wheels of the training environment, for Python {version}")
@@ -91,7 +94,7 @@ def _wheelhouse(python: str) -> Path:
     _run([
         *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", version),
         *("--constraint", str(pins), "--dest", str(temporary)),
-        *(importlib.metadata.requires("podwright-training") or []),
+        *(importlib.metadata.requires("podwright-training") or []), f"uv=={uv}",
     ])  # fmt: skip
     (temporary / "key").write_text(key)
     return _replace(folder, temporary)
