@@ -75,7 +75,7 @@ class Bench:
         self._step = 0
         self._saved: list[Saved] = []
         self._savers = {
-            kind: Saver(replace(self._options, async_checkpoints=kind == "background"), tell=self._saved.append)
+            kind: Saver(replace(self._options, async_checkpoints=kind == "background"), on_saved=self._saved.append)
             for kind in KINDS
         }
 

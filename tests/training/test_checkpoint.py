@@ -60,7 +60,7 @@ def test_changed_content_is_found_when_it_is_loaded(copied, tiny_flags, caplog):
     flip_a_bit(copied / "checkpoints" / "step-00000012" / "__0_0.distcp")
     assert main(["train", *tiny_flags(copied, ranks=1)]) == 0
     assert list(RunFolder(copied).events("start"))[-1]["step"] == 8
-    assert "the content of __0_0.distcp has changed; passed over" in caplog.text
+    assert "the content of __0_0.distcp has changed; skipped" in caplog.text
     first, second = (event["loss"] for event in RunFolder(copied).events("validation"))
     assert second == pytest.approx(first, abs=1e-5)
 
@@ -100,7 +100,7 @@ def test_weights_of_another_model_are_not_loaded(undisturbed):
     config = step_folder.model_config(path)
     tied = LlamaForCausalLM(ModelConfig.from_dict({**vars(config), "tie_word_embeddings": True, "rope_scaling": None}))
     with pytest.raises(
-        CheckpointError, match=r"0 tensors are missing in it, 1 are unknown here \(model.lm_head.weight"
+        CheckpointError, match=r"0 tensors are missing in it, 1 are not in this model \(model.lm_head.weight"
     ):
         step_folder.load_weights(tied, path)
 

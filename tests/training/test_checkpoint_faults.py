@@ -49,11 +49,11 @@ def last_step(folder):
 
 
 def test_a_full_disk_ends_the_run_only_when_it_stays_full(run, small_disk, tmp_path, caplog, capsys):
-    """Two saves fail and the training goes on; after the third one line ends it, and the checkpoint before is whole."""
+    """Two saves fail and the training continues; after the third one line ends it, and the checkpoint before is whole."""
     assert run(max_steps=2) == 0
     fill(small_disk)
     assert run(max_steps=40) == 2
-    assert len([line for line in caplog.messages if "No space left on device; training goes on" in line]) == 2
+    assert len([line for line in caplog.messages if "No space left on device; training continues" in line]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert "No space left on device" in line
     assert 8 <= last_step(tmp_path / "run") < 40
@@ -69,7 +69,7 @@ def test_a_disk_that_is_emptied_in_time_costs_one_checkpoint(run, small_disk, tm
 
     class Emptier(logging.Handler):
         def emit(self, record):
-            if "training goes on" in record.getMessage():
+            if "training continues" in record.getMessage():
                 (small_disk / "filler").unlink(missing_ok=True)
 
     small_disk.joinpath("kept").mkdir()

@@ -114,7 +114,7 @@ def test_every_family_computes_the_same_in_transformers(tiny_flags, tmp_path, mo
 
 def test_a_run_without_a_moving_average_has_none_to_export(exported):
     """One line says which option keeps one."""
-    with pytest.raises(UserError, match="holds no moving average of the weights: it was trained without ema_decay"):
+    with pytest.raises(UserError, match="has no moving average of the weights: it was trained without ema_decay"):
         consolidate(exported, ema=True)
 
 

@@ -343,7 +343,7 @@ def test_foreign_state(make_ranks, corpus, mixture):
         make_ranks(1, corpus, streams=6, seed=1)[0].load_state_dict(state_of(ranks))
     with pytest.raises(ValueError, match=r"shards is .* there"):
         make_ranks(1, mixture)[0].load_state_dict(state_of(ranks))
-    with pytest.raises(ValueError, match="it lacks stream 1; it lacks stream 3"):
+    with pytest.raises(ValueError, match="stream 1 is missing; stream 3 is missing"):
         make_ranks(1, corpus)[0].load_state_dict(ranks[0].state_dict())
 
 

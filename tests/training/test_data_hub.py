@@ -144,7 +144,7 @@ def test_unknown_dataset(draw):
     """A dataset the hub does not know is named, with the hub's answer."""
     done = draw("someone/else")
     assert done.returncode == 1
-    assert "dataset 'someone/else': no folder of that name here, and the Hugging Face hub does not give" in done.stderr
+    assert "dataset 'someone/else': no local folder, and the Hugging Face hub does not serve" in done.stderr
 
 
 def test_a_configuration_of_the_card(draw, folder):

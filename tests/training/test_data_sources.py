@@ -187,14 +187,14 @@ def test_vanished_shard(tmp_path, open_stream):
 def test_no_such_column(tmp_path, open_stream, kind):
     """A column that is not there is named together with those that are, before the first batch."""
     WRITERS[kind](tmp_path)
-    with pytest.raises(DataError, match=r"no column 'body' \(text_column\); there are .*text"):
+    with pytest.raises(DataError, match=r"no column 'body' \(text_column\); columns: .*text"):
         open_stream(tmp_path, text_column="body")
 
 
 def test_column_without_text(tmp_path, open_stream):
     """A column of numbers is refused."""
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"column 'text' .* holds int64, not text"):
+    with pytest.raises(DataError, match=r"column 'text' .* has type int64, not text"):
         open_stream(tmp_path)
 
 
@@ -227,7 +227,7 @@ def test_splits_by_name(tmp_path):
     [
         ("/nowhere/c4", "en", "neither an existing folder, nor"),
         (".", "xx", r"folder 'xx' \(dataset_config_name\) of dataset '.' does not exist or is empty"),
-        ("nowhere/c4", "en", "the Hugging Face hub does not give it to this machine"),
+        ("nowhere/c4", "en", "the Hugging Face hub does not serve it to this machine"),
     ],
 )
 def test_missing_dataset(dataset, config, message, monkeypatch):
@@ -277,8 +277,8 @@ def test_mixture_as_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "messages"),
     [
-        ("[1]", ["must hold `name: {dataset: …, weight: …}` lines"]),
-        ("{}", ["it names no dataset"]),
+        ("[1]", ["must contain `name: {dataset: …, weight: …}` lines"]),
+        ("{}", ["no dataset given"]),
         ("a: 3\nb: {dataset: x, wieght: 1}", ["a: must be a mapping with dataset", "b: unknown key wieght"]),
         ("a: {dataset: x, weight: -1}\nb: {weight: 1}", ["a: weight -1 must be a number above 0", "b: no dataset"]),
     ],

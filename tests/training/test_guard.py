@@ -18,7 +18,7 @@ def watching(**options):
     """A guard that has seen eight ordinary losses."""
     guard = Guard(TrainConfig(guard_window=8, **options))
     for number in range(8):
-        assert guard.judge(loss=3.0 + 0.01 * number, grad_norm=1.0) is None
+        assert guard.check(loss=3.0 + 0.01 * number, grad_norm=1.0) is None
     return guard
 
 
@@ -26,31 +26,31 @@ def watching(**options):
 def test_no_number_is_always_bad(value):
     """Loss or gradient, whatever the options, and from the first step on."""
     guard = Guard(TrainConfig())
-    assert guard.judge(loss=value, grad_norm=1.0) == f"loss is {value}"
-    assert guard.judge(loss=1.0, grad_norm=value) == f"grad_norm is {value}"
+    assert guard.check(loss=value, grad_norm=1.0) == f"loss is {value}"
+    assert guard.check(loss=1.0, grad_norm=value) == f"grad_norm is {value}"
     assert guard.bad_in_a_row == 2
 
 
 def test_a_spike_is_bad_where_spikes_are_looked_for():
     """A loss far above the last ones is bad with a limit and good without; far below, it is never bad."""
-    assert "z-score" in watching(guard_z_score=6.0).judge(loss=4.0, grad_norm=1.0)
-    assert watching(guard_z_score=6.0).judge(loss=2.0, grad_norm=1.0) is None
-    assert watching().judge(loss=4.0, grad_norm=1.0) is None
+    assert "z-score" in watching(guard_z_score=6.0).check(loss=4.0, grad_norm=1.0)
+    assert watching(guard_z_score=6.0).check(loss=2.0, grad_norm=1.0) is None
+    assert watching().check(loss=4.0, grad_norm=1.0) is None
 
 
 def test_a_bad_loss_does_not_make_the_next_one_good():
     """It is not counted among the last losses; a good one ends the row of bad ones."""
     guard = watching(guard_z_score=6.0)
-    assert guard.judge(loss=4.0, grad_norm=1.0)
-    assert guard.judge(loss=4.0, grad_norm=1.0)
-    assert guard.judge(loss=3.0, grad_norm=1.0) is None
+    assert guard.check(loss=4.0, grad_norm=1.0)
+    assert guard.check(loss=4.0, grad_norm=1.0)
+    assert guard.check(loss=3.0, grad_norm=1.0) is None
     assert guard.bad_in_a_row == 0
 
 
 def test_before_its_window_is_full_nothing_is_a_spike():
     """The first losses are judged by nobody."""
     guard = Guard(TrainConfig(guard_window=8, guard_z_score=1.0))
-    assert [guard.judge(loss=loss, grad_norm=1.0) for loss in (1.0, 1.0, 90.0)] == [None] * 3
+    assert [guard.check(loss=loss, grad_norm=1.0) for loss in (1.0, 1.0, 90.0)] == [None] * 3
 
 
 @given(samples, st.lists(finite, max_size=20))
@@ -59,10 +59,10 @@ def test_a_guard_with_the_state_of_another_judges_alike(before, after):
     options = TrainConfig(guard_window=8, guard_z_score=2.0)
     unbroken, resumed = Guard(options), Guard(options)
     for loss in before:
-        unbroken.judge(loss=loss, grad_norm=1.0)
+        unbroken.check(loss=loss, grad_norm=1.0)
     resumed.load_state(unbroken.state())
     for loss in after:
-        assert unbroken.judge(loss=loss, grad_norm=1.0) == resumed.judge(loss=loss, grad_norm=1.0)
+        assert unbroken.check(loss=loss, grad_norm=1.0) == resumed.judge(loss=loss, grad_norm=1.0)
 
 
 @given(samples, finite, finite, st.floats(0.1, 10))

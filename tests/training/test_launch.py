@@ -185,9 +185,9 @@ def test_a_login_node_knows_the_compute_nodes(files):
 def test_partition_must_be_chosen(files):
     """Without a partition of its own, and with several to choose from, or a wrong one, these are named."""
     login = files(record(role="login", partition=None))
-    with pytest.raises(LaunchError, match="--partition is needed: there are gpus, prep"):
+    with pytest.raises(LaunchError, match="--partition is required, one of gpus, prep"):
         read_nodes(None, *login)
-    with pytest.raises(LaunchError, match="--partition gpu: there are gpus, prep"):
+    with pytest.raises(LaunchError, match="--partition gpu: must be one of gpus, prep"):
         read_nodes("gpu", *login)
 
 
@@ -270,7 +270,7 @@ def test_submission(slurm, tmp_path):
 
 def test_refusal(slurm):
     """What Slurm objects to is shown."""
-    with pytest.raises(LaunchError, match=r"refuses .*train\.sbatch: invalid partition specified"):
+    with pytest.raises(LaunchError, match=r"rejected .*train\.sbatch: invalid partition specified"):
         submit(slurm("echo invalid partition specified >&2; exit 1"))
 
 
@@ -285,7 +285,7 @@ def test_no_slurm(slurm, monkeypatch):
 def test_no_environment(slurm, tmp_path):
     """A missing environment is found before the job waits in the queue."""
     slurm("exit 0")
-    with pytest.raises(LaunchError, match="there is no /fsx/podwright/environments/abc-def/bin/torchrun"):
+    with pytest.raises(LaunchError, match="no /fsx/podwright/environments/abc-def/bin/torchrun"):
         submit(job(run=RunFolder(tmp_path / "runs" / "a")))
 
 

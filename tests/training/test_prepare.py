@@ -155,8 +155,8 @@ def test_unreadable_files_are_named(prose, tmp_path, capsys):
     command.add_arguments(parser)
     command.run(parser.parse_args([str(tmp_path / "in"), "--output", str(tmp_path / "c4"), "--vocab_size", "300"]))
     assert capsys.readouterr().err.split("\n")[:2] == [
-        "left out, not UTF-8 or not whole: cut.txt.gz",
-        "left out, not UTF-8 or not whole: latin.txt",
+        "skipped, not UTF-8 or truncated: cut.txt.gz",
+        "skipped, not UTF-8 or truncated: latin.txt",
     ]
 
 

@@ -111,7 +111,7 @@ def test_unfinished_run(tmp_path):
 
 def test_nothing_to_report(tmp_path):
     """A run without a step says where to look."""
-    with pytest.raises(ReportError, match=r"holds no training step yet.*See .*train\.log"):
+    with pytest.raises(ReportError, match=r"has no training step yet.*See .*train\.log"):
         History.of(RunFolder(tmp_path))
 
 

@@ -142,10 +142,10 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_flags, tmp_path, capsys):
     [
         ({"tokenizer": "/nowhere"}, "tokenizer '/nowhere'"),
         ({"dataset": "/nowhere"}, "dataset '/nowhere'"),
-        ({"vocab_size": 100}, "vocab_size 100 is smaller than the 300 of tokenizer"),
+        ({"vocab_size": 100}, "vocab_size 100 is smaller than the 300 tokens of tokenizer"),
         ({"device": "cuda"}, "device = cuda: this machine has no CUDA device"),
-        ({"run_dir": "/dev/null/run"}, "run_dir /dev/null/run cannot be written: Not a directory"),
-        ({"resume_from_checkpoint": "/nowhere"}, "resume_from_checkpoint /nowhere holds no complete checkpoint"),
+        ({"run_dir": "/dev/null/run"}, "run_dir /dev/null/run is not writable: Not a directory"),
+        ({"resume_from_checkpoint": "/nowhere"}, "resume_from_checkpoint /nowhere has no complete checkpoint"),
     ],
 )
 def test_what_the_user_can_put_right_is_one_line(tiny_flags, tmp_path, capsys, options, told):
@@ -324,7 +324,7 @@ def test_there_is_nothing_to_roll_back_to(tiny_flags, tmp_path, capsys):
 def test_a_batch_that_cannot_be_read_again_is_told(undisturbed, tiny_flags, tmp_path, capsys):
     """A step without an event has its nearest named; data that has changed since is no batch of the run."""
     assert main(["replay", f"--run_dir={undisturbed}", "--step=99"]) == 2
-    assert "tells nothing of step 99; the nearest told are 10, 11, 12" in capsys.readouterr().err
+    assert "has no step 99; the nearest are 10, 11, 12" in capsys.readouterr().err
     assert main(["replay", f"--run_dir={undisturbed}", "--step=9"]) == 0
     shutil.copytree(undisturbed, tmp_path / "run")
     text = (tmp_path / "run" / "config.yaml").read_text().replace("dataset_config_name: en", "dataset_config_name: fr")

@@ -1,4 +1,4 @@
-"""``podwright-train COMMAND``; torch is imported by the command that needs it, not by ``--help``."""
+"""Run ``podwright-train COMMAND``; only commands that need torch import it, not ``--help``."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ USER_ERROR_STATUS = 2  # what argparse exits with too
 
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
-    "launch": ("launch", "make a run folder and hand its job to Slurm"),
-    "consolidate": ("consolidate", "newest checkpoint to a Hugging Face folder"),
-    "evaluate": ("evaluate", "perplexity of the consolidated model, run by transformers"),
-    "generate": ("generate", "text from the consolidated model"),
-    "report": ("report", "loss curve and summary of a run"),
-    "replay": ("replay", "read the batch of a step again and show what is in it"),
-    "tokenize": ("tokenize", "any dataset to token shards, which training reads without tokenising"),
-    "prepare": ("prepare", "text files to a dataset in C4's layout and a tokenizer"),
+    "launch": ("launch", "make a run folder and submit its job to Slurm"),
+    "consolidate": ("consolidate", "export the newest checkpoint as a Hugging Face model"),
+    "evaluate": ("evaluate", "compute the perplexity of the consolidated model with transformers"),
+    "generate": ("generate", "generate text from the consolidated model"),
+    "report": ("report", "write the loss curve and summary of a run"),
+    "replay": ("replay", "read the batch of a step again and show its documents"),
+    "tokenize": ("tokenize", "convert a dataset to token shards, which training reads without tokenizing"),
+    "prepare": ("prepare", "convert text files to a dataset in C4's layout, and train a tokenizer"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, or 2 for what the user can put right."""
+    """Run one command and return its exit status: 0, or 2 for an error the user can fix."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     parser = argparse.ArgumentParser(
-        prog="podwright-train", description="Pre-train a Llama and use it.", allow_abbrev=False
+        prog="podwright-train", description="Pre-train a language model and use it.", allow_abbrev=False
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         status: int = args.command(args)
     except UserError as error:
-        _tell(error)
+        _report(error)
         return USER_ERROR_STATUS
     return status
 
@@ -57,7 +57,7 @@ def _add(subparser: argparse.ArgumentParser, module: str) -> None:
     subparser.set_defaults(command=command.run)
 
 
-def _tell(error: UserError) -> None:
+def _report(error: UserError) -> None:
     """Print one line per problem, once per host."""
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return

@@ -1,4 +1,4 @@
-"""What the model is given in one forward pass."""
+"""Hold the input of one forward pass."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ IGNORED = -100  # a label that does not count, as in PyTorch's cross_entropy
 
 @dataclass(frozen=True)
 class Batch:
-    """Token sequences and what should follow each token.
+    """Token sequences and their labels.
 
     Attributes:
         tokens_BT: int64 ``[B, T]``.
         labels_BT: int64 ``[B, T]``, the next token of each, or ``IGNORED``.
-        positions_BT: int64 ``[B, T]``, the position of each token in its document; ``None`` counts through the
-            sequence, and every token sees all before it.
+        positions_BT: int64 ``[B, T]``, the position of each token in its document; ``None``: positions
+            count through the sequence, and every token attends to all before it.
     """
 
     tokens_BT: Tensor
@@ -26,7 +26,7 @@ class Batch:
     positions_BT: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on another device; the copy may still be under way."""
+        """Return the batch on another device; the copy is asynchronous."""
         positions_BT = self.positions_BT
         return Batch(
             self.tokens_BT.to(device, non_blocking=True),
@@ -36,5 +36,5 @@ class Batch:
 
     @property
     def counted_tokens(self) -> int:
-        """How many labels count. Ask on the CPU: on a GPU it waits for the device."""
+        """Return the number of labels that count; on a GPU this synchronizes."""
         return int((self.labels_BT != IGNORED).sum())

@@ -1,4 +1,4 @@
-"""Makes PyTorch quick on a CPU: for this process, once, before the model is built."""
+"""Speed up PyTorch on a CPU: once per process, before the model is built."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ HALVES = (torch.bfloat16, torch.float16)
 
 @cache
 def tune() -> torch.library.Library | None:
-    """Choose the fastest way to multiply on this processor, and keep freed memory for the next step.
+    """Choose the fastest matrix library on this processor, and keep freed memory for the next step.
 
     Returns:
-        What keeps the choice in force while it lives: this cache holds it as long as the process. ``None``: PyTorch's
-        own choice is as good.
+        The registration of that library's kernels, cached for the life of the process. ``None``: PyTorch's default is
+        as fast.
     """
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
@@ -46,8 +46,8 @@ def tune() -> torch.library.Library | None:
 def prefer_onednn() -> torch.library.Library:
     """Compute fp32 matrix products with oneDNN.
 
-    PyTorch takes MKL, which leaves the AVX-512 of AMD's processors unused: 95 GFLOP/s against 220 on one core. With
-    AVX2 alone neither is quicker.
+    PyTorch uses MKL, which does not use AVX-512 on AMD processors: 95 GFLOP/s against 220 on one core. With
+    AVX2 only, neither is faster.
     """
     return _replace(mm=_onednn_mm, bmm=_onednn_bmm, addmm_=_onednn_addmm_)
 
@@ -55,8 +55,8 @@ def prefer_onednn() -> torch.library.Library:
 def prefer_openblas() -> torch.library.Library:
     """Compute products of fp32 matrices with NumPy's OpenBLAS, and those of bf16 and fp16 in fp32 as well.
 
-    On AMD's processors without AVX-512 it reaches 72 GFLOP/s on one core with the matrices of a Llama, MKL 65. With the
-    small products of attention MKL is the quicker one.
+    On AMD's processors without AVX-512 it reaches 72 GFLOP/s on one core with the matrices of a Llama, MKL 65. For the
+    small products of attention MKL is faster.
     """
     return _replace(mm=_openblas_mm, bmm=_widened_bmm, addmm_=_openblas_addmm_)
 
@@ -64,7 +64,7 @@ def prefer_openblas() -> torch.library.Library:
 def widen_halves() -> torch.library.Library:
     """Compute matrix products of bf16 and fp16 in fp32, rounded once at the end, as a GPU does.
 
-    A processor that cannot multiply them is sent through loops over single elements: 1 to 6 GFLOP/s against 75.
+    A processor without such instructions loops over single elements: 1 to 6 GFLOP/s against 75.
     """
     return _replace(mm=_widened_mm, bmm=_widened_bmm)
 
@@ -75,7 +75,7 @@ def _is_amd() -> bool:
 
 
 def _openblas_threads() -> int:
-    """How many threads NumPy's OpenBLAS takes, 0 if NumPy has another library; torch has a number of its own."""
+    """Return the number of threads of NumPy's OpenBLAS, 0 if NumPy uses another library; torch has its own number."""
     parts = np.show_config(mode="dicts")["Build Dependencies"]
     if "openblas" not in parts["blas"]["name"]:
         return 0
@@ -131,7 +131,7 @@ def _openblas_mm(left: Tensor, right: Tensor) -> Tensor:
     if left.dtype != torch.float32:
         return _mm(left, right)
     product = left.new_empty(left.shape[0], right.shape[1])
-    with np.errstate(all="ignore"):  # NaN and Inf are the guard's to tell
+    with np.errstate(all="ignore"):  # the guard reports NaN and Inf
         np.matmul(np.from_dlpack(left.detach()), np.from_dlpack(right.detach()), out=product.numpy())
     return product
 

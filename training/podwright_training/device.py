@@ -1,8 +1,8 @@
-"""The device a rank computes on: a CUDA GPU, a Neuron core, or the CPU. All else asks ``torch.accelerator``.
+"""Choose the device of a rank: a CUDA GPU, a Neuron core, or the CPU; other modules use ``torch.accelerator``.
 
 Neuron is TorchNeuron, which registers itself with PyTorch as device and as backend of process groups, both ``neuron``:
-https://awsdocs-neuron.readthedocs-hosted.com/en/latest/torch/about-pytorch-neuron.html. What is computed in bf16 is
-FSDP's to say, on every device alike: there is no autocast.
+https://awsdocs-neuron.readthedocs-hosted.com/en/latest/torch/about-pytorch-neuron.html. FSDP
+casts to bf16 on every device alike: there is no autocast.
 """
 
 from __future__ import annotations
@@ -23,66 +23,66 @@ NAMES = {"cuda": "CUDA", "neuron": "Neuron"}
 
 
 def device_of(ranks: Ranks, wish: str) -> torch.device:
-    """The device of this rank; ``wish`` is ``TrainConfig.device``."""
+    """Return the device of this rank; ``wish`` is ``TrainConfig.device``."""
     kind = "cpu" if wish == "cpu" else _kind()
     return torch.device(kind) if kind == "cpu" else torch.device(kind, ranks.local_rank)
 
 
 def device_problem(ranks: Ranks, wish: str) -> str | None:
-    """Why this host cannot give each of its ranks the device wished for."""
+    """Return why this host lacks the requested device for each of its ranks, or ``None``."""
     kind = _kind()
     if wish not in ("auto", "cpu", kind):
-        return f"device = {wish}: this machine has no {NAMES[wish]} device that torch can use; choose --device {kind}"
+        return f"device = {wish}: this machine has no {NAMES[wish]} device that torch can use; use --device {kind}"
     if "cpu" not in (wish, kind) and torch.accelerator.device_count() < ranks.local_world_size:
         return f"{ranks.local_world_size} ranks on this host, but {torch.accelerator.device_count()} {kind} devices"
     return None
 
 
 def backend_of(device: torch.device) -> str:
-    """Backends of a process group: the device's own for what lies on it, gloo for what lies on the CPU."""
+    """Return the backends of a process group: the device's own for its tensors, gloo for CPU tensors."""
     own = dist.get_default_backend_for_device(device.type)
     return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
 
 
 def use(device: torch.device) -> None:
-    """Make it the one that a process means when it names none."""
+    """Make it the process's default device."""
     if device.type != "cpu":
         torch.accelerator.set_device_index(device)
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until everything asked of the device is done."""
+    """Wait for the device to finish its queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 @contextmanager
 def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """The job's process group, in which this rank uses ``device``."""
+    """Join the job's process group, in which this rank uses ``device``."""
     use(device)
-    store = None if "RANK" in os.environ else HashStore()  # alone, there is nobody to meet
+    store = None if "RANK" in os.environ else HashStore()  # a single rank needs no rendezvous
     dist.init_process_group(backend_of(device), store=store, rank=ranks.rank, world_size=ranks.world_size)
     try:
         yield
-        dist.barrier()  # nobody takes a connection down that another still needs
+        dist.barrier()  # keep connections open until every rank is done
     finally:
         dist.destroy_process_group()
 
 
 def peak_memory_bytes(device: torch.device) -> tuple[int, int | None]:
-    """The most this process has had: of the device in use, and reserved; on a CPU resident memory, and ``None``."""
+    """Return the process's peak memory, allocated and reserved; on a CPU its resident set and ``None``."""
     if device.type == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, None
     return torch.accelerator.max_memory_allocated(device), torch.accelerator.max_memory_reserved(device)
 
 
 def job_peak_flops(device: torch.device, ranks: Ranks) -> float | None:
-    """Peak FLOP/s of all devices of the job, taking them to be alike; ``None`` where it is not known."""
+    """Return the peak FLOP/s of all devices of the job, assuming they are equal; ``None`` if unknown."""
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     return peak * ranks.world_size if peak else None
 
 
 def _kind() -> str:
-    """The type of this machine's accelerators, ``cpu`` if it has none."""
+    """Return the type of this machine's accelerators, ``cpu`` if it has none."""
     found = torch.accelerator.current_accelerator(check_available=True)
     return found.type if found else "cpu"

@@ -1,4 +1,4 @@
-"""Errors that speak to the user."""
+"""Define the errors that are shown to the user without a traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Something the user can put right: the message says what was given, what is allowed, what to do. Exit status 2."""
+    """An error the user can fix: the message says what was given, what is allowed and what to do. Exit status 2."""
 
 
 class ConfigError(UserError):

@@ -1,4 +1,4 @@
-"""Peak FLOP/s of accelerators: dense bf16 tensor-core rates, as NVIDIA's pages give them (half of "with sparsity")."""
+"""Look up the peak FLOP/s of accelerators: dense bf16 rates from NVIDIA's pages (half of "with sparsity")."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ PEAK_FLOPS = {
 
 
 def peak_flops(device_name: str) -> float | None:
-    """Peak FLOP/s of the device CUDA calls ``device_name``; ``None`` where it is not known, as on a CPU."""
+    """Return the peak FLOP/s of the CUDA device ``device_name``; ``None`` if unknown."""
     return next((peak for name, peak in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", device_name)), None)

@@ -1,4 +1,4 @@
-"""The optimizers of a run, as one; the average of the weights; the gradient clipped matrix by matrix."""
+"""Update the weights: optimizers, moving average of the weights, adaptive gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SMALLEST_NORM = 1e-3  # of a matrix, for adaptive clipping: one that starts at z
 
 
 class Optimizers:
-    """All optimizers of this rank's parameters; their memory goes by the parameters' names.
+    """All optimizers of this rank's parameters; their state is keyed by parameter name.
 
-    Fused AdamW (arXiv:1711.05101): matrices decay, norms do not. With ``muon``, the matrices of the blocks have Muon
-    (https://kellerjordan.github.io/posts/muon/) instead, its update scaled to the size of AdamW's (arXiv:2502.16982),
+    Fused AdamW (arXiv:1711.05101): matrices decay, norms do not. With ``muon``, the blocks' matrices use Muon
+    (https://kellerjordan.github.io/posts/muon/) instead, its update scaled to that of AdamW (arXiv:2502.16982),
     so that one learning rate fits both; stacked matrices of experts keep AdamW.
     """
 
@@ -44,7 +44,7 @@ class Optimizers:
 
     @torch.no_grad()
     def step(self, *, lr: float) -> None:
-        """Update the parameters with this learning rate, then their average, and forget the gradients."""
+        """Update the parameters with this learning rate, then their average, and clear the gradients."""
         for optimizer in self._all:
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -55,12 +55,12 @@ class Optimizers:
         self.forget_gradients()
 
     def forget_gradients(self) -> None:
-        """Leave the parameters as they are."""
+        """Clear the gradients without an update."""
         for optimizer in self._all:
             optimizer.zero_grad()
 
     def allocate(self) -> None:
-        """Make new optimizers allocate their memory, by a step that changes nothing and does not count."""
+        """Allocate the optimizers' state, by a step that changes nothing and does not count."""
         for parameter in self._named.values():
             parameter.grad = torch.zeros_like(parameter)
         self.step(lr=0.0)
@@ -70,17 +70,19 @@ class Optimizers:
                     kept["step"].zero_()
 
     def memory(self) -> dict[str, Tensor]:
-        """What they remember, ``<parameter>.<key>``; hyperparameters are the configuration's.
+        """Return the optimizers' state by ``<parameter>.<key>``; hyperparameters are in the configuration.
 
         Key ``ema`` is the moving average of the weights, where there is one.
 
         Raises:
-            UserError: They remember nothing of a parameter: a checkpoint of this could not be resumed.
+            UserError: A parameter has no state: this checkpoint could not be resumed.
         """
         state = {parameter: kept for optimizer in self._all for parameter, kept in optimizer.state.items()}
         forgotten = [name for name, parameter in self._named.items() if not state.get(parameter)]
         if forgotten:
-            raise UserError(f"the optimizer remembers nothing of {', '.join(forgotten)}: this could not be resumed")
+            raise UserError(
+                f"the optimizer has no state for {', '.join(forgotten)}: this checkpoint could not be resumed"
+            )
         memory = {f"{name}.{key}": value for name, item in self._named.items() for key, value in state[item].items()}
         return memory | {f"{name}.{EMA}": average for name, average in self._ema.items()}
 
@@ -89,7 +91,7 @@ class Optimizers:
 def clip_adaptively(parameters: Iterable[nn.Parameter], share: float) -> None:
     """Scale down each matrix's gradient whose norm exceeds ``share`` of the matrix's norm (arXiv:2102.06171, eq. 3).
 
-    The paper takes rows; a whole matrix needs one reduction for all parameters that are divided alike.
+    The paper clips rows; whole matrices need one reduction for all parameters with the same placement.
     """
     alike = defaultdict(list)
     for item in parameters:
@@ -103,7 +105,7 @@ def clip_adaptively(parameters: Iterable[nn.Parameter], share: float) -> None:
 
 
 def _is_hidden(name: str, parameter: nn.Parameter) -> bool:
-    """A matrix within a block: neither embedding nor head nor norm."""
+    """Return whether a parameter is a matrix of a block: not embedding, head or norm."""
     return parameter.ndim == 2 and ".layers." in name  # noqa: PLR2004 - a matrix
 
 
@@ -115,11 +117,11 @@ def _groups(parameters: list[nn.Parameter], options: TrainConfig) -> list[dict[s
 
 
 def _norms(tensors: Sequence[Tensor]) -> Tensor:
-    """The norm of each whole tensor, ``[len(tensors)]``, on all ranks."""
+    """Return the norm of each whole tensor, ``[len(tensors)]``, on all ranks."""
     norms = torch.stack(torch._foreach_norm(list(tensors)))  # noqa: SLF001 - what clip_grad_norm_ uses
     return norms.full_tensor() if isinstance(norms, DTensor) else norms
 
 
 def _locals(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """This rank's shards: element by element, no rank needs another's."""
+    """Return this rank's shards, for elementwise operations."""
     return [item.to_local() if isinstance(item, DTensor) else item.detach() for item in tensors]

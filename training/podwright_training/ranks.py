@@ -1,4 +1,4 @@
-"""Processes of a job."""
+"""Describe this process's place among the ranks of a job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all of a job, as torchrun's environment variables say; alone without them."""
+    """Rank of this process in its job, from torchrun's environment variables; the only rank without them."""
 
     rank: int = 0
     world_size: int = 1
@@ -17,7 +17,7 @@ class Ranks:
 
     @property
     def nodes(self) -> int:
-        """Hosts of the job, which all have the same number of ranks."""
+        """Return the number of hosts, which all have the same number of ranks."""
         return self.world_size // self.local_world_size
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The run folder: every file a training run writes or a later command reads, and nothing else knows their names."""
+"""Name every file of a run folder; no other module knows these names."""
 
 from __future__ import annotations
 
@@ -15,62 +15,62 @@ ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated f
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run: ``runs/<name>/`` on the shared file system. A run folder explains itself."""
+    """One run: ``runs/<name>/`` on the shared file system; self-contained."""
 
     root: Path
 
     @property
     def config(self) -> Path:
-        """The resolved configuration, written by the first start and compared by every later one."""
+        """Return the resolved configuration, which every start compares and rewrites."""
         return self.root / "config.yaml"
 
     @property
     def sbatch(self) -> Path:
-        """The rendered batch script."""
+        """Return the rendered batch script."""
         return self.root / "train.sbatch"
 
     @property
     def log(self) -> Path:
-        """What the job printed, over all of its restarts."""
+        """Return the job's output, over all restarts."""
         return self.root / "train.log"
 
     @property
     def metrics(self) -> Path:
-        """JSON lines, see ``metrics.py``; appended to over all restarts."""
+        """Return the metrics, JSON lines (see ``metrics.py``), appended over all restarts."""
         return self.root / "metrics.jsonl"
 
     @property
     def traces(self) -> Path:
-        """Holds the traces that ``profile_steps`` asks for."""
+        """Return the folder of the traces of ``profile_steps``."""
         return self.root / "traces"
 
     @property
     def tensorboard(self) -> Path:
-        """Holds TensorBoard's event files."""
+        """Return the folder of TensorBoard's event files."""
         return self.root / "tensorboard"
 
     @property
     def checkpoints(self) -> Path:
-        """Holds ``step-00000100/`` folders; only those with a commit marker count."""
+        """Return the folder of ``step-00000100/`` folders; only those with a manifest count."""
         return self.root / "checkpoints"
 
     @property
     def hf(self) -> Path:
-        """The consolidated model in Hugging Face layout."""
+        """Return the consolidated model in Hugging Face layout."""
         return self.root / "hf"
 
     @property
     def samples(self) -> Path:
-        """Text generated from the consolidated model."""
+        """Return the text generated from the consolidated model."""
         return self.root / "samples.txt"
 
     @property
     def report(self) -> Path:
-        """Holds ``report.md`` and ``loss.svg``."""
+        """Return the folder of ``report.md`` and ``loss.svg``."""
         return self.root / "report"
 
     def events(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """The metrics' events in the order written; ``kind`` picks one sort. A half-written last line is left out."""
+        """Yield the metrics' events in order, optionally of one ``kind``; skip a half-written last line."""
         if not self.metrics.exists():
             return
         for line in self.metrics.read_text().splitlines(keepends=True):
@@ -82,7 +82,7 @@ class RunFolder:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace ``path`` by a file holding ``text``: readers see the old or the new content, never a part."""
+    """Write ``text`` to ``path`` atomically: readers see the old or the new content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with temporary.open("w") as file:
@@ -93,7 +93,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def commit_folder(partial: Path, final: Path) -> None:
-    """Give a folder whose files are on disk its name, for good; readers see all of it or what was there before."""
+    """Rename a synced folder to its final name, durably; readers see the old folder or all of the new one."""
     _sync_folder(partial)
     if final.exists():
         delete_folder(final)
@@ -102,14 +102,14 @@ def commit_folder(partial: Path, final: Path) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Delete a folder; one that is half deleted no longer has its name."""
+    """Delete a folder; rename it first, so that a half-deleted one does not keep its name."""
     hidden = path.with_name(f".{path.name}.deleted")
     path.rename(hidden)
     shutil.rmtree(hidden)
 
 
 def _sync_folder(path: Path) -> None:
-    """Put a folder's names on disk: what was renamed in it stays renamed."""
+    """Sync a folder's entries to disk, so that renames in it are durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""What the ranks of a group do to files, each knowing how the others fared."""
+"""Use files from all ranks of a group, with every rank learning of any rank's error."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch.distributed as dist
 
 from podwright_training.errors import UserError
 
-PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # another time it may work
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT}  # may pass by itself
 
 Result = TypeVar("Result")
 
 
 class CheckpointError(UserError):
-    """A checkpoint cannot be written or used; the message names it and says why.
+    """A checkpoint could not be written or used; the message names it and says why.
 
     Attributes:
-        passing: The reason may pass by itself, as a full disk does: it is worth another try later.
+        passing: The cause may pass by itself, like a full disk: try again later.
     """
 
     def __init__(self, message: str, *, passing: bool = False) -> None:
@@ -29,26 +29,26 @@ class CheckpointError(UserError):
 
 
 class CollectiveIO:
-    """All ranks of a group at one place, a file or folder that they share."""
+    """File operations of all ranks of a group on a shared file or folder."""
 
-    def __init__(self, place: Path, group: dist.ProcessGroup | None = None) -> None:
-        self._place = place
+    def __init__(self, path: Path, group: dist.ProcessGroup | None = None) -> None:
+        self._path = path
         self._group = group
 
     def first_rank(self, action: Callable[[], Result]) -> Result:
-        """Do something on the first rank for all: everybody gets its result, or the same error."""
+        """Run ``action`` on the first rank; return its result, or raise its error, on all ranks."""
         return self.all_ranks(lambda: [action()] if dist.get_rank() == 0 else [])[0][0]
 
     def all_ranks(self, action: Callable[[], Result]) -> list[Result]:
-        """Do something on all ranks: everybody gets everybody's results, or the same error."""
+        """Run ``action`` on all ranks; return all results, or raise the same error, on all ranks."""
         outcome: Any = None
         try:
             outcome = action()
         except CheckpointError as problem:
             outcome = problem
         except OSError as failure:
-            where, why = failure.filename or self._place, failure.strerror or failure
-            outcome = CheckpointError(f"cannot use {where}: {why}", passing=failure.errno in PASSING)
+            path, why = failure.filename or self._path, failure.strerror or failure
+            outcome = CheckpointError(f"cannot use {path}: {why}", passing=failure.errno in PASSING)
         outcomes: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(outcomes, outcome, group=self._group)
         problems = [found for found in outcomes if isinstance(found, CheckpointError)]

@@ -1,8 +1,8 @@
-"""Checkpoints in an object store: ``checkpoint_dir: s3://bucket/prefix``.
+"""Copy checkpoints to and from an object store: ``checkpoint_dir: s3://bucket/prefix``.
 
-They are written to the run folder as ever and then copied, so that the store is slow without anybody waiting and its
-absence costs no checkpoint. Objects have no rename: the manifest is put last and deleted first, and what has none does
-not count. ``pyarrow`` talks to the store; credentials, region and endpoint are found as AWS's own tools find them.
+Checkpoints are written to the run folder and then copied, so that nothing waits for a slow store and its failure costs
+no checkpoint. Objects cannot be renamed: the manifest is written last and deleted first, and a folder without one does
+not count. ``pyarrow`` accesses the store; credentials, region and endpoint are found as AWS's own tools find them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Mirror:
 
     Args:
         url: ``s3://bucket/prefix``.
-        directory: The run's folder of checkpoints, which all ranks see.
+        directory: The run's folder of checkpoints, shared by all ranks.
 
     Raises:
-        CheckpointError: No such kind of store.
+        CheckpointError: There is no such kind of store.
     """
 
     def __init__(self, url: str, directory: Path) -> None:
@@ -47,7 +47,7 @@ class Mirror:
             raise CheckpointError(f"checkpoint_dir {url} cannot be used: {_brief(error)}") from error
 
     def check(self) -> None:
-        """Raise ``CheckpointError`` if objects cannot be listed, put and deleted there."""
+        """List, write and delete an object; raise ``CheckpointError`` if that fails."""
         probe = f"{self._prefix}/.probe"
         try:
             self._names()
@@ -58,34 +58,34 @@ class Mirror:
             raise CheckpointError(f"checkpoint_dir {self._url} cannot be used: {_brief(error)}") from error
 
     def newest(self) -> str | None:
-        """The name of the newest complete checkpoint in the store."""
+        """Return the name of the newest complete checkpoint in the store."""
         return max((name for name in self._names() if self._exists(f"{name}/{MANIFEST}")), default=None)
 
     def fetch(self, group: dist.ProcessGroup | None = None) -> None:
-        """Copy the newest checkpoint from the store, with all ranks, if it is newer than every intact one here."""
+        """Copy the newest checkpoint from the store, with all ranks, if it is newer than every local intact one."""
         collective = CollectiveIO(self._directory, group)
-        name = collective.first_rank(self._newer_there)
+        name = collective.first_rank(self._newer_remote)
         if name is None:
             return
         partial = self._directory / f".{name}.partial"
-        collective.first_rank(lambda: _make_anew(partial))
+        collective.first_rank(lambda: _recreate(partial))
         files = collective.first_rank(lambda: sorted(self._files(name)))
-        collective.all_ranks(lambda: self._copy_here(name, collective.share(files), partial))
+        collective.all_ranks(lambda: self._download_files(name, collective.share(files), partial))
         collective.first_rank(lambda: commit_folder(partial, self._directory / name))
 
     def upload(self, path: Path, *, kept: Iterable[Path], group: dist.ProcessGroup | None = None) -> None:
-        """Copy a checkpoint to the store, with all ranks, and delete there all but it and those ``kept`` here.
+        """Copy a checkpoint to the store, with all ranks; delete all others there except those ``kept``.
 
         Raises:
-            CheckpointError: The store did not take it, the same error on every rank; another time it may.
+            CheckpointError: The copy failed, the same error on every rank; it may work later.
         """
         collective = CollectiveIO(path, group)
         files = sorted(file.name for file in path.iterdir() if file.name != MANIFEST)
-        collective.all_ranks(lambda: self._copy_there(path, collective.share(files)))
-        collective.first_rank(lambda: self._copy_there(path, [MANIFEST]))
+        collective.all_ranks(lambda: self._upload_files(path, collective.share(files)))
+        collective.first_rank(lambda: self._upload_files(path, [MANIFEST]))
         collective.first_rank(lambda: self._prune({path.name, *(item.name for item in kept)}))
 
-    def _newer_there(self) -> str | None:
+    def _newer_remote(self) -> str | None:
         try:
             there = self.newest()
         except OSError as error:
@@ -103,7 +103,7 @@ class Mirror:
     def _exists(self, name: str) -> bool:
         return bool(self._store.get_file_info(f"{self._prefix}/{name}").type == FileType.File)
 
-    def _copy_there(self, path: Path, files: Iterable[str]) -> None:
+    def _upload_files(self, path: Path, files: Iterable[str]) -> None:
         for file in files:
             try:
                 copy_files(
@@ -117,7 +117,7 @@ class Mirror:
                     f"cannot copy {path / file} to {self._url}: {_brief(error)}", passing=True
                 ) from error
 
-    def _copy_here(self, name: str, files: Iterable[str], target: Path) -> None:
+    def _download_files(self, name: str, files: Iterable[str], target: Path) -> None:
         for file in files:
             try:
                 copy_files(
@@ -139,7 +139,7 @@ class Mirror:
             raise CheckpointError(f"cannot delete in {self._url}: {_brief(error)}", passing=True) from error
 
 
-def _make_anew(folder: Path) -> None:
+def _recreate(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
 

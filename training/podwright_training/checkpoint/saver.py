@@ -1,12 +1,12 @@
-"""Saving while the training goes on.
+"""Save checkpoints while training continues.
 
-``Saver.save`` waits for the save before it, copies this rank's tensors into the host's memory, and returns: that is all
-the training waits for. A thread then writes the checkpoint together with the same threads of the other ranks, over a
-process group of their own, so that nothing it says to them can meet what the training says.
+``Saver.save`` waits for the save before it, copies this rank's tensors into the host's memory, and returns; training
+waits no longer than that. A thread then writes the checkpoint with the same threads of the other ranks, over their own
+process group, so that its messages never mix with those of training.
 
-What a failed save means depends on its kind. A full disk may be emptied: the training goes on, the checkpoint before
-stays the newest, the next save tries again, and only ``MOST_FAILURES`` in a row end the run. A folder that cannot be
-written at all ends it at once (``failed``), before more steps are taken that nothing will keep.
+The kind of failure decides what happens. A full disk may be emptied: training continues, the previous checkpoint stays
+the newest, the next save tries again, and only ``MOST_FAILURES`` in a row end the run. A folder that is not writable
+ends it at once (``failed``), before more steps are lost.
 """
 
 from __future__ import annotations
@@ -39,35 +39,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_FAILURES = 3  # in a row
-PATIENCE = timedelta(hours=2)  # for the slowest rank's share of a checkpoint
+TIMEOUT = timedelta(hours=2)  # of the slowest rank's share of a checkpoint
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint that is complete."""
+    """A complete checkpoint."""
 
     step: int
     path: Path
     seconds: float  # from the request until it was complete
-    paused_s: float  # of these, the training waited
+    paused_s: float  # of these, training waited
 
 
 class Saver:
-    """Writes a run's checkpoints, one at a time; every method that waits is called by all ranks.
+    """Write a run's checkpoints, one at a time; all ranks call every method that waits.
 
     Args:
-        options: Where, how many are kept, and whether in the background.
-        tell: Called with each checkpoint when it is complete, from the saving thread.
+        options: Where to save, how many to keep, and whether to write in the background.
+        on_saved: Called with each complete checkpoint, from the saving thread.
     """
 
-    def __init__(self, options: TrainConfig, *, tell: Callable[[Saved], None]) -> None:
+    def __init__(self, options: TrainConfig, *, on_saved: Callable[[Saved], None]) -> None:
         self._options = options
-        self._tell = tell
+        self._on_saved = on_saved
         self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
-        self._group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._stager = _stager()
-        self._under_way: Future[None] | None = None
+        self._in_progress: Future[None] | None = None
         self._failures: list[CheckpointError] = []  # since the last success
 
     def __enter__(self) -> Self:
@@ -76,17 +76,17 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let the save under way come to its end, whatever ended the training."""
+        """Finish the save in progress, whatever ended training."""
         self._thread.shutdown()
         self._stager.close()
 
     @property
     def failed(self) -> bool:
-        """A save has failed so that there is no use in going on; ranks may learn it at different steps."""
+        """Return whether saves have failed for good; ranks may learn it at different steps."""
         return bool(self._failures) and (not self._failures[-1].passing or len(self._failures) >= MOST_FAILURES)
 
     def fetch(self) -> None:
-        """Bring the newest checkpoint of a remote ``checkpoint_dir`` here if it is newer than those that are."""
+        """Copy the newest checkpoint of a remote ``checkpoint_dir`` if it is newer than the local ones."""
         if self._mirror:
             self._mirror.fetch(self._group)
 
@@ -94,7 +94,7 @@ class Saver:
         """Begin to write a checkpoint.
 
         Raises:
-            CheckpointError: The ones before failed for good; nothing was begun.
+            CheckpointError: Earlier saves failed for good; nothing is written.
         """
         begin = perf_counter()
         self.wait()
@@ -102,27 +102,27 @@ class Saver:
         if self._options.async_checkpoints:
             snapshot = replace(snapshot, tensors=cast("dict[str, Any]", self._stager.stage(snapshot.tensors)))
         paused_s = perf_counter() - begin
-        self._under_way = self._thread.submit(self._write, snapshot, begin, paused_s)
+        self._in_progress = self._thread.submit(self._write, snapshot, begin, paused_s)
         if not self._options.async_checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Return when no save is under way.
+        """Wait until no save is in progress.
 
         Raises:
-            CheckpointError: One has failed so that there is no use in going on.
+            CheckpointError: Saves have failed for good.
         """
-        if self._under_way:
-            self._under_way.result()
-            self._under_way = None
+        if self._in_progress:
+            self._in_progress.result()
+            self._in_progress = None
         if self.failed:
             raise self._failures[-1]
 
     def finish(self) -> None:
-        """Return when the last save is done.
+        """Wait for the last save.
 
         Raises:
-            CheckpointError: It failed, in whatever way: the run's last steps are not saved.
+            CheckpointError: It failed: the run's last steps are not saved.
         """
         self.wait()
         if self._failures:
@@ -133,7 +133,9 @@ class Saver:
         try:
             path = step_folder.write(options.checkpoints, snapshot, group=self._group)
             seconds = perf_counter() - begin
-            self._tell(Saved(snapshot.state.step, path, seconds, paused_s if options.async_checkpoints else seconds))
+            self._on_saved(
+                Saved(snapshot.state.step, path, seconds, paused_s if options.async_checkpoints else seconds)
+            )
             kept = step_folder.retain(
                 options.checkpoints, newest=options.keep_checkpoints, every=options.keep_every, group=self._group
             )
@@ -143,11 +145,13 @@ class Saver:
         except CheckpointError as error:
             self._failures.append(error)
             if not self.failed and dist.get_rank() == 0:
-                logger.warning("%s; training goes on, the checkpoint before is valid, the next save tries again", error)
+                logger.warning(
+                    "%s; training continues, the previous checkpoint is valid, the next save tries again", error
+                )
 
 
 def _stager() -> DefaultStager:
-    """Copies to the CPU, into memory it keeps for the next time; pinned where there is a GPU to copy from."""
+    """Return a stager that copies to the CPU, into memory reused by every save; pinned if there is a GPU."""
     gpu = torch.cuda.is_available()
     return DefaultStager(
         StagingOptions(

@@ -1,4 +1,4 @@
-"""Checkpoints: ``step-00000100/`` folders that are whole or do not exist.
+"""Write and read checkpoints: ``step-00000100/`` folders, complete or absent.
 
 A folder is written under a hidden name, its manifest (size and SHA-256 of every file) last, and renamed when all of it
 is on disk:
@@ -6,9 +6,9 @@ is on disk:
     .metadata, __<rank>_<n>.distcp   weights and optimizer state, PyTorch's distributed checkpoint format
     rng-<rank>.pt                    state of the rank's random number generators
     trainer.json                     step, data position, shape of the model
-    manifest.json                    what must be here; without it, this is no checkpoint
+    manifest.json                    all files; a folder without it is not a checkpoint
 
-``saver.py`` says when one is written and what happens if that fails.
+``saver.py`` decides when to write one and what to do if that fails.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ HASH_CHUNK_BYTES = 4 * 2**20
 
 
 class DamagedCheckpointError(CheckpointError):
-    """Its files are not those that were written."""
+    """A checkpoint's files have changed since they were written."""
 
 
 @dataclass(frozen=True)
 class TrainerState:
-    """What a checkpoint holds besides tensors."""
+    """Contents of a checkpoint besides tensors."""
 
     step: int
     sequences: int  # drawn from the data so far, by all ranks
@@ -67,7 +67,7 @@ class TrainerState:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What one rank adds to a checkpoint: the state of its trainer at one step."""
+    """One rank's part of a checkpoint: the state of its trainer at one step."""
 
     state: TrainerState
     tensors: dict[str, dict[str, Tensor]]
@@ -75,7 +75,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, state: TrainerState, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> Snapshot:
-        """The state as it is now; the tensors are those of the trainer, not copies."""
+        """Take the current state; the tensors are the trainer's own, not copies."""
         rng = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available():
             rng["cuda"] = torch.cuda.get_rng_state()
@@ -86,8 +86,8 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
     """Write a checkpoint, with all ranks of ``group``, and return its folder.
 
     Raises:
-        CheckpointError: It could not be written, the same error on every rank; older checkpoints are as they were, and
-            what was written of this one is gone.
+        CheckpointError: It could not be written, the same error on every rank; older checkpoints are unchanged, and
+            this one's files are deleted.
     """
     final = directory / f"step-{snapshot.state.step:08d}"
     partial = directory / f".{final.name}.partial"
@@ -109,7 +109,7 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
 def retain(
     directory: Path, *, newest: int, every: int | None = None, group: dist.ProcessGroup | None = None
 ) -> list[Path]:
-    """Delete all checkpoints but the ``newest`` intact ones and those of every ``every``-th step; what is left.
+    """Delete all checkpoints but the ``newest`` intact ones and those of every ``every``-th step; return the rest.
 
     Raises:
         CheckpointError: One could not be deleted, the same error on every rank.
@@ -127,46 +127,46 @@ def retain(
 
 
 def newest(directory: Path) -> Path | None:
-    """The newest checkpoint whose files all have their size; damaged ones are named in a warning and passed over."""
+    """Return the newest checkpoint whose files have their recorded sizes; log and skip damaged ones."""
     return next(iter(intact(directory)), None)
 
 
 def intact(directory: Path) -> list[Path]:
-    """All checkpoints whose files have their size, the newest first; damaged ones are named in a warning."""
+    """Return all checkpoints whose files have their recorded sizes, newest first; log and skip damaged ones."""
     found = []
     for path in _complete_and_damaged(directory):
         damage = _damage(path)
         if damage is None:
             found.append(path)
         else:
-            logger.warning("%s; passed over", damage)
+            logger.warning("%s; skipped", damage)
     return found
 
 
 def read_state(path: Path) -> TrainerState:
-    """What a checkpoint holds besides tensors."""
+    """Return the contents of a checkpoint besides tensors."""
     return TrainerState(**json.loads((path / TRAINER).read_text()))
 
 
 def model_config(path: Path) -> ModelConfig:
-    """The shape of the model in a checkpoint."""
+    """Return the model's architecture from a checkpoint."""
     return ModelConfig.from_dict(read_state(path).model)
 
 
 def agree_on_intact(directories: Sequence[Path]) -> list[Path]:
-    """What the first rank finds ``intact`` in the first folder that has any: the same list on all ranks."""
+    """Return the first rank's ``intact`` of the first folder that has any, on all ranks."""
     return CollectiveIO(directories[0]).first_rank(lambda: next(filter(None, map(intact, directories)), []))
 
 
 def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> TrainerState:
-    """Continue from a checkpoint, with all ranks: tensors and random numbers are set, the rest is returned.
+    """Load tensors and random states from a checkpoint, on all ranks; return the rest of its state.
 
-    The mesh and the number of ranks may differ from those that saved. The optimizers keep their own hyperparameters. A
-    rank that the saving job did not have keeps its random numbers.
+    Mesh and number of ranks may differ from those at the save. The optimizers keep their own hyperparameters. A rank
+    that the saving job did not have keeps its random state.
 
     Raises:
-        DamagedCheckpointError: On every rank, if any finds a file that is not the one written; nothing was loaded.
-        CheckpointError: It holds other tensors than the model and optimizer need.
+        DamagedCheckpointError: A file has changed, on any rank; raised on every rank before anything is loaded.
+        CheckpointError: Its tensors are not those of the model and optimizer.
     """
     collective = CollectiveIO(path)
     collective.all_ranks(lambda: check_hashes(path, _own_share(collective, path)))
@@ -180,13 +180,13 @@ def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers
 
 
 def shapes(path: Path) -> dict[str, TensorStorageMetadata]:
-    """Shape and dtype of each tensor in a checkpoint: ``model.<parameter>``, ``optimizer.<parameter>.<key>``."""
+    """Return shape and dtype of each tensor in a checkpoint: ``model.<parameter>``, ``optimizer.<parameter>.<key>``."""
     saved = FileSystemReader(path).read_metadata().state_dict_metadata
     return {name: entry for name, entry in saved.items() if isinstance(entry, TensorStorageMetadata)}
 
 
 def read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
-    """Whole tensors by their names in ``shapes``, on the CPU; needs no process group and checks no hash."""
+    """Return whole tensors by their names in ``shapes``, on the CPU, without process group or hash check."""
     entries = shapes(path)
     tensors: dict[str, Any] = {
         name: torch.empty(entries[name].size, dtype=entries[name].properties.dtype) for name in names
@@ -196,11 +196,11 @@ def read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Load the weights alone into a model that is not divided; needs no process group.
+    """Load only the weights, into a whole model, without a process group.
 
     Raises:
-        DamagedCheckpointError: A file is not the one that was written.
-        CheckpointError: It holds other weights than the model has.
+        DamagedCheckpointError: A file has changed.
+        CheckpointError: Its weights are not those of the model.
     """
     check_hashes(path)
     tensors = {"model": _detached(dict(model.named_parameters()))}
@@ -209,7 +209,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 
 
 def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
-    """Raise ``DamagedCheckpointError`` if one of ``files``, all by default, is not as it was written."""
+    """Raise ``DamagedCheckpointError`` if one of ``files``, all by default, has changed."""
     _check_sizes(path)
     written = _manifest(path)
     for file in sorted(path.iterdir()) if files is None else files:
@@ -219,7 +219,7 @@ def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
 
 def _load_alone(tensors: dict[str, Any], path: Path) -> None:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # so it shall be
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # on purpose
         load_tensors(tensors, storage_reader=FileSystemReader(path), no_dist=True)
 
 
@@ -231,7 +231,7 @@ def _clear(directory: Path, partial: Path) -> None:
 
 
 class _Writer(FileSystemWriter):
-    """Tells what the file system said: PyTorch hides a full disk behind "unexpected pos"."""
+    """Raise the file system's error: PyTorch hides a full disk behind "unexpected pos"."""
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         try:
@@ -278,7 +278,7 @@ def _load_rng(path: Path) -> None:
 
 
 def _own_share(collective: CollectiveIO, path: Path) -> list[Path]:
-    """The files this rank hashes."""
+    """Return the files that this rank hashes."""
     return collective.share(sorted(path.iterdir()))
 
 
@@ -336,12 +336,12 @@ def _keys(tensors: dict[str, dict[str, Tensor]]) -> set[str]:
 
 
 def _compare(wanted: set[str], path: Path) -> None:
-    """Loading leaves tensors alone that it does not find, and does not tell: so the names are compared first."""
+    """Compare the names first: loading silently skips tensors that it does not find."""
     parts = {key.split(".")[0] for key in wanted}
     saved = {key for key in shapes(path) if key.split(".")[0] in parts}
     if saved != wanted:
         examples = ", ".join(sorted(saved ^ wanted)[:3])
         raise CheckpointError(
             f"checkpoint {path} is of another model: {len(wanted - saved)} tensors are missing in it, "
-            f"{len(saved - wanted)} are unknown here ({examples} …)"
+            f"{len(saved - wanted)} are not in this model ({examples} …)"
         )

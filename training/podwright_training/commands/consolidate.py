@@ -1,4 +1,4 @@
-"""The newest checkpoint of a run → a folder that ``transformers`` loads, one file of weights in memory at a time."""
+"""``podwright-train consolidate``: export the newest checkpoint for transformers, one file in memory at a time."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ SHARD_GB = 5.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train consolidate``."""
     parser.add_argument("--run_dir", required=True, help="folder of the run")
-    parser.add_argument("--ema", action="store_true", help="the moving average of the weights, which ema_decay keeps")
-    parser.add_argument("--dtype", choices=tuple(DTYPES), default="fp32", help="of the exported weights [fp32]")
+    parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
+    parser.add_argument("--dtype", choices=tuple(DTYPES), default="fp32", help="dtype of the exported weights [fp32]")
     parser.add_argument(
-        "--max_shard_gb", type=float, default=SHARD_GB, help=f"largest file of weights, and memory needed [{SHARD_GB}]"
+        "--max_shard_gb", type=float, default=SHARD_GB, help=f"largest weights file, and memory needed [{SHARD_GB}]"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write ``<run_dir>/hf``; an older one is replaced when the new one is whole."""
+    """Write ``<run_dir>/hf``, replacing an older one when complete; return the exit status."""
     folder = RunFolder(Path(args.run_dir))
     path = consolidate(folder, ema=args.ema, dtype=args.dtype, max_shard_gb=args.max_shard_gb)
     print(f"{path} → {folder.hf}")
@@ -49,19 +49,19 @@ def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", ma
 
     Args:
         folder: The run.
-        ema: Take the moving average of the weights instead of the weights.
+        ema: Export the moving average of the weights.
         dtype: ``fp32`` or ``bf16``.
-        max_shard_gb: Where the weights are larger than this, in 10⁹ bytes, they are divided among files.
+        max_shard_gb: Largest file, in 10⁹ bytes; larger weights are split into several files.
 
     Raises:
-        UserError: There is no run, no checkpoint, a damaged one, or none of a moving average.
+        UserError: There is no run or checkpoint, it is damaged, or it has no moving average.
     """
     if not folder.config.exists():
-        raise UserError(f"run_dir {folder.root} holds no {folder.config.name}: no training has started there")
+        raise UserError(f"run_dir {folder.root} has no {folder.config.name}: training has not started there")
     options = load_file(folder.config)
     path = step_folder.newest(options.checkpoints)
     if path is None:
-        raise UserError(f"{options.checkpoints} holds no complete checkpoint yet")
+        raise UserError(f"{options.checkpoints} has no complete checkpoint yet")
     step_folder.check_hashes(path)
     keys = _keys(path, ema=ema)
     partial = folder.hf.with_name(f".{folder.hf.name}.partial")
@@ -76,12 +76,12 @@ def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", ma
 
 
 def _keys(path: Path, *, ema: bool) -> dict[str, str]:
-    """Names of the weights, and of the tensors of the checkpoint that hold them."""
+    """Return the checkpoint's tensor name of each weight."""
     keys = list(step_folder.shapes(path))
     names = [key.removeprefix("model.") for key in keys if key.startswith("model.")]
     source = {name: f"optimizer.{name}.ema" if ema else f"model.{name}" for name in names}
     if set(source.values()) - set(keys):
-        raise UserError(f"checkpoint {path} holds no moving average of the weights: it was trained without ema_decay")
+        raise UserError(f"checkpoint {path} has no moving average of the weights: it was trained without ema_decay")
     return source
 
 
@@ -96,7 +96,7 @@ def _write_tokenizer(target: Path, options: TrainConfig) -> None:
 def _write_weights(
     target: Path, path: Path, keys: dict[str, str], *, dtype: torch.dtype, max_shard_bytes: float
 ) -> None:
-    """Files in the layout of the Hugging Face hub: one, or several and an index of which weight is in which."""
+    """Write weights in the Hugging Face hub's layout: one file, or several and an index."""
     sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in _shapes(path, keys)}
     shards = list(_shards(sizes, max_shard_bytes))
     model_type = step_folder.model_config(path).model_type
@@ -122,7 +122,7 @@ def _shapes(path: Path, keys: dict[str, str]) -> Iterator[tuple[str, torch.Size]
 
 
 def _shards(sizes: dict[str, int], max_bytes: float) -> Iterator[list[str]]:
-    """Names in their order, as many together as fit; one that does not fit is alone."""
+    """Group names in order, as many per shard as fit; one that does not fit gets its own shard."""
     shard: list[str] = []
     total = 0
     for name, size in sizes.items():

@@ -1,7 +1,7 @@
-"""``podwright-train launch``: make the run folder, render the batch script for its nodes, hand it to Slurm.
+"""``podwright-train launch``: make the run folder, render the batch script for its nodes, submit it to Slurm.
 
-What a node is comes from ``/opt/podwright/node.json``, on a login or controller node with the compute nodes' facts from
-``provisioning_parameters.json``. On a Slurm without these files, flags say it.
+Facts of the nodes come from ``/opt/podwright/node.json``; on a login or controller node, those of the compute nodes
+from ``provisioning_parameters.json``. On a Slurm cluster without these files, use the flags.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROVISIONING_PARAMETERS = Path("/opt/ml/config/provisioning_parameters.json")
 HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node, with our bootstrap or without
 
 ACCELERATORS = ("gpu", "neuron", "cpu")
-SAVE_S = 600  # what a last checkpoint may take
+SAVE_S = 600  # limit of the last checkpoint
 SIGNAL_LEAD_S = SAVE_S + 60  # Slurm signals so long before the time limit
 TEMPLATE = "train.sbatch"
 
@@ -40,7 +40,7 @@ class LaunchError(UserError):
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What the batch script depends on."""
+    """Inputs of the batch script."""
 
     run: RunFolder
     nodes: int
@@ -57,7 +57,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """What is known of the compute nodes without asking the user."""
+    """Known facts of the compute nodes."""
 
     partition: str | None = None
     accelerator: str = ""
@@ -73,30 +73,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run_dir", type=Path, help="folder of the run, on the shared file system [runs/<preset> there]"
     )
-    parser.add_argument("--preset", choices=preset_names(), help="the model: the trainer's flag of the same name")
+    parser.add_argument("--preset", choices=preset_names(), help="model preset, passed to the trainer")
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--nproc_per_node", type=int, help="ranks per node [the node's accelerators]")
-    parser.add_argument("--partition", help="[the nodes' own, or Slurm's default]")
-    parser.add_argument("--accelerator", choices=ACCELERATORS, help="[what node.json says, or cpu]")
+    parser.add_argument("--partition", help="Slurm partition [the nodes' own, or Slurm's default]")
+    parser.add_argument("--accelerator", choices=ACCELERATORS, help="kind of accelerator [node.json, or cpu]")
     parser.add_argument(
-        "--efa", action=argparse.BooleanOptionalAction, help="nodes have Elastic Fabric Adapters [what node.json says]"
+        "--efa", action=argparse.BooleanOptionalAction, help="nodes have Elastic Fabric Adapters [node.json]"
     )
     parser.add_argument(
-        "--auto_resume", action=argparse.BooleanOptionalAction, help="srun's option of HyperPod [on HyperPod]"
+        "--auto_resume", action=argparse.BooleanOptionalAction, help="use HyperPod's srun --auto-resume [on HyperPod]"
     )
-    parser.add_argument("--environment", type=Path, help="virtual environment [what node.json says, or this one]")
-    parser.add_argument("--time_limit", help="Slurm's --time; the run saves before it and queues again [none]")
-    parser.add_argument("--print", action="store_true", dest="print_only", help="show the script, write nothing")
+    parser.add_argument("--environment", type=Path, help="virtual environment [node.json, or this one]")
+    parser.add_argument("--time_limit", help="Slurm's --time; the run saves and requeues before it ends [no limit]")
+    parser.add_argument("--print", action="store_true", dest="print_only", help="print the script and write nothing")
     parser.add_argument(
         "trainer_arguments",
         nargs="*",
         metavar="flag",
-        help="behind `--`: flags of `podwright-train train`, passed on as is",
+        help="after `--`: flags of `podwright-train train`, passed unchanged",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Render and submit, or print; exit status."""
+    """Render the script and submit or print it; return the exit status."""
     job = plan(args, read_nodes(args.partition, NODE_JSON, PROVISIONING_PARAMETERS))
     if args.print_only:
         print(render(job), end="")
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
-    """The job that flags and facts give together; flags win.
+    """Combine flags and facts into a job; flags override facts.
 
     Raises:
         LaunchError: With every problem.
@@ -138,7 +138,7 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
 
 
 def render(job: Job) -> str:
-    """The batch script."""
+    """Render the batch script."""
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
@@ -158,32 +158,30 @@ def render(job: Job) -> str:
 
 
 def submit(job: Job) -> int:
-    """Write the script into the run folder and queue it; the job's number.
+    """Write the script into the run folder and submit it; return the job id.
 
     Raises:
-        LaunchError: The environment is not there, nor Slurm, or it refuses the job; with its own words.
+        LaunchError: The environment or Slurm is missing, or Slurm rejects the job.
     """
     torchrun = job.environment / "bin" / "torchrun"
     if not torchrun.exists():
-        raise LaunchError(f"--environment {job.environment}: there is no {torchrun}")
+        raise LaunchError(f"--environment {job.environment}: no {torchrun}")
     write_atomically(job.run.sbatch, render(job))
     command = ["sbatch", "--parsable", str(job.run.sbatch)]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except FileNotFoundError as error:
-        raise LaunchError(
-            "sbatch not found: submit from a node of the cluster (its Slurm is in /opt/slurm/bin)"
-        ) from error
+        raise LaunchError("sbatch not found: submit from a node of the cluster (Slurm is in /opt/slurm/bin)") from error
     except subprocess.CalledProcessError as error:
-        raise LaunchError(f"Slurm refuses {job.run.sbatch}: {error.stderr.strip()}") from error
+        raise LaunchError(f"Slurm rejected {job.run.sbatch}: {error.stderr.strip()}") from error
     return int(answer.split(";")[0])  # "number" or "number;cluster"
 
 
 def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: Path) -> Nodes:
-    """What the bootstrap recorded of the nodes of ``partition``; of a plain Slurm, nothing.
+    """Return what the bootstrap recorded about the nodes of ``partition``; nothing on plain Slurm.
 
     Raises:
-        LaunchError: There are several partitions to choose from, or none of that name.
+        LaunchError: There are several partitions and none is chosen, or no partition has that name.
     """
     if not node_json.exists():
         return Nodes(hyperpod=HYPERPOD_MARK.exists())
@@ -203,9 +201,9 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
 
 
 def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
-    """Where the run is: what the flag says, else a folder named after the preset."""
+    """Return the run's folder: the flag's value, or a folder named after the preset."""
     if args.run_dir is None and args.preset is None:
-        raise LaunchError("--run_dir or --preset is needed: the first names the run's folder, the second its model")
+        raise LaunchError("--run_dir or --preset is required: the run's folder, or its model")
     run_dir: Path = args.run_dir or Path(nodes.shared_root) / "runs" / args.preset
     return run_dir.absolute()
 
@@ -214,33 +212,33 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
     if args.nodes < 1:
         yield f"--nodes {args.nodes}: must be at least 1"
     if nproc_per_node < 1:
-        yield f"--nproc_per_node {nproc_per_node}: these nodes have no accelerators, say how many ranks"
+        yield f"--nproc_per_node {nproc_per_node}: these nodes have no accelerators: set the number of ranks"
     if re.search(r"[^\w./+=@-]", str(root)):
-        yield f"--run_dir {root}: Slurm's log path may hold letters, digits and ./+=@_- only"
+        yield f"--run_dir {root}: Slurm's log path may only contain letters, digits and ./+=@_-"
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
         yield f"--run_dir {root}: must be below {nodes.shared_root}, which all nodes see"
     if any(argument.split("=")[0] == "--run_dir" for argument in args.trainer_arguments):
-        yield "--run_dir goes before --, it names the job's folder too"
+        yield "write --run_dir before --: it also names the job's folder"
     if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
         yield (
             f"--time_limit {args.time_limit}: must be Slurm's [days-]hours:minutes:seconds or minutes, and at least "
-            f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are for saving"
+            f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are reserved for saving"
         )
 
 
 def _worker_group(partition: str | None, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Partition and instance facts of the worker group that jobs in ``partition`` run on."""
+    """Return partition and instance facts of the worker group of ``partition``."""
     groups = {group["partition_name"]: group["instance_group_name"] for group in parameters["worker_groups"]}
     if partition is None and len(groups) > 1:
-        raise LaunchError(f"--partition is needed: there are {', '.join(sorted(groups))}")
+        raise LaunchError(f"--partition is required, one of {', '.join(sorted(groups))}")
     name = partition or next(iter(groups))
     if name not in groups:
-        raise LaunchError(f"--partition {name}: there are {', '.join(sorted(groups))}")
+        raise LaunchError(f"--partition {name}: must be one of {', '.join(sorted(groups))}")
     return name, parameters["podwright"]["instance_facts"][groups[name]]
 
 
 def _seconds(time_limit: str) -> int:
-    """Seconds of a time in one of Slurm's formats (man sbatch, --time); 0 if it is in none."""
+    """Return the seconds of a time in one of Slurm's formats (man sbatch, --time); 0 if it matches none."""
     match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", time_limit)
     if not match:
         return 0
@@ -251,7 +249,7 @@ def _seconds(time_limit: str) -> int:
 
 
 def _gres(partition: str | None, gpus: int) -> str | None:
-    """The request for GPUs, if Slurm counts them; HyperPod's does since 2025."""
+    """Return the GRES request for GPUs if Slurm tracks them; HyperPod's does since 2025."""
     command = ["sinfo", "--noheader", "--format=%G", *([f"--partition={partition}"] if partition else [])]
     try:
         counted = subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,7 +1,7 @@
-"""``podwright-train prepare``: prose in a folder or an archive → a dataset in C4's layout, and a tokenizer for it.
+"""``podwright-train prepare``: convert prose in a folder or archive to a dataset in C4's layout, and train a tokenizer.
 
 ``<output>/en/c4-train.00000-of-00016.json.gz`` …, ``<output>/en/c4-validation.00000-of-00001.json.gz`` and
-``<output>/tokenizer/`` appear together or not at all, and are the same, byte by byte, for the same prose.
+``<output>/tokenizer/`` appear at once or not at all, and are byte for byte the same for the same prose.
 """
 
 from __future__ import annotations
@@ -37,27 +37,31 @@ class PrepareError(UserError):
 
 @dataclass(frozen=True)
 class Prepared:
-    """What ``prepare`` wrote."""
+    """Result of ``prepare``."""
 
     folder: Path
     train_documents: int
     validation_documents: int
     characters: int
     vocab_size: int
-    unreadable: list[str]  # files that are not UTF-8, or not whole
+    unreadable: list[str]  # files that are not UTF-8, or truncated
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train prepare``."""
     parser.add_argument("source", type=Path, help=f"folder, .zip or .tar.* of {' '.join(READERS)} files (or these .gz)")
-    parser.add_argument("--output", type=Path, required=True, help="folder to make: the value of train's --dataset")
-    parser.add_argument("--shards", type=int, default=16, help="training files; as many as data streams is best [16]")
-    parser.add_argument("--vocab_size", "--vocab-size", type=int, default=2048, help="tokens of the tokenizer [2048]")
-    parser.add_argument("--validation_fraction", type=float, default=0.05, help="of the documents [0.05]")
+    parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
+    parser.add_argument("--shards", type=int, default=16, help="training files; best as many as data_streams [16]")
+    parser.add_argument(
+        "--vocab_size", "--vocab-size", type=int, default=2048, help="size of the tokenizer's vocabulary [2048]"
+    )
+    parser.add_argument(
+        "--validation_fraction", type=float, default=0.05, help="fraction of the documents held out [0.05]"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prepare and say what came out; exit status."""
+    """Prepare the dataset and print a summary; return the exit status."""
     prepared = prepare(
         args.source,
         args.output,
@@ -66,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         validation_fraction=args.validation_fraction,
     )
     for name in prepared.unreadable:
-        print(f"left out, not UTF-8 or not whole: {name}", file=sys.stderr)
+        print(f"skipped, not UTF-8 or truncated: {name}", file=sys.stderr)
     print(
         f"{prepared.folder}: {prepared.train_documents:,} documents for training, {prepared.validation_documents:,} "
         f"for validation, {prepared.characters / 1e6:.1f} million characters, {prepared.vocab_size:,} tokens\n"
@@ -78,11 +82,11 @@ def run(args: argparse.Namespace) -> int:
 def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validation_fraction: float) -> Prepared:
     """Write the dataset and its tokenizer.
 
-    Documents are parted by their hash: validation never sees a text of training, and a document stays on its side when
-    others come or go.
+    Documents are split by their hash: no text is in both splits, and a document keeps its split when others are added
+    or removed.
 
     Raises:
-        PrepareError: A number is out of range, the source holds too little prose, or ``output`` exists.
+        PrepareError: A number is out of range, the source has too little prose, or ``output`` exists.
     """
     _check(output, shards=shards, vocab_size=vocab_size, validation_fraction=validation_fraction)
     unreadable: list[str] = []
@@ -93,8 +97,8 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
         (validation if int(digest[:8], 16) < validation_fraction * 16**8 else train).append(documents[digest])
     if len(train) < shards or not validation:
         raise PrepareError(
-            f"{source} holds {len(train)} documents for training and {len(validation)} for validation; "
-            f"{shards} shards need at least {shards} and 1: give more prose, fewer shards, another validation fraction"
+            f"{source} has {len(train)} documents for training and {len(validation)} for validation; "
+            f"{shards} shards need at least {shards} and 1: add prose, or change shards or validation_fraction"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
@@ -109,7 +113,7 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
 
 
 def html_to_text(html: str) -> str:
-    """The prose of a page: headings and paragraphs, separated by blank lines; no code, tables, navigation."""
+    """Return the prose of a page: headings and paragraphs, separated by blank lines; no code, tables, navigation."""
     reader = _HtmlReader()
     reader.feed(html)
     reader.close()
@@ -117,7 +121,7 @@ def html_to_text(html: str) -> str:
 
 
 def rst_to_text(rst: str) -> str:
-    """The prose of a reStructuredText file: no directives, comments, literal blocks, underlines, roles."""
+    """Return the prose of a reStructuredText file: no directives, comments, literal blocks, underlines, roles."""
     text = re.sub(r"(?m)^([ \t]*)(?:\.\. .*|.*::[ \t]*)\n(?:(?:\1[ \t]+.*|[ \t]*)\n)*", "\n", rst + "\n")
     text = re.sub(r"(?m)^([^\w\s])\1{2,}[ \t]*$", "", text)
     text = re.sub(r":[\w:+-]+:`([^`<]+?)(?:\s*<[^`>]*>)?`", r"\1", text)
@@ -138,17 +142,17 @@ def _check(output: Path, *, shards: int, vocab_size: int, validation_fraction: f
     if shards < 1:
         problems.append(f"shards = {shards}: must be at least 1")
     if vocab_size < SMALLEST_VOCABULARY:
-        problems.append(f"vocab_size = {vocab_size}: must be at least {SMALLEST_VOCABULARY}, every byte is a token")
+        problems.append(f"vocab_size = {vocab_size}: must be at least {SMALLEST_VOCABULARY}, as every byte is a token")
     if not 0 < validation_fraction < 1:
         problems.append(f"validation_fraction = {validation_fraction}: must be between 0 and 1")
     if output.exists():
-        problems.append(f"output {output} exists: remove it, or name another folder")
+        problems.append(f"output {output} exists: remove it, or choose another folder")
     if problems:
         raise PrepareError("\n".join(problems))
 
 
 def _documents(source: Path, unreadable: list[str]) -> Iterator[tuple[str, str]]:
-    """Address and text of every document of the source."""
+    """Yield address and text of every document of the source."""
     for name, content in _files(source):
         try:
             text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
@@ -161,7 +165,7 @@ def _documents(source: Path, unreadable: list[str]) -> Iterator[tuple[str, str]]
 
 
 def split_documents(prose: str) -> Iterator[str]:
-    """Documents of at least ``DOCUMENT_CHARACTERS``, cut between paragraphs; what is left at the end is one more."""
+    """Yield documents of at least ``DOCUMENT_CHARACTERS``, cut between paragraphs; the rest is one more."""
     document: list[str] = []
     heading: list[str] = []
     for paragraph in re.split(r"\n\s*\n", prose):
@@ -179,7 +183,7 @@ def split_documents(prose: str) -> Iterator[str]:
 
 
 def _files(source: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of the files with prose, by name."""
+    """Yield name and content of the files with prose, sorted by name."""
     if source.is_dir():
         paths = {path.relative_to(source).as_posix(): path for path in source.rglob("*") if path.is_file()}
         yield from ((name, paths[name].read_bytes()) for name in _readable(paths))
@@ -216,7 +220,7 @@ def _write_shard(path: Path, documents: list[tuple[str, str]]) -> None:
 
 
 def _train_tokenizer(folder: Path, texts: list[str], vocab_size: int) -> int:
-    """Train and save a byte-level BPE (GPT-2's); returns its number of tokens."""
+    """Train and save a byte-level BPE (GPT-2's); return its number of tokens."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -236,7 +240,7 @@ def _train_tokenizer(folder: Path, texts: list[str], vocab_size: int) -> int:
 
 
 class _HtmlReader(HTMLParser):
-    """Collects headings and paragraphs."""
+    """Collect headings and paragraphs."""
 
     PROSE = frozenset(("p", "li", "dd", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6"))
     SKIPPED = frozenset(("head", "script", "style", "pre", "table", "nav", "header", "footer"))
@@ -248,7 +252,7 @@ class _HtmlReader(HTMLParser):
         self._skipping: list[str] = []
 
     def text(self) -> str:
-        """All paragraphs so far."""
+        """Return all paragraphs so far."""
         return "\n\n".join(self._paragraphs)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -260,7 +264,7 @@ class _HtmlReader(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         if tag in self._skipping:
-            del self._skipping[self._skipping.index(tag) :]  # with what was left open inside
+            del self._skipping[self._skipping.index(tag) :]  # with elements left open inside
         if tag in self.PROSE:
             self._finish_paragraph()
 

@@ -1,4 +1,4 @@
-"""``podwright-train replay``: reads the batch of a step again and shows what is in it."""
+"""``podwright-train replay``: read the batch of a step again and show its documents."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ BEGINNING_CHARACTERS = 72
 
 
 class ReplayError(UserError):
-    """The batch cannot be read again."""
+    """A batch is not reproducible; the message says why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train replay``."""
     parser.add_argument("--run_dir", type=Path, required=True, help="folder of the run, finished or not")
-    parser.add_argument("--step", type=int, required=True, help="a step that the metrics tell of")
+    parser.add_argument("--step", type=int, required=True, help="a step in the metrics")
     parser.add_argument(
-        "--losses", action="store_true", help="each sequence's loss too, under the weights of the checkpoint before"
+        "--losses",
+        action="store_true",
+        help="also print each sequence's loss under the weights of the last checkpoint before",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print each sequence of the batch with the beginnings of its documents; exit status."""
+    """Print each sequence of the batch with the first words of its documents; return the exit status."""
     folder = RunFolder(args.run_dir)
     event = _event(folder, args.step)
     options = load_file(folder.config)
@@ -52,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
     model = _model(options, before) if args.losses else None
     first = event["sequences"] - event["batch_sequences"]
     print(
-        f"step {args.step}: sequences {first} to {event['sequences'] - 1}, digest {event['batch_digest']}, as then"
+        f"step {args.step}: sequences {first} to {event['sequences'] - 1}, "
+        f"digest {event['batch_digest']}, as in training"
         + (f"; losses after step {step_folder.read_state(before).step if before else 0}" if model else "")
     )
     for number, batch in enumerate(batches, start=first):
@@ -63,19 +66,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _event(folder: RunFolder, step: int) -> dict[str, Any]:
-    """What the metrics tell of a step: why it was left out if it was, else the last."""
+    """Return a step's event: the one that says why it was skipped, or the last one."""
     events = [event for event in folder.events() if event["event"] in {"train", "guard", "overflow"}]
     of_step = [event for event in events if event["step"] == step]
     bad = [event for event in of_step if event["event"] != "train"]
     if not of_step:
         nearest = sorted({event["step"] for event in events}, key=lambda other: abs(other - step))[:3]
-        hint = f"; the nearest told are {', '.join(map(str, sorted(nearest)))}" if nearest else ""
-        raise ReplayError(f"{folder.metrics} tells nothing of step {step}{hint}")
+        hint = f"; the nearest are {', '.join(map(str, sorted(nearest)))}" if nearest else ""
+        raise ReplayError(f"{folder.metrics} has no step {step}{hint}")
     return (bad or of_step)[-1]
 
 
 def _checkpoint_before(options: TrainConfig, event: dict[str, Any]) -> Path | None:
-    """The last checkpoint from which the data leads to the batch; ``None`` if only its beginning does."""
+    """Return the last checkpoint before the batch; ``None`` to start at the beginning of the data."""
     first = event["sequences"] - event["batch_sequences"]
     paths = chain.from_iterable(step_folder.intact(directory) for directory in checkpoint_directories(options))
     positions = {path: step_folder.read_state(path).sequences for path in paths}
@@ -85,7 +88,7 @@ def _checkpoint_before(options: TrainConfig, event: dict[str, Any]) -> Path | No
 def _read(
     options: TrainConfig, tokenizer: PreTrainedTokenizerBase, event: dict[str, Any], before: Path | None
 ) -> list[Batch]:
-    """The sequences of the batch, one by one; raises ``ReplayError`` if they are not those trained on."""
+    """Yield the sequences of the batch; raise ``ReplayError`` if they are not those trained on."""
     stream = open_stream(
         replace(options, data_workers=0),
         split=SPLITS[0],
@@ -105,14 +108,14 @@ def _read(
     digest = digest_text(batch_hash(batch.tokens_BT[0] for batch in batches))
     if digest != event["batch_digest"]:
         raise ReplayError(
-            f"the batch read now has digest {digest}, that of step {event['step']} had {event['batch_digest']}: "
+            f"the batch of step {event['step']} now has digest {digest}, in training it had {event['batch_digest']}: "
             f"dataset {options.dataset} or tokenizer {options.tokenizer} has changed"
         )
     return batches
 
 
 def _model(options: TrainConfig, before: Path | None) -> LlamaForCausalLM:
-    """The whole model on the CPU, as the checkpoint has it, or new."""
+    """Return the whole model on the CPU, from the checkpoint or newly initialized."""
     model = LlamaForCausalLM(step_folder.model_config(before) if before else options.model)
     if before:
         step_folder.load_weights(model, before)
@@ -128,7 +131,7 @@ def _loss(model: LlamaForCausalLM, batch: Batch) -> float:
 
 
 def _beginnings(tokens_T: Tensor, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """The first words of every document that has a part in the sequence."""
+    """Yield the first words of every document with a part in the sequence."""
     ends_D = (tokens_T == tokenizer.eos_token_id).nonzero().flatten() + 1
     for document in tokens_T.tensor_split(ends_D):
         if len(document):

@@ -1,6 +1,6 @@
-"""``podwright-train report``: the loss curve as a figure and the run on one page, from the run folder alone.
+"""``podwright-train report``: write the loss curve and a summary page from the run folder.
 
-A run that restarted wrote some steps twice: the last word on a step counts, as the model that goes on came from it.
+A restarted run wrote some steps twice: the last event of a step counts, as training continued from it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class ReportError(UserError):
 
 @dataclass(frozen=True)
 class Restart:
-    """A start after the first one."""
+    """Start after the first one."""
 
     stopped_after: int  # the last step logged before
-    resumed_after: int  # the step of the checkpoint it went on from
+    resumed_after: int  # the step of the checkpoint it resumed from
     world_size: int
 
 
 @dataclass(frozen=True)
 class History:
-    """The events that count, in the order of steps."""
+    """Events that count, in the order of steps."""
 
     starts: list[dict[str, Any]]
     restarts: list[Restart]
@@ -54,11 +54,11 @@ class History:
 
     @classmethod
     def of(cls, folder: RunFolder) -> History:
-        """Read the metrics; raises ``ReportError`` if no step was logged."""
+        """Read the metrics; raise ``ReportError`` if no step was logged."""
         events = list(folder.events())
         train = _last_per_step(events, "train")
         if not train:
-            raise ReportError(f"{folder.metrics} holds no training step yet: has the job started? See {folder.log}")
+            raise ReportError(f"{folder.metrics} has no training step yet: has the job started? See {folder.log}")
         return cls(
             starts=[event for event in events if event["event"] == "start"],
             restarts=list(_restarts(events)),
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write figure and page; exit status."""
+    """Write figure and page; return the exit status."""
     folder = RunFolder(args.run_dir)
     history = History.of(folder)
     folder.report.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def smooth(values: Sequence[float], time_constant: float) -> list[float]:
-    """Exponential moving average, freed from the bias to its start (Adam's correction, arXiv:1412.6980 section 3)."""
+    """Return the exponential moving average with Adam's bias correction (arXiv:1412.6980 section 3)."""
     decay = math.exp(-1 / time_constant)
     average, weight, smoothed = 0.0, 0.0, []
     for value in values:
@@ -97,7 +97,7 @@ def smooth(values: Sequence[float], time_constant: float) -> list[float]:
 
 
 def draw(history: History, path: Path, *, title: str) -> None:
-    """The loss curve: each step faint, smoothed, validation, restarts; the learning rate on the right axis."""
+    """Draw the loss curve: steps, smoothed, validation, restarts; the learning rate on the right axis."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -116,7 +116,7 @@ def draw(history: History, path: Path, *, title: str) -> None:
 
 
 def page(folder: RunFolder, history: History) -> str:
-    """The report in Markdown."""
+    """Render the report in Markdown."""
     sections = [
         f"# {folder.root.absolute().name}",
         _verdict(history),
@@ -125,7 +125,7 @@ def page(folder: RunFolder, history: History) -> str:
         "## Speed",
         _table(("", ""), _speed(folder, history)),
         "## Restarts",
-        _table(("stopped after step", "went on after step", "ranks"), map(astuple, history.restarts))
+        _table(("stopped after step", "resumed after step", "ranks"), map(astuple, history.restarts))
         if history.restarts
         else "None.",
     ]
@@ -207,7 +207,7 @@ def _verdict(history: History) -> str:
 
 
 def _progress(history: History) -> Iterator[tuple[object, ...]]:
-    """Rows of name, first, last."""
+    """Return rows of name, first, last."""
     first, last = history.train[0], history.train[-1]
     smoothed = _smoothed([event["loss"] for event in history.train])
     yield "step", first["step"], last["step"]
@@ -220,7 +220,7 @@ def _progress(history: History) -> Iterator[tuple[object, ...]]:
 
 
 def _speed(folder: RunFolder, history: History) -> Iterator[tuple[object, ...]]:
-    """Rows of name, value; medians, as starts and saves disturb a mean."""
+    """Return rows of name, value; medians, as starts and saves distort a mean."""
     start = history.starts[-1]
     yield "parameters", f"{start['parameters']:,}"
     yield "ranks", start["world_size"]

@@ -1,7 +1,7 @@
-"""``podwright-train tokenize``: any dataset → token shards, which training maps into memory instead of tokenising.
+"""``podwright-train tokenize``: convert a dataset to token shards, which training memory-maps instead of tokenizing.
 
-One shard of tokens per shard of text and split. Shards gather in ``<output>.partial``, which becomes ``<output>`` when
-all are there: a command that was stopped goes on where it was.
+One shard of tokens per shard of text and split. Shards are written to ``<output>.partial``, which is renamed to
+``<output>`` when complete: an interrupted command continues where it stopped.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ SPLITS = ("train", "validation")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of ``podwright-train tokenize``; those of the trainer's names mean the same."""
+    """Add the flags of ``podwright-train tokenize``; those named as the trainer's have the same meaning."""
     defaults = TrainConfig()
     for name in ("dataset", "dataset_config_name", "text_column", "tokenizer"):
         parser.add_argument(f"--{name}", default=getattr(defaults, name), help=f"[{getattr(defaults, name)}]")
-    parser.add_argument("--output", type=Path, required=True, help="folder to make: the value of train's --dataset")
-    parser.add_argument("--data_workers", type=int, default=os.cpu_count(), help="processes [one per CPU]")
-    parser.add_argument("--max_bad_records", type=int, default=defaults.max_bad_records, help="left out per shard")
+    parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
+    parser.add_argument("--data_workers", type=int, default=os.cpu_count(), help="worker processes [one per CPU]")
+    parser.add_argument(
+        "--max_bad_records", type=int, default=defaults.max_bad_records, help="broken records to skip per shard"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the shards and say what came out; exit status."""
+    """Write the shards and print a summary; return the exit status."""
     folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
     written = tokenize(
         args.dataset,
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print(
         f"{args.output}: {written.documents:,} documents, {written.tokens:,} tokens; {written.bad_records} broken "
-        f"records left out\nnext: podwright-train train --dataset {args.output} --dataset_config_name none "
+        f"records skipped\nnext: podwright-train train --dataset {args.output} --dataset_config_name none "
         f"--tokenizer {args.tokenizer} …"
     )
     return 0
@@ -56,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Written:
-    """What is in token shards."""
+    """Contents of token shards."""
 
     documents: int
     tokens: int
@@ -73,14 +75,14 @@ def tokenize(
     workers: int,
     max_bad_records: int,
 ) -> Written:
-    """Write both splits of ``dataset`` as token shards; a dataset without validation shards is parted as in training.
+    """Write both splits of ``dataset`` as token shards; a dataset without validation shards is split as in training.
 
     Raises:
-        DataError: No such dataset or tokenizer, a shard is broken or has too many broken records, ``output`` exists, or
-            shards of another tokenizer are in ``<output>.partial``.
+        DataError: There is no such dataset or tokenizer, a shard is broken or has too many broken records, ``output``
+            exists, or ``<output>.partial`` has shards of another tokenizer.
     """
     if output.exists():
-        raise DataError(f"output {output} exists: remove it, or name another folder")
+        raise DataError(f"output {output} exists: remove it, or choose another folder")
     encoder = Encoder(load_tokenizer(tokenizer))
     partial_folder = output.with_name(f"{output.name}.partial")
     partial_folder.mkdir(parents=True, exist_ok=True)
@@ -100,8 +102,8 @@ def tokenize(
 def _write(
     split: Split, path: Path, *, encoder: Encoder, text_column: str, max_bad_records: int
 ) -> tuple[int, int, int]:
-    """Write one shard unless it is there; its documents and tokens, and the broken records left out."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a process per core is parallel enough
+    """Write one shard unless it exists; return its documents, tokens and skipped records."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core is enough
     faults = Faults(max_bad_records, max_bad_shards=0)
     if not path.exists():
         corpus = Corpus("tokenize", split, text_column, streams=1, seed=0)
@@ -109,5 +111,5 @@ def _write(
         write_token_shard(path, list(documents), tokenizer=encoder.digest)
     shard = TokenShard(str(path))
     if shard.tokenizer != encoder.digest:
-        raise DataError(f"{path} holds tokens of another tokenizer: remove {path.parent}, or name another folder")
+        raise DataError(f"{path} holds tokens of another tokenizer: remove {path.parent}, or choose another folder")
     return len(shard), shard.token_count, len(faults.found)

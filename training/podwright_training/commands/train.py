@@ -1,4 +1,4 @@
-"""``podwright-train train`` before torch is there: ``--help`` and a wrong option need not wait for its import."""
+"""``podwright-train train``: parse options before torch is imported, so that ``--help`` and errors are fast."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from podwright_training.ranks import Ranks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every option of ``TrainConfig`` is a flag."""
+    """Add one flag per option of ``TrainConfig``."""
     sources.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train, or go on training, until ``max_steps`` or a signal."""
+    """Train, or resume training, until ``max_steps`` or a signal."""
     config, ranks = sources.load(args), Ranks.from_environment()
     from podwright_training.loop import trainer  # seconds
 

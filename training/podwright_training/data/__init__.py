@@ -1,9 +1,9 @@
-"""Datasets → batches of packed token sequences, in one global order that no world size changes.
+"""Turn datasets into batches of packed token sequences, in one global order for any world size.
 
-``stream`` is the door. Behind it: ``mixture`` (which sources), ``splits`` (which files), ``storage`` (where they are),
-``formats`` and ``token_shards`` (what is in them), ``corpus`` (who reads which documents, in which order),
-``tokenizer``, ``packing`` (documents to sequences), ``workers`` (in other processes), ``faults`` (what may be broken).
-No torch until the first batch: worker processes do without.
+``stream`` is the entry point. It uses ``mixture`` (sources and weights), ``splits`` (files of a split), ``storage``
+(local or remote files), ``formats`` and ``token_shards`` (contents of files), ``corpus`` (order of documents),
+``tokenizer``, ``packing`` (documents to sequences), ``workers`` (processes that read ahead) and ``faults`` (tolerated
+errors). torch is imported with the first batch: worker processes do not need it.
 """
 
 from podwright_training.data.faults import DataError

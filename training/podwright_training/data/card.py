@@ -1,4 +1,4 @@
-"""The configurations that a dataset's card, its README.md, names: which of its files are whose.
+"""Resolve the configurations that a dataset's card (its README.md) defines.
 
 https://huggingface.co/docs/hub/datasets-manual-configuration
 """
@@ -18,7 +18,7 @@ CARD = "README.md"
 
 
 def may_configure(dataset: str) -> bool:
-    """Whether to ask ``configured_files``, which takes seconds: of a dataset on the hub, or a folder with a card."""
+    """Return whether the dataset may have configurations; ``configured_files`` takes seconds."""
     if not Path(dataset).is_dir():
         return not dataset.startswith(S3)
     card = Path(dataset) / CARD
@@ -27,10 +27,10 @@ def may_configure(dataset: str) -> bool:
 
 @cache
 def configured_files(dataset: str, name: str) -> dict[str, dict[str, str]]:
-    """The files of a configuration, by split: the path in the dataset → the path or address to open.
+    """Return the files of a configuration, by split: path in the dataset → path or URL to open.
 
     Raises:
-        DataError: There is no such configuration, or the hub does not answer.
+        DataError: There is no such configuration, or the hub is unreachable.
     """
     import datasets  # takes seconds
 
@@ -39,14 +39,14 @@ def configured_files(dataset: str, name: str) -> dict[str, dict[str, str]]:
         found = datasets.load_dataset_builder(place, name).config.data_files or {}
     except (OSError, ValueError, RuntimeError, yaml.YAMLError, httpx2.HTTPError) as error:  # RuntimeError: a script
         raise DataError(
-            f"dataset {dataset!r}: {name!r} (dataset_config_name) is neither a folder in it nor a configuration of its "
+            f"dataset {dataset!r}: {name!r} (dataset_config_name) is neither a folder in it nor a configuration in its "
             f"card ({first_line(error)})"
         ) from error
     return {str(split): {_path(place, file): file for file in files} for split, files in found.items()}
 
 
 def _path(place: str, file: str) -> str:
-    """On the hub, an address is ``hf://datasets/owner/name@revision/path``."""
+    """URLs of the hub are ``hf://datasets/owner/name@revision/path``."""
     if file.startswith(HUB):
         return file.partition("@")[2].partition("/")[2]
     return Path(file).relative_to(place).as_posix()

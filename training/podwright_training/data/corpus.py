@@ -1,4 +1,4 @@
-"""The documents of one source: which virtual stream owns which, and in which order it reads them."""
+"""Assign the documents of one source to virtual streams, and order them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOKENIZE_DOCUMENTS = 16  # one call of the tokenizer; the unit of work a resume 
 
 
 class Position(NamedTuple):
-    """The next token of a stream; every count is in the order in which the stream reads."""
+    """Position of a stream's next token; counts follow the stream's reading order."""
 
     epoch: int = 0
     shard: int = 0
@@ -33,11 +33,11 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True)
 class Corpus:
-    """The shards of one split, cut into ``streams`` virtual streams.
+    """Shards of one split, divided into ``streams`` virtual streams.
 
     Streams own whole shards, every ``streams``-th each. Where there are fewer shards than streams, the n streams of a
-    shard take every n-th document each. An epoch of a stream has its shards in an order of its own, and the documents
-    shuffled within blocks.
+    shard take every n-th document each. Each epoch of a stream has its own order of shards, and shuffles the
+    documents within blocks.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Corpus:
     seed: int
 
     def check(self, encoder: Encoder) -> None:
-        """Look for what would stop the first batch.
+        """Check the first block for errors that would stop the first batch.
 
         Raises:
             DataError: Tokens are of another tokenizer, or all records of the first block are broken.
@@ -58,14 +58,14 @@ class Corpus:
         try:
             block = next(read_blocks(self.split.files[0], column=self.text_column), None)
         except BadShardError:
-            return  # the stream names it and goes on with the next
+            return  # the stream reports it and continues with the next
         if block:
             _check_block(block, self.split.files[0])
 
     def documents(
         self, stream: int, start: Position, *, encoder: Encoder, faults: Faults
     ) -> Iterator[tuple[Position, NDArray[Any]]]:
-        """Endless documents of ``stream``: the position of the first wanted token, and all tokens.
+        """Yield the documents of ``stream`` without end: position of the first wanted token, and all tokens.
 
         Raises:
             DataError: A shard cannot be read, too many records or shards are broken, or the stream owns no document.
@@ -80,7 +80,7 @@ class Corpus:
                 raise DataError(self._empty(stream, faults))
 
     def epoch(self, *, encoder: Encoder, faults: Faults) -> Iterator[NDArray[Any]]:
-        """Every document of the first stream once; raises what ``documents`` raises, but it may be none."""
+        """Yield every document of the first stream once; raise as ``documents`` does, except when there is none."""
         for _, tokens in self._tokens(0, 0, Position(), encoder, faults):
             yield tokens
 
@@ -109,7 +109,7 @@ class Corpus:
     def _places(
         self, stream: int, epoch: int, first: Position, faults: Faults
     ) -> Iterator[tuple[Position, Block, int, str]]:
-        """The documents ``stream`` owns in the order of ``epoch``, from ``first`` on: where each is."""
+        """Yield the location of each document of ``stream``, in the order of ``epoch``, from ``first`` on."""
         for shard, file in enumerate(self._shards_of(stream, epoch)):
             if (epoch, shard) < (first.epoch, first.shard):
                 continue
@@ -126,12 +126,12 @@ class Corpus:
                 faults.add(Fault("shard", file, str(error)))
 
     def _shards_of(self, stream: int, epoch: int) -> list[str]:
-        """The shards ``stream`` reads, in the order of ``epoch``."""
+        """Return the shards that ``stream`` reads, in the order of ``epoch``."""
         files = self.split.files[stream % len(self.split.files) :: self.streams]
         return [files[index] for index in np.random.default_rng([self.seed, stream, epoch]).permutation(len(files))]
 
     def _order(self, stream: int, epoch: int, shard: int, block: int, documents: int) -> list[int]:
-        """Indices of the documents of one block that ``stream`` owns, shuffled."""
+        """Return the shuffled indices of the block's documents that ``stream`` owns."""
         shards = len(self.split.files)
         sharers = len(range(stream % shards, self.streams, shards))
         own = np.arange((stream // shards - block) % sharers, documents, sharers)  # small blocks: each its turn
@@ -140,7 +140,7 @@ class Corpus:
 
     def _empty(self, stream: int, faults: Faults) -> str:
         share = "" if self.split.held_out is None else ", of which validation is held out"
-        last = f"; broken and left out: {next(reversed(faults.found))}" if faults.found else ""
+        last = f"; broken and skipped: {next(reversed(faults.found))}" if faults.found else ""
         return (
             f"data stream {stream} of {self.streams} (data_streams) has no document in {len(self.split.files)} shards "
             f"({self.split.files[0]} …){share}: the data is too small for so many streams{last}"
@@ -152,7 +152,7 @@ def _check_tokenizer(file: str, encoder: Encoder) -> None:
         with closing(TokenShard(file)) as shard:
             there = shard.tokenizer
     except BadShardError:
-        return  # the stream names it and goes on with the next
+        return  # the stream reports it and continues with the next
     if there != encoder.digest:
         raise DataError(f"{file} holds tokens of another tokenizer ({there}) than this one ({encoder.digest})")
 

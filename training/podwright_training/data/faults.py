@@ -1,4 +1,4 @@
-"""What can be wrong with data: too much of it stops the run, a little is named, counted and left out."""
+"""Tolerate a few broken records and shards: log, count and skip them; stop the run beyond a limit."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ logger = logging.getLogger(__name__)
 
 
 class DataError(UserError):
-    """The dataset or tokenizer cannot be used; the message names the file or identifier and what was expected."""
+    """A dataset or tokenizer is unusable; the message names the file or identifier and what was expected."""
 
 
 class BadRecordError(ValueError):
-    """One record is no document; the message says why."""
+    """A record is not a document; the message says why."""
 
 
 class BadShardError(ValueError):
-    """The rest of a shard cannot be decoded; the message says why."""
+    """A shard cannot be decoded to its end; the message says why."""
 
 
 class Fault(NamedTuple):
-    """A record or the rest of a shard that was left out."""
+    """A skipped record, or the skipped rest of a shard."""
 
     kind: str  # "record" or "shard"
     place: str  # file, or file:number of the record counted from 1
@@ -33,15 +33,15 @@ class Fault(NamedTuple):
 
 @dataclass
 class Faults:
-    """The different faults met, up to a limit of each kind."""
+    """Distinct faults of a run, up to a limit of each kind."""
 
     max_bad_records: int
     max_bad_shards: int
-    found: dict[str, Fault] = field(default_factory=dict)  # by place: a fault met again in another epoch is the same
+    found: dict[str, Fault] = field(default_factory=dict)  # by place: the same fault in another epoch counts once
     _taken: int = 0
 
     def add(self, fault: Fault) -> None:
-        """Count ``fault``; raises ``DataError`` when there are more than the limit."""
+        """Count ``fault``; raise ``DataError`` beyond the limit."""
         if fault.place in self.found:
             return
         self.found[fault.place] = fault
@@ -53,17 +53,17 @@ class Faults:
             )
 
     def count(self, kind: str) -> int:
-        """How many records, or shards, were left out."""
+        """Return the number of skipped records or shards."""
         return sum(fault.kind == kind for fault in self.found.values())
 
     def take_new(self) -> tuple[Fault, ...]:
-        """The faults added since the last call."""
+        """Return the faults added since the last call."""
         new = tuple(self.found.values())[self._taken :] if len(self.found) > self._taken else ()
         self._taken = len(self.found)
         return new
 
     def tell(self, fault: Fault) -> None:
-        """Count ``fault`` and name it in the log, once."""
+        """Count ``fault`` and log it once."""
         if fault.place not in self.found:
             what = "skipped" if fault.kind == "record" else "the rest of it is skipped"
             number = self.count(fault.kind) + 1
@@ -72,5 +72,5 @@ class Faults:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, on one line."""
+    """Return the first line of an error."""
     return (str(error).splitlines() or [type(error).__name__])[0]

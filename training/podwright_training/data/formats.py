@@ -1,7 +1,7 @@
-"""Blocks of documents out of one shard, by format.
+"""Read blocks of documents from one shard, by format.
 
-A block has at most ``BLOCK_DOCUMENTS`` and is what a resume can begin with: JSON lines are decompressed but not parsed
-up to it, Parquet is entered at its row group, Arrow and token shards at the block itself.
+A block has at most ``BLOCK_DOCUMENTS`` documents; a resume starts at a block. JSON lines are decompressed but not
+parsed up to it, Parquet starts at its row group, Arrow and token shards at the block itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Document = str | NDArray[Any]  # text, or token ids with the end-of-text token
 
 
 class Block(ABC):
-    """Some documents of a shard, decoded when asked for.
+    """Consecutive documents of a shard, decoded on access.
 
     Attributes:
         first: Documents of the shard before this block.
@@ -43,15 +43,15 @@ class Block(ABC):
 
     @abstractmethod
     def document(self, index: int) -> Document:
-        """One document; raises ``BadRecordError``."""
+        """Return one document; raise ``BadRecordError``."""
 
 
 def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[Block]:
-    """The blocks of a shard from number ``start`` on.
+    """Yield the blocks of a shard from number ``start`` on.
 
     Raises:
-        BadShardError: The rest of the shard is not what its format promises.
-        DataError: It cannot be read, or has no column of text ``column``.
+        BadShardError: The rest of the shard does not match its format.
+        DataError: The shard cannot be read, or has no text column ``column``.
     """
     try:
         yield from FORMATS[format_of(path)](path, column, start)
@@ -64,7 +64,7 @@ def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[Block]:
 
 
 def format_of(path: str) -> str:
-    """The suffix by which ``path`` has one of ``FORMATS``; empty for any other file."""
+    """Return the suffix of ``path`` in ``FORMATS``; empty for any other file."""
     return next((suffix for suffix in FORMATS if path.endswith(suffix)), "")
 
 
@@ -85,7 +85,7 @@ class _JsonBlock(Block):
         if not isinstance(record, dict):
             raise BadRecordError(f"a {type(record).__name__}, not an object with {self._column!r}")
         if self._column not in record:
-            raise BadRecordError(f"no column {self._column!r} (text_column); there are {', '.join(record) or 'none'}")
+            raise BadRecordError(f"no column {self._column!r} (text_column); columns: {', '.join(record) or 'none'}")
         return _text(record[self._column], self._column)
 
 
@@ -142,7 +142,7 @@ def _json_blocks(path: str, column: str, start: int) -> Iterator[Block]:
 
 
 def _lines(content: BinaryIO, *, skipped: int) -> Iterator[list[bytes]]:
-    """Lines in handfuls, after the first ``skipped`` ones, which are only counted."""
+    """Yield batches of lines after the first ``skipped`` lines."""
     rest = b""
     while chunk := content.read(CHUNK_BYTES):
         if skipped:
@@ -189,7 +189,7 @@ def _arrow_blocks(path: str, column: str, start: int) -> Iterator[Block]:
 
 
 def _record_batches(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Both of Arrow's layouts: files with an index at the end, and streams, which ``datasets`` saves."""
+    """Open Arrow's file format (index at the end) or its stream format, which ``datasets`` saves."""
     magic = source.read(6)
     source.seek(0)
     if magic == b"ARROW1":
@@ -207,10 +207,10 @@ def _token_blocks(path: str, _column: str, start: int) -> Iterator[Block]:
 
 def _check_column(path: str, schema: pa.Schema, column: str) -> None:
     if column not in schema.names:
-        raise DataError(f"{path} has no column {column!r} (text_column); there are {', '.join(schema.names)}")
+        raise DataError(f"{path} has no column {column!r} (text_column); columns: {', '.join(schema.names)}")
     kind = schema.field(column).type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-        raise DataError(f"{path}: column {column!r} (text_column) holds {kind}, not text")
+        raise DataError(f"{path}: column {column!r} (text_column) has type {kind}, not text")
 
 
 FORMATS: dict[str, Callable[[str, str, int], Iterator[Block]]] = {

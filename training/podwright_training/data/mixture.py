@@ -1,4 +1,4 @@
-"""Which datasets a run reads, and which of them gives which sequence."""
+"""Choose the source of each sequence from a weighted mixture of datasets."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Source:
     """One dataset of a run.
 
     Attributes:
-        name: What positions of a checkpoint call it: it may move to another folder under its name.
+        name: Its name in a checkpoint's position; the dataset may move to another folder under the same name.
         dataset: Identifier on the Hugging Face hub, a local folder, or ``s3://bucket/folder``.
-        dataset_config_name: The folder of its files in it, or a configuration of its card; ``None`` for all of it.
-        text_column: The column of its records that holds the text.
-        weight: Its share of the sequences, relative to the other sources'.
+        dataset_config_name: Subfolder of its files, or a configuration of its card; ``None``: all files.
+        text_column: Column that holds the text.
+        weight: Share of the sequences, relative to the other sources.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Source:
 
 
 def sources_of(options: TrainConfig) -> list[Source]:
-    """The sources that ``data_mixture`` names, or the one that ``dataset`` is.
+    """Return the sources in ``data_mixture``, or the single source ``dataset``.
 
     Raises:
         DataError: With every problem of the mixture, one per line.
@@ -49,14 +49,14 @@ def sources_of(options: TrainConfig) -> list[Source]:
     given = _read_yaml(Path(mixture)) if mixture.endswith(YAML_SUFFIXES) else dict(_split_text(mixture))
     problems = [problem for name, values in given.items() for problem in _problems(name, values)]
     if problems or not given:
-        raise DataError("\n".join(f"data_mixture {mixture}: {line}" for line in problems or ["it names no dataset"]))
+        raise DataError("\n".join(f"data_mixture {mixture}: {line}" for line in problems or ["no dataset given"]))
     return [_source(options, str(name), values) for name, values in given.items()]
 
 
 class Mixture:
-    """Assigns every global sequence to a source, by its number alone.
+    """Assign every global sequence to a source, by its number alone.
 
-    After any n sequences, a source with share w has given n·w of them but for a few: the multiples of the golden ratio
+    After any n sequences, a source with share w has provided about n·w of them: the multiples of the golden ratio
     fall evenly into [0, 1), also those of every k-th number.
     """
 
@@ -65,7 +65,7 @@ class Mixture:
         self._bounds = [int(bound / total * 2**64) for bound in accumulate(weights)][:-1]
 
     def source(self, sequence: int) -> int:
-        """The index of the source that gives the global sequence of this number."""
+        """Return the index of the source of a global sequence."""
         return bisect_right(self._bounds, sequence * GOLDEN % 2**64)
 
 
@@ -84,12 +84,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise DataError(f"data_mixture {path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise DataError(f"data_mixture {path} must hold `name: {{dataset: …, weight: …}}` lines")
+        raise DataError(f"data_mixture {path} must contain `name: {{dataset: …, weight: …}}` lines")
     return content
 
 
 def _split_text(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """``name=weight,…``: the names are the datasets."""
+    """Parse ``name=weight,…``, where names are datasets."""
     for part in text.split(","):
         name, _, weight = part.rpartition("=")
         try:
@@ -104,7 +104,7 @@ def _problems(name: object, values: object) -> Iterator[str]:
         yield f"{name}: must be a mapping with {', '.join(known)}"
         return
     for key in values.keys() - set(known):
-        yield f"{name}: unknown key {key}; there are {', '.join(known)}"
+        yield f"{name}: unknown key {key}; keys: {', '.join(known)}"
     if not values.get("dataset"):
         yield f"{name or 'an entry'}: no dataset"
     weight = values.get("weight", 1.0)

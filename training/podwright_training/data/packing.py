@@ -1,4 +1,4 @@
-"""Documents → sequences of one length: a virtual stream's documents one after the other, cut without regard to them."""
+"""Pack a virtual stream's documents into sequences of one length: concatenate them and cut at any token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RESUME_THREADS = 8
 
 
 class Packed(NamedTuple):
-    """One sequence, and where its stream stands after it."""
+    """A sequence, and its stream's position after it."""
 
     tokens: NDArray[np.uint32]
     source: int
@@ -30,7 +30,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that making sequences takes; worker processes get a copy."""
+    """Everything needed to make sequences; worker processes get a copy."""
 
     corpora: tuple[Corpus, ...]
     mixture: Mixture
@@ -41,12 +41,12 @@ class Recipe:
     max_bad_shards: int
 
     def pack(self, positions: Mapping[int, Sequence[Position]], *, first: int, step: int) -> Iterator[Packed]:
-        """Sequences of some streams, without end: of the global ones ``first``, ``first + step``, … those they own.
+        """Yield the sequences of some streams without end: those they own of ``first``, ``first + step`` ….
 
         Args:
-            positions: Of each of these streams, for each source, before ``first``.
-            first: The first global sequence that may be one.
-            step: From each to the next that may be one.
+            positions: Position of each stream, for each source, before ``first``.
+            first: First global sequence to consider.
+            step: Distance to the next one.
 
         Raises:
             DataError: A shard cannot be read, too much is broken, or a stream owns no document.
@@ -71,7 +71,7 @@ class Recipe:
 
 
 class _Packer:
-    """The tokens of one stream's documents of one source, one after the other, from a position on."""
+    """Concatenated tokens of one stream and source, from a position on."""
 
     def __init__(self, documents: Iterator[tuple[Position, NDArray[Any]]], start: Position) -> None:
         self.position = start
@@ -79,7 +79,7 @@ class _Packer:
         self._tokens: NDArray[Any] = np.empty(0, dtype=np.uint32)  # of the document at position, once read
 
     def read(self) -> None:
-        """Go on to the next document."""
+        """Advance to the next document."""
         self.position, self._tokens = next(self._documents)
 
     def fill(self, row: NDArray[np.uint32]) -> None:
@@ -97,8 +97,8 @@ class _Packer:
 
 
 def _resume(packers: Iterable[_Packer]) -> None:
-    """Find the documents at which streams go on, all at a time: decompressing up to them lets other threads run."""
+    """Find the documents at which the streams continue, in threads: decompressing releases the GIL."""
     begun = [packer for packer in packers if packer.position != Position()]
     with ThreadPoolExecutor(RESUME_THREADS) as pool:
         for _ in pool.map(_Packer.read, begun):
-            pass  # what reading raised is raised here
+            pass  # an error of reading is raised here

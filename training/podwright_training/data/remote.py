@@ -1,4 +1,4 @@
-"""Files in stores. A read that fails is repeated from where it was, a few times, before it stops the run."""
+"""Read files from S3 and the Hugging Face hub; a failed read is retried from the same byte a few times."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 def list_hub(dataset: str, folder: str) -> dict[str, str]:
-    """``storage.list_files`` of a dataset on the Hugging Face hub."""
+    """List the files of a dataset on the Hugging Face hub, as ``storage.list_files``."""
     root = f"datasets/{dataset}"
     try:
         names = HfFileSystem().find(f"{root}/{folder}".rstrip("/"))
@@ -37,14 +37,14 @@ def list_hub(dataset: str, folder: str) -> dict[str, str]:
         return {}  # the dataset has no such folder
     except NETWORK_ERRORS as error:
         raise DataError(
-            f"dataset {dataset!r}: no folder of that name here, and the Hugging Face hub does not give it to this "
+            f"dataset {dataset!r}: no local folder, and the Hugging Face hub does not serve it to this "
             f"machine ({first_line(error)})"
         ) from error
     return {name.removeprefix(f"{root}/"): f"{HUB}{name}" for name in names}
 
 
 def list_s3(dataset: str, folder: str) -> dict[str, str]:
-    """``storage.list_files`` of ``s3://bucket/folder``."""
+    """List the files under ``s3://bucket/folder``, as ``storage.list_files``."""
     root = dataset.removeprefix(S3)
     where = fs.FileSelector(f"{root}/{folder}".rstrip("/"), recursive=True, allow_not_found=True)
     found = retry(lambda: _s3(dataset).get_file_info(where), dataset)
@@ -53,15 +53,15 @@ def list_s3(dataset: str, folder: str) -> dict[str, str]:
 
 
 def open_remote(path: str) -> BinaryIO:
-    """``storage.open_file`` of a file in a store."""
+    """Open a remote file, as ``storage.open_file``."""
     return io.BufferedReader(_RemoteFile(path), BUFFER_BYTES)
 
 
 def retry(action: Callable[[], _Result], name: str) -> _Result:
-    """The result of ``action``, tried again after errors of the network; ``name`` is what it reads.
+    """Return the result of ``action``, retried after network errors; ``name`` is the file it reads.
 
     Raises:
-        DataError: The last try failed too, or there is no such file.
+        DataError: The last attempt failed, or there is no such file.
     """
     for delay_s in RETRY_DELAYS_S:
         try:
@@ -70,7 +70,7 @@ def retry(action: Callable[[], _Result], name: str) -> _Result:
             raise DataError(f"{name} cannot be read: {first_line(error)}") from error
         except NETWORK_ERRORS as error:
             wait_s = delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - so that ranks do not come back all at once
-            logger.warning("%s: %s; trying again in %.1f s", name, first_line(error), wait_s)
+            logger.warning("%s: %s; retrying in %.1f s", name, first_line(error), wait_s)
         time.sleep(wait_s)
     try:
         return action()
@@ -79,7 +79,7 @@ def retry(action: Callable[[], _Result], name: str) -> _Result:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file in a store, opened again at the same place after an error."""
+    """A remote file, reopened at the same byte after an error."""
 
     def __init__(self, path: str) -> None:
         self._path = path

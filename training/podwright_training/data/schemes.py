@@ -1,4 +1,4 @@
-"""Schemes of datasets that are not in a local folder."""
+"""URL schemes of remote datasets."""
 
 HUB = "hf://"
 S3 = "s3://"

@@ -1,4 +1,4 @@
-"""The shards of one split of a dataset, or the share of its documents that is one."""
+"""Find the shards of a split, or hold out a share of the documents as the validation split."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.j
 
 @dataclass(frozen=True)
 class Split:
-    """Shards, and which of their documents belong to the split.
+    """Shards of a split, and which of their documents belong to it.
 
     Attributes:
         names: Paths in the dataset, sorted.
-        files: What to open, in the same order.
+        files: Paths or URLs to open, in the same order.
         held_out: ``None`` for all documents; else whether the split is the share held out, or the rest.
     """
 
@@ -38,7 +38,7 @@ class Split:
     held_out: bool | None = None
 
     def has(self, document: Document) -> bool:
-        """Whether ``document`` is of this split: by its content, so that copies of a text are on the same side."""
+        """Return whether ``document`` belongs to this split: by its content, so that copies of a text stay together."""
         if self.held_out is None:
             return True
         content = document.encode() if isinstance(document, str) else document.tobytes()
@@ -46,15 +46,15 @@ class Split:
 
     @property
     def digest(self) -> str:
-        """Twelve hexadecimal digits of the names of the shards."""
+        """Return twelve hexadecimal digits that identify the shards' names."""
         return hashlib.sha256("\n".join(self.names).encode()).hexdigest()[:12]
 
 
 def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Split:
-    """The shards of ``split``, ``train`` or ``validation``, under the folder ``dataset_config_name`` of ``dataset``.
+    """Find the shards of ``split`` (``train`` or ``validation``) in the folder ``dataset_config_name`` of ``dataset``.
 
-    Where there is no such folder, it is a configuration that the dataset's card names, with splits of its own. Else a
-    file belongs to the split that a word of its path names (``c4-train.00000-of-01024.json.gz``, ``val/0.parquet``).
+    Without such a folder, the name is a configuration of the dataset's card, with its own splits. Otherwise a file
+    belongs to the split that a word of its path names (``c4-train.00000-of-01024.json.gz``, ``val/0.parquet``).
     Without any such word, all files are for training.
 
     Raises:
@@ -80,7 +80,7 @@ def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Spl
 
 
 def _split_of(path: PurePosixPath) -> str:
-    """The split that the last telling part of ``path`` names; empty if none does."""
+    """Return the split named by the last matching part of ``path``; empty if no part matches."""
     for part in reversed(path.parts):
         words = set(re.split(r"[^a-z]+", part.lower()))
         for split, telling in WORDS.items():
@@ -98,6 +98,4 @@ def _nothing(dataset: str, folder: str, split: str, files: dict[str, str]) -> st
     if not files:
         return f"{where} does not exist or is empty"
     suffixes = sorted({PurePosixPath(name).suffix or "no suffix" for name in files})
-    return (
-        f"{where} has no file for {split} in a known format ({' '.join(FORMATS)}); its files have {' '.join(suffixes)}"
-    )
+    return f"{where} has no file for {split} in a known format ({' '.join(FORMATS)}); found {' '.join(suffixes)}"

@@ -1,4 +1,4 @@
-"""Files of a dataset, wherever they are: a local folder, ``s3://``, or the Hugging Face hub."""
+"""List and open a dataset's files in a local folder, on S3 or on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from podwright_training.data.schemes import HUB, S3
 
 
 def list_files(dataset: str, folder: str = "") -> dict[str, str]:
-    """All files under ``folder`` of ``dataset``: the path in the dataset → the path or address to open.
+    """Return all files under ``folder`` of ``dataset``: path in the dataset → path or URL to open.
 
     Raises:
-        DataError: No such dataset, or its store does not answer.
+        DataError: There is no such dataset, or its store is unreachable.
     """
     if Path(dataset).is_dir():
         paths = (path for path in (Path(dataset) / folder).rglob("*") if path.is_file())
@@ -31,10 +31,10 @@ def list_files(dataset: str, folder: str = "") -> dict[str, str]:
 
 
 def open_file(path: str) -> BinaryIO:
-    """Open a file that ``list_files`` named, for reading and seeking.
+    """Open a file from ``list_files`` for reading and seeking.
 
     Raises:
-        DataError: There is no such file or it may not be read; later also when reads keep failing.
+        DataError: The file does not exist or is not readable; also later, when reads keep failing.
     """
     if is_local(path):
         try:
@@ -47,5 +47,5 @@ def open_file(path: str) -> BinaryIO:
 
 
 def is_local(path: str) -> bool:
-    """Whether ``path`` is a file of this machine."""
+    """Return whether ``path`` is a local file."""
     return not path.startswith((HUB, S3))

@@ -1,9 +1,9 @@
-"""Batches of packed sequences in one global order that no world size changes.
+"""Yield batches of packed sequences in one global order for any world size.
 
-The data is cut into *virtual streams* whose number is fixed for a run. Stream ``s`` owns documents by a fixed rule and
-packs them on its own; global sequence ``g`` is the next one of stream ``g % streams``, from the source that the mixture
-names for ``g``. Ranks, and their worker processes, only divide the streams among themselves: the content of every
-global batch depends on nothing but its size, and a position is five small integers per stream and source.
+The data is divided into *virtual streams* whose number is fixed for a run. Stream ``s`` owns documents by a fixed rule
+and packs them independently; global sequence ``g`` is the next one of stream ``g % streams``, from the source that the
+mixture assigns to ``g``. Ranks, and their worker processes, only divide the streams among themselves: the content of
+every global batch depends on nothing but its size, and a position is five small integers per stream and source.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # they take seconds to import; worker processes do without
 
     from podwright_training.batch import Batch
 
-VALIDATION_SEED = 0  # runs with other seeds are judged by the same batches
+VALIDATION_SEED = 0  # runs with other seeds validate on the same batches
 
 
 def open_stream(
@@ -40,7 +40,7 @@ def open_stream(
     world_size: int,
     local_batch_size: int,
 ) -> PackedStream:
-    """The stream of ``split`` that ``options`` describe; raises what ``PackedStream`` raises."""
+    """Open the stream of ``split`` that ``options`` describe; raise as ``PackedStream`` does."""
     training = split == "train"
     return PackedStream(
         sources_of(options),
@@ -64,28 +64,28 @@ class PackedStream:
 
     Documents are tokenised without special tokens, each followed by the tokenizer's end-of-text token, concatenated and
     cut into sequences of ``context_width + 1`` tokens (inputs and targets: the sequence without its last and its first
-    token). Epochs follow each other without end; each has another order of shards and of documents within blocks.
+    token). Epochs follow each other without end, each with a different order of shards and of documents within blocks.
 
     Args:
-        sources: What to read; several are mixed by their weights, whole sequences at a time.
+        sources: Datasets to read, mixed by weight, whole sequences at a time.
         split: ``train`` or ``validation``.
-        tokenizer: A tokenizer, or what ``load_tokenizer`` takes.
-        context_width: Tokens the model sees.
-        rank: This process.
-        world_size: All processes; must divide ``streams``.
+        tokenizer: Tokenizer, or an argument of ``load_tokenizer``.
+        context_width: Tokens per sequence.
+        rank: Rank of this process.
+        world_size: Number of processes; must divide ``streams``.
         local_batch_size: Sequences per rank and batch.
-        streams: Virtual streams, the same number over the whole life of a run.
-        seed: Of the order.
-        workers: Processes that read, tokenise and pack ahead; 0: in this one, when asked.
-        document_mask: Give the positions of tokens in their documents. A document cut by the end of a sequence goes on
-            in the next at position 0. Labels stay what they are: a document's last token predicts the end-of-text
-            token, and this one the first token of the document after it.
-        max_bad_records: Broken records that are left out; beyond that the data, not a record, is broken.
-        max_bad_shards: Shards that are left out from where they are broken.
+        streams: Virtual streams, the same number for the whole run.
+        seed: Seed of the order.
+        workers: Processes that read, tokenize and pack ahead; 0: this process does it on demand.
+        document_mask: Return the positions of tokens in their documents. A document cut by the end of a sequence
+            continues in the next at position 0. Labels do not change: a document's last token predicts the
+            end-of-text token, which predicts the first token of the next document.
+        max_bad_records: Broken records to skip before stopping.
+        max_bad_shards: Broken shards to abandon before stopping.
 
     Raises:
-        DataError: No such dataset, no shards, no column of text, a tokenizer without an end-of-text token or another
-            one than token shards were made with.
+        DataError: There is no such dataset, shard or text column, or the tokenizer has no end-of-text token or is not
+            the one that token shards were made with.
         ValueError: ``world_size`` does not divide ``streams``.
     """
 
@@ -109,7 +109,7 @@ class PackedStream:
         if streams % world_size:
             allowed = ", ".join(str(size) for size in range(1, streams + 1) if streams % size == 0)
             raise ValueError(
-                f"{streams} data streams cannot be divided among {world_size} ranks; allowed world sizes: {allowed}"
+                f"{streams} data streams are not divisible by {world_size} ranks; allowed world sizes: {allowed}"
             )
         self._recipe = Recipe(
             corpora=_corpora(sources, split, streams=streams, seed=seed),
@@ -135,7 +135,7 @@ class PackedStream:
         self._makers: list[Iterator[Packed]] = []
 
     def next_batch(self) -> Batch:
-        """This rank's share of the next global batch: ``local_batch_size`` sequences of ``context_width`` tokens.
+        """Return this rank's ``local_batch_size`` sequences of ``context_width`` tokens of the next global batch.
 
         Raises:
             DataError: A shard cannot be read, too much is broken, a stream owns no document, or a worker died.
@@ -151,16 +151,16 @@ class PackedStream:
         return Batch(sequences[:, :-1], sequences[:, 1:], None if positions is None else torch.from_numpy(positions))
 
     def coordinates(self) -> range:
-        """The global sequences that the last batch of all ranks consists of; empty before the first."""
+        """Return the global sequences of the last batch of all ranks; empty before the first."""
         return self._last
 
     def replay(self, first_sequence: int) -> None:
-        """Go forward to the global batch that begins with ``first_sequence``, leaving out what is before it.
+        """Skip to the global batch that begins with ``first_sequence``.
 
-        To see a batch again, load a state from before it, then replay its coordinates.
+        To read a batch again, load a state from before it, then replay its coordinates.
 
         Raises:
-            ValueError: It is drawn already.
+            ValueError: The batch was drawn already.
         """
         if first_sequence < self._sequences:
             raise ValueError(
@@ -170,7 +170,7 @@ class PackedStream:
             pass
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able position of this rank; what a checkpoint keeps is ``merge_states`` of all ranks'."""
+        """Return this rank's position as JSON values; a checkpoint keeps ``merge_states`` of all ranks."""
         positions = {
             str(stream): {
                 corpus.name: list(position) for corpus, position in zip(self._recipe.corpora, each, strict=True)
@@ -182,16 +182,20 @@ class PackedStream:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly after the last sequence of ``state``, which may come from another world size.
 
-        Weights of a mixture may differ from those before: they count from here on.
+        The weights of a mixture may differ from before: they apply from here on.
 
         Raises:
-            ValueError: The state lacks a stream of this rank, or is of other data, another order or another tokenizer.
+            ValueError: The state lacks a stream of this rank, or belongs to other data, order or tokenizer.
         """
         here = self._identity()
-        problems = [f"{key} is {state[key]} there, {value} here" for key, value in here.items() if state[key] != value]
-        problems += [f"it lacks stream {stream}" for stream in self._positions if str(stream) not in state["streams"]]
+        problems = [
+            f"{key} is {state[key]} in the checkpoint, {value} in this run"
+            for key, value in here.items()
+            if state[key] != value
+        ]
+        problems += [f"stream {stream} is missing" for stream in self._positions if str(stream) not in state["streams"]]
         if problems:
-            raise ValueError(f"this data position cannot be continued: {'; '.join(problems)}")
+            raise ValueError(f"cannot continue from this data position: {'; '.join(problems)}")
         self.close()
         self._sequences, self._last = state["sequences"], range(0)
         for stream in self._positions:
@@ -199,13 +203,13 @@ class PackedStream:
             self._positions[stream] = [Position(*there[corpus.name]) for corpus in self._recipe.corpora]
 
     def close(self) -> None:
-        """End the worker processes; the next batch starts them again."""
+        """Stop the worker processes; the next batch restarts them."""
         for worker in self._running:
             worker.close()
         self._running, self._makers = [], []
 
     def _identity(self) -> dict[str, Any]:
-        """What must be the same for a position to mean the same."""
+        """Return everything that must be equal for a position to be valid."""
         corpora = self._recipe.corpora
         return {
             "stream_count": self._recipe.streams,
@@ -215,7 +219,7 @@ class PackedStream:
         }
 
     def _draw_until(self, end: int) -> Iterator[NDArray[np.uint32]]:
-        """This rank's sequences before the global sequence ``end``; the position moves when all are drawn."""
+        """Yield this rank's sequences before the global sequence ``end``; advance the position when all are drawn."""
         for number in range(self._own(self._sequences), end, self._world_size):
             if not self._makers:
                 self._start(number)
@@ -228,7 +232,7 @@ class PackedStream:
         self._sequences = end
 
     def _own(self, sequence: int) -> int:
-        """The first sequence of this rank that is not before ``sequence``."""
+        """Return this rank's first sequence from ``sequence`` on."""
         return sequence + (self._rank - sequence) % self._world_size
 
     def _start(self, first: int) -> None:
@@ -245,7 +249,7 @@ class PackedStream:
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state of all ranks' states, for a checkpoint; raises ``ValueError`` if they are not of the same moment."""
+    """Merge all ranks' states into one for a checkpoint; raise ``ValueError`` if they are of different steps."""
     merged = {**states[0], "streams": {}}
     for rank, state in enumerate(states):
         differing = [key for key in merged if key != "streams" and state[key] != merged[key]]
@@ -256,7 +260,7 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def document_positions(tokens_BT: NDArray[np.int64], end: int) -> NDArray[np.int64]:
-    """The position of each token in its document, or in the part of it that is in the sequence; ``end`` parts them."""
+    """Return each token's position in its document, or in the part within the sequence; ``end`` separates documents."""
     places_T = np.arange(tokens_BT.shape[1])
     starts_BT = np.zeros_like(tokens_BT)
     starts_BT[:, 1:] = np.where(tokens_BT[:, :-1] == end, places_T[1:], 0)

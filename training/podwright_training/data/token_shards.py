@@ -1,7 +1,7 @@
-"""Documents that are tokens already, in memory-mapped files: one ``safetensors`` file per shard.
+"""Read and write tokenized documents in memory-mapped files: one ``safetensors`` file per shard.
 
 Its tensors are ``tokens`` (uint16 or uint32, every document with its end-of-text token) and ``offsets`` (int64, where
-each document begins, and the end); its metadata says which tokenizer the ids are of.
+each document begins, and the end); its metadata identifies the tokenizer.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ TOKENIZER = "tokenizer"  # key of the metadata: Encoder.digest
 
 
 class TokenShard(Sequence[NDArray[Any]]):
-    """The documents of one shard; opening it reads nothing but the header.
+    """Documents of one shard; opening it reads only the header.
 
     Attributes:
-        tokenizer: Digest of the encoder the tokens are from.
+        tokenizer: Digest of the encoder that made the tokens.
         token_count: Tokens of all documents.
 
     Raises:
-        DataError: It is not a file of this machine, cannot be read, or is no token shard.
-        BadShardError: It is cut off or overwritten.
+        DataError: The file is not local, not readable, or not a token shard.
+        BadShardError: The file is truncated or overwritten.
     """
 
     def __init__(self, path: str) -> None:
         if not is_local(path):
-            raise DataError(f"{path}: token shards are mapped into memory; copy them to a file system")
+            raise DataError(f"{path}: token shards are memory-mapped; copy them to a file system")
         if not os.access(path, os.R_OK):
-            raise DataError(f"{path} cannot be read: it is gone, or permission is denied")
+            raise DataError(f"{path} cannot be read: missing, or permission denied")
         try:
             self._file = cast("Any", safe_open(path, framework="np"))
         except SafetensorError as error:
@@ -59,12 +59,12 @@ class TokenShard(Sequence[NDArray[Any]]):
         return self._tokens[first:end]
 
     def close(self) -> None:
-        """Unmap the file; documents already taken stay."""
+        """Unmap the file; documents already read stay valid."""
         self._file.__exit__(None, None, None)
 
 
 def write_token_shard(path: Path, documents: Sequence[NDArray[Any]], *, tokenizer: str) -> None:
-    """Write ``documents`` to ``path``, whole or not at all; ``tokenizer`` is their encoder's digest."""
+    """Write ``documents`` to ``path`` atomically; ``tokenizer`` is their encoder's digest."""
     lengths = [len(document) for document in documents]
     tokens = np.concatenate(documents) if documents else np.empty(0, dtype=np.uint32)
     kind = np.uint16 if not len(tokens) or tokens.max() <= np.iinfo(np.uint16).max else np.uint32

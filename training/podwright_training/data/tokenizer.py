@@ -1,4 +1,4 @@
-"""Text → token ids."""
+"""Load a tokenizer and encode documents."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer in the local folder ``name``, or of that identifier on the Hugging Face hub.
+    """Load the tokenizer from the local folder ``name``, or by that identifier from the Hugging Face hub.
 
     Raises:
-        DataError: There is none, or it cannot be reached.
+        DataError: There is no such tokenizer, or the hub is unreachable.
     """
     from transformers import AutoTokenizer
 
@@ -30,16 +30,16 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     except (OSError, ValueError) as error:
         raise DataError(
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
-            f"gives to this machine ({first_line(error)})"
+            f"serves to this machine ({first_line(error)})"
         ) from error
 
 
 class Encoder:
-    """Encodes whole documents: no special tokens, no truncation, the end-of-text token after each.
+    """Encode whole documents: no special tokens, no truncation, the end-of-text token after each.
 
     Attributes:
         end: The end-of-text token.
-        digest: Sixteen hexadecimal digits of what the ids mean: the vocabulary and the end-of-text token.
+        digest: Sixteen hexadecimal digits that identify the vocabulary and the end-of-text token.
 
     Raises:
         DataError: The tokenizer has no end-of-text token, or no ``tokenizer.json``.
@@ -48,10 +48,12 @@ class Encoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise DataError(f"tokenizer {tokenizer.name_or_path!r} has no fast form: its tokenizer.json is needed")
+            raise DataError(
+                f"tokenizer {tokenizer.name_or_path!r} has no fast implementation: it needs a tokenizer.json"
+            )
         if tokenizer.eos_token_id is None:
             raise DataError(
-                f"tokenizer {tokenizer.name_or_path!r} has no end-of-text token (eos_token) to put between documents"
+                f"tokenizer {tokenizer.name_or_path!r} has no end-of-text token (eos_token) to separate documents"
             )
         self.end: int = tokenizer.eos_token_id
         self._backend = Tokenizer.from_str(backend.to_str())  # a copy: the caller's may pad and truncate
@@ -61,7 +63,7 @@ class Encoder:
         self.digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
 
     def encode(self, texts: Sequence[str]) -> Iterator[NDArray[np.uint32]]:
-        """The ids of each text and the end-of-text token."""
+        """Yield the ids of each text, followed by the end-of-text token."""
         for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False):
             ids = encoding.ids
             ids.append(self.end)

@@ -1,4 +1,4 @@
-"""Processes that make sequences ahead of the trainer, which then only takes them out of pipes."""
+"""Make sequences ahead of the trainer in worker processes; the trainer reads them from pipes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Slurm sends
 
 
 class Worker:
-    """A process that packs some of the streams. It ends with ``close``, or when its pipe has no reader."""
+    """Process that packs some of the streams. It ends with ``close``, or when its pipe has no reader."""
 
     def __init__(self, recipe: Recipe, positions: Mapping[int, Sequence[Position]], *, first: int, step: int) -> None:
         # spawn: a fork of a process with threads (CUDA's, gloo's, the tokenizer's) may hang
@@ -37,7 +37,7 @@ class Worker:
         atexit.register(self._process.kill)  # before multiprocessing's own handler, which would wait for it
 
     def __iter__(self) -> Iterator[Packed]:
-        """The sequences; raises what making them raised, and ``DataError`` if the process died."""
+        """Yield the sequences; re-raise the worker's errors, and raise ``DataError`` if it died."""
         while True:
             try:
                 item = self._pipe.recv()
@@ -48,7 +48,7 @@ class Worker:
             yield item
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         atexit.unregister(self._process.kill)
         self._process.kill()
         self._process.join()
@@ -58,7 +58,7 @@ class Worker:
 def _widen(pipe: Connection) -> None:
     try:
         fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    except PermissionError:  # this user has too many wide pipes: it works as well, with less ahead
+    except PermissionError:  # this user has too many wide pipes: a narrow one works, with less read ahead
         logger.info("a data worker's pipe keeps the system's default size")
 
 
@@ -67,11 +67,11 @@ def _death(process: SpawnProcess) -> str:
     status = process.exitcode or 0
     if status == -signal.SIGKILL:
         return f"data worker {process.pid} was killed; is the host out of memory? Try fewer data_workers"
-    return f"data worker {process.pid} died with exit status {status}; its last words are above"
+    return f"data worker {process.pid} died with exit status {status}; see its output above"
 
 
 def _work(pipe: Connection, recipe: Recipe, positions: Mapping[int, Sequence[Position]], first: int, step: int) -> None:
-    """The process: one core, no torch."""
+    """Run the worker: one core, no torch."""
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -1,4 +1,4 @@
-"""Looks at every step's loss and gradient, and says which step was bad."""
+"""Find bad steps by their loss and gradient."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from statistics import median
 from podwright_training.config.train_config import TrainConfig
 
 NORMAL_MAD = 1.4826  # standard deviations of a normal distribution in its median absolute deviation
-SMALLEST_SPREAD = 1e-6  # of the median: losses that are all alike make no spike of a rounding error
-PATIENCE = 10  # bad steps in a row that are skipped, or rollbacks to one checkpoint: beyond, the run is broken
+SMALLEST_SPREAD = 1e-6  # of the median: a rounding error among equal losses is not a spike
+MOST_BAD = 10  # bad steps in a row that are skipped, or rollbacks to one checkpoint: more end the run
 
 
 class Guard:
-    """Judges steps in their order, alike on all ranks when they show it the same numbers.
+    """Check steps in order; all ranks pass the same numbers, so all get the same answer.
 
     A spike is a loss whose robust z-score, its distance above the median of the last losses in units of their spread
-    (median absolute deviation), exceeds ``guard_z_score``. Bad losses do not count among the last.
+    (median absolute deviation), exceeds ``guard_z_score``. Bad losses are not added to the last ones.
     """
 
     def __init__(self, options: TrainConfig) -> None:
@@ -26,8 +26,8 @@ class Guard:
         self._losses: deque[float] = deque(maxlen=options.guard_window)
         self.bad_in_a_row = 0
 
-    def judge(self, *, loss: float, grad_norm: float) -> str | None:
-        """Why this step is bad; ``None`` if it is not, and its loss counts from now on."""
+    def check(self, *, loss: float, grad_norm: float) -> str | None:
+        """Return why this step is bad; otherwise ``None``, and add its loss to the last ones."""
         reason = self._complaint(loss, grad_norm)
         if reason is None:
             self._losses.append(loss)
@@ -35,11 +35,11 @@ class Guard:
         return reason
 
     def state(self) -> list[float]:
-        """The last losses, for a checkpoint."""
+        """Return the last losses, for a checkpoint."""
         return list(self._losses)
 
     def load_state(self, losses: Iterable[float]) -> None:
-        """Go on from the last losses of a checkpoint."""
+        """Restore the last losses from a checkpoint."""
         self._losses.clear()
         self._losses.extend(losses)
 
@@ -57,7 +57,7 @@ class Guard:
 
 
 def robust_z_score(value: float, others: Iterable[float]) -> float:
-    """How many standard deviations ``value`` lies above the others, by median and median absolute deviation.
+    """Return how many standard deviations ``value`` is above the others, by median absolute deviation.
 
     Iglewicz and Hoaglin, *How to Detect and Handle Outliers*, ASQC 1993.
     """

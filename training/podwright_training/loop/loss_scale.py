@@ -1,7 +1,7 @@
-"""What a loss is multiplied with where gradients are computed in fp16, which knows no number below 6e-8 or above 65504.
+"""Scale the loss for gradients in fp16, whose numbers are between 6e-8 and 65504.
 
 Dynamic loss scaling (arXiv:1710.03740, section 3.2), with the constants of ``torch.amp.GradScaler``. The loss itself is
-not affected: it is computed in fp32, and divided by the scale again before anybody sees it.
+computed in fp32 and divided by the scale again before it is reported.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from podwright_training.config.train_config import TrainConfig
 
 INITIAL = 2.0**16
-GROWTH_INTERVAL_STEPS = 2000  # good ones in a row that double the scale
+GROWTH_INTERVAL_STEPS = 2000  # good steps in a row that double the scale
 
 
 class LossScale:
-    """Judges steps in their order; a power of two, so that scaling and unscaling round nothing. In other precisions, 1.
+    """Dynamic loss scale: a power of two, so that scaling and unscaling do not round; 1 in other precisions.
 
     Attributes:
         value: the scale of the next step, at least 1.
@@ -28,9 +28,11 @@ class LossScale:
         self._good_steps = 0  # since the scale changed
 
     def overflowed(self, *, loss: float, grad_norm: float) -> bool:
-        """Whether the step has no gradient because its scale was too large; the next step has another then.
+        """Return whether the step's gradient overflowed because of its scale; if so, halve the scale.
 
-        Where the loss is no number either, or the scale is 1 already, the scale is not to blame.
+        Call it for every step, in order.
+
+        If the loss is not finite either, or the scale is 1, the scale is not the cause.
         """
         if not self._dynamic or not math.isfinite(loss):
             return False
@@ -44,10 +46,10 @@ class LossScale:
         return False
 
     def state(self) -> dict[str, float]:
-        """For a checkpoint; empty where the scale is always 1."""
+        """Return the state for a checkpoint; empty if the scale is always 1."""
         return {"value": self.value, "good_steps": self._good_steps} if self._dynamic else {}
 
     def load_state(self, state: Mapping[str, float]) -> None:
-        """Go on from a checkpoint, unless that or this run is not in fp16."""
+        """Restore the state from a checkpoint if both runs are in fp16."""
         if self._dynamic and state:
             self.value, self._good_steps = state["value"], int(state["good_steps"])

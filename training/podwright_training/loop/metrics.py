@@ -1,4 +1,4 @@
-"""What a run tells: JSON lines for programs, one console line per event for people.
+"""Write a run's metrics: JSON lines for programs, one console line per event for people.
 
 | event | fields besides ``event`` and ``time`` (seconds since 1970) |
 |---|---|
@@ -17,11 +17,11 @@
 | ``overflow`` | ``step`` (skipped: its gradient overflowed in fp16), ``loss``, ``loss_scale`` (of the next step), |
 | | ``sequences``, ``batch_sequences``, ``batch_digest`` |
 | ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens`` |
-| ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, the training waited) |
+| ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, training waited) |
 | ``end`` | ``step``, ``reason`` |
 
-Lines are only ever appended. After a resume, steps that the dead job had already done occur twice: the last event of a
-step counts.
+Lines are only appended. After a resume, steps that the previous job had done occur twice: the last event of a step
+counts.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ HASH_BITS = 64
 
 
 class Metrics:
-    """Appends events to a file, prints them and hands them to sinks; on all ranks but the first it does nothing."""
+    """Append events to a file, print them and send them to sinks; do nothing on all ranks but the first."""
 
     def __init__(self, path: Path, *, active: bool, sinks: Sequence[Sink] = ()) -> None:
         self._file = _open_for_append(path) if active else None
         self._sinks = sinks
 
     def write(self, event: str, **values: Any) -> None:
-        """Append one event, in one write, and print its line."""
+        """Append one event in one write, and print its line."""
         if self._file is None:
             return
         line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
@@ -60,7 +60,7 @@ class Metrics:
 
 
 def console_line(event: str, values: dict[str, Any]) -> str:
-    """An event for people: ``step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04``."""
+    """Format an event for people: ``step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04``."""
     if event != "train":
         return " | ".join([event, *(f"{name} {_brief(value)}" for name, value in values.items())])
     parts = [
@@ -75,10 +75,10 @@ def console_line(event: str, values: dict[str, Any]) -> str:
 
 
 def batch_hash(sequences: Iterable[Tensor]) -> int:
-    """Hash of the token sequences of a batch, in any order, a signed 64-bit integer.
+    """Return an order-independent hash of a batch's token sequences, a signed 64-bit integer.
 
-    It is the sum of the sequences' hashes modulo 2**64, so the hash of a global batch is the sum of its ranks' hashes,
-    however its sequences are divided among them.
+    It is the sum of the sequences' hashes modulo 2**64, so the hash of a global batch is the sum of its ranks' hashes
+    for any division of the sequences.
 
     Args:
         sequences: int64 ``[T]`` each, on the CPU.
@@ -90,7 +90,7 @@ def batch_hash(sequences: Iterable[Tensor]) -> int:
 
 
 def digest_text(total: int) -> str:
-    """A batch hash as sixteen hexadecimal digits."""
+    """Format a batch hash as sixteen hexadecimal digits."""
     return f"{total % 2**HASH_BITS:016x}"
 
 
@@ -99,7 +99,7 @@ def _brief(value: Any) -> str:
 
 
 def _open_for_append(path: Path) -> int:
-    """Open the file, without the half line that a killed job may have left at its end."""
+    """Open the file, truncating a half line that a killed job may have left at its end."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""The gradient noise scale: the batch beyond which more data per step hardly helps (arXiv:1812.06162, appendix A.1)."""
+"""Estimate the gradient noise scale: the batch size beyond which larger batches hardly help (arXiv:1812.06162, A.1)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ SMOOTHING = 0.9  # of each estimate, which is far noisier than their ratio may b
 
 
 class NoiseScale:
-    """Estimates it from squared norms of the gradient of a small and a large batch, averaged over the estimates."""
+    """Estimate from squared gradient norms of a small and a large batch, averaged over time."""
 
     def __init__(self) -> None:
         self._signal = 0.0
         self._noise = 0.0
 
     def update(self, *, small: float, large: float, small_tokens: int, large_tokens: int) -> float | None:
-        """The noise scale in tokens; ``None`` while the estimates do not tell signal from noise, and for no numbers.
+        """Return the noise scale in tokens; ``None`` while signal and noise are not separable, or for NaN or Inf.
 
         Args:
             small: Squared norm of the gradient per token of ``small_tokens``.

@@ -1,4 +1,4 @@
-"""Looks for everything that would stop a run, before any rank waits for another."""
+"""Find everything that would stop a run, before any rank waits for another."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ FREE_TO_CHANGE = (
 
 @dataclass(frozen=True)
 class Data:
-    """One share of both splits."""
+    """One data share of both splits."""
 
     training: PackedStream
     validation: PackedStream
 
 
 def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
-    """Try the data, the folders and the devices; the tokenizer.
+    """Check data, folders and devices; return the tokenizer.
 
     Raises:
         ConfigError: With every problem.
@@ -54,7 +54,7 @@ def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
     tokenizer = None
     try:
         tokenizer = load_tokenizer(options.tokenizer)
-        if not dims_problems:  # only then it is known how many shares the data has
+        if not dims_problems:  # otherwise the number of data shares is unknown
             problems += _problems_of_data(options, tokenizer, ranks)
     except DataError as error:
         problems.append(str(error))
@@ -64,7 +64,7 @@ def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
 
 
 def open_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share: int, shares: int) -> Data:
-    """One of ``shares`` equal shares of the data."""
+    """Open one of ``shares`` equal shares of the data."""
     training, validation = (
         open_stream(
             options, split=split, tokenizer=tokenizer, rank=share, world_size=shares, local_batch_size=batch_size
@@ -76,7 +76,8 @@ def open_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share
 
 def _problems_of_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks) -> Iterator[str]:
     if len(tokenizer) > options.vocab_size:
-        yield f"vocab_size {options.vocab_size} is smaller than the {len(tokenizer)} of tokenizer {options.tokenizer}"
+        size = len(tokenizer)
+        yield f"vocab_size {options.vocab_size} is smaller than the {size} tokens of tokenizer {options.tokenizer}"
     here = parallel_dims.ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
     if options.data_streams % here.data_size:
         yield (
@@ -95,7 +96,7 @@ def _problems_of_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, 
                 world_size=here.data_size,
                 local_batch_size=1,
             )
-            first.next_batch()  # a folder of empty shards is found here, not when all ranks wait for this one
+            first.next_batch()  # find empty shards here, not when all ranks wait for this one
         except DataError as error:
             yield str(error)
 
@@ -111,7 +112,7 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
-            yield f"{name} {folder} cannot be written: {error.strerror}"
+            yield f"{name} {folder} is not writable: {error.strerror}"
     if options.remote_checkpoints:
         try:
             Mirror(options.remote_checkpoints, options.checkpoints).check()
@@ -120,7 +121,7 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
     directories = checkpoint_directories(options)
     found = next(filter(None, map(step_folder.newest, directories)), None)
     if found is None and directories[1:] and directories[1] != options.checkpoints:
-        yield f"resume_from_checkpoint {options.resume_from_checkpoint} holds no complete checkpoint"
+        yield f"resume_from_checkpoint {options.resume_from_checkpoint} has no complete checkpoint"
     if found:
         there, here = asdict(step_folder.model_config(found)), asdict(options.model)
         shape = [item.name for item in fields(ModelConfig) if item.name not in FREE_TO_CHANGE]
@@ -130,6 +131,6 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
 
 
 def checkpoint_directories(options: TrainConfig) -> list[Path]:
-    """Where to look for a checkpoint to continue from, in this order."""
+    """Return the folders to look for a checkpoint in, in order."""
     start = options.resume_from_checkpoint
     return [options.checkpoints, *([Path(start)] if start and start != options.checkpoint_dir else [])]

@@ -10,7 +10,7 @@ from torch.profiler import profile
 
 
 class Profile:
-    """Records a trace of some steps for https://ui.perfetto.dev, written when the last of them ends."""
+    """Record a trace of some steps for https://ui.perfetto.dev; write it when the last of them ends."""
 
     def __init__(self, steps: range, path: Path) -> None:
         self._steps = steps
@@ -19,7 +19,7 @@ class Profile:
 
     @contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """Step ``number``, recorded if it is one of those asked for."""
+        """Record step ``number`` if it is one of the chosen ones."""
         if number in self._steps and self._profiler is None:
             self._profiler = profile()
             self._profiler.start()

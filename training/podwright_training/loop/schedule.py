@@ -1,4 +1,4 @@
-"""What changes from step to step: the learning rate and the size of the batch."""
+"""Compute the learning rate and batch size of each step."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from podwright_training.config.train_config import TrainConfig
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Learning rate of the update that ends ``step`` (1 … max_steps).
+    """Return the learning rate of the update that ends ``step`` (1 … max_steps).
 
-    It rises in a line to ``lr`` over the first ``warmup``, falls to ``min_lr`` as ``lr_schedule`` says, and stays there
-    over the last ``plateau``; both are fractions of ``max_steps``.
+    It rises linearly to ``lr`` over ``warmup``, decays to ``min_lr`` by ``lr_schedule``, and stays there over
+    ``plateau``; both are fractions of ``max_steps``.
     """
     warmup_steps = math.ceil(config.warmup * config.max_steps)
     decay_end = config.max_steps - math.ceil(config.plateau * config.max_steps)
@@ -29,14 +29,14 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def micro_batches(step: int, config: TrainConfig) -> int:
-    """Micro-batches of ``step``: over ``batch_ramp`` they rise in equal parts from 1 to the number accumulated."""
+    """Return the micro-batches of ``step``: over ``batch_ramp`` they rise evenly from 1 to the number accumulated."""
     ramp_steps = math.ceil(config.batch_ramp * config.max_steps)
     most = config.gradient_accumulation_steps
     return most if step > ramp_steps else 1 + (step - 1) * most // ramp_steps
 
 
 def _remaining(progress: float, shape: str) -> float:
-    """What is left of the way from ``lr`` to ``min_lr``: 1 … 0 as ``progress`` goes 0 … 1."""
+    """Return the remaining fraction of the decay from ``lr`` to ``min_lr``: 1 … 0 as ``progress`` goes 0 … 1."""
     if shape == "cosine":  # arXiv:1608.03983
         return (1 + math.cos(math.pi * progress)) / 2
     if shape == "linear":

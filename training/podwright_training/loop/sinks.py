@@ -1,4 +1,4 @@
-"""Other places that metrics go to if one asks for them: TensorBoard, Weights & Biases. Their packages are optional."""
+"""Send metrics to TensorBoard or Weights & Biases; their packages are optional."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ PACKAGES = ("tensorboard", "wandb")  # each the name of its option too
 
 
 class Sink(Protocol):
-    """Takes the events that ``Metrics`` writes."""
+    """Receiver of the events that ``Metrics`` writes."""
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """One event."""
+        """Write one event."""
 
 
 def missing_packages(options: TrainConfig) -> Iterator[str]:
-    """What was asked for and is not installed, one line each."""
+    """Yield one line for each requested package that is not installed."""
     for name in PACKAGES:
         if getattr(options, name) and importlib.util.find_spec(name) is None:
-            yield f"{name} = 1: package {name} is not installed; pip install {name}, or leave the option out"
+            yield f"{name} = 1: package {name} is not installed; pip install {name}, or remove the option"
 
 
 def open_sinks(options: TrainConfig, folder: RunFolder) -> list[Sink]:
-    """Those the options ask for."""
+    """Open the sinks that the options ask for."""
     sinks: list[Sink] = []
     if options.tensorboard:
         sinks.append(TensorBoard(folder))
@@ -38,7 +38,7 @@ def open_sinks(options: TrainConfig, folder: RunFolder) -> list[Sink]:
 
 
 class TensorBoard:
-    """Every number of an event as ``<event>/<name>`` over steps."""
+    """Write every number of an event as ``<event>/<name>`` over steps."""
 
     def __init__(self, folder: RunFolder) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -46,14 +46,14 @@ class TensorBoard:
         self._writer = SummaryWriter(str(folder.tensorboard))
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Add the event's numbers; they are on disk when a log reader looks, not only at the end."""
+        """Add the event's numbers and flush them to disk."""
         for name, value in _numbers(values).items():
             self._writer.add_scalar(f"{event}/{name}", value, values["step"])
         self._writer.flush()
 
 
 class WeightsAndBiases:
-    """A run of the folder's name, gone on with after a restart."""
+    """Log to a W&B run with the folder's name, resumed after a restart."""
 
     def __init__(self, options: TrainConfig, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]  # an option: not installed everywhere
@@ -62,7 +62,7 @@ class WeightsAndBiases:
         self._run = wandb.init(dir=folder.root, name=name, id=name, resume="allow", config=options.to_dict())
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
-        """Log the event's numbers; ``step`` is one of them, as wandb's own count cannot go back after a resume."""
+        """Log the event's numbers; log ``step`` too, as wandb's own count cannot go back after a resume."""
         self._run.log({"step": values["step"], **{f"{event}/{key}": item for key, item in _numbers(values).items()}})
 
 

@@ -1,4 +1,4 @@
-"""How long steps take, which rank the others wait for, and a trace of the steps one asks for."""
+"""Time steps, and find the rank that the others wait for."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-STRAGGLER_SHARE = 0.1  # of a step: a rank that costs the others more is worth a look
+STRAGGLER_SHARE = 0.1  # of a step: a larger lag is reported
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Of the steps since the last log line, in seconds: means, and all of them together."""
+    """Times of the steps since the last log line, in seconds: their total, and means per step."""
 
     passed_s: float
     step_s: float
@@ -26,25 +26,25 @@ class Timing:
 
     @property
     def straggles(self) -> bool:
-        """Whether the slowest rank costs the others a part of the step that is worth a look."""
+        """Return whether the slowest rank delays the others by more than ``STRAGGLER_SHARE`` of the step."""
         return self.lag_s > STRAGGLER_SHARE * self.step_s
 
 
 class StepTimer:
-    """Times one rank's steps, and the parts of them that it spends alone: waiting for data, updating its weights.
+    """Time one rank's steps, and the parts it spends alone: waiting for data, updating its weights.
 
-    In forward and backward all ranks meet at every block, so their times there are the slowest one's: only what a rank
-    does alone tells who is late.
+    In forward and backward all ranks synchronize at every block, so their times there are the slowest one's: only the
+    time alone shows which rank is late.
     """
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._alone_s = 0.0
-        self._begin_anew()
+        self._reset()
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """A whole step."""
+        """Time a whole step."""
         begin = perf_counter()
         yield
         self._step_s += perf_counter() - begin
@@ -52,7 +52,7 @@ class StepTimer:
 
     @contextmanager
     def data(self) -> Iterator[None]:
-        """The part of a step that waits for data."""
+        """Time the part of a step that waits for data."""
         begin = perf_counter()
         yield
         self._data_s += perf_counter() - begin
@@ -60,22 +60,22 @@ class StepTimer:
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """The part of a step that updates the weights."""
+        """Time the part of a step that updates the weights."""
         begin = perf_counter()
         yield
         self._alone_s += perf_counter() - begin
 
     def take_alone_us(self) -> int:
-        """Microseconds spent alone since this was asked last; to be shared with the other ranks."""
+        """Return the microseconds spent alone since the last call, to share with the other ranks."""
         spent, self._alone_s = self._alone_s, 0.0
         return round(spent * 1e6)
 
     def add_alone_us(self, of_ranks: Tensor) -> None:
-        """Take note of what all ranks say, int64 ``[world_size]`` on the CPU."""
+        """Add the times of all ranks, int64 ``[world_size]`` on the CPU."""
         self._alone_us += of_ranks
 
     def timing(self) -> Timing:
-        """Means per step; begins anew."""
+        """Return the times since the last call, and reset."""
         slowest = int(self._alone_us.argmax())
         lag_us = self._alone_us[slowest].item() - median(self._alone_us.tolist())
         timing = Timing(
@@ -85,9 +85,9 @@ class StepTimer:
             slowest_rank=slowest,
             lag_s=lag_us / 1e6 / self._steps,
         )
-        self._begin_anew()
+        self._reset()
         return timing
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._steps, self._step_s, self._data_s = 0, 0.0, 0.0
         self._alone_us = torch.zeros(self._world_size, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""The training loop."""
+"""Run the training loop."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # Slurm's preemption, and `sbatch --signal=USR1@…`
 OVERFLOW = "the gradient overflowed"  # in fp16
-LARGEST_LOSS = 700.0  # whose perplexity is still a number
+LARGEST_LOSS = 700.0  # with a finite perplexity
 
 
 def run(options: TrainConfig, ranks: Ranks) -> None:
-    """Train, or go on training, until ``max_steps`` or a signal."""
+    """Train, or resume training, until ``max_steps`` or a signal."""
     tokenizer = preflight.check(options, ranks)
     device = device_of(ranks, options.device)
     make_repeatable(options)
@@ -62,7 +62,7 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
 
 
 def make_repeatable(options: TrainConfig) -> None:
-    """Seed the random numbers; with ``deterministic``, let PyTorch refuse what may differ from run to run."""
+    """Seed the random numbers; with ``deterministic``, make PyTorch reject nondeterministic operations."""
     torch.manual_seed(options.seed)
     if options.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
@@ -71,26 +71,26 @@ def make_repeatable(options: TrainConfig) -> None:
 
 @dataclass(frozen=True)
 class Drawn:
-    """This rank's share of a step's global batch, and what all ranks know of it."""
+    """This rank's share of a step's global batch, and facts about the whole batch."""
 
     batches: list[Batch]
     tokens: int  # labels that count in the global batch
     first_tokens: int  # of these, in the first micro-batch
-    coordinates: dict[str, Any]  # where the global batch is in the data
+    coordinates: dict[str, Any]  # position of the global batch in the data
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A step whose loss and gradient may still be on their way from the device."""
+    """A finished step whose loss and gradient may still be on the device."""
 
     step: int
     loss: Tensor  # this rank's share
     grad_norm: Tensor
-    told: dict[str, Any]  # what else the metrics say of it
+    values: dict[str, Any]  # further values for the metrics
 
 
 class Trainer:
-    """One rank of a run: the model, the optimizer, the data, and how far they are."""
+    """One rank of a run: model, optimizer, data and progress."""
 
     def __init__(
         self, options: TrainConfig, *, ranks: Ranks, device: torch.device, tokenizer: PreTrainedTokenizerBase
@@ -110,9 +110,9 @@ class Trainer:
         )
         self.step = 0
         self.sequences = 0  # drawn from the training data, by all ranks
-        self._hosts, self._speaks = _meet(self.model.data_rank, ranks)
-        self._told_sequences = 0  # of them, those before the last log line
-        self._pending: list[Taken] = []  # taken, and not yet judged
+        self._hosts, self._first_reader = _gather_hosts(self.model.data_rank, ranks)
+        self._logged_sequences = 0  # of them, those before the last log line
+        self._pending: list[Taken] = []  # taken, and not yet checked
         self._rollbacks: Counter[Path] = Counter()
         self._noise_scale = NoiseScale()
         self._validation_start = self.data.validation.state_dict()
@@ -120,13 +120,13 @@ class Trainer:
         self._profile = Profile(options.profiled if first else range(0), self.folder.traces / "rank-0.json")
         self._peak_flops = job_peak_flops(device, ranks)
         self._stop_agreed = False
-        self.saver = Saver(options, tell=self._tell_saved)
+        self.saver = Saver(options, on_saved=self._log_saved)
 
     def train(self) -> None:
-        """Resume if there is a checkpoint, then take steps; validate and save when due, and at the end."""
+        """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
         with _stop_requests() as requests, self.saver, closing(self.data.training):
             self._start(resumed_from=self._resume())
-            self._told_sequences = self.sequences
+            self._logged_sequences = self.sequences
             while self.step < self.options.max_steps and not self._stop_agreed:
                 self._take_step(requests)
                 if self._due(self.options.validation_freq):
@@ -138,14 +138,14 @@ class Trainer:
             self.metrics.write("end", step=self.step, reason=reason)
 
     def validate(self) -> None:
-        """Mean loss per token over the first batches of the validation split, the same ones each time."""
+        """Log the mean loss per token over the first batches of the validation split, the same ones each time."""
         self.data.validation.load_state_dict(self._validation_start)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         counted = torch.zeros((), dtype=torch.int64)
         for _ in range(self.options.validation_batches):
             batch = self.data.validation.next_batch()
             total += self.model.evaluate(batch)
-            counted += batch.counted_tokens if self._speaks else 0
+            counted += batch.counted_tokens if self._first_reader else 0
         self.model.finish_evaluation()
         dist.all_reduce(counted)
         tokens = int(counted)
@@ -153,7 +153,7 @@ class Trainer:
         self.metrics.write("validation", step=self.step, loss=loss, perplexity=_perplexity(loss), tokens=tokens)
 
     def save(self) -> None:
-        """Begin to write a checkpoint."""
+        """Start writing a checkpoint."""
         positions: list[Any] = [None] * self.ranks.world_size
         dist.all_gather_object(positions, self.data.training.state_dict())
         state = step_folder.TrainerState(
@@ -168,25 +168,25 @@ class Trainer:
         self.saver.save(state, weights=dict(self.model.named_parameters()), optimizers=self.optimizers)
 
     def _resume(self) -> Path | None:
-        """Continue from the newest checkpoint that is as it was written."""
+        """Resume from the newest intact checkpoint."""
         self.saver.fetch()
         path, state = self._restore(preflight.checkpoint_directories(self.options))
         if state:
             self.data.training.load_state_dict(state.data)
             self.sequences = state.sequences
         else:
-            self.optimizers.allocate()  # a save needs their memory, even if the first steps are left out
+            self.optimizers.allocate()  # a save needs their state, even if the first steps are skipped
         return path
 
     def _restore(self, directories: list[Path]) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
-        """Take everything but the position of the data from the newest checkpoint that is as it was written."""
+        """Load everything but the data position from the newest intact checkpoint."""
         for path in step_folder.agree_on_intact(directories):
             try:
                 state = step_folder.restore(
                     path, weights=dict(self.model.named_parameters()), optimizers=self.optimizers
                 )
             except step_folder.DamagedCheckpointError as error:
-                logger.warning("%s; passed over", error)
+                logger.warning("%s; skipped", error)
                 continue
             self.step = state.step
             self.guard.load_state(state.losses)
@@ -196,7 +196,7 @@ class Trainer:
 
     def _start(self, *, resumed_from: Path | None) -> None:
         if self.ranks.rank == 0:
-            _keep_config(self.folder, self.options)
+            _write_config(self.folder, self.options)
         self.metrics.write(
             "start",
             step=self.step,
@@ -216,25 +216,25 @@ class Trainer:
             loss, noise_scale = self._accumulate(drawn)
             grad_norm = self._clip()
             self.step += 1
-            told = {"lr": lr, **drawn.coordinates, "noise_scale_tokens": noise_scale}
-            told["loss_scale"] = self.loss_scale.value
-            self._pending.append(Taken(self.step, loss, grad_norm, told))
-            good, bad = self._judge() if self._must_know() else (None, None)
+            values = {"lr": lr, **drawn.coordinates, "noise_scale_tokens": noise_scale}
+            values["loss_scale"] = self.loss_scale.value
+            self._pending.append(Taken(self.step, loss, grad_norm, values))
+            good, bad = self._check() if self._needs_loss() else (None, None)
             with self._timer.update():
                 if bad:
                     self.optimizers.forget_gradients()
                 else:
                     self.optimizers.step(lr=lr)
         if bad:
-            self._answer(bad)
+            self._handle(bad)
         elif good and self._due(self.options.logging_freq):
             self._log(good, self._timer.timing())
 
     def _draw(self, number: int, stop_requests: list[int]) -> Drawn:
-        """The next global batch, of so many micro-batches per rank.
+        """Draw the next global batch, of ``number`` micro-batches per rank.
 
-        On the way the ranks tell each other, without waiting for a GPU, whether to stop, on request or because no save
-        works, and what time they need.
+        In the same all-reduce, without waiting for a GPU, the ranks share whether to stop (on request, or because saves
+        fail) and how long they took.
         """
         with self._timer.data():
             batches = [self.data.training.next_batch() for _ in range(number)]
@@ -243,7 +243,7 @@ class Trainer:
         shared = torch.zeros(4 + self.ranks.world_size, dtype=torch.int64)
         shared[3] = len(stop_requests) + self.saver.failed
         shared[4 + self.ranks.rank] = self._timer.take_alone_us()
-        if self._speaks:
+        if self._first_reader:
             shared[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
         dist.all_reduce(shared)
         total_hash, tokens, first_tokens, stops = shared[:4].tolist()
@@ -259,7 +259,7 @@ class Trainer:
         return Drawn(batches, tokens, first_tokens, coordinates)
 
     def _accumulate(self, drawn: Drawn) -> tuple[Tensor, float | None]:
-        """Gradient and loss of a global batch; when due, the noise scale from the first micro-batch and all."""
+        """Return the loss of a global batch and, when due, the noise scale, from the first micro-batch and all."""
         every = self.options.noise_scale_freq
         if every is None or (self.step + 1) % every or len(drawn.batches) == 1:
             return self._forward_backward(drawn.batches, drawn), None
@@ -286,34 +286,34 @@ class Trainer:
             clip_adaptively((item for _, item in self.model.named_parameters()), self.options.adaptive_grad_clip)
         return self.model.clip_grad_norm(self.options.grad_clip)
 
-    def _must_know(self) -> bool:
-        """Whether this step's loss must be known now; to know it is to wait for the device."""
+    def _needs_loss(self) -> bool:
+        """Return whether this step's loss is needed now; fetching it waits for the device."""
         due = (self.options.logging_freq, self.options.validation_freq, self.options.checkpoint_freq)
         may_skip = self.options.guard_policy == "skip" or self.options.compute_precision == "fp16"
         return self._stop_agreed or may_skip or any(map(self._due, due))
 
-    def _judge(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Fetch what is pending, all at once: the last step if all are good, and the first that is bad."""
+    def _check(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Fetch all pending steps at once; return the last one if all are good, and the first bad one."""
         pending, self._pending = self._pending, []
         losses = self.model.total(torch.stack([taken.loss for taken in pending])).tolist()
         norms = torch.stack([taken.grad_norm for taken in pending]).tolist()
         good = None
         for taken, loss, grad_norm in zip(pending, losses, norms, strict=True):
-            good = {"step": taken.step, "loss": loss, "grad_norm": grad_norm, **taken.told}
+            good = {"step": taken.step, "loss": loss, "grad_norm": grad_norm, **taken.values}
             if self.loss_scale.overflowed(loss=loss, grad_norm=grad_norm):
                 return None, {**good, "reason": OVERFLOW}
-            reason = self.guard.judge(loss=loss, grad_norm=grad_norm)
+            reason = self.guard.check(loss=loss, grad_norm=grad_norm)
             if reason:
                 return None, {**good, "reason": reason}
         return good, None
 
-    def _answer(self, bad: dict[str, Any]) -> None:
-        """Do with a bad step what ``guard_policy`` says; the same on all ranks, as they judge the same numbers.
+    def _handle(self, bad: dict[str, Any]) -> None:
+        """Apply ``guard_policy`` to a bad step; the same on all ranks, as they check the same numbers.
 
-        A step whose gradient overflowed was left out already, and the next has another loss scale.
+        A step whose gradient overflowed was already skipped, and the next one has a smaller loss scale.
 
         Raises:
-            UserError: The policy is to stop, or what it says does not help.
+            UserError: The policy is to stop, or it did not help.
         """
         if bad["reason"] == OVERFLOW:
             values = {name: bad[name] for name in ("loss", "sequences", "batch_sequences", "batch_digest")}
@@ -323,18 +323,18 @@ class Trainer:
         path = self._roll_back() if policy == "rollback" else None
         values = {**bad, "loss": str(bad["loss"]), "grad_norm": str(bad["grad_norm"])}
         self.metrics.write("guard", policy=policy, checkpoint=str(path) if path else None, **values)
-        place = f"step {bad['step']}: {bad['reason']}; its batch: podwright-train replay --step {bad['step']}"
+        what = f"step {bad['step']}: {bad['reason']}; show its batch with podwright-train replay --step {bad['step']}"
         if policy == "stop":
-            raise UserError(f"{place}; this step is not saved. Resume with a lower --lr or another --guard_policy")
-        if policy == "skip" and self.guard.bad_in_a_row > guard.PATIENCE:
-            raise UserError(f"{place}; {guard.PATIENCE} steps before it were skipped too: resume with a lower --lr")
+            raise UserError(f"{what}; this step is not saved. Resume with a lower --lr or another --guard_policy")
+        if policy == "skip" and self.guard.bad_in_a_row > guard.MOST_BAD:
+            raise UserError(f"{what}; {guard.MOST_BAD} steps before it were skipped too: resume with a lower --lr")
         if policy == "rollback" and path is None:
-            raise UserError(f"{place}; there is no checkpoint to roll back to")
-        if path and self._rollbacks[path] > guard.PATIENCE:
-            raise UserError(f"{place}; {guard.PATIENCE} rollbacks to {path} did not help: resume with a lower --lr")
+            raise UserError(f"{what}; there is no checkpoint to roll back to")
+        if path and self._rollbacks[path] > guard.MOST_BAD:
+            raise UserError(f"{what}; {guard.MOST_BAD} rollbacks to {path} did not help: resume with a lower --lr")
 
     def _roll_back(self) -> Path | None:
-        """Go back to the newest checkpoint with everything but the data: what was drawn since is left out."""
+        """Return to the newest checkpoint with everything but the data: data drawn since then is skipped."""
         self.saver.wait()
         path, _ = self._restore(preflight.checkpoint_directories(self.options))
         if path:
@@ -342,8 +342,8 @@ class Trainer:
         return path
 
     def _log(self, taken: dict[str, Any], timing: Timing) -> None:
-        samples_per_s = (taken["sequences"] - self._told_sequences) / timing.passed_s
-        self._told_sequences = taken["sequences"]
+        samples_per_s = (taken["sequences"] - self._logged_sequences) / timing.passed_s
+        self._logged_sequences = taken["sequences"]
         tokens_per_s = samples_per_s * self.options.max_context_width
         flops_per_s = tokens_per_s * self.options.model.flops_per_token(self.options.max_context_width)
         memory_peak_bytes, memory_reserved_bytes = peak_memory_bytes(self.device)
@@ -372,7 +372,7 @@ class Trainer:
                 step_s=timing.step_s,
             )
 
-    def _tell_saved(self, saved: Saved) -> None:
+    def _log_saved(self, saved: Saved) -> None:
         self.metrics.write(
             "checkpoint",
             step=saved.step,
@@ -385,12 +385,12 @@ class Trainer:
         return self.step == self.options.max_steps or (every is not None and self.step % every == 0)
 
 
-def _meet(data_rank: int, ranks: Ranks) -> tuple[list[str], bool]:
-    """The hosts of all ranks; whether this rank is the first of those that read its share of the data."""
-    everybody: list[Any] = [None] * ranks.world_size
-    dist.all_gather_object(everybody, (socket.gethostname(), data_rank))
-    shares = [share for _, share in everybody]
-    return [host for host, _ in everybody], shares.index(data_rank) == ranks.rank
+def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[list[str], bool]:
+    """Return the hosts of all ranks, and whether this rank is the first reader of its data share."""
+    gathered: list[Any] = [None] * ranks.world_size
+    dist.all_gather_object(gathered, (socket.gethostname(), data_rank))
+    shares = [share for _, share in gathered]
+    return [host for host, _ in gathered], shares.index(data_rank) == ranks.rank
 
 
 def _perplexity(loss: float) -> float:
@@ -399,7 +399,7 @@ def _perplexity(loss: float) -> float:
 
 @contextmanager
 def _stop_requests() -> Iterator[list[int]]:
-    """A list that grows with each stop signal, instead of the signal ending the process."""
+    """Collect stop signals in a list, instead of ending the process."""
     received: list[int] = []
 
     def remember(number: int, _frame: FrameType | None) -> None:
@@ -413,8 +413,8 @@ def _stop_requests() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _keep_config(folder: RunFolder, options: TrainConfig) -> None:
-    """Write the configuration into the run folder; what differs from the one there is told."""
+def _write_config(folder: RunFolder, options: TrainConfig) -> None:
+    """Write the configuration into the run folder; log what differs from the previous one."""
     if folder.config.exists():
         before = canonical(yaml.safe_load(folder.config.read_text()))
         for name, value in options.to_dict().items():

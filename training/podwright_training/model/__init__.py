@@ -1,4 +1,4 @@
-"""The model: token ids → logits, or their loss.
+"""Build the model: token ids → logits, or their loss.
 
 Legend of the shapes in tensor names, as in ``x_BTD``:
 

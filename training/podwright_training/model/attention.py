@@ -1,4 +1,4 @@
-"""Causal attention in groups, within documents and a sliding window."""
+"""Compute causal grouped-query attention, within documents and a sliding window."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from podwright_training.config.architecture import ModelConfig
 from podwright_training.model.blockwise import Rows, blockwise_attention, rows_of
 from podwright_training.model.rotary import rotate
 
-Mask = list[Rows] | BlockMask | Tensor | None  # None: every token sees itself and all before it
+Mask = list[Rows] | BlockMask | Tensor | None  # None: every token attends to itself and all before it
 
 Attend = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
@@ -35,10 +35,10 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(query_width, config.hidden_size, bias=False)
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.rms_norm_eps) if config.qk_norm else nn.Identity()
-        self.attend: Attend = attend  # context parallelism puts its own around it
+        self.attend: Attend = attend  # context parallelism wraps it
 
     def forward(self, x_BTD: Tensor, cos_T1H: Tensor, sin_T1H: Tensor, mask: Mask) -> Tensor:
-        """What each token takes from those before it and itself, ``[B, T, D]``."""
+        """Return the attention output of each token, ``[B, T, D]``."""
         q_BTNH = rotate(self.q_norm(self._heads(self.q_proj(x_BTD))), cos_T1H, sin_T1H)
         k_BTKH = rotate(self.k_norm(self._heads(self.k_proj(x_BTD))), cos_T1H, sin_T1H)
         v_BTKH = self._heads(self.v_proj(x_BTD))
@@ -50,13 +50,13 @@ class Attention(nn.Module):
 
 
 def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | None, how: str, first: int = 0) -> Mask:
-    """What ``attend`` shall hide besides later tokens: made once per batch, used by every block.
+    """Make the mask of what ``attend`` hides besides later tokens: once per batch, for every block.
 
     Args:
         tokens_BT: the batch; its shape and device count.
-        positions_BT: position of each token in its document: a token sees none of another document.
-        window: how many tokens each token sees, itself included.
-        how: ``TrainConfig.attention``; a CPU has a way of its own.
+        positions_BT: position of each token in its document; tokens do not attend to other documents.
+        window: tokens each token attends to, itself included.
+        how: ``TrainConfig.attention``; a CPU has its own kernel.
         first: the tokens from this one on are the queries, all are keys.
     """
     length, device = tokens_BT.shape[1], tokens_BT.device
@@ -94,7 +94,7 @@ def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, mask: Mask) -> Tensor
 def pair_mask(
     length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first: int = 0
 ) -> Tensor:
-    """True where a token from ``first`` on sees another, ``[B or 1, 1, T - first, T]``."""
+    """Return True where a token from ``first`` on attends to another, ``[B or 1, 1, T - first, T]``."""
     token_T = torch.arange(length, device=device)
     starts = None if starts_BT is None else starts_BT[:, first:].unsqueeze(-1)
     seen = _sees(token_T[first:].unsqueeze(-1), token_T, starts, window)
@@ -104,7 +104,7 @@ def pair_mask(
 def block_mask(
     length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first: int = 0
 ) -> BlockMask:
-    """The same for ``flex_attention``."""
+    """Return the mask for ``flex_attention``."""
 
     def sees(sequence: Tensor, _head: Tensor, token: Tensor, other: Tensor) -> Tensor:
         return _sees(first + token, other, None if starts_BT is None else starts_BT[sequence, first + token], window)
@@ -121,7 +121,7 @@ def _sees(token: Tensor, other: Tensor, start: Tensor | None, window: int | None
 
 
 def _flex_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: BlockMask, enable_gqa: bool) -> Any:
-    """Compiled on a GPU, where it is a fused kernel only then."""
+    """Return ``flex_attention``, compiled on a GPU: only then it is a fused kernel."""
     compute = _compiled() if q.is_cuda and not torch.compiler.is_compiling() else flex_attention
     return compute(q, k, v, block_mask=block_mask, enable_gqa=enable_gqa)
 

@@ -1,7 +1,7 @@
-"""Causal attention on a CPU, in blocks of queries: PyTorch's fused kernel takes 2.5 times as long there in bf16.
+"""Compute causal attention on a CPU, in blocks of queries; PyTorch's fused kernel takes 2.5 times as long in bf16.
 
-A block of queries is multiplied with the keys that any of them sees and no others, all query heads of a group at once;
-the probabilities are computed again in backward, as in FlashAttention (arXiv:2205.14135).
+A block of queries is multiplied with only the keys that any of them attends to, all query heads of a group at once;
+the probabilities are recomputed in backward, as in FlashAttention (arXiv:2205.14135).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-ROWS = 32  # queries at a time: few, that little is computed only to be hidden; many, that products are large
-PAIRS = 16  # of a sequence and a key-value head, at a time: what is computed of them stays in the cache
+ROWS = 32  # queries at a time: few, so that little is computed only to be masked; many, so that products are large
+PAIRS = 16  # of a sequence and a key-value head, at a time: intermediate results stay in the cache
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Queries of the tokens ``begin`` … ``end - 1``, which see keys from ``first`` on.
+    """Queries of the tokens ``begin`` … ``end - 1``, which attend to keys from ``first`` on.
 
     Attributes:
-        hidden: True where a query does not see a key, ``[B or 1, 1, 1, rows, last keys]``: keys before the last ones
-            are seen by all.
+        hidden: True where a query must not attend to a key, ``[B or 1, 1, 1, rows, last keys]``: all attend to keys
+            before the last ones.
     """
 
     begin: int
@@ -32,14 +32,14 @@ class Rows:
     hidden: Tensor
 
     def of(self, begin: int, sequences: int) -> Rows:
-        """The same of some sequences alone."""
+        """Return the same for some sequences."""
         return self if len(self.hidden) == 1 else replace(self, hidden=self.hidden[begin : begin + sequences])
 
 
 def rows_of(length: int, *, starts_BT: Tensor | None, window: int | None, first: int = 0) -> list[Rows]:
     """Divide the queries of the tokens ``first`` … ``length - 1``.
 
-    Each sees at most ``window`` tokens, and none before its document's start.
+    Each attends to at most ``window`` tokens, and none before its document's start.
     """
     if starts_BT is None and (window is None or window >= length):
         later = torch.ones(ROWS, ROWS, dtype=torch.bool).triu(1)
@@ -127,7 +127,7 @@ def _by_pair(x_BTMH: Tensor, heads: int) -> Tensor:
 
 
 def _put(target_BTMH: Tensor, x_PRH: Tensor, heads: int) -> None:
-    """The inverse of ``_by_pair``, into ``target``."""
+    """Write the inverse of ``_by_pair`` into ``target``."""
     sequences, length, _, width = target_BTMH.shape
     x = x_PRH.view(sequences, heads, -1, length, width).permute(0, 3, 1, 2, 4)
     target_BTMH.view(sequences, length, heads, -1, width).copy_(x)

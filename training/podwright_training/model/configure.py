@@ -1,4 +1,4 @@
-"""The options of a run that change how a model computes, not what it is."""
+"""Apply the options that change how a model computes, not its architecture."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:
 
 
 def float8_problem(device: torch.device) -> str | None:
-    """Why the option float8 cannot be used here."""
+    """Return why float8 is not available here, or ``None``."""
     if find_spec("torchao") is None:
         return "float8 needs torchao: `pip install torchao`, or leave float8 out"
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
-        return f"float8 needs a GPU that multiplies it, an H100 or newer; device is {device.type}"
+        return f"float8 needs an H100 or newer GPU; device is {device.type}"
     return None
 
 
 def _use_float8(model: LlamaForCausalLM) -> None:
-    """Replace the matrices of attention and feed-forward; routers and the head stay as they are."""
+    """Replace the matrices of attention and feed-forward, not of routers and head."""
     from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found]
 
     convert_to_float8_training(model.model.layers, module_filter_fn=_is_large)
 
 
 def _is_large(module: nn.Module, _name: str) -> bool:
-    """Float8 kernels want multiples of 16."""
+    """Return whether a module is a matrix whose sizes are multiples of 16, as float8 kernels need."""
     return isinstance(module, nn.Linear) and not (module.in_features % 16 or module.out_features % 16)

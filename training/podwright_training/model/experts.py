@@ -1,4 +1,4 @@
-"""Mixture of experts: each token passes a few of many feed-forward layers (Mixtral, arXiv:2401.04088)."""
+"""Build a mixture of experts: each token uses a few of many feed-forward layers (Mixtral, arXiv:2401.04088)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from podwright_training.config.families import ARCHITECTURES
 
 
 class MixtureOfExperts(nn.Module):
-    """A router sends each token to the experts it scores highest and mixes what they give.
+    """Route each token to its highest-scoring experts and mix their outputs.
 
-    In a backward pass the gradient of the load-balancing loss is added where it arises, in this layer, so that no
-    caller carries that loss around. The whole gradient is that of the trainer's summed cross-entropy plus
-    ``router_aux_loss_coef`` · tokens · the mean over all blocks of ``load_balancing_loss``. transformers computes one
-    such loss from the counts and probabilities of all blocks together: the same for one block, and each block is
-    balanced by itself here, as in Switch Transformer (arXiv:2101.03961).
+    In backward this layer adds the gradient of its own load-balancing loss, so that no caller has to pass that loss on.
+    The whole gradient is that of the trainer's summed cross-entropy plus ``router_aux_loss_coef`` · tokens · the mean
+    over all blocks of ``load_balancing_loss``. transformers computes one loss over the counts and probabilities of all
+    blocks: the same for one block. Here each block is balanced separately, as in Switch Transformer (arXiv:2101.03961).
     """
 
-    loss_weight: Tensor  # what the caller multiplies the summed loss with before its backward pass
+    loss_weight: Tensor  # the caller's factor of the summed loss before backward
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -48,7 +47,7 @@ class MixtureOfExperts(nn.Module):
 
 
 class Router(nn.Module):
-    """Scores of each expert for each token; of the A highest, their softmax is divided by its sum."""
+    """Score each expert for each token; normalize the softmax of the A highest."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -57,16 +56,16 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts, config.hidden_size))
 
     def forward(self, x_SD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Probabilities ``[S, E]``, and weights and indices of the chosen experts ``[S, A]``; the first two in fp32."""
+        """Return fp32 probabilities ``[S, E]`` and weights ``[S, A]``, and the indices of the chosen experts ``[S, A]``."""
         probability_SE = F.linear(x_SD, self.weight).softmax(dim=-1, dtype=torch.float32)
         weight_SA, expert_SA = probability_SE.topk(self.active, dim=-1)
         return probability_SE, weight_SA / weight_SA.sum(dim=-1, keepdim=True), expert_SA
 
 
 class Experts(nn.Module):
-    """SwiGLU layers, their matrices stacked; rows of the input lie together by expert.
+    """SwiGLU layers with stacked matrices; rows of the input are sorted by expert.
 
-    Names and shapes are those of transformers 5 in memory; on disk each expert is by itself (``to_hugging_face``).
+    Names and shapes are those of transformers 5 in memory; on disk each expert is separate (``to_hugging_face``).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -82,7 +81,7 @@ class Experts(nn.Module):
 
 
 def load_balancing_loss(probability_SE: Tensor, expert_SA: Tensor) -> Tensor:
-    """How unevenly experts are used, at least A if evenly: equations 4 to 6 of Switch Transformer, summed over choices.
+    """Return the load-balancing loss, A when experts are used evenly: equations 4 to 6 of Switch Transformer.
 
     Args:
         probability_SE: the router's softmax, ``[S, E]``.
@@ -115,12 +114,12 @@ def to_hugging_face(name: str, tensor: Tensor, *, model_type: str) -> Iterator[t
 
 
 def _counts(expert_SA: Tensor, experts: int) -> Tensor:
-    """How often each expert was chosen, ``[E]``; unlike ``bincount`` without waiting for a GPU."""
+    """Count how often each expert was chosen, ``[E]``; unlike ``bincount``, without synchronizing with the GPU."""
     return (expert_SA.flatten().unsqueeze(-1) == torch.arange(experts, device=expert_SA.device)).sum(dim=0)
 
 
 def _own(weight_EFD: Tensor) -> Tensor:
-    """The experts of this rank, where expert parallelism divides them."""
+    """Return this rank's experts, where expert parallelism divides them."""
     return weight_EFD.to_local() if isinstance(weight_EFD, DTensor) else weight_EFD
 
 
@@ -133,7 +132,7 @@ def _multiply(x_PD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Tensor:
 
 
 class _AddGradient(torch.autograd.Function):
-    """Passes activations through; in backward, ``loss`` gets the gradient ``weight``."""
+    """Pass activations through; in backward, give ``loss`` the gradient ``weight``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, _loss: Tensor, weight: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The model: one kind of block for every family; parameter names are Hugging Face's.
+"""Build the model: one block for every family, with Hugging Face's parameter names.
 
 Papers: Llama (arXiv:2302.13971), Llama 2 (arXiv:2307.09288), Llama 3 (arXiv:2407.21783), Mistral (arXiv:2310.06825),
 Mixtral (arXiv:2401.04088).
@@ -46,18 +46,18 @@ class LlamaForCausalLM(nn.Module):
     def forward(
         self, tokens_BT: Tensor, *, labels_BT: Tensor | None = None, positions_BT: Tensor | None = None
     ) -> Tensor:
-        """Logits ``[B, T, V]`` of each next token; with labels, the sum of their losses, a scalar in fp32.
+        """Return the logits ``[B, T, V]`` of each next token; with labels, their summed loss, a scalar in fp32.
 
         Args:
             tokens_BT: token ids.
             labels_BT: the next token of each, or ``IGNORED``.
-            positions_BT: the position of each token in its document; tokens see none of other documents.
+            positions_BT: the position of each token in its document; tokens do not attend to other documents.
         """
         hidden_BTD = self.model(tokens_BT, positions_BT)
         return F.linear(hidden_BTD, self._head.weight) if labels_BT is None else self.summed_loss(hidden_BTD, labels_BT)
 
     def summed_loss(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
-        """The sum of the labels' losses, a scalar in fp32, from what the last norm gave."""
+        """Return the summed loss of the labels, a scalar in fp32, from the output of the last norm."""
         return summed_loss(
             hidden_BTD.flatten(0, 1),
             self._head.weight,
@@ -69,7 +69,7 @@ class LlamaForCausalLM(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, *, seed: int) -> None:
-        """Give every parameter and buffer its initial value.
+        """Initialize every parameter and buffer.
 
         A value depends on the seed and the parameter's name, never on how the parameter is sharded.
         """
@@ -80,13 +80,13 @@ class LlamaForCausalLM(nn.Module):
 
     @torch.no_grad()
     def reset_buffers(self) -> None:
-        """Compute again what no checkpoint holds: after ``to_empty`` it is garbage."""
+        """Recompute the buffers, which no checkpoint contains: after ``to_empty`` they are garbage."""
         self.model.rotary_emb.reset()
         self.weigh_loss(1.0)
 
     @torch.no_grad()
     def weigh_loss(self, weight: float) -> None:
-        """Say what the summed loss is multiplied with before its backward pass; the experts' loss is likewise."""
+        """Set the factor of the summed loss before backward; it applies to the experts' loss too."""
         for module in self.modules():
             if isinstance(module, MixtureOfExperts):
                 module.loss_weight.fill_(weight)
@@ -96,7 +96,7 @@ class LlamaForCausalLM(nn.Module):
         return self.model.embed_tokens if self.config.tie_word_embeddings else self.lm_head
 
     def _initial_std(self, name: str) -> float | None:
-        """Standard deviation of a matrix's initial values; ``None`` for a norm's weight, which starts at one."""
+        """Return the initial standard deviation of a matrix; ``None`` for a norm's weight, which starts at one."""
         config = self.config
         head_std = min(config.initializer_range, math.sqrt(LOGIT_VARIANCE / config.hidden_size))
         if name.endswith("norm.weight"):
@@ -113,7 +113,7 @@ class LlamaModel(nn.Module):
     """Token ids → normalised hidden states.
 
     Attributes:
-        attention: how a GPU masks, as of ``make_mask``.
+        attention: the GPU's attention kernel, as of ``make_mask``.
     """
 
     attention = "sdpa"
@@ -127,7 +127,7 @@ class LlamaModel(nn.Module):
         self.rotary_emb = RotaryEmbedding(config)
 
     def forward(self, tokens_BT: Tensor, positions_BT: Tensor | None = None) -> Tensor:
-        """Hidden states ``[B, T, D]``."""
+        """Return the hidden states ``[B, T, D]``."""
         x_BTD = self.embed_tokens(tokens_BT)
         mask = make_mask(tokens_BT, positions_BT=positions_BT, window=self.config.sliding_window, how=self.attention)
         positions = torch.arange(tokens_BT.shape[1], device=tokens_BT.device) if positions_BT is None else positions_BT
@@ -141,7 +141,7 @@ class LlamaModel(nn.Module):
 class Block(nn.Module):
     """Attention, then feed-forward, each added to the residual stream."""
 
-    recomputation: Recomputation | None = None  # in backward, of what was not kept
+    recomputation: Recomputation | None = None  # in backward, of activations that were not kept
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Block(nn.Module):
         self.mlp = MixtureOfExperts(config) if config.num_local_experts else FeedForward(config)
 
     def forward(self, x_BTD: Tensor, cos_T1H: Tensor, sin_T1H: Tensor, mask: Mask = None) -> Tensor:
-        """The residual stream after this block, ``[B, T, D]``."""
+        """Return the residual stream after this block, ``[B, T, D]``."""
         if self.recomputation is None:
             return self._forward(x_BTD, cos_T1H, sin_T1H, mask)
         return self.recomputation(self._forward, x_BTD, cos_T1H, sin_T1H, mask)
@@ -178,7 +178,7 @@ class FeedForward(nn.Module):
 
 
 def _fill(parameter: Tensor, *, std: float | None, seed: int) -> None:
-    """Fill a parameter, one whole parameter in memory at a time; each rank keeps its shard of the same values."""
+    """Fill a parameter; each rank draws the same whole parameter and keeps its shard."""
     if std is None:
         parameter.fill_(1.0)
         return

@@ -1,4 +1,4 @@
-"""Cross-entropy of a linear head that never holds the logits of all tokens."""
+"""Compute the cross-entropy of a linear head without holding the logits of all tokens."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def summed_loss(
     z_loss: float = 0.0,
     compiled: bool = False,
 ) -> Tensor:
-    """Sum over labels that are not ``IGNORED`` of cross-entropy + ``z_loss`` · logsumexp(logits)², a scalar in fp32.
+    """Return the sum over labels that are not ``IGNORED`` of cross-entropy + ``z_loss`` · logsumexp(logits)², in fp32.
 
     Args:
-        hidden_SD: what the head multiplies, ``[S, D]``.
+        hidden_SD: the head's input, ``[S, D]``.
         head_VD: the head, ``[V, D]``, a whole tensor: FSDP has gathered it, nothing else divides it.
         labels_S: the next token of each, or ``IGNORED``.
         chunk_tokens: tokens whose logits are in memory at a time; their gradient is computed in the forward pass. 0:
-            all at once, by operations that DTensor and ``torch.compile`` know. ``None``: as many as are quick.
+            all at once, by operations that DTensor and ``torch.compile`` know. ``None``: the fastest number.
         z_loss: weight of PaLM's auxiliary loss (arXiv:2204.02311, section 5).
-        compiled: let ``torch.compile`` make few passes over a chunk's logits of what else are many.
+        compiled: let ``torch.compile`` fuse the passes over a chunk's logits.
     """
     if chunk_tokens is None:
         chunk_tokens = QUICK_LOSS_CHUNK_TOKENS["cpu" if hidden_SD.device.type == "cpu" else "accelerator"]
@@ -56,7 +56,7 @@ def summed_loss(
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """The gradients of hidden states and head are computed with the logits and kept for backward."""
+    """Compute the gradients of hidden states and head with the logits, and keep them for backward."""
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd gives no names
@@ -86,13 +86,13 @@ class _ChunkedLoss(torch.autograd.Function):
 
 
 def _judge(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """Summed loss in fp32, and its gradient by the logits in their dtype."""
+    """Return the summed loss in fp32, and its gradient by the logits in their dtype."""
     result = _softmax(logits_CV, labels_C, z_loss)
     return result.loss, _gradient(result, labels_C, z_loss).to(logits_CV.dtype)
 
 
 def _judge_in_few_passes(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
-    """The same for compilers: nothing of the size of the logits is written but the gradient, nothing is scattered."""
+    """Return the same for compilers: only the gradient has the size of the logits, and nothing is scattered."""
     x_CV, label_C1 = logits_CV.float(), labels_C.clamp(min=0).unsqueeze(-1)
     counts_C1 = (labels_C != IGNORED).unsqueeze(-1).float()
     lse_C1 = x_CV.logsumexp(-1, keepdim=True)
@@ -114,7 +114,7 @@ class _Softmax(NamedTuple):
 
 
 def _softmax(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> _Softmax:
-    """Summed loss, probabilities and logarithm of their denominator, in fp32.
+    """Return summed loss, probabilities and the log of their denominator, in fp32.
 
     That logarithm comes from the largest probability, which is at least 1 / V: as exact as from a pass of its own.
     """
@@ -127,7 +127,7 @@ def _softmax(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> _Softmax:
 
 
 def _gradient(result: _Softmax, labels_C: Tensor, z_loss: float) -> Tensor:
-    """The gradient of the logits, in place of the probabilities."""
+    """Return the gradient of the logits, overwriting the probabilities."""
     counts_C1 = (labels_C != IGNORED).unsqueeze(-1).float()
     dlogits_CV = result.p_CV.mul_(counts_C1 * (1 + 2 * z_loss * result.lse_C1))
     return dlogits_CV.scatter_add_(-1, labels_C.clamp(min=0).unsqueeze(-1), -counts_C1)

@@ -1,4 +1,4 @@
-"""Less memory for activations: a block keeps a part of them and computes the rest again in backward."""
+"""Save memory: keep part of a block's activations and recompute the rest in backward."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import save_on_cpu
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-# What takes long to compute and little memory to keep: matrix products, attention, what came over the network.
+# Slow to compute, cheap to keep: matrix products, attention, results of communication.
 KEPT = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -27,11 +27,11 @@ KEPT = [
 
 @dataclass(frozen=True, kw_only=True)
 class Recomputation:
-    """How a block saves memory.
+    """Options of a block's recomputation.
 
     Attributes:
-        mode: ``full`` keeps the block's input, ``selective`` also what ``KEPT`` gave.
-        offload: keep what ``full`` keeps in the host's memory.
+        mode: ``full`` keeps the block's input, ``selective`` also the results of ``KEPT``.
+        offload: keep the block's input in host memory.
     """
 
     mode: str = "full"

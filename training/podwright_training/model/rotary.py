@@ -1,4 +1,4 @@
-"""Rotary positions (arXiv:2104.09864)."""
+"""Compute rotary position embeddings (arXiv:2104.09864)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from podwright_training.config.architecture import ModelConfig
 
 
 class RotaryEmbedding(nn.Module):
-    """Angles of the rotary positions, computed in fp32 from a buffer that no checkpoint holds."""
+    """Rotary angles, computed in fp32 from a buffer that no checkpoint contains."""
 
     inv_freq: Tensor
 
@@ -21,27 +21,27 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("inv_freq", rotary_frequencies(config), persistent=False)
 
     def reset(self) -> None:
-        """Compute the buffer again: after ``to_empty`` it holds garbage."""
+        """Recompute the buffer: after ``to_empty`` it is garbage."""
         self.inv_freq.copy_(rotary_frequencies(self.config, device=self.inv_freq.device))
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of positions ``[T]`` or ``[B, T]``, each ``[…, T, 1, H]``, for ``rotate``."""
+        """Return cosine and sine of positions ``[T]`` or ``[B, T]``, each ``[…, T, 1, H]``, for ``rotate``."""
         angles = positions.unsqueeze(-1) * self.inv_freq
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
         return torch.cat((cos, cos), dim=-1).unsqueeze(-2), torch.cat((-sin, sin), dim=-1).unsqueeze(-2)
 
 
 def rotate(x_BTNH: Tensor, cos_T1H: Tensor, sin_T1H: Tensor) -> Tensor:
-    """Turn each pair of dimensions ``i`` and ``i + H / 2`` by its angle: the pairing of Hugging Face's Llama."""
+    """Rotate each pair of dimensions ``i`` and ``i + H / 2`` by its angle: the pairing of Hugging Face's Llama."""
     first, second = x_BTNH.chunk(2, dim=-1)
     return torch.addcmul(x_BTNH * cos_T1H, torch.cat((second, first), dim=-1), sin_T1H)
 
 
 def rotary_frequencies(config: ModelConfig, device: torch.device | None = None) -> Tensor:
-    """Radians per position of each pair of dimensions, fp32 ``[H / 2]``.
+    """Return the radians per position of each pair of dimensions, fp32 ``[H / 2]``.
 
-    With ``rope_scaling``, waves longer than the original context divided by ``low_freq_factor`` are stretched by
-    ``factor``, those shorter than it divided by ``high_freq_factor`` stay, those between are interpolated.
+    With ``rope_scaling``, wavelengths above the original context divided by ``low_freq_factor`` are scaled by
+    ``factor``, those below it divided by ``high_freq_factor`` stay, those between are interpolated.
     """
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
     frequencies = 1.0 / config.rope_theta**exponents

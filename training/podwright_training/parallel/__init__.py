@@ -1,4 +1,4 @@
-"""How a model is divided among ranks, and how all of them compute its loss together."""
+"""Divide a model among ranks, and compute its loss across all of them."""
 
 from podwright_training.parallel.gradients import squared_norm
 from podwright_training.parallel.model import ParallelModel

@@ -1,4 +1,4 @@
-"""Divide a stage among the ranks that compute it: the order of it all, and why."""
+"""Apply every kind of parallelism to a stage, in the order that works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL_BYTES = 1 << 30  # of gathered weights: little beside any device's memory
 
 
 def stages_of(options: TrainConfig, meshes: Meshes) -> list[Stage]:
-    """This rank's stages, divided, on the meta device: nothing is allocated, nothing is sent."""
+    """Return this rank's stages, divided, on the meta device: without allocation or communication."""
     pipeline, share = meshes.ranks["pipeline"], SequenceShare(meshes.ranks)
     count = pipeline.size() * stages_per_rank(options)
     stages = []
@@ -35,13 +35,13 @@ def stages_of(options: TrainConfig, meshes: Meshes) -> list[Stage]:
 
 
 def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
-    """Apply every kind of parallelism to a stage on the meta device; the pipeline has already chosen its blocks.
+    """Divide a stage on the meta device; the pipeline has already chosen its blocks.
 
-    1. What the options say of each block by itself: float8 replaces its matrices, so it comes before they are divided;
-       recomputation and compilation are only marked here, and cover what follows: tokens, keys and values that come
-       from other ranks are gathered again in backward.
-    2. Expert and tensor parallelism decide what a rank's matrices are: all that follows works on these.
-    3. Context parallelism, around the heads that tensor parallelism left to the rank.
+    1. Options of each block: float8 replaces its matrices, so it comes before they are divided; recomputation and
+       compilation are only marked here and cover the rest: tokens, keys and values from other ranks are gathered
+       again in backward.
+    2. Expert and tensor parallelism determine a rank's matrices, which the rest works on.
+    3. Context parallelism, around the rank's heads after tensor parallelism.
     4. FSDP last: it shards what is left on each rank and must see the final parameters. Blocks before the rest, so that
        one block is gathered at a time; embedding, last norm and head are gathered together around them. Routers and
        experts of a mixture before their block: tensor parallelism leaves them whole, so more ranks share them. Weights
@@ -64,7 +64,7 @@ def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Mesh
     precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.compute_precision], reduce_dtype=torch.float32)
     policies: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload(options, meshes)}
     wish, small = options.reshard_after_forward, _is_small(stage, options)
-    # a pipeline soon computes its next piece with the same weights
+    # a pipeline soon computes its next micro-batch with the same weights
     reshard = wish == "always" or (wish == "auto" and not small and options.pipeline_parallel == 1)
     at_once = wish == "auto" and small and meshes.whole.device_type == "cpu" and meshes.matrices["tensor"].size() == 1
     within = policies | {"reshard_after_forward": reshard}
@@ -87,7 +87,7 @@ def _is_small(stage: Stage, options: TrainConfig) -> bool:
 
 
 def _rows_of(ranks: int) -> Callable[[nn.Parameter], Shard]:
-    """Shard experts within each matrix where that is even: of ranks there may be more than experts."""
+    """Shard experts within each matrix where that is even: there may be more ranks than experts."""
     return lambda parameter: Shard(0 if parameter.shape[1] % ranks else 1)
 
 
@@ -98,6 +98,6 @@ def _offload(options: TrainConfig, meshes: Meshes) -> OffloadPolicy:
 
 
 def _sum_gradients(module: FSDPModule) -> None:
-    """Ranks judge different tokens, and the gradient is of the sum of their shares, on meshes of any size."""
+    """Sum gradients, not average: ranks compute the loss of different tokens, on meshes of any size."""
     module.set_gradient_divide_factor(1.0)
     module.set_force_sum_reduction_for_comms(True)

@@ -1,4 +1,4 @@
-"""Expert parallelism: ranks hold different experts of a block and exchange the tokens that are sent to them."""
+"""Expert parallelism: ranks hold different experts of a block and exchange the tokens routed to them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 
 def divide_experts(experts: nn.Module, expert: DeviceMesh) -> None:
-    """Keep each rank's own experts, and bring to them the rows of all ranks.
+    """Keep each rank's own experts, and route the rows of all ranks to them.
 
     Args:
-        experts: stacked matrices ``[E, …]``; called with rows that lie together by expert, and counts of each expert.
+        experts: stacked matrices ``[E, …]``; called with rows sorted by expert, and counts per expert.
         expert: the ranks that share them; their number divides E.
     """
     for name, parameter in list(experts.named_parameters(recurse=False)):
@@ -27,14 +27,14 @@ def divide_experts(experts: nn.Module, expert: DeviceMesh) -> None:
 
 
 class _Exchange:
-    """Sends rows to the ranks of their experts and what these make of them back. E experts, R ranks, L = E / R."""
+    """Send rows to their experts' ranks and the results back. E experts, R ranks, L = E / R."""
 
     def __init__(self, expert: DeviceMesh) -> None:
         self._group = expert.get_group()
         self._size = expert.size()
 
     def dispatch(self, _: nn.Module, arguments: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Rows ``[P, D]`` and counts ``[E]`` of this rank → rows of all ranks and counts ``[L]`` for its experts."""
+        """Send rows ``[P, D]`` and counts ``[E]``; return all ranks' rows and counts ``[L]`` of this rank's experts."""
         x_PD, counts_E = arguments
         arriving_E = torch.empty_like(counts_E)
         dist.all_to_all_single(arriving_E, counts_E, group=self._group)
@@ -47,6 +47,6 @@ class _Exchange:
         return rows[self._order], arriving_RL.sum(dim=0)
 
     def combine(self, _: nn.Module, _arguments: Any, y: Tensor) -> Tensor:
-        """What the experts made of the rows, at the ranks and in the order the rows came from."""
+        """Return the experts' results to the ranks and in the order that the rows came from."""
         rows = torch.empty_like(y).index_copy(0, self._order, y)
         return all_to_all_single_autograd(rows, self._sent, self._arrived, self._group)

@@ -1,4 +1,4 @@
-"""The norm of a gradient that is spread over ranks and meshes."""
+"""Compute the norm of a gradient that is spread over ranks and meshes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate
 
 
 def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
-    """Scale the gradient down to a global norm of ``max_norm`` if it is larger; the norm before that, on all ranks."""
+    """Clip the gradient to a global norm of ``max_norm``; return the norm before, on all ranks."""
     given = [parameter for parameter in parameters if parameter.grad is not None]
     norm = squared_norm(given).sqrt()
     multiply(given, (max_norm / (norm + 1e-6)).clamp(max=1.0))
@@ -21,16 +21,16 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 
 
 def multiply(parameters: Iterable[nn.Parameter], factor: Tensor | float) -> None:
-    """Multiply the gradient with a number."""
+    """Multiply the gradient by a number."""
     gradients = [_gradient(parameter) for parameter in parameters if parameter.grad is not None]
     torch._foreach_mul_(gradients, factor)
 
 
 def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
-    """Square of the global norm of the gradient, a scalar in fp32, on all ranks.
+    """Return the squared global norm of the gradient, a scalar in fp32, on all ranks.
 
-    Every element of the gradient lies on as many ranks as its parameter has copies: each contributes its square divided
-    by their number, so that one sum over all ranks is right, whatever meshes the parameters live on.
+    Each element of the gradient is on as many ranks as its parameter has replicas: each rank adds the square divided by
+    their number, so that one sum over all ranks is correct for any mesh.
     """
     given = [parameter for parameter in parameters if parameter.grad is not None]
     norms = torch.stack(torch._foreach_norm([_gradient(item) for item in given], dtype=torch.float32))  # noqa: SLF001 - as torch.nn.utils does
@@ -42,13 +42,13 @@ def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:
-    """This rank's part of it."""
+    """Return this rank's part of it."""
     gradient = parameter.grad
     return cast("Tensor", gradient.to_local() if isinstance(gradient, DTensor) else gradient)
 
 
 def _copies(parameter: nn.Parameter) -> int:
-    """On how many ranks of its mesh each element of a parameter lies."""
+    """Return the number of ranks of its mesh that hold each element of a parameter."""
     if not isinstance(parameter, DTensor):
         return 1
     mesh, placements = parameter.device_mesh, parameter.placements

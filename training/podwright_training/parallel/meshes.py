@@ -1,4 +1,4 @@
-"""The ranks of a job as meshes: the same ranks in the same order, with the dimensions each kind of weight needs."""
+"""Build device meshes over the same ranks in the same order, one per kind of weight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from podwright_training.config.parallel_dims import ParallelDims
 
 @dataclass(frozen=True)
 class Meshes:
-    """Views of the job's ranks; a stage of the pipeline has one of each.
+    """Meshes of the job's ranks; a pipeline stage has one of each.
 
     Attributes:
         ranks: every parallel dimension but experts.
@@ -27,7 +27,7 @@ class Meshes:
 
     @classmethod
     def of(cls, dims: ParallelDims, device_type: str) -> Meshes:
-        """Make them, with all ranks of the job."""
+        """Build the meshes; called by all ranks of the job."""
         shards = dims.shards * dims.context
         every = shards * dims.tensor
 
@@ -44,5 +44,5 @@ class Meshes:
 
 
 def sharding(mesh: DeviceMesh) -> DeviceMesh:
-    """The dimensions of a mesh that FSDP uses: with replicas only if there are any."""
+    """Return the mesh dimensions for FSDP: with replicas only if there are any."""
     return mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]

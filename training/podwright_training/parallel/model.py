@@ -1,4 +1,4 @@
-"""A model divided among the ranks of a job."""
+"""Wrap a model that is divided among the ranks of a job."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from podwright_training.ranks import Ranks
 
 
 class ParallelModel:
-    """A model divided among the ranks of a job; the only one who knows how.
+    """Model divided among the ranks of a job; only ``parallel/`` knows how.
 
-    Each rank judges its own tokens, which no other rank does: its share of a loss is the sum over these, and the shares
-    of all ranks of the job add up, for all parallel dimensions.
+    Each rank computes the loss of its own tokens only: its share is the sum over these, and the shares of all ranks of
+    the job add up, for all parallel dimensions.
 
     Attributes:
         parts: this rank's modules, names of parameters as in the whole model.
-        data_rank: which share of a global batch this rank reads, of ``data_size`` shares.
-        data_size: in how many shares a global batch is read; ranks that share one sequence read the same share.
+        data_rank: the share of a global batch that this rank reads, of ``data_size`` shares.
+        data_size: shares of a global batch; ranks that share one sequence read the same share.
     """
 
     def __init__(self, options: TrainConfig, ranks: Ranks, device: torch.device) -> None:
@@ -49,17 +49,17 @@ class ParallelModel:
         self.parts = [stage.model for stage in self._stages]
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """This rank's parameters by their names in the whole model."""
+        """Yield this rank's parameters with their names in the whole model."""
         for part in self.parts:
             yield from part.named_parameters()
 
     def forward_backward(self, micro_batches: Sequence[Batch], *, tokens: int, loss_scale: float = 1.0) -> Tensor:
-        """Accumulate the gradient of the loss per token of a global batch; ranks synchronise with the last micro-batch.
+        """Accumulate the gradient of the mean loss of a global batch; ranks synchronize at the last micro-batch.
 
         Args:
             micro_batches: This rank's share of the global batch.
             tokens: Labels that count in the global batch, of all ranks.
-            loss_scale: What the gradient is multiplied with, until ``unscale_gradient``.
+            loss_scale: Factor of the gradient until ``unscale_gradient``.
 
         Returns:
             This rank's share of the loss, a scalar in fp32: the shares of all ranks add up to the loss (``total``).
@@ -81,14 +81,14 @@ class ParallelModel:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> Tensor:
-        """Summed loss of this rank's own tokens, a scalar in fp32; ``finish_evaluation`` follows the last batch."""
+        """Return the summed fp32 loss of this rank's own tokens; call ``finish_evaluation`` after the last batch."""
         batch = batch.to(self.device)
         return self._pipeline.evaluate(batch) if self._pipeline else self._summed_loss(batch)
 
     def finish_evaluation(self) -> None:
-        """Give up what a forward without a backward leaves gathered.
+        """Reshard the weights that a forward without a backward leaves gathered.
 
-        Until then the parameters are not those the optimizer knows.
+        Until then the parameters are not the optimizer's.
         """
         for stage in self._stages:
             for module in stage.modules():
@@ -96,16 +96,16 @@ class ParallelModel:
                     module.reshard()
 
     def unscale_gradient(self, loss_scale: float) -> None:
-        """Divide the gradient by what the losses were multiplied with."""
+        """Divide the gradient by the loss scale."""
         if loss_scale != 1:
             gradients.multiply((parameter for _, parameter in self.named_parameters()), 1 / loss_scale)
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
-        """Scale the gradient down to a global norm of ``max_norm`` if it is larger; the norm before that."""
+        """Clip the gradient to a global norm of ``max_norm``; return the norm before."""
         return gradients.clip_grad_norm((parameter for _, parameter in self.named_parameters()), max_norm)
 
     def total(self, value: Tensor) -> Tensor:
-        """The sum of all ranks' shares, on all ranks, without changing ``value``."""
+        """Return the sum of all ranks' shares, on all ranks, without changing ``value``."""
         total = value.detach().clone()
         dist.all_reduce(total)
         return total
@@ -129,7 +129,7 @@ def _pipeline(options: TrainConfig, stages: list[Stage], meshes: Meshes) -> Pipe
 
 
 def _allocate(stage: Stage, options: TrainConfig, device: torch.device) -> None:
-    """Weights where FSDP wants them, buffers where they are used."""
+    """Move weights where FSDP wants them, buffers where they are used."""
     stage.to_empty(device=torch.device("cpu") if options.cpu_offload else device)
     for module in stage.modules():
         for name, buffer in module.named_buffers(recurse=False):

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: stages hand activations on, in the order of a schedule of ``torch.distributed.pipelining``."""
+"""Pipeline parallelism: stages pass activations on, in the order of a schedule of ``torch.distributed.pipelining``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEDULES = {
 
 
 class Pipeline:
-    """This rank's stages and what it exchanges with the ranks before and after it."""
+    """Stages of this rank and their communication with the previous and next rank."""
 
     def __init__(self, stages: Sequence[Stage], *, schedule: str, ranks: DeviceMesh, dtype: torch.dtype) -> None:
         self._stages = stages
@@ -38,7 +38,7 @@ class Pipeline:
         self._dtype = dtype
 
     def forward_backward(self, batch: Batch, *, pieces: int, divisor: float) -> Tensor:
-        """Accumulate the gradient of a batch cut into pieces; this rank's share of the summed loss over ``divisor``."""
+        """Accumulate the gradient in micro-batches; return this rank's share of the summed loss over ``divisor``."""
         shares: list[Tensor] = []
 
         def share(summed_loss: Tensor, _: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class Pipeline:
         return torch.stack(shares).sum().detach() if shares else torch.zeros((), device=batch.tokens_BT.device)
 
     def evaluate(self, batch: Batch) -> Tensor:
-        """Summed loss of this rank's own tokens: of the last stage, zero elsewhere."""
+        """Return the summed loss of this rank's own tokens: zero except on the last stage."""
         count = self._size * len(self._stages)
         for number in range(self._rank, count, self._size):
             stage = self._stages[number // self._size]
@@ -72,7 +72,7 @@ class Pipeline:
         return x
 
     def _make_schedule(self, batch: Batch, pieces: int, loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
-        """The library's schedule; shapes are told, so that it runs nothing to find them."""
+        """Build the library's schedule; shapes are passed in, so that it runs nothing to infer them."""
         sequences, length = batch.tokens_BT.shape[0] // pieces, batch.tokens_BT.shape[1]
         tokens = torch.empty(sequences, length, dtype=torch.int64, device="meta")
         hidden = torch.empty(self._shape(sequences, length), dtype=self._dtype, device="meta", requires_grad=True)
@@ -93,7 +93,7 @@ class Pipeline:
         )
 
     def _shape(self, sequences: int, length: int) -> tuple[int, int, int]:
-        """Of the residual stream of a rank's own tokens."""
+        """Return the shape of the residual stream of a rank's own tokens."""
         return sequences, length // self._own_part, self._stages[0].model.config.hidden_size
 
 

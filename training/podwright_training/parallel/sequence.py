@@ -1,7 +1,8 @@
-"""How ranks share a sequence: which tokens each embeds and judges, and how queries meet the keys of other ranks.
+"""Divide sequences among ranks: assign tokens to ranks, and let queries attend to other ranks' keys.
 
-Context parallelism cuts a sequence of S tokens into 2 C pieces; rank c of C attends from pieces c and 2 C - 1 - c, so
-that all have the same work under a causal mask. Within it, T ranks of tensor parallelism cut these tokens into T runs.
+Context parallelism splits a sequence of S tokens into 2 C chunks; rank c of C has the queries of chunks c and
+2 C - 1 - c, so that all ranks have the same work under a causal mask. Within it, T ranks of tensor parallelism split
+these tokens into T runs.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from podwright_training.model import Attend, Mask
 
 
 class SequenceShare:
-    """What one rank has of each sequence."""
+    """Tokens that one rank has of each sequence."""
 
     def __init__(self, ranks: DeviceMesh) -> None:
         self._context, self._contexts = ranks.get_local_rank("context"), ranks["context"].size()
         self._tensor, self._tensors = ranks.get_local_rank("tensor"), ranks["tensor"].size()
 
     def runs(self, length: int) -> list[range]:
-        """The tokens whose queries this rank attends from: runs of the sequence."""
+        """Return the tokens of this rank's queries, as runs of the sequence."""
         if self._contexts == 1:
             return [range(length)]
         pieces = 2 * self._contexts
@@ -30,16 +31,16 @@ class SequenceShare:
         return [range(piece * step, (piece + 1) * step) for piece in (self._context, pieces - 1 - self._context)]
 
     def queries(self, length: int, device: torch.device) -> Tensor:
-        """Indices of these tokens."""
+        """Return the indices of these tokens."""
         return torch.cat([torch.arange(run.start, run.stop, device=device) for run in self.runs(length)])
 
     def own(self, length: int, device: torch.device) -> Tensor:
-        """Indices of the tokens that this rank alone embeds and judges, part of its queries."""
+        """Return the indices of the tokens that only this rank embeds and computes the loss of, part of its queries."""
         return self.queries(length, device).chunk(self._tensors)[self._tensor]
 
 
 class ContextParallelAttention:
-    """Attention from a rank's queries to the keys of all ranks that share the sequence, exactly.
+    """Exact attention from a rank's queries to the keys of all ranks that share the sequence.
 
     Keys and values of one layer are gathered whole: ``2 B S K H`` numbers, 0.5 GiB in bf16 for 128k tokens and 8 heads
     of 128; tensor parallelism divides them. Their gradients are summed and scattered on the way back.
@@ -50,7 +51,7 @@ class ContextParallelAttention:
         self._context = context
 
     def __call__(self, q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, masks: tuple[Mask, Mask]) -> Tensor:
-        """``[B, T, N, H]``, of this rank's queries, keys and values; a mask for each of its runs of the sequence."""
+        """Return ``[B, T, N, H]`` from this rank's queries, keys and values, with a mask for each of its runs."""
         rank, size = self._context.get_local_rank(), self._context.size()
         k_pieces, v_pieces = self._gather(torch.stack((k_BTKH, v_BTKH)))
         results = []
@@ -60,7 +61,7 @@ class ContextParallelAttention:
         return torch.cat(results, dim=1)
 
     def _gather(self, kv_ZBTKH: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Keys and values of all ranks, each as pieces in the order of the sequence."""
+        """Gather keys and values of all ranks, in the order of the sequence."""
         local = DTensor.from_local(kv_ZBTKH, self._context, [Shard(2)], run_check=False)
         whole = local.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
         halves = whole.chunk(2 * self._context.size(), dim=2)

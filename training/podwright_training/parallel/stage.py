@@ -1,4 +1,4 @@
-"""The part of a model that one rank computes in one go: all of it, unless a pipeline divides the blocks."""
+"""Build the part of a model that one rank computes: all of it, unless a pipeline divides the blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Stage(nn.Module):
     """Consecutive blocks, with the embedding before the first block and the loss after the last.
 
     Attributes:
-        model: the whole model's tree, so that parameters keep their names, without what other stages compute.
+        model: the whole model's module tree without other stages' modules, so that parameters keep their names.
     """
 
     def __init__(self, model: LlamaForCausalLM, *, number: int, count: int, share: SequenceShare) -> None:
@@ -25,10 +25,10 @@ class Stage(nn.Module):
         self._drop_others()
 
     def forward(self, x: Tensor, labels_BS: Tensor, positions_BS: Tensor | None = None) -> Tensor:
-        """The residual stream of this rank's own tokens ``[B, T, D]``; of the last stage, their summed loss.
+        """Return the residual stream of this rank's own tokens ``[B, T, D]``; on the last stage, their summed loss.
 
         Args:
-            x: The same from the stage before; for the first stage, tokens ``[B, S]`` of whole sequences.
+            x: Result of the previous stage; for the first stage, tokens ``[B, S]`` of whole sequences.
             labels_BS: Labels of whole sequences.
             positions_BS: Positions in documents, of whole sequences; ``None``: a sequence is one document.
         """
@@ -49,7 +49,7 @@ class Stage(nn.Module):
         return cos, sin
 
     def _mask(self, tokens_BS: Tensor, positions_BS: Tensor | None) -> Mask | tuple[Mask, ...]:
-        """For each run of this rank's queries, what they shall not see of the tokens up to its end."""
+        """Make the mask of each run of this rank's queries over the tokens up to its end."""
         parts = self.model.model
         masks = [
             make_mask(

@@ -1,6 +1,6 @@
-"""Tensor parallelism with sequence parallelism: ranks share each matrix of a block and, between matrices, the tokens.
+"""Tensor parallelism with sequence parallelism: ranks share each matrix of a block and, between matrices, its tokens.
 
-Megatron's division (arXiv:1909.08053, arXiv:2205.05198) in DTensor's words: the first matrices by output (heads, hidden
+Megatron's division (arXiv:1909.08053, arXiv:2205.05198) with DTensor: the first matrices by output (heads, hidden
 units), the last by input. Tokens are gathered before the first and summed and scattered after the last, so norms and
 residuals see a rank's own tokens alone. Embedding and head are not divided: each rank applies them to its own tokens,
 which divides their work as well, needs no vocabulary that is divisible, and leaves the loss to the model.
@@ -28,7 +28,7 @@ HEADS = Shard(2)  # of ``[B, T, N, H]``
 
 
 def divide_block(block: Block, tensor: DeviceMesh) -> None:
-    """Divide a block's matrices; a mixture of experts is not divided but sees its rank's own tokens."""
+    """Divide a block's matrices; a mixture of experts stays whole and gets its rank's own tokens."""
     plan: dict[str, ParallelStyle] = {
         "input_layernorm": _OwnNorm(TOKENS),
         "self_attn": _GatherTokens(),
@@ -51,14 +51,14 @@ def divide_block(block: Block, tensor: DeviceMesh) -> None:
 
 
 class _OwnNorm(SequenceParallel):
-    """A norm whose weight every rank has, applied to a rank's own tokens or heads; the weight's gradient is summed."""
+    """Apply a norm with replicated weight to a rank's own tokens or heads; sum the weight's gradient."""
 
     def __init__(self, divided: Shard) -> None:
         super().__init__(sequence_dim=divided.dim, use_local_output=True)
 
 
 class _GatherTokens(ParallelStyle):
-    """The first argument of a module holds a rank's own tokens: give the module those of all ranks."""
+    """Gather a module's first argument from the ranks' own tokens to all tokens."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gather(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
