@@ -45,14 +45,14 @@ def damages():
     }
 
 
-@pytest.mark.parametrize("told", damages())
-def test_a_damaged_checkpoint_is_passed_over_and_named(copied, caplog, told):
+@pytest.mark.parametrize("message", damages())
+def test_a_damaged_checkpoint_is_skipped_and_named(copied, caplog, message):
     """The one before it is the newest then; a warning says why."""
-    damages()[told](copied / "checkpoints" / "step-00000012")
+    damages()[message](copied / "checkpoints" / "step-00000012")
     with caplog.at_level(logging.WARNING):
         assert step_folder.newest(copied / "checkpoints").name == "step-00000008"
     assert "step-00000012 is damaged" in caplog.text
-    assert told in caplog.text
+    assert message in caplog.text
 
 
 def test_changed_content_is_found_when_it_is_loaded(copied, tiny_flags, caplog):

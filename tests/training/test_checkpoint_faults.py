@@ -1,4 +1,4 @@
-"""What happens to a run whose disk is full, or read-only, while it saves: real file systems, mounted for the test."""
+"""A run survives a full disk and stops on a read-only one: real file systems, mounted for the test."""
 
 import logging
 import os
@@ -49,7 +49,7 @@ def last_step(folder):
 
 
 def test_a_full_disk_ends_the_run_only_when_it_stays_full(run, small_disk, tmp_path, caplog, capsys):
-    """Two saves fail and the training continues; after the third one line ends it, and the checkpoint before is whole."""
+    """After the third failed save one line ends the run, and the checkpoint before is whole."""
     assert run(max_steps=2) == 0
     fill(small_disk)
     assert run(max_steps=40) == 2

@@ -15,7 +15,7 @@ URL = "s3://bucket/runs/tiny"
 
 @pytest.fixture(scope="module")
 def endpoint():
-    """Where S3 answers."""
+    """Start an S3 server."""
     server = ThreadedMotoServer(port=0)
     server.start()
     host, port = server.get_host_and_port()
@@ -62,7 +62,7 @@ def test_a_run_goes_on_where_its_folder_is_gone(bucket, run, undisturbed, tmp_pa
 
 @pytest.mark.usefixtures("bucket")
 def test_the_newest_of_both_places_wins(run, tmp_path):
-    """What is here is not fetched; what is only there is."""
+    """A checkpoint is fetched only if it is not in the local folder."""
     assert run(tmp_path / "run", max_steps=4) == 0
     shutil.copytree(tmp_path / "run" / "checkpoints", tmp_path / "old")
     assert run(tmp_path / "run", max_steps=8) == 0
@@ -75,19 +75,19 @@ def test_the_newest_of_both_places_wins(run, tmp_path):
 
 @pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [("s3://no-such-bucket/a", "NO_SUCH_BUCKET"), ("carrier-pigeon://a/b", "Unrecognized filesystem type")],
 )
-def test_a_store_that_does_not_answer_is_told_before_the_run(run, tmp_path, capsys, url, told):
+def test_an_unreachable_store_is_reported_before_the_run(run, tmp_path, capsys, url, message):
     """No such bucket, no such kind of store: one line each, exit status 2."""
     assert run(tmp_path, checkpoint_dir=url) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: checkpoint_dir {url} cannot be used: ")
-    assert told in line
+    assert message in line
 
 
 def test_a_store_that_goes_away_costs_no_checkpoint(bucket, run, tmp_path, caplog, capsys, monkeypatch):
-    """What cannot be copied is kept here; that the last one was not copied is an error at the end."""
+    """A checkpoint that cannot be copied stays local; a last one that is not copied is an error at the end."""
 
     def check_and_go_away(mirror):
         check(mirror)

@@ -31,7 +31,7 @@ def load(*flags):
 
 
 def problems(*flags):
-    """What is wrong with these flags."""
+    """Return the problems of these flags."""
     with pytest.raises(ConfigError) as error:
         load(*flags)
     return error.value.problems
@@ -96,7 +96,7 @@ def test_what_is_written_is_read_back(tmp_path):
     assert load_file(tmp_path / "config.yaml").digest == options.digest != TrainConfig().digest
 
 
-def test_all_problems_are_told_at_once(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     """Unknown keys with what was meant, wrong values with what is allowed, options that contradict each other."""
     file = tmp_path / "run.yaml"
     file.write_text("learning_rat: 1\nmin_lrr: 1\nval_batch_size: 1.5\ngrad_clip: [1]\n")
@@ -119,7 +119,7 @@ def test_all_problems_are_told_at_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         ("--preset tyni", "preset = tyni (flag): must be one of llama2_13b, "),
         ("--num_key_value_heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
@@ -151,14 +151,14 @@ def test_all_problems_are_told_at_once(tmp_path):
         ("--config /nowhere.yaml", "cannot read /nowhere.yaml: "),
     ],
 )
-def test_a_wrong_option_is_explained(flags, told):
+def test_a_wrong_option_is_explained(flags, message):
     """One line says what was given and what is allowed."""
     (problem,) = problems(*flags.split())
-    assert problem.startswith(told)
+    assert problem.startswith(message)
 
 
 def test_a_file_that_is_no_mapping_is_refused(tmp_path):
-    """A list is told to be one."""
+    """A list instead of a mapping is named in the error."""
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(["lr"]))
     assert problems("--config", str(tmp_path / "run.yaml")) == [
         f"{tmp_path / 'run.yaml'} must contain `option: value` lines, not a list"

@@ -119,7 +119,7 @@ def test_a_run_without_a_moving_average_has_none_to_export(exported):
 
 
 def test_without_a_run_or_a_model_it_is_said(tmp_path, undisturbed, capsys):
-    """One line tells what to do first."""
+    """One line says what to do first."""
     assert main(["consolidate", "--run_dir", str(tmp_path)]) == 2
     assert "no training has started there" in capsys.readouterr().err
     assert main(["evaluate", "--run_dir", str(undisturbed)]) == 2

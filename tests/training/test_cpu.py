@@ -1,4 +1,4 @@
-"""What makes a CPU quick changes no result beyond rounding."""
+"""The fast matrix products of a CPU change results by rounding only."""
 
 import math
 
@@ -56,7 +56,7 @@ def test_it_is_done_once():
 
 @pytest.mark.filterwarnings("error")
 def test_nan_passes_through():
-    """What is no number is none in the product either, without a word: the guard tells of it."""
+    """NaN and Inf stay so in the product, without a warning: the guard reports them."""
     left = torch.tensor([[math.nan, 1.0], [math.inf, -math.inf]])
     assert torch.mm(left, torch.ones(2, 2)).isnan().all()
 

@@ -53,7 +53,7 @@ def corpus(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
-    """Two sources, told apart by the numbers of their documents: below 500 and from 500 on."""
+    """Return two sources with documents numbered below 500 and from 500 on."""
     folder = tmp_path_factory.mktemp("mixture")
     write_corpus(folder / "few", shards=3, documents_per_shard=40)
     for shard in range(30):
@@ -97,7 +97,7 @@ def rows(stream):
 
 
 def state_of(ranks):
-    """What a checkpoint would hold, after a trip through JSON."""
+    """Return the state of a checkpoint, after a round trip through JSON."""
     return json.loads(json.dumps(merge_states([rank.state_dict() for rank in ranks])))
 
 
@@ -110,9 +110,9 @@ def test_order_does_not_depend_on_world_size(make_ranks, corpus, world_size):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stop_at_four_ranks_and_go_on(make_ranks, mixture, workers):
-    """A mixture stopped at 4 ranks goes on at 2 and then 8 as if undisturbed: no sequence is lost or repeated.
+    """A mixture stopped at 4 ranks continues at 2 and then 8 as if undisturbed: no sequence is lost or repeated.
 
-    With two workers each as without: what holds of the stream holds with workers.
+    With two workers each, the stream is the same as without.
     """
     undisturbed = make_ranks(1, mixture)
     expected = [draw(undisturbed) for _ in range(6)]
@@ -237,7 +237,7 @@ if __name__ == "__main__":
 
 
 def test_error_in_worker(make_ranks, tmp_path):
-    """What a worker cannot read is told as without workers."""
+    """A read error in a worker is reported as without workers."""
     folder = write_corpus(tmp_path, shards=1)
     (stream,) = make_ranks(1, folder, streams=1, workers=1)
     next((folder / "en").glob("c4-train.*")).unlink()
@@ -264,7 +264,7 @@ def test_mixture_is_even(weights, every, rest):
 
 
 def test_weights_may_change(make_ranks, mixture):
-    """A run goes on with other weights: each source from where it was."""
+    """A run continues with other weights, each source from its position."""
     ranks = make_ranks(2, mixture)
     seen = [draw(ranks) for _ in range(3)]
     only_few = [mixture[0], replace(mixture[1], weight=1e-9)]
@@ -339,9 +339,9 @@ def test_indivisible_world_size(make_ranks, corpus):
 def test_foreign_state(make_ranks, corpus, mixture):
     """A position of another number of streams, another seed, other data, or one rank only is refused, with reasons."""
     ranks = make_ranks(2, corpus)
-    with pytest.raises(ValueError, match="stream_count is 24 there, 6 here; seed is 0 there, 1 here"):
+    with pytest.raises(ValueError, match=r"stream_count is 24 in .*, 6 in this run; seed is 0 in .*, 1 in this run"):
         make_ranks(1, corpus, streams=6, seed=1)[0].load_state_dict(state_of(ranks))
-    with pytest.raises(ValueError, match=r"shards is .* there"):
+    with pytest.raises(ValueError, match=r"shards is .* in the checkpoint"):
         make_ranks(1, mixture)[0].load_state_dict(state_of(ranks))
     with pytest.raises(ValueError, match="stream 1 is missing; stream 3 is missing"):
         make_ranks(1, corpus)[0].load_state_dict(ranks[0].state_dict())

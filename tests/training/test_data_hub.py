@@ -158,6 +158,6 @@ def test_a_configuration_of_the_card(draw, folder):
 
 
 def test_an_unknown_configuration(folder):
-    """One line tells the configurations that there are."""
-    with pytest.raises(DataError, match=r"neither a folder in it nor a configuration of its card .*'first', 'second'"):
+    """One line lists the existing configurations."""
+    with pytest.raises(DataError, match=r"neither a folder in it nor a configuration in its card .*'first', 'second'"):
         find_split(str(folder), "third", "train")

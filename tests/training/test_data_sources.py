@@ -1,4 +1,4 @@
-"""Where documents come from: formats, splits, stores, mixtures, and what may be broken in them."""
+"""Documents are read from formats, splits, stores and mixtures; some may be broken."""
 
 import gzip
 import io
@@ -159,7 +159,7 @@ def test_too_many_broken_records(tmp_path, open_stream):
 
 @pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "arrow file", "saved by datasets"])
 def test_broken_shard(tmp_path, open_stream, kind, caplog):
-    """What can be read before the place where a shard is cut off is used, the rest skipped, up to the limit."""
+    """A truncated shard is used up to the cut, the rest skipped, up to the limit."""
     WRITERS[kind](tmp_path)
     (path,) = (path for path in tmp_path.rglob("train*") if path.is_file()) if "saved" not in kind else (
         tmp_path / "train" / "data-00000-of-00001.arrow",
@@ -238,9 +238,9 @@ def test_missing_dataset(dataset, config, message, monkeypatch):
 
 
 def test_unknown_format(tmp_path):
-    """Files of other formats are told with those that are known."""
+    """An unknown format is reported with the known ones."""
     (tmp_path / "a.csv").touch()
-    with pytest.raises(DataError, match=r"known format \(\.jsonl .*\.safetensors\); its files have \.csv"):
+    with pytest.raises(DataError, match=r"known format \(\.jsonl .*\.safetensors\); found \.csv"):
         find_split(str(tmp_path), None, "train")
 
 
@@ -284,7 +284,7 @@ def test_mixture_as_file(tmp_path):
     ],
 )
 def test_bad_mixture(tmp_path, content, messages):
-    """All problems of a mixture are told at once."""
+    """All problems of a mixture are reported at once."""
     path = tmp_path / "mixture.yaml"
     path.write_text(content)
     with pytest.raises(DataError) as caught:
@@ -312,7 +312,7 @@ class Flaky(io.BytesIO):
 
 @pytest.fixture
 def waits(monkeypatch):
-    """How long was waited, without waiting."""
+    """Record the waiting times, without waiting."""
     waits = []
     monkeypatch.setattr("time.sleep", waits.append)
     return waits

@@ -1,4 +1,4 @@
-"""What a rank computes on, and what is told of it."""
+"""A rank computes on the right device and reports it."""
 
 import pytest
 import torch

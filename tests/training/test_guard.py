@@ -1,4 +1,4 @@
-"""The guard tells bad steps from good ones, and all that it decides can be told from the numbers it was shown."""
+"""The guard finds bad steps from the numbers it is given alone."""
 
 import math
 from statistics import median
@@ -48,21 +48,21 @@ def test_a_bad_loss_does_not_make_the_next_one_good():
 
 
 def test_before_its_window_is_full_nothing_is_a_spike():
-    """The first losses are judged by nobody."""
+    """The first losses are never spikes."""
     guard = Guard(TrainConfig(guard_window=8, guard_z_score=1.0))
     assert [guard.check(loss=loss, grad_norm=1.0) for loss in (1.0, 1.0, 90.0)] == [None] * 3
 
 
 @given(samples, st.lists(finite, max_size=20))
 def test_a_guard_with_the_state_of_another_judges_alike(before, after):
-    """What a checkpoint keeps is all that a resumed run needs to decide as the unbroken one."""
+    """A resumed run decides as the unbroken one, from the checkpoint's state alone."""
     options = TrainConfig(guard_window=8, guard_z_score=2.0)
     unbroken, resumed = Guard(options), Guard(options)
     for loss in before:
         unbroken.check(loss=loss, grad_norm=1.0)
     resumed.load_state(unbroken.state())
     for loss in after:
-        assert unbroken.check(loss=loss, grad_norm=1.0) == resumed.judge(loss=loss, grad_norm=1.0)
+        assert unbroken.check(loss=loss, grad_norm=1.0) == resumed.check(loss=loss, grad_norm=1.0)
 
 
 @given(samples, finite, finite, st.floats(0.1, 10))

@@ -86,7 +86,7 @@ def test_every_preset_has_its_script(tmp_path):
 
 def test_a_run_needs_a_name():
     """Without a folder and without a preset there is nothing to call it."""
-    with pytest.raises(LaunchError, match="--run_dir or --preset is needed"):
+    with pytest.raises(LaunchError, match="--run_dir or --preset is required"):
         plan(parse("--nodes", "1"), Nodes(shared_root="/fsx"))
 
 
@@ -247,7 +247,7 @@ def test_time_limits(text, seconds):
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """An sbatch that keeps what it is given and answers as told, and an environment to run."""
+    """Provide an sbatch that records its input and answers as configured, and an environment to run."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "torchrun").touch()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
@@ -269,7 +269,7 @@ def test_submission(slurm, tmp_path):
 
 
 def test_refusal(slurm):
-    """What Slurm objects to is shown."""
+    """Slurm's error is shown."""
     with pytest.raises(LaunchError, match=r"rejected .*train\.sbatch: invalid partition specified"):
         submit(slurm("echo invalid partition specified >&2; exit 1"))
 

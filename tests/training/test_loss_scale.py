@@ -1,4 +1,4 @@
-"""Training in fp16: the loss is scaled so that gradients neither vanish nor overflow, and nobody sees it."""
+"""Training in fp16: the loss is scaled so that gradients neither vanish nor overflow; metrics are unscaled."""
 
 import math
 import shutil
@@ -26,7 +26,7 @@ def impatient(monkeypatch):
 
 
 def history(folder):
-    """All that the metrics tell of each step but times; the last event of a step counts."""
+    """Return each step's metrics but times; the last event of a step counts."""
     names = ("event", "loss", "grad_norm", "loss_scale", "batch_digest", "lr")
     events = [event for event in RunFolder(folder).events() if event["event"] in {"train", "overflow"}]
     return {event["step"]: [event.get(name) for name in names] for event in events}
@@ -51,7 +51,7 @@ def test_overflows_halve_and_good_steps_double(seen):
 
 @given(norms, norms)
 def test_a_scale_with_the_state_of_another_judges_alike(before, after):
-    """What a checkpoint keeps is all that a resumed run needs."""
+    """A resumed run needs only the checkpoint's state."""
     unbroken, resumed = LossScale(FP16), LossScale(FP16)
     for norm in before:
         unbroken.overflowed(loss=3.0, grad_norm=norm)
@@ -62,7 +62,7 @@ def test_a_scale_with_the_state_of_another_judges_alike(before, after):
 
 
 def test_only_overflows_of_fp16_are_its_business():
-    """A loss that is no number is the guard's to judge, as is everything in other precisions, which have no state."""
+    """NaN losses, and all steps in other precisions, are left to the guard."""
     scale, none = LossScale(FP16), LossScale(TrainConfig())
     assert not scale.overflowed(loss=math.nan, grad_norm=math.nan)
     assert scale.state() == {"value": 2.0**16, "good_steps": 0}
@@ -83,31 +83,31 @@ def test_fp16_on_two_ranks_learns_what_fp32_learns(tiny_flags, tmp_path, undistu
     for step in range(1, 8):
         assert here[step][1] == pytest.approx(there[step][1], abs=2e-3)
     assert here[12][1] < here[1][1] - 1
-    assert [told[3] for told in here.values()] == [2.0**16] * 6 + [2.0**15] * 6
+    assert [steps[3] for steps in here.values()] == [2.0**16] * 6 + [2.0**15] * 6
 
 
 @pytest.mark.usefixtures("impatient")
 def test_overflowing_steps_are_left_out_and_a_resume_is_exact(tiny_flags, tmp_path):
-    """They are told, halve the scale until the gradient fits, and change no weight; the loss falls from there on."""
+    """They are reported, halve the scale until the gradient fits, and change no weight; then the loss falls."""
     flags = tiny_flags(tmp_path / "run", ranks=1, precision="fp16", max_steps=40, gradient_accumulation_steps=2)
     flags += ["--noise_scale_freq=1", "--keep_checkpoints=20", "--train_batch_size=4"]
     assert main(["train", *flags]) == 0
-    told = history(tmp_path / "run")
-    skipped = [step for step, (event, *_) in told.items() if event == "overflow"]
+    steps = history(tmp_path / "run")
+    skipped = [step for step, (event, *_) in steps.items() if event == "overflow"]
     assert skipped[:4] == [1, 2, 3, 4]
-    assert [told[step][3] for step in skipped[:4]] == [2.0**33, 2.0**32, 2.0**31, 2.0**30]
-    first = next(step for step in told if step not in skipped)
-    assert told[first][1] == pytest.approx(math.log(300), abs=0.1)
-    scales = [scale for event, _, _, scale, *_ in told.values() if event == "train"]
+    assert [steps[step][3] for step in skipped[:4]] == [2.0**33, 2.0**32, 2.0**31, 2.0**30]
+    first = next(step for step in steps if step not in skipped)
+    assert steps[first][1] == pytest.approx(math.log(300), abs=0.1)
+    scales = [scale for event, _, _, scale, *_ in steps.values() if event == "train"]
     assert any(after == 2 * before for before, after in pairwise(scales))
-    assert told[40][1] < told[first][1] - 1
+    assert steps[40][1] < steps[first][1] - 1
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     for path in (tmp_path / "again" / "checkpoints").iterdir():
         if path.name > "step-00000016":
             shutil.rmtree(path)
     assert main(["train", f"--config={tmp_path / 'run' / 'config.yaml'}", f"--run_dir={tmp_path / 'again'}"]) == 0
     assert list(RunFolder(tmp_path / "again").events("start"))[-1]["step"] == 16
-    assert history(tmp_path / "again") == told
+    assert history(tmp_path / "again") == steps
 
 
 def test_a_gradient_that_overflows_at_scale_one_is_the_guards(tiny_flags, tmp_path, monkeypatch, capsys):

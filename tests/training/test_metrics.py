@@ -1,4 +1,4 @@
-"""What is measured besides the loss: time, late ranks, noise; and where it can go besides the file."""
+"""Time, late ranks and noise scale are measured, and sinks get the metrics."""
 
 import json
 import time
@@ -33,7 +33,7 @@ def test_the_rank_that_the_others_wait_for_is_named(monkeypatch):
     assert timing.straggles
 
 
-def test_what_a_rank_does_alone_is_told_once():
+def test_the_time_a_rank_spends_alone_counts_once():
     """Waiting for data and updating weights count, what lies between does not, and each second counts once."""
     timer = StepTimer(1)
     with timer.step():

@@ -128,7 +128,7 @@ def test_position_frequencies_survive_to_empty():
 
 @pytest.mark.parametrize("family", ["llama 3.1", "mistral", "mixtral"])
 def test_packed_documents_are_as_if_alone(family):
-    """With positions that begin anew, a document's loss is the one it has by itself."""
+    """With positions that restart, a document's loss is the one it has by itself."""
     model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family]}))
     lengths = torch.tensor([70, 1, 29])
     positions = torch.cat([torch.arange(length) for length in lengths])

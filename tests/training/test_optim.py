@@ -89,7 +89,7 @@ def sharded():
 
 @pytest.fixture(scope="module")
 def on_two_ranks(tmp_path_factory, run_ranks):
-    """What two ranks learn that share every parameter."""
+    """Return the result of two ranks that share every parameter."""
     folder = tmp_path_factory.mktemp("ranks")
     run_ranks(__file__, folder, ranks=2)
     return torch.load(folder / "rank-0.pt", weights_only=True)
@@ -97,7 +97,7 @@ def on_two_ranks(tmp_path_factory, run_ranks):
 
 @pytest.fixture(scope="module")
 def alone():
-    """What one process learns."""
+    """Return the result of one process."""
     return learn_in_all_ways(model)
 
 
@@ -169,7 +169,7 @@ def test_forgotten_gradients_change_nothing():
 
 
 def main(folder):
-    """What each of several ranks does."""
+    """Run one of several ranks."""
     torch.set_num_threads(1)
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)

@@ -93,7 +93,7 @@ LAYOUTS = {  # what four ranks do with a model
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """What every model in one process, and every layout on four ranks, lost on the way."""
+    """Return the losses of every model in one process, and of every layout on four ranks."""
     folder = tmp_path_factory.mktemp("layouts")
     paths = os.pathsep.join([str(ROOT), str(ROOT / "training")])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}

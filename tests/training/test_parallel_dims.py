@@ -81,7 +81,7 @@ def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, sh
     ],
 )
 def test_parallel_dims_that_do_not_fit_are_one_line(choices, world_size, words):
-    """What was given and what it must divide, without a process group."""
+    """The message has the value and what it must divide, without a process group."""
     values = {"num_layers": 8, "num_heads": 8, "num_key_value_heads": 4, "hidden_size": 96, "intermediate_size": 96}
     (problem,) = parallel_dims.problems(TrainConfig(**(values | choices)), world_size=world_size, nodes=1)
     assert words in problem

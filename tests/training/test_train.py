@@ -25,7 +25,7 @@ def history(folder, *names):
 
 
 def same_learning(folder, other):
-    """Whether losses are equal to 1e-5, and norms to 1e-4 of themselves: a large norm has a large rounding."""
+    """Return whether losses are equal to 1e-5, and norms to 1e-4 of themselves: large norms round more."""
     here, there = history(folder, "loss", "grad_norm"), history(other, "loss", "grad_norm")
     return here.keys() == there.keys() and all(
         loss == pytest.approx(there[step][0], abs=1e-5) and norm == pytest.approx(there[step][1], rel=1e-4)
@@ -129,7 +129,7 @@ def test_ways_to_save_memory_train_too(tiny_flags, tmp_path, options):
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tiny_flags, tmp_path, capsys):
-    """It is told at its step, and nothing of it is saved."""
+    """It is reported at its step, and nothing of it is saved."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1, lr=1e30, min_lr=1e30, warmup=0, checkpoint_freq=1)]) == 2
     assert "this step is not saved" in capsys.readouterr().err
     saved = [event["step"] for event in RunFolder(tmp_path).events("checkpoint")]
@@ -138,7 +138,7 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_flags, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"tokenizer": "/nowhere"}, "tokenizer '/nowhere'"),
         ({"dataset": "/nowhere"}, "dataset '/nowhere'"),
@@ -148,12 +148,12 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_flags, tmp_path, capsys):
         ({"resume_from_checkpoint": "/nowhere"}, "resume_from_checkpoint /nowhere has no complete checkpoint"),
     ],
 )
-def test_what_the_user_can_put_right_is_one_line(tiny_flags, tmp_path, capsys, options, told):
+def test_what_the_user_can_fix_is_one_line(tiny_flags, tmp_path, capsys, options, message):
     """Exit status 2, the problem on one line, no traceback, no process group."""
     options = {"run_dir": tmp_path, **options}
     assert main(["train", *tiny_flags(ranks=1, **options)]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert any(line.startswith(f"error: {told}") for line in lines)
+    assert any(line.startswith(f"error: {message}") for line in lines)
     assert not any("Traceback" in line for line in lines)
 
 
@@ -165,13 +165,13 @@ def test_a_dataset_without_a_document_is_refused(text_dataset, tiny_flags, tmp_p
         for shard in (folder / "en").glob(f"c4-{split}.*"):
             shard.write_bytes(gzip.compress(b""))
         assert main(["train", *tiny_flags(tmp_path / "run", ranks=1, dataset=folder)]) == 2
-        told = capsys.readouterr().err
-        assert "has no document" in told
-        assert f"c4-{split}." in told
+        message = capsys.readouterr().err
+        assert "has no document" in message
+        assert f"c4-{split}." in message
 
 
 def test_what_goes_elsewhere_needs_its_package(tiny_flags, tmp_path, capsys):
-    """An optional package that is asked for and not there is told with all other problems."""
+    """A missing optional package is reported with all other problems."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1, wandb=1, vocab_size=100)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert any(line.startswith("error: wandb = 1: package wandb is not installed") for line in lines)
@@ -214,7 +214,7 @@ def test_a_growing_batch_takes_the_data_in_the_same_order(tiny_flags, tmp_path):
 
 
 def test_everything_optional_resumes_bit_for_bit(tiny_flags, tmp_path):
-    """Muon, an average of the weights, a ramp, accumulation and a guard: gone on with from half way, as if unbroken."""
+    """Muon, an average of the weights, a ramp, accumulation and a guard: resumed from half way, as if unbroken."""
     options = {
         "train_batch_size": 2,
         "gradient_accumulation_steps": 3,
@@ -238,7 +238,7 @@ def test_everything_optional_resumes_bit_for_bit(tiny_flags, tmp_path):
     assert validated[0] == validated[1]
 
 
-def test_a_train_event_tells_all_that_it_should(undisturbed):
+def test_a_train_event_has_every_measurement(undisturbed):
     """Speed per rank, perplexity, memory and who is late are in every event; the FLOPs' convention is in the first."""
     for event in RunFolder(undisturbed).events("train"):
         assert event["tokens_per_s_per_rank"] == pytest.approx(event["tokens_per_s"] / 2)
@@ -273,7 +273,7 @@ def guarded(tiny_flags, folder, dataset, **options):
 
 
 def test_a_spike_is_skipped_and_its_batch_can_be_read_again(tiny_flags, spiked, tmp_path, capsys):
-    """Skipped steps are told with their place in the data, training goes on, and ``replay`` shows the odd documents."""
+    """Skipped steps are logged with their data position, training continues, and ``replay`` shows the odd documents."""
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked, guard_policy="skip")]) == 0
     events = list(RunFolder(tmp_path / "run").events("guard"))
     assert events
@@ -283,16 +283,16 @@ def test_a_spike_is_skipped_and_its_batch_can_be_read_again(tiny_flags, spiked, 
     assert {event["step"] for event in events} | set(steps) == set(range(1, 41))
     capsys.readouterr()
     assert main(["replay", f"--run_dir={tmp_path / 'run'}", f"--step={events[-1]['step']}", "--losses"]) == 0
-    told = capsys.readouterr().out
-    assert events[-1]["batch_digest"] in told
-    assert any(set(line.split("'")[1]) <= set("QXZJKVW") for line in told.splitlines() if "'" in line)
-    losses = [float(line.split("loss ")[1]) for line in told.splitlines() if line.startswith("sequence")]
+    message = capsys.readouterr().out
+    assert events[-1]["batch_digest"] in message
+    assert any(set(line.split("'")[1]) <= set("QXZJKVW") for line in message.splitlines() if "'" in line)
+    losses = [float(line.split("loss ")[1]) for line in message.splitlines() if line.startswith("sequence")]
     assert len(losses) == 2
     assert max(losses) > float(events[-1]["loss"]) - 0.5
 
 
 def test_a_rollback_goes_back_and_on_with_other_data(tiny_flags, spiked, tmp_path):
-    """Weights and step are the checkpoint's, the data goes on after the bad batch, and the run ends as any."""
+    """Weights and step are the checkpoint's, the data continues after the bad batch, and the run ends as any."""
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked, guard_policy="rollback")]) == 0
     events = list(RunFolder(tmp_path / "run").events())
     place = next(place for place, event in enumerate(events) if event["event"] == "guard")
@@ -321,7 +321,7 @@ def test_there_is_nothing_to_roll_back_to(tiny_flags, tmp_path, capsys):
     assert "10 steps before it were skipped too" in capsys.readouterr().err
 
 
-def test_a_batch_that_cannot_be_read_again_is_told(undisturbed, tiny_flags, tmp_path, capsys):
+def test_a_batch_that_cannot_be_read_again_is_reported(undisturbed, tiny_flags, tmp_path, capsys):
     """A step without an event has its nearest named; data that has changed since is no batch of the run."""
     assert main(["replay", f"--run_dir={undisturbed}", "--step=99"]) == 2
     assert "has no step 99; the nearest are 10, 11, 12" in capsys.readouterr().err
@@ -343,17 +343,17 @@ def test_a_batch_that_cannot_be_read_again_is_told(undisturbed, tiny_flags, tmp_
 
 
 def test_ranks_that_do_not_divide_the_streams_are_refused(tiny_flags, tmp_path, monkeypatch, capsys):
-    """Three ranks cannot share four streams; other problems are told with it."""
+    """Three ranks cannot share four streams; other problems are reported with it."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}.items():
         monkeypatch.setenv(name, value)
     assert main(["train", *tiny_flags(tmp_path, ranks=1, vocab_size=100)]) == 2
-    told = capsys.readouterr().err
-    assert "data_streams 4 is not divisible by the 3 ranks" in told
-    assert "vocab_size 100" in told
+    message = capsys.readouterr().err
+    assert "data_streams 4 is not divisible by the 3 ranks" in message
+    assert "vocab_size 100" in message
 
 
 def test_a_checkpoint_of_another_model_is_refused(undisturbed, tiny_flags, tmp_path, capsys):
-    """What differs is named before anything is loaded."""
+    """The difference is named before anything is loaded."""
     flags = tiny_flags(tmp_path, ranks=1, num_layers=3, resume_from_checkpoint=undisturbed / "checkpoints")
     assert main(["train", *flags]) == 2
     assert "is of another model: num_hidden_layers 2 there, 3 here" in capsys.readouterr().err

@@ -79,8 +79,8 @@ def _openblas_threads() -> int:
     parts = np.show_config(mode="dicts")["Build Dependencies"]
     if "openblas" not in parts["blas"]["name"]:
         return 0
-    told = (os.environ.get(name, "") for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"))
-    return next((int(value) for value in told if value.isdigit()), len(os.sched_getaffinity(0)))
+    settings = (os.environ.get(name, "") for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"))
+    return next((int(value) for value in settings if value.isdigit()), len(os.sched_getaffinity(0)))
 
 
 def _replace(**kernels: Callable[..., Tensor]) -> torch.library.Library:

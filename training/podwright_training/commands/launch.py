@@ -23,7 +23,7 @@ from podwright_training.config.sources import preset_names
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, write_atomically
 
-# Both are written by the bootstrap, whose contract module owns paths and keys; a test holds them together.
+# Both are written by the bootstrap, whose contract module owns paths and keys; a test compares them.
 NODE_JSON = Path("/opt/podwright/node.json")
 PROVISIONING_PARAMETERS = Path("/opt/ml/config/provisioning_parameters.json")
 HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node, with our bootstrap or without

@@ -62,7 +62,7 @@ class Faults:
         self._taken = len(self.found)
         return new
 
-    def tell(self, fault: Fault) -> None:
+    def log(self, fault: Fault) -> None:
         """Count ``fault`` and log it once."""
         if fault.place not in self.found:
             what = "skipped" if fault.kind == "record" else "the rest of it is skipped"

@@ -129,7 +129,7 @@ class PackedStream:
         self._workers = min(workers, streams // world_size)
         self.faults = Faults(max_bad_records, max_bad_shards)
         self._positions = {stream: [Position()] * len(sources) for stream in range(rank, streams, world_size)}
-        self._sequences = 0  # drawn by all ranks together
+        self._sequences = 0  # drawn by all ranks
         self._last = range(0)
         self._running: list[Worker] = []
         self._makers: list[Iterator[Packed]] = []
@@ -227,7 +227,7 @@ class PackedStream:
             packed = next(self._makers[stream // self._world_size % len(self._makers)])
             self._positions[stream][packed.source] = packed.position
             for fault in packed.faults:
-                self.faults.tell(fault)
+                self.faults.log(fault)
             yield packed.tokens
         self._sequences = end
 

@@ -56,7 +56,7 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts, config.hidden_size))
 
     def forward(self, x_SD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return fp32 probabilities ``[S, E]`` and weights ``[S, A]``, and the indices of the chosen experts ``[S, A]``."""
+        """Return fp32 probabilities ``[S, E]``, and fp32 weights and indices of the chosen experts ``[S, A]``."""
         probability_SE = F.linear(x_SD, self.weight).softmax(dim=-1, dtype=torch.float32)
         weight_SA, expert_SA = probability_SE.topk(self.active, dim=-1)
         return probability_SE, weight_SA / weight_SA.sum(dim=-1, keepdim=True), expert_SA

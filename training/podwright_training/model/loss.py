@@ -14,7 +14,9 @@ from torch.autograd.function import once_differentiable
 from podwright_training.batch import IGNORED
 from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
 
-Judge = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]  # logits, labels, z_loss → loss, gradient of logits
+ChunkLoss = Callable[
+    [Tensor, Tensor, float], tuple[Tensor, Tensor]
+]  # logits, labels, z_loss → loss, gradient of logits
 
 
 def summed_loss(
@@ -41,7 +43,7 @@ def summed_loss(
         chunk_tokens = QUICK_LOSS_CHUNK_TOKENS["cpu" if hidden_SD.device.type == "cpu" else "accelerator"]
     if chunk_tokens and torch.is_grad_enabled():
         loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, _compiled_judge() if compiled else _judge
+            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, _compiled_chunk_loss() if compiled else _chunk_loss
         )
         return loss
     if chunk_tokens:
@@ -60,7 +62,13 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd gives no names
-        ctx: Any, hidden_SD: Tensor, head_VD: Tensor, labels_S: Tensor, chunk_tokens: int, z_loss: float, judge: Judge
+        ctx: Any,
+        hidden_SD: Tensor,
+        head_VD: Tensor,
+        labels_S: Tensor,
+        chunk_tokens: int,
+        z_loss: float,
+        chunk_loss: ChunkLoss,
     ) -> Tensor:
         total = torch.zeros((), dtype=torch.float32, device=hidden_SD.device)
         dhidden_SD = torch.empty_like(hidden_SD)
@@ -68,7 +76,7 @@ class _ChunkedLoss(torch.autograd.Function):
         for begin in range(0, len(hidden_SD), chunk_tokens):
             chunk = slice(begin, begin + chunk_tokens)
             x_CD, labels_C = hidden_SD[chunk], labels_S[chunk]
-            loss, dlogits_CV = judge(torch.mm(x_CD, head_VD.t()), labels_C, z_loss)
+            loss, dlogits_CV = chunk_loss(torch.mm(x_CD, head_VD.t()), labels_C, z_loss)
             dhidden_SD[chunk] = torch.mm(dlogits_CV, head_VD)
             if x_CD.dtype == dhead_VD.dtype:
                 dhead_VD.addmm_(dlogits_CV.t(), x_CD)
@@ -85,13 +93,13 @@ class _ChunkedLoss(torch.autograd.Function):
         return dhidden_SD * gradient, dhead_VD * gradient, None, None, None, None
 
 
-def _judge(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+def _chunk_loss(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
     """Return the summed loss in fp32, and its gradient by the logits in their dtype."""
     result = _softmax(logits_CV, labels_C, z_loss)
     return result.loss, _gradient(result, labels_C, z_loss).to(logits_CV.dtype)
 
 
-def _judge_in_few_passes(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+def _fusible_chunk_loss(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
     """Return the same for compilers: only the gradient has the size of the logits, and nothing is scattered."""
     x_CV, label_C1 = logits_CV.float(), labels_C.clamp(min=0).unsqueeze(-1)
     counts_C1 = (labels_C != IGNORED).unsqueeze(-1).float()
@@ -103,8 +111,8 @@ def _judge_in_few_passes(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> 
 
 
 @cache
-def _compiled_judge() -> Judge:
-    return torch.compile(_judge_in_few_passes, dynamic=False)  # sizes: of a chunk, and of a last one that is smaller
+def _compiled_chunk_loss() -> ChunkLoss:
+    return torch.compile(_fusible_chunk_loss, dynamic=False)  # sizes: of a chunk, and of a last one that is smaller
 
 
 class _Softmax(NamedTuple):

@@ -43,7 +43,7 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
     2. Expert and tensor parallelism determine a rank's matrices, which the rest works on.
     3. Context parallelism, around the rank's heads after tensor parallelism.
     4. FSDP last: it shards what is left on each rank and must see the final parameters. Blocks before the rest, so that
-       one block is gathered at a time; embedding, last norm and head are gathered together around them. Routers and
+       one block is gathered at a time; embedding, last norm and head are gathered at once around them. Routers and
        experts of a mixture before their block: tensor parallelism leaves them whole, so more ranks share them. Weights
        that are few stay gathered until backward. Those of a CPU are gathered all at once: as nothing is sent there
        while something is computed, ranks wait for each other at every gathering.
