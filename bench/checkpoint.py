@@ -1,4 +1,4 @@
-"""What a checkpoint costs the training: step times with saves in the background, with saves in between, and without.
+"""Measure the cost of a checkpoint: step times with saves in the background, with saves in between, and without.
 
 ``python bench/checkpoint.py`` trains a Llama of some million parameters in this process, on a GPU if there is one, in
 rounds of a few steps; of each round's kinds, all three take their turn, so that what else the machine does is shared.

@@ -1,4 +1,4 @@
-"""What the columns of one published row say about each other: FLOP/s against tokens/s, layout against accelerators."""
+"""Compare the columns of each published row with each other: FLOP/s against tokens/s, layout against accelerators."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Recount:
 
     @property
     def explained(self) -> bool:
-        """Whether they agree within one per cent and the printed rate's own rounding."""
+        """Return whether they agree within one per cent and the printed rate's own rounding."""
         return abs(self.error) <= CLOSE + self.rounding
 
 

@@ -3,11 +3,11 @@
 ``python bench/kill_campaign.py --kills 100`` trains tiny models on 2 and on 4 gloo ranks, and on a number of ranks that
 changes with every start. Each job is killed at a drawn moment, all ranks at once as Slurm and a power cut do, and
 started again with the same command until the run is complete. Then every step's loss, gradient norm and batch must be
-that of a run that nobody disturbed: bit for bit on as many ranks, to 1e-6 where their number changed. After each kill
-the newest checkpoint must be at least as new as before, and the next start must go on from it.
+that of an undisturbed run: bit for bit on as many ranks, to 1e-6 where their number changed. After each kill
+the newest checkpoint must be at least as new as before, and the next start must resume from it.
 
 This process imports torch once and forks the ranks: a start takes a second instead of ten. The product has no hooks for
-this; the forked ranks have some of its functions wrapped, so that they tell which of them they are in.
+this; the forked ranks have some of its functions wrapped, so that they mark which of them they are in.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Marks:
         return float(spent / max(entered, 1))
 
     def fell_in(self, ranks: int) -> str:
-        """What the job was doing: the first thread that was saving, or else the loop of the first rank."""
+        """Return the phase of the job: of the first thread that was saving, or else the loop of the first rank."""
         saving = [self._memory[2 * rank + BACKGROUND] for rank in range(ranks)]
         return PHASES[next(filter(None, saving), self._memory[LOOP])]
 
@@ -141,7 +141,7 @@ class Run:
     steps: int
     starts: list[int] = field(default_factory=list)  # ranks of each start
     fell_in: list[str] = field(default_factory=list)
-    told: int = 0  # of its starts, those that came so far as to write their event
+    started: int = 0  # starts that wrote their event
 
     def start(self, ranks: int, aim: Aim | None = None) -> bool:
         """Start the job; whether it came to its end, rather than to that of ``aim``."""
@@ -227,14 +227,14 @@ class Run:
         return [f"--{name}={value}" for name, value in options.items()]
 
     def _check_resumed(self, expected: Path | None) -> None:
-        """The start that was just killed or done must have gone on from ``expected``, if it came so far."""
+        """The start that was just killed or done must have resumed from ``expected``, if it wrote its event."""
         events = list(self.folder.events("start"))
-        if len(events) == self.told:
+        if len(events) == self.started:
             return
-        self.told = len(events)
+        self.started = len(events)
         resumed = events[-1]["resumed_from"]
         if resumed != (str(expected) if expected else None):
-            sys.exit(f"{self.folder.root}: went on from {resumed}, but {expected} is the newest checkpoint")
+            sys.exit(f"{self.folder.root}: resumed from {resumed}, but {expected} is the newest checkpoint")
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ OURS = "podwright"
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a trainer took; peak memory is a GPU's, or of the largest process where there is none."""
+    """Result of one run of a trainer; peak memory is the GPU's, or without one the largest process's."""
 
     step_s: list[float]
     peak_mib: float
@@ -86,17 +86,17 @@ class Match:
         return [*self._torchrun(self.python), str(PEERS / script), f"--work={json.dumps(asdict(same))}", *options]
 
     def play(self, sides: dict[str, list[str]], *, rounds: int) -> dict[str, list[Run]]:
-        """Measure all sides by turns; that one failed, as for want of memory, is told, and its round does not count."""
+        """Measure all sides by turns; report a failed one, as for lack of memory, and do not count its round."""
         runs: dict[str, list[Run]] = defaultdict(list)
         for number in range(rounds):
             for name, command in sides.items():
                 run = self._measured(command)
                 if isinstance(run, Run):
                     runs[name].append(run)
-                    told = f"{self.tokens_per_s([run]):8,.0f} tok/s"
+                    result = f"{self.tokens_per_s([run]):8,.0f} tok/s"
                 else:
-                    told = f"failed: {run}"
-                print(f"{self.title} round {number + 1} {name:26} {told}", flush=True)
+                    result = f"failed: {run}"
+                print(f"{self.title} round {number + 1} {name:26} {result}", flush=True)
         return runs
 
     def tokens_per_s(self, runs: list[Run]) -> float:
@@ -174,7 +174,7 @@ def peer_python() -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         uv = Path(sys.executable).parent / "uv"
-        links = [f"--find-links={place}" for place in os.environ.get("PIP_FIND_LINKS", "").split()]
+        links = [f"--find-links={link}" for link in os.environ.get("PIP_FIND_LINKS", "").split()]
         subprocess.run([uv, "venv", "-q", "-p", sys.executable, folder], check=True)
         subprocess.run([uv, "pip", "install", "-q", "-p", python, *links, "torch==2.13.0"], check=True)
         subprocess.run([uv, "pip", "install", "-q", "-p", python, *links, "torch==2.13.0", *PEER_PACKAGES], check=True)

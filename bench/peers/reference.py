@@ -1,7 +1,7 @@
 """AWS's FSDP test case, unedited: ``3.test_cases/pytorch/FSDP/src`` of awslabs/awsome-distributed-ai.
 
 Its model becomes the one that all peers have, its data their batches, and its weights, which it leaves as ``to_empty``
-gave them, are initialised: products of zeros would be quicker. The rest is its own.
+gave them, are initialised: products of zeros would be faster. The rest is its own.
 """
 
 from __future__ import annotations

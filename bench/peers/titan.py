@@ -25,7 +25,7 @@ sys.argv = sys.argv[:1]
 
 
 def _answer_for_cpus() -> None:
-    """What torchtitan asks of the device."""
+    """Device interface that torchtitan expects."""
     import psutil
 
     def memory_stats(*_: object) -> dict[str, int]:

@@ -16,7 +16,7 @@ LEARNING_RATE, BETAS, WEIGHT_DECAY, CLIP = 3e-4, (0.9, 0.95), 0.1, 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What the driver tells each peer.
+    """Work that the driver gives each peer.
 
     Attributes:
         data: what ``podwright-train prepare`` wrote.
@@ -70,7 +70,7 @@ class Work:
 
 
 def arguments(*own: str) -> tuple[Work, argparse.Namespace]:
-    """What the driver tells this peer: the work, and options of its own."""
+    """Return the work and this peer's own options."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--work", required=True, help="a Work as JSON")
     for option in own:
