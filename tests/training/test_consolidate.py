@@ -118,9 +118,9 @@ def test_a_run_without_a_moving_average_has_none_to_export(exported):
         consolidate(exported, ema=True)
 
 
-def test_without_a_run_or_a_model_it_is_said(tmp_path, undisturbed, capsys):
+def test_a_missing_run_or_model_is_an_error(tmp_path, undisturbed, capsys):
     """One line says what to do first."""
     assert main(["consolidate", "--run_dir", str(tmp_path)]) == 2
-    assert "no training has started there" in capsys.readouterr().err
+    assert "training has not started there" in capsys.readouterr().err
     assert main(["evaluate", "--run_dir", str(undisturbed)]) == 2
     assert f"run `podwright-train consolidate --run_dir {undisturbed}` first" in capsys.readouterr().err

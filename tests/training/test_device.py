@@ -19,13 +19,13 @@ def test_a_machine_without_accelerators_computes_on_its_cpu(wish):
 
 
 @pytest.mark.parametrize(("wish", "name"), [("cuda", "CUDA"), ("neuron", "Neuron")])
-def test_an_accelerator_that_is_not_there_is_told(wish, name):
+def test_a_missing_accelerator_is_reported(wish, name):
     """In one line that says what to choose instead."""
     if torch.accelerator.is_available():
         pytest.skip("this machine has an accelerator")
     problem = device.device_problem(Ranks(), wish)
     assert f"device = {wish}: this machine has no {name} device" in problem
-    assert problem.endswith("choose --device cpu")
+    assert problem.endswith("use --device cpu")
 
 
 def test_memory_of_a_cpu_is_that_of_the_process():

@@ -54,7 +54,7 @@ def test_before_its_window_is_full_nothing_is_a_spike():
 
 
 @given(samples, st.lists(finite, max_size=20))
-def test_a_guard_with_the_state_of_another_judges_alike(before, after):
+def test_a_guard_with_the_state_of_another_decides_alike(before, after):
     """A resumed run decides as the unbroken one, from the checkpoint's state alone."""
     options = TrainConfig(guard_window=8, guard_z_score=2.0)
     unbroken, resumed = Guard(options), Guard(options)

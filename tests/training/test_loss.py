@@ -14,9 +14,9 @@ from podwright_training.model.loss import summed_loss
 @pytest.fixture(scope="module", autouse=True)
 def compiled_without_a_compiler():
     """``torch.compile`` without Inductor, which needs a C++ compiler."""
-    compiled = torch.compile(loss_module._judge_in_few_passes, backend="aot_eager", dynamic=True)
+    compiled = torch.compile(loss_module._fusible_chunk_loss, backend="aot_eager", dynamic=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss_module, "_compiled_judge", lambda: compiled)
+        patch.setattr(loss_module, "_compiled_chunk_loss", lambda: compiled)
         yield
 
 

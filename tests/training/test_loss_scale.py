@@ -50,7 +50,7 @@ def test_overflows_halve_and_good_steps_double(seen):
 
 
 @given(norms, norms)
-def test_a_scale_with_the_state_of_another_judges_alike(before, after):
+def test_a_scale_with_the_state_of_another_decides_alike(before, after):
     """A resumed run needs only the checkpoint's state."""
     unbroken, resumed = LossScale(FP16), LossScale(FP16)
     for norm in before:

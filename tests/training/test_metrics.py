@@ -89,7 +89,7 @@ def test_a_batch_has_one_digest_however_it_is_divided():
     assert batch_hash(tokens_BT) != batch_hash(tokens_BT + 1)
 
 
-def test_a_sink_whose_package_is_missing_is_told_before_the_run(monkeypatch):
+def test_a_sink_whose_package_is_missing_is_reported_before_the_run(monkeypatch):
     """One line for each that was asked for, none for the others."""
     monkeypatch.setattr("sys.path", [])
     assert list(missing_packages(TrainConfig())) == []

@@ -128,7 +128,7 @@ def test_documents_are_cut_between_paragraphs():
     assert [len(document) >= command.DOCUMENT_CHARACTERS for document in documents] == [True, True, False]
 
 
-def test_problems_are_told_together(tmp_path):
+def test_all_problems_are_reported_at_once(tmp_path):
     """All numbers out of range and an existing output are one error."""
     with pytest.raises(PrepareError) as caught:
         prepare(tmp_path, tmp_path, shards=0, vocab_size=10, validation_fraction=1)
