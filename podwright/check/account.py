@@ -139,7 +139,7 @@ class Account:
         return next(iter(answer.get("FileSystems", ())), None)
 
     def account_id(self) -> str:
-        """Whose account it is."""
+        """Return the account's id."""
         return str(self._ask("sts", "get_caller_identity")["Account"])
 
     def tagged(self, key: str, value: str) -> dict[str, dict[str, str]]:
