@@ -30,6 +30,7 @@ class Accelerator:
 
     - ``memory_gb``: the memory a program can allocate, in 1e9 bytes.
     - ``peak_fp32_tflops``: the rate of the fp32 units. TF32 is off by default in PyTorch and in podwright-train.
+      Read for Trainium, B200, GB200 and RTX PRO; the other values are data-sheet figures recalled, not looked up again.
     - ``link_gb_s``: the measured all-reduce bus bandwidth among the ``link_domain`` accelerators of one NVLink domain
       (or its equivalent).
     - ``nic_gb_s``: its share of the node's network bandwidth, one way.
