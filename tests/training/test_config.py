@@ -106,7 +106,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         "unknown flag --max_step; did you mean --max_steps?",
         f"unknown option in {file} learning_rat",
         f"unknown option in {file} min_lrr; did you mean min_lr?",
-        "model_type = gpt_neox (flag): must be one of llama_v2, llama_v3, mistral, mixtral",
+        f"model_type = gpt_neox (flag): must be one of {', '.join(families.FAMILIES)}",
         "max_steps = 0 (flag): must be at least 1",
         "lr = fast (flag): must be a number",
         f"grad_clip = [1] ({file}): must be a number",
