@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,9 @@ UNPACKED = "ls -A /opt/podwright/bootstrap"
 def host(make_host, tmp_path):
     """A host whose scripts are the two packed files and the parameters."""
     host = make_host()
+    packed = pack(host.scripts, into=tmp_path / "packed")
     shutil.rmtree(host.scripts / "podwright_bootstrap")
-    for file in pack(Path(__file__).parents[2] / "lifecycle_scripts", into=tmp_path / "packed").iterdir():
+    for file in packed.iterdir():
         shutil.copyfile(file, host.scripts / file.name)
     (host.scripts / ENTRYPOINT).chmod(0o755)
     return host
@@ -66,7 +66,7 @@ def test_a_missing_archive_is_one_line(host):
 
 
 def test_a_full_disk_is_one_line(host):
-    """Where the package has no room the boot says where to look, and the next boot unpacks it."""
+    """Without room for the package the boot says where to look, and the next boot unpacks it."""
     full = "mkdir -p /opt/podwright && mount -t tmpfs -o size=64k tmpfs /opt/podwright"
     boot = host.boot(f"{full}; {STEP}; umount /opt/podwright; {STEP}")
     assert boot.exit_code == 0, boot.output

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 LDAP = Path(__file__).resolve().parent / "ldap"
 INSTALL_TIMEOUT_S = 550
 PACKAGES = ("slapd", "sssd-ldap", "libnss-sss", "libpam-sss")
-LDAP = {
+SETTINGS = {
     "uri": "ldaps://directory.test",
     "search_base": "dc=corp,dc=net",
     "bind_dn": "cn=reader,dc=corp,dc=net",
@@ -27,7 +27,7 @@ LDAP = {
 @pytest.fixture
 def ask(make_host, cloud, fetch_packages):
     """Run commands on a host beside the LDAP server; ``boot CHANGES`` sets the step up, with changed settings."""
-    cloud.contract["podwright"]["nodes"] = {"ldap": LDAP}
+    cloud.contract["podwright"]["nodes"] = {"ldap": SETTINGS}
     host = make_host(patience=0.5, covered="etc usr var")
     for shim in ("apt-get", "dpkg-query"):
         (host.shims / shim).unlink()
@@ -72,7 +72,7 @@ def test_people_of_an_ldap_server_are_known(ask):
     assert "hush" not in boot.output
 
 
-def test_what_a_directory_refuses_is_told(ask):
+def test_what_the_ldap_server_refuses_is_reported(ask):
     """A wrong authority, another host's certificate, a wrong password and an unknown person have each their line."""
     boot = ask("""
         boot '{"certificate": "/opt/ldap/another.pem"}'
