@@ -147,7 +147,7 @@ def _require_needed(skip: tuple[str, ...]) -> None:
 
 
 def _why_not(step: Step, node: Node) -> str:
-    """Why a step is not done on this node; "" if it is."""
+    """Return why a step is skipped on this node; "" if it runs."""
     if not step.applies(node):
         return f"for {step.whose}"
     return "cluster.yaml says so (nodes.skip)" if step.name in node.parameters.nodes.skip else ""
@@ -157,7 +157,7 @@ def _boot(steps: list[Step], node: Node) -> int:
     results: list[Result] = []
     for step in steps:
         results.append(_run(step, node))
-        results[-1].tell(node)
+        results[-1].log(node)
         if results[-1].outcome == report.FAILED:
             break
     print(report.table(results), flush=True)
@@ -165,7 +165,7 @@ def _boot(steps: list[Step], node: Node) -> int:
         report.save(results)
     except OSError as error:
         results.append(
-            Result("report", report.FAILED, [], 0.0, detail=str(error), hint="df -h tells which disk is full")
+            Result("report", report.FAILED, [], 0.0, detail=str(error), hint="df -h shows which disk is full")
         )
     failed = next((result for result in results if result.outcome == report.FAILED), None)
     if not failed:

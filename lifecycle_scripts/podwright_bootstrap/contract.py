@@ -1,4 +1,4 @@
-"""What the constructs tell the nodes, and what the nodes tell the jobs.
+"""The files that constructs write for nodes, and nodes for jobs.
 
 One class writes and reads ``provisioning_parameters.json``, one ``node.json``; every path both sides know is here.
 """
@@ -60,7 +60,7 @@ class WorkerGroup:
 
 @dataclass(frozen=True)
 class InstanceFacts:
-    """What a node of this type must have, as the catalog says: the bootstrap compares, the sbatch is made from it."""
+    """The hardware of a node's instance type, from the catalog: the bootstrap checks it, the sbatch uses it."""
 
     accelerator: str = ""  # "" | "gpu" | "neuron"
     accelerators_per_node: int = 0
@@ -74,7 +74,7 @@ class InstanceFacts:
 
 @dataclass(frozen=True)
 class TrainingPayload:
-    """Where the training wheel and its locked requirements lie, and the hashes that prove them."""
+    """The S3 URIs and SHA-256 of the training wheel and its locked requirements."""
 
     wheel_s3_uri: str
     wheel_sha256: str
@@ -98,7 +98,7 @@ class Accounting:
 
 @dataclass(frozen=True)
 class MultiHead:
-    """What several controllers share: AWS's ``slurm_configurations``.
+    """The database and folder that several controllers share: AWS's ``slurm_configurations``.
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-multihead-slurm-setup.html
     """
@@ -143,7 +143,7 @@ class ProvisioningParameters:
     nodes: NodeFeatures = field(default_factory=NodeFeatures)
 
     def facts_of(self, group: str) -> InstanceFacts:
-        """What nodes of an instance group have; nothing is promised of a group without facts."""
+        """Return the hardware of an instance group; empty for a group without facts."""
         return self.instance_facts.get(group, InstanceFacts())
 
     def to_dict(self) -> Dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a cluster wants of its nodes beyond Slurm and a shared file system: one field per feature, each off by default.
+"""Features of nodes beyond Slurm and a shared file system: one field per feature, each off by default.
 
 Written by the constructs below ``podwright.nodes`` of ``provisioning_parameters.json``, read by the steps.
 """
@@ -30,7 +30,7 @@ class User:
     uid: int
     groups: Tuple[str, ...] = ()
     ssh_keys: Tuple[str, ...] = ()  # public ones, which let the user in from outside
-    home: Optional[str] = None  # none is the usual place
+    home: Optional[str] = None  # Default: below the nodes' homes
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Ldap:
     bind_dn: Optional[str] = None
     bind_secret_arn: Optional[str] = None
     certificate: Optional[str] = None  # of the authority: PEM text, or its path on the nodes
-    allowed_groups: Tuple[str, ...] = ()  # none is everybody
+    allowed_groups: Tuple[str, ...] = ()  # Default: everybody may log in
     probe_user: Optional[str] = None
 
 
@@ -59,7 +59,7 @@ class S3Mount:
 
 @dataclass(frozen=True)
 class LustreClient:
-    """How nodes use FSx for Lustre, beyond mounting it."""
+    """Settings of nodes for FSx for Lustre, beyond mounting it."""
 
     striping: str = "progressive"  # of new files: "progressive" | "file-system" for what the file system does
     tuned: bool = True  # as AWS recommends for large instances
@@ -67,7 +67,7 @@ class LustreClient:
 
 @dataclass(frozen=True)
 class Health:
-    """What a finding of each check of ``podwright_bootstrap.checks`` does: "fail" | "warn" | "skip"."""
+    """The effect of each check's finding (``podwright_bootstrap.checks``): "fail" | "warn" | "skip"."""
 
     efa: str = "fail"
     gpu_memory: str = "fail"
@@ -81,7 +81,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the kernel grants users, daemons and the network of a large cluster."""
+    """Kernel limits of users, daemons and the network in a large cluster."""
 
     open_files: int = 1048576
     neigh_gc_thresh3: int = 32768  # entries of the ARP table
@@ -96,7 +96,7 @@ class Scratch:
 
 @dataclass(frozen=True)
 class Prolog:
-    """What Slurm runs on a node before and after a job."""
+    """The programs that Slurm runs on a node before and after a job."""
 
     check: bool = True  # the accelerators, before: a node that fails is drained, the job goes elsewhere
     clean: bool = True  # after: what is left of the job
@@ -107,19 +107,19 @@ class Prolog:
 class Neuron:
     """AWS's tools for Trainium and Inferentia."""
 
-    tools_version: Optional[str] = None  # of aws-neuronx-tools, as apt names it; none takes what the image has
+    tools_version: Optional[str] = None  # of aws-neuronx-tools, as apt names it; Default: the image's
 
 
 @dataclass(frozen=True)
 class Downloads:
-    """Where nodes get what their image lacks."""
+    """The source of programs that the image lacks."""
 
     source: str  # BUNDLE, else the internet
 
 
 @dataclass(frozen=True)
 class Containers:
-    """Which container runtimes nodes have."""
+    """Container runtimes of nodes."""
 
     docker: bool = True
     enroot: bool = True
@@ -128,7 +128,7 @@ class Containers:
 
 @dataclass(frozen=True)
 class Observability:
-    """How often metrics are taken."""
+    """The interval of metrics."""
 
     interval_s: int = 30
 

@@ -1,4 +1,4 @@
-"""Who am I: the host's own address, looked up in what the service wrote, gives its group and so its role."""
+"""Identify this host: its address, found in the service's file, gives its instance group and so its role."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POLL_S = 2.0
 
 @dataclass(frozen=True)
 class Node:
-    """One host of the cluster and what it was told."""
+    """One host of the cluster and its parameters."""
 
     parameters: ProvisioningParameters
     hostname: str
@@ -54,17 +54,17 @@ class Node:
 
     @property
     def facts(self) -> InstanceFacts:
-        """What the instance type has, as the catalog says."""
+        """Return the hardware of the instance type, from the catalog."""
         return self.parameters.facts_of(self.instance_group)
 
     @property
     def mount_path(self) -> Path:
-        """Where the shared file system is mounted, in a cluster that has one."""
+        """Return the mount path of the shared file system."""
         return Path(self.parameters.lustre_mount_path)
 
     @property
     def has_shared(self) -> bool:
-        """Whether the cluster has a shared file system."""
+        """Return whether the cluster has a shared file system."""
         return self.parameters.fsx_dns_name is not None
 
     def shared(self, folder: str) -> Path:

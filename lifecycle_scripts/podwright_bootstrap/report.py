@@ -1,4 +1,4 @@
-"""What a boot says about itself: a line and a JSON object per step, a table, and one sentence if it failed."""
+"""Report a boot: one line and one JSON object per step, a table, and one sentence if it failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHANGED, UNCHANGED, SKIPPED, FAILED = "changed", "unchanged", "skipped", "failed
 
 @dataclass(frozen=True)
 class Result:
-    """How one step went."""
+    """The result of one step."""
 
     step: str
     outcome: str  # CHANGED | UNCHANGED | SKIPPED | FAILED
@@ -24,15 +24,15 @@ class Result:
     detail: str = ""  # why it was skipped or failed
     hint: str = ""
 
-    def tell(self, node: Node) -> None:
-        """Write the human line and the machine's line."""
+    def log(self, node: Node) -> None:
+        """Write one line for people and one JSON line for programs."""
         said = "; ".join([*self.changes, *([self.detail] if self.detail else [])])
         shell.say(f"{self.step:<15} {self.outcome:<9} {self.seconds:6.1f} s  {said}".rstrip())
         print(json.dumps({"event": "step", "host": node.hostname, "role": node.role, **asdict(self)}), flush=True)
 
 
 def table(results: list[Result]) -> str:
-    """All steps, and the sums on the last line."""
+    """Return a table of all steps, with the sums on the last line."""
     lines = [f"{'step':<15} {'outcome':<9} {'changes':>7} {'seconds':>8}"]
     for r in results:
         why = f"  {r.detail}" if r.outcome == SKIPPED else ""
@@ -44,19 +44,19 @@ def table(results: list[Result]) -> str:
 
 
 def failure(step: str, why: object, *, host: str, hint: str) -> str:
-    """The one line that somebody reads first."""
+    """Return the one line that people read first."""
     line = f"FAILED on {host} at step {step}: {why}. What to do: {hint}. Log: {contract.PROVISIONING_LOG}"
     return " ".join(line.split())
 
 
 def save(results: Iterable[Result]) -> None:
-    """Keep the results for ``--status``; of steps that did not run now, the earlier ones stay."""
+    """Save the results for ``--status``; steps that did not run now keep their earlier result."""
     kept = {result.step: result for result in (*load(), *results)}
     shell.write_file(contract.BOOTSTRAP_JSON, json.dumps([asdict(result) for result in kept.values()], indent=2) + "\n")
 
 
 def load() -> list[Result]:
-    """The results of the last boot; none before the first, or if another version of this program wrote them."""
+    """Return the results of the last boot; empty before the first, or if another version wrote them."""
     try:
         return [Result(**item) for item in json.loads(contract.BOOTSTRAP_JSON.read_text())]
     except (FileNotFoundError, ValueError, TypeError):

@@ -88,7 +88,7 @@ class Case(_Keys):
     expect: Expect
     """The outcome."""
     fault: Fault | None = None
-    """What happens to the step: a cell of the matrix. Default: the case is no cell."""
+    """The fault that the step meets: a cell of the matrix. Default: the case is no cell."""
     role: Literal["compute", "controller", "login"] = "compute"
     """The host's role."""
     address: str | None = None
@@ -102,7 +102,7 @@ class Case(_Keys):
     shims: dict[str, str] = {}
     """Program → bash script that replaces it."""
     controller: Literal["listens", "silent"] = "listens"
-    """Whether slurmctld's port answers."""
+    """Slurmctld's port answers, or not."""
     mounted: bool = False
     """Mount the shared file system first."""
     prepare: str = ""
@@ -110,7 +110,7 @@ class Case(_Keys):
     steps: str | None = None
     """The step to run, or "all". Default: the folder's step; all for identity, report and boot."""
     boots: PositiveInt = 1
-    """How many times to boot."""
+    """Number of boots."""
     killed_in: str = ""
     """Cut the power of a boot before `boots` in this program, or in this function of Python's library."""
     then: str = ""

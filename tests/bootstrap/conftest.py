@@ -63,7 +63,7 @@ trap "kill $!" EXIT"""
 
 @dataclass
 class Cloud:
-    """What all hosts of a test share: the file system, the bucket and the package index."""
+    """The shared parts of a test's hosts: the file system, the bucket and the package index."""
 
     folder: Path
     contract: dict[str, Any] = field(default_factory=dict)
@@ -110,22 +110,22 @@ class Cloud:
 
     @property
     def shared(self) -> Path:
-        """What stands for FSx."""
+        """The folder that stands in for FSx for Lustre."""
         return self.folder / "fsx"
 
     @property
     def homes(self) -> Path:
-        """What stands for FSx for OpenZFS."""
+        """The folder that stands in for FSx for OpenZFS."""
         return self.folder / "homes"
 
     @property
     def bucket(self) -> Path:
-        """What stands for S3."""
+        """The folder that stands in for S3."""
         return self.folder / "bucket"
 
     @property
     def index(self) -> Path:
-        """The wheels that pip may find."""
+        """The folder of wheels, as pip is configured."""
         return self.folder / "index"
 
     @property
@@ -149,7 +149,7 @@ class Cloud:
 
 @dataclass
 class Boot:
-    """How a boot ended."""
+    """The result of a boot."""
 
     exit_code: int
     output: str
@@ -229,7 +229,7 @@ class Host:
 
     @property
     def calls(self) -> list[str]:
-        """What the shims were asked for."""
+        """The command lines that the shims recorded."""
         log = self.disk / "opt/calls.log"
         return log.read_text().splitlines() if log.exists() else []
 

@@ -108,7 +108,7 @@ def cut_power(host, stop_at, script):
 
 
 def check_boot(expected, boot):
-    """What the boot said."""
+    """Compare the boot's output."""
     assert re.search(expected.said, boot.output), boot.output
     if expected.summary:
         assert boot.summaries[-1].startswith(expected.summary)
@@ -119,7 +119,7 @@ def check_boot(expected, boot):
 
 
 def check_host(expected, host):
-    """What it asked for and who is known; never a part of a file."""
+    """Compare recorded commands, accounts and files; no temporary file is left."""
     for start, count in expected.calls.items():
         assert sum(call.startswith(start) for call in host.calls) == count, host.calls
     for user, shown in expected.accounts.items():
@@ -132,7 +132,7 @@ def check_host(expected, host):
 
 
 def check_files(expected, host):
-    """What it left on the host; what is absent is named by patterns."""
+    """Compare files on the host's disk."""
     for path, text in expected.files.items():
         assert host.read(path) == text
     for path, parts in expected.contains.items():
@@ -148,7 +148,7 @@ def check_files(expected, host):
 
 
 def check_shared(expected, cloud):
-    """What it left on the shared file system."""
+    """Compare files on the shared file systems."""
     for path, text in expected.shared.items():
         assert (cloud.shared / path).read_text() == text
     for path, names in expected.shared_names.items():

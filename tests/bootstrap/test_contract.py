@@ -57,7 +57,7 @@ def parameters(draw):
 
 @given(parameters())
 def test_parameters_survive_the_way_to_the_node(written):
-    """What the constructs write is what the node reads."""
+    """A node reads what the constructs write."""
     assert ProvisioningParameters.from_json(json.dumps(written.to_dict())) == written
 
 

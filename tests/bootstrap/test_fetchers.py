@@ -56,7 +56,7 @@ CHECKED = {
 
 
 def fetchers(text: str) -> set[str]:
-    """What in a module's text fetches."""
+    """Return the programs and libraries in a module's text that fetch."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

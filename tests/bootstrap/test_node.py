@@ -1,4 +1,4 @@
-"""How often a host asks what all others ask too."""
+"""The pauses of a host that asks a shared service."""
 
 from __future__ import annotations
 

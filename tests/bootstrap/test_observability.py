@@ -93,7 +93,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def exported(measured: Path, debians: Path) -> Iterator[str]:
-    """What a real node_exporter gives, with the collectors that nodes use."""
+    """A real node_exporter gives the metrics of the collectors that nodes use."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

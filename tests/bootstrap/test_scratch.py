@@ -82,7 +82,7 @@ def test_a_free_disk_becomes_scratch(make_node, make_disk):
 
 @pytest.mark.parametrize("holds", ["ext4", "partition table"])
 def test_a_disk_that_holds_something_is_left_alone(make_node, make_disk, holds):
-    """What is on the disk is named, and not a byte of it is changed."""
+    """A disk with data is named, and not a byte of it is changed."""
     disk = make_disk(holds=holds)
     before = run("sha256sum", disk)
     boot = make_node(disk).boot(STEP)
@@ -123,7 +123,7 @@ def test_several_disks_are_striped(make_node, make_disk):
 
 
 def test_what_the_image_has_mounted_is_used(make_node, make_disk):
-    """Where AWS's image has mounted the disks itself, the folder leads there and nothing is formatted."""
+    """On AWS's images, which mount the disks themselves, the folder leads there and nothing is formatted."""
     disk = make_disk()
     host = make_node(disk)
     mounted = "mkdir -p /opt/dlami/nvme && mount -t tmpfs dlami /opt/dlami/nvme"

@@ -1,4 +1,4 @@
-"""What is uploaded: runs on a bare node, in an old Python, and its parts agree."""
+"""The uploaded scripts run on a bare node, in an old Python, and agree with each other."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_every_step_says_what_it_proves_and_what_to_do():
 
 
 def test_nothing_trusts_unknown_hosts_or_starts_a_shell():
-    """What the reference is known for is not done here."""
+    """The scripts avoid the known faults of AWS's reference scripts."""
     text = "".join(source.read_text() for source in SOURCES)
     assert not re.search(r"StrictHostKeyChecking|shell=True|NOPASSWD|0o777\b|curl", text)

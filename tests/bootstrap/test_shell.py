@@ -1,4 +1,4 @@
-"""What the bootstrap does to a host: programs, waits, files, locks."""
+"""Programs, waits, files and locks."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_written_is_left_as_it_was(tmp_path):
 
 
 def test_a_held_lock_is_waited_for_within_bounds(tmp_path, monkeypatch):
-    """Who cannot get the lock is told which host has it."""
+    """A host that cannot get the lock names the host that has it."""
     monkeypatch.setattr(shell, "PATIENCE", 0.01)
     path = tmp_path / "lock"
     path.write_text("ip-10-1-0-9")
@@ -124,7 +124,7 @@ def test_a_held_lock_is_waited_for_within_bounds(tmp_path, monkeypatch):
 
 
 def test_a_lock_is_not_needed_for_what_is_done(tmp_path):
-    """Who finds the work done goes on without the lock."""
+    """A host that finds the work done goes on without the lock."""
     path = tmp_path / "lock"
     path.touch()
     with path.open() as holder:

@@ -19,12 +19,12 @@ ANSWER_LIMIT_S = 5
 
 
 def is_disabled() -> bool:
-    """Whether AWS's programs on this node are told to do without."""
+    """Return whether AWS's programs on this node must not use the service."""
     return os.environ.get(DISABLED, "").lower() == "true"
 
 
 def read(path: str) -> Optional[str]:
-    """What the service says below ``/latest/meta-data/``; none while it does not answer."""
+    """Return the text below ``/latest/meta-data/``; None while the service does not answer."""
     try:
         token = _ask("PUT", "/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)})
         return _ask("GET", f"/latest/meta-data/{path}", {"X-aws-ec2-metadata-token": token})

@@ -1,4 +1,4 @@
-"""Whether the machine is what its type promises. A check asks and changes nothing; a finding is one line.
+"""Check that the node has what its instance type promises. A check changes nothing; a finding is one line.
 
 ``CHECKS`` are those that ``Health`` names. They are also what the prolog of a job asks before the job starts.
 """
@@ -26,7 +26,7 @@ CHECKS: Dict[str, Check] = {
 
 
 def findings(check: Check, facts: InstanceFacts) -> List[str]:
-    """What a check finds; that its program failed, hung or is not there is a finding too."""
+    """Return a check's findings; a program that fails, hangs or is missing is a finding too."""
     try:
         return list(check(facts))
     except (CommandError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Whether the accelerators are all there and sound."""
+"""Check that all accelerators are present and healthy."""
 
 from __future__ import annotations
 

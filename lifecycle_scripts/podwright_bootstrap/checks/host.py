@@ -1,4 +1,4 @@
-"""Whether network, clock, limits and memory are as a distributed job needs them."""
+"""Check network, clock, limits and memory for distributed jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nodes measure themselves, as files for node_exporter: accelerators, EFA, Slurm, training runs.
+"""Metrics that nodes collect as files for node_exporter: accelerators, EFA, Slurm, training runs.
 
 Installed on every node, apart from the boot; the standard library alone. Each module has one ``collect()``.
 """

@@ -38,7 +38,7 @@ def text(families: Iterable[Family]) -> str:
 
 
 def ask(*command: str) -> str:
-    """What a program prints; raises ``OSError`` or ``SubprocessError`` if it does not answer."""
+    """Return a program's output; raises ``OSError`` or ``SubprocessError`` if it does not answer."""
     return subprocess.run(
         command, capture_output=True, text=True, errors="replace", timeout=COMMAND_LIMIT_S, check=True
     ).stdout

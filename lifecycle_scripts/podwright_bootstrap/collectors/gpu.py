@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, as the driver's own tool tells them.
+"""NVIDIA GPUs, as the driver's own tool reports them.
 
 https://docs.nvidia.com/deploy/nvidia-smi/index.html
 """

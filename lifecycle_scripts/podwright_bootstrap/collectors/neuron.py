@@ -1,4 +1,4 @@
-"""NeuronCores, as AWS's monitor tells them.
+"""NeuronCores, as AWS's monitor reports them.
 
 https://awsdocs-neuron.readthedocs-hosted.com/en/latest/tools/neuron-sys-tools/neuron-monitor-user-guide.html
 """

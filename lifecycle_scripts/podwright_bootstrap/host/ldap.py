@@ -1,4 +1,4 @@
-"""Whether an LDAP server answers, shows a right certificate and takes our name: SSSD would only be silent about it.
+"""Check that an LDAP server answers, has a valid certificate and accepts the bind: SSSD would only stay silent.
 
 The few messages that this takes, in the encoding of RFC 4511 (https://www.rfc-editor.org/rfc/rfc4511).
 """
@@ -30,8 +30,8 @@ def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, st
 
     Args:
         uri: ``ldaps://HOST[:PORT]``, or ``ldap://HOST[:PORT]`` for StartTLS.
-        certificate: PEM file of the authority; none is the image's own authorities.
-        bind: DN and password; none asks no further than TLS.
+        certificate: PEM file of the authority; Default: the image's own authorities.
+        bind: DN and password; Default: check TLS only.
         timeout_s: of each wait.
 
     Raises:
@@ -54,7 +54,7 @@ def greet(uri: str, *, certificate: Optional[Path], bind: Optional[Tuple[str, st
             hint="nodes.ldap.certificate must be the authority that signed it, and uri the name that it is for",
         ) from error
     except OSError as error:  # silence, refusal, an unknown name, a file without a certificate
-        raise CommandError(f"{uri} cannot be asked: {error}") from error
+        raise CommandError(f"{uri} does not answer: {error}") from error
 
 
 def _credentials(name: str, password: str) -> bytes:
@@ -75,7 +75,7 @@ def _expect_success(connection: socket.socket, operation: int, content: bytes, *
     if code:
         raise BootstrapError(
             f"the LDAP server does not accept {what}: {RESULTS.get(code, 'LDAP result')} ({code})",
-            hint="do bind_dn and the secret's value belong together, and does the server speak TLS here?",
+            hint="check that the secret has bind_dn's password, and that the server speaks TLS on this port",
         )
 
 

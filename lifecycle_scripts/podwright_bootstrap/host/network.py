@@ -23,7 +23,7 @@ def interfaces() -> Dict[str, str]:
 
 
 def listens(address: str, port: int) -> bool:
-    """Whether a TCP port is answered within seconds."""
+    """Return whether a TCP port answers within seconds."""
     try:
         socket.create_connection((address, port), timeout=CONNECT_LIMIT_S).close()
     except OSError:

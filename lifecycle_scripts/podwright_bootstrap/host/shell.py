@@ -1,4 +1,4 @@
-"""What the bootstrap does to a host: start a program, wait, write a file.
+"""Start programs, wait, and write files on a host.
 
 Every wait is bounded, no file is ever half-written.
 """
@@ -23,15 +23,15 @@ from typing import IO, Callable, Iterator, List, Mapping, Tuple, Type, TypeVar
 
 # How long to wait for others, as a factor on every such limit and pause: a rehearsal is less patient than a cloud.
 PATIENCE = float(os.environ.get("PODWRIGHT_PATIENCE", "1"))
-TELL_EVERY_S = 30
+LOG_EVERY_S = 30
 # Of a program's output, what belongs into one line about its failure; pip names a version it lacks as "(constraint)".
-TELLING = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGNORECASE)
+FAULT = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGNORECASE)
 
 T = TypeVar("T")
 
 
 class BootstrapError(RuntimeError):
-    """Why the node cannot go on; ``hint`` says what to do about it. Trying again would not help."""
+    """The node cannot go on; ``hint`` says what to do. A retry would not help."""
 
     def __init__(self, why: str, *, hint: str = "") -> None:
         super().__init__(why)
@@ -39,7 +39,7 @@ class BootstrapError(RuntimeError):
 
 
 class CommandError(BootstrapError):
-    """A program failed, did not end in time or is not there. Trying again may help."""
+    """A program failed, did not end in time or is missing. A retry may help."""
 
 
 class TimeLimitError(BootstrapError):
@@ -53,7 +53,7 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended, and what it wrote to stdout, which is its answer, and to stderr, where it may also warn."""
+    """A program's exit code, its stdout, which is its answer, and its stderr, where it may also warn."""
 
     exit_code: int
     output: str
@@ -66,10 +66,10 @@ class Outcome:
 
     @property
     def summary(self) -> str:
-        """The lines that tell most: the last ones that speak of a fault, else the last one."""
+        """Return the last lines that name a fault, else the last line."""
         lines = [line.strip() for line in self.lines if line.strip()]
-        telling = [line for line in lines if TELLING.search(line)][-3:]
-        return " / ".join(telling or lines[-1:] or ["it printed nothing"])
+        faults = [line for line in lines if FAULT.search(line)][-3:]
+        return " / ".join(faults or lines[-1:] or ["it printed nothing"])
 
 
 def run(
@@ -129,30 +129,30 @@ def retry(action: Callable[[], T], *, attempts: int, pause_s: float, errors: Tup
 
 
 def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float, every_s: float = 2, hint: str = "") -> None:
-    """Wait until ``condition()`` holds, telling now and then what is waited for.
+    """Wait until ``condition()`` holds, logging the wait every now and then.
 
     Raises:
         BootstrapError: it did not within ``limit_s`` (times ``PATIENCE``).
     """
     limit_s *= PATIENCE
-    started, told = time.monotonic(), time.monotonic()
+    started, logged = time.monotonic(), time.monotonic()
     while not condition():
         waited_s = time.monotonic() - started
         if waited_s >= limit_s:
             raise BootstrapError(f"waited {limit_s:.0f} s for {what}", hint=hint)
-        if time.monotonic() - told >= TELL_EVERY_S:
-            told = time.monotonic()
+        if time.monotonic() - logged >= LOG_EVERY_S:
+            logged = time.monotonic()
             say(f"waiting for {what}: {waited_s:.0f} s of at most {limit_s:.0f} s")
         pause(every_s)
 
 
 def spread(over_s: float) -> None:
-    """Sleep for any part of ``over_s``: of hosts that started together, each goes on at another moment."""
+    """Sleep for any part of ``over_s``: hosts that started at once go on one after another."""
     time.sleep(random.uniform(0, over_s) * min(PATIENCE, 1))  # noqa: S311 (jitter is no secret)
 
 
 def pause(seconds: float) -> None:
-    """Sleep for about ``seconds``: many hosts that started together shall not ask together."""
+    """Sleep for about ``seconds``: hosts that started at once must not ask at once."""
     time.sleep(seconds * random.uniform(0.5, 1.5) * min(PATIENCE, 1))  # noqa: S311 (jitter is no secret)
 
 

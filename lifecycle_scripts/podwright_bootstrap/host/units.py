@@ -37,7 +37,7 @@ def keep_off(unit: str) -> Iterator[str]:
 
 
 def answer(question: str, unit: str) -> str:
-    """What systemctl says to is-active or is-enabled, whatever it is."""
+    """Return systemctl's answer to is-active or is-enabled."""
     return shell.run("systemctl", question, unit, timeout_s=30, check=False, quiet=True).output.strip()
 
 
@@ -47,7 +47,7 @@ def drop_in(unit: str, name: str, text: str) -> Iterator[str]:
 
 
 def exists(name: str) -> bool:
-    """Whether the unit was written here."""
+    """Return whether the bootstrap wrote the unit."""
     return (FOLDER / name).is_file()
 
 

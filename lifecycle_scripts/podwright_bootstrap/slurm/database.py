@@ -30,7 +30,7 @@ LOOK = """
 SHOW DATABASES LIKE 'slurm_acct_db';
 SELECT plugin FROM mysql.user WHERE User = 'slurm' AND Host = 'localhost';
 """
-# No password: the socket tells MariaDB the user on its other end.
+# No password: MariaDB learns the user from the socket.
 # https://mariadb.com/kb/en/authentication-plugin-unix-socket/
 SET_UP = f"""
 CREATE DATABASE IF NOT EXISTS {SCHEMA};
@@ -41,7 +41,7 @@ GRANT ALL PRIVILEGES ON {SCHEMA}.* TO '{USER}'@'localhost';
 
 @dataclass(frozen=True)
 class Database:
-    """How slurmdbd reaches its database."""
+    """The address and login of slurmdbd's database."""
 
     host: str = "localhost"
     port: int = 0  # none: through the socket

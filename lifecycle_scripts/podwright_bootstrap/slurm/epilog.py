@@ -70,7 +70,7 @@ def _processes(job: Job) -> Iterator[int]:
 
 
 def _is_last(job: Job) -> bool:
-    """Whether no other job of the user is on this node; if the controller does not say, there may be one."""
+    """Return whether the user has no other job on this node; False if the controller does not answer."""
     command = ("squeue", "--noheader", "--format=%A", f"--user={job.uid}", f"--nodelist={job.node}")
     listed = shell.run(*command, timeout_s=20, check=False)
     return listed.exit_code == 0 and set(listed.output.split()) <= {job.id}

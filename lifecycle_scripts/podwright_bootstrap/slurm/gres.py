@@ -41,10 +41,10 @@ def check_tasks(node: Node) -> None:
 
 
 def check_count(node: Node) -> None:
-    """Where Slurm counts GPUs it counts as many as the instance type has.
+    """Check that Slurm counts as many GPUs as the instance type has.
 
     Raises:
-        BootstrapError: it counts others, or the node has told it of fewer.
+        BootstrapError: it counts another number, or the node registered with fewer.
     """
     if node.facts.accelerator != "gpu":
         return

@@ -1,4 +1,4 @@
-"""A job on this node, as slurmd tells its prolog and epilog."""
+"""A job on this node, from the variables that slurmd sets for prolog and epilog."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from podwright_bootstrap.contract import ProvisioningParameters
 
 @dataclass(frozen=True)
 class Job:
-    """Which job, and whose. https://slurm.schedmd.com/prolog_epilog.html, "Environment Variables"."""
+    """A job and its user. https://slurm.schedmd.com/prolog_epilog.html, "Environment Variables"."""
 
     id: str
     uid: int
@@ -30,7 +30,7 @@ class Job:
 
     @property
     def gid(self) -> int:
-        """The user's group: older Slurm does not tell it, and a directory that is away knows nobody (``KeyError``)."""
+        """The user's group: older Slurm does not set it; raises ``KeyError`` while the LDAP server is down."""
         gid = os.environ.get("SLURM_JOB_GID")
         return int(gid) if gid else pwd.getpwuid(self.uid).pw_gid
 

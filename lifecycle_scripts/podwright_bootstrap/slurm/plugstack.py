@@ -1,4 +1,4 @@
-"""Which SPANK plugins Slurm loads: ``plugstack.conf`` and what it includes.
+"""The SPANK plugins that Slurm loads: ``plugstack.conf`` and the files it includes.
 
 https://slurm.schedmd.com/spank.html#SECTION_CONFIGURATION
 """
@@ -53,7 +53,7 @@ def _lines(file: Path) -> Iterator[Line]:
 
 
 def _loads(line: str) -> bool:
-    """Whether a line, which is ``required PATH …`` or ``optional PATH …``, loads Pyxis."""
+    """Return whether a line, ``required PATH …`` or ``optional PATH …``, loads Pyxis."""
     words = line.split()
     return len(words) > 1 and not words[0].startswith("#") and words[1].endswith(PLUGIN_NAME)
 

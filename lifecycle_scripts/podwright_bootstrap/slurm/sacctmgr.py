@@ -15,7 +15,7 @@ ACCOUNT = "default"  # whoever has no other
 
 
 def answers() -> bool:
-    """Whether slurmdbd does."""
+    """Return whether slurmdbd answers."""
     return _show("cluster", check=False).exit_code == 0
 
 

@@ -1,4 +1,4 @@
-"""What the service wrote into slurm.conf, on a controller.
+"""Read slurm.conf as the service wrote it on a controller.
 
 https://slurm.schedmd.com/slurm.conf.html
 """
@@ -40,13 +40,13 @@ def wait() -> None:
 
 
 def values(key: str, path: Path = SLURM_CONF) -> list[str]:
-    """What a file gives a key, in its order; keys have no case. None where there is no such file."""
+    """Return a key's values in the file's order; keys ignore case. Empty without the file."""
     text = path.read_text() if path.exists() else ""
     return re.findall(rf"(?im)^\s*{key}\s*=\s*([^\s#]+)", text)
 
 
 def value(key: str, default: str, path: Path = SLURM_CONF) -> str:
-    """What counts of a key that may be given more than once: the last."""
+    """Return the last value of a key, which is the one that Slurm uses."""
     return (values(key, path) or [default])[-1]
 
 
@@ -64,7 +64,7 @@ def cluster_name() -> str:
 
 
 def controllers() -> list[Controller]:
-    """Who may run slurmctld, the primary first; raises ``BootstrapError`` if slurm.conf names nobody."""
+    """Return the slurmctld hosts, the primary first; raises ``BootstrapError`` if slurm.conf names none."""
     named = [re.fullmatch(r"([^(]+)(?:\(([^)]+)\))?", host) for host in values("SlurmctldHost")]
     found = [Controller(match[1], match[2] or match[1]) for match in named if match]
     if not found:
@@ -85,7 +85,7 @@ def require_include(path: Path) -> None:
 
 
 def running(key: str) -> str:
-    """What the slurmctld that runs takes for a key; nothing if none answers."""
+    """Return the running slurmctld's value of a key; empty if none answers."""
     shown = shell.run(SCONTROL, "show", "config", timeout_s=30, check=False, quiet=True).output
     match = re.search(rf"(?im)^{key}\s*=\s*(\S+)", shown)
     return match[1] if match else ""

@@ -67,7 +67,7 @@ def find(name: str) -> Download:
 
 
 def from_bundle(node: Node) -> bool:
-    """Whether the cluster takes files from its bucket, and none from the internet."""
+    """Return whether the cluster takes files from its bucket only, not from the internet."""
     settings = node.parameters.nodes.downloads
     return settings is not None and settings.source == BUNDLE
 
@@ -88,7 +88,7 @@ def fetch(name: str, node: Node) -> Path:
         if mine and not _is(path, wanted):
             if path.exists():
                 shell.say(f"{path} is not what the manifest says: fetching it anew")
-            _bring(wanted, path, node)
+            _download(wanted, path, node)
     if not _is(path, wanted):
         raise BootstrapError(f"{path} changed after it was fetched", hint="who writes there besides root?")
     return path
@@ -158,7 +158,7 @@ def _is(path: Path, wanted: Download) -> bool:
 
 
 def _identity(path: Path) -> Identity:
-    """What tells a replaced file from the earlier one, without reading it."""
+    """Return what identifies a version of the file without reading it."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -166,7 +166,7 @@ def _identity(path: Path) -> Identity:
     return status.st_ino, status.st_mtime_ns
 
 
-def _bring(wanted: Download, path: Path, node: Node) -> None:
+def _download(wanted: Download, path: Path, node: Node) -> None:
     """Fetch under a temporary name, compare, make it durable, rename."""
     part = path.with_name(f".{path.name}.part")
     bundled = from_bundle(node)
@@ -178,7 +178,7 @@ def _bring(wanted: Download, path: Path, node: Node) -> None:
             source = wanted.url
             shell.retry(partial(from_internet, source, part), attempts=ATTEMPTS, pause_s=5, errors=(OSError,))
     except OSError as error:
-        raise BootstrapError(f"{source} cannot be had: {error}", hint=_hint(error)) from error
+        raise BootstrapError(f"{source} is out of reach: {error}", hint=_hint(error)) from error
     found = sha256_of(part)
     if found != wanted.sha256:
         part.unlink()
@@ -199,8 +199,10 @@ def _from_bundle(uri: str, part: Path, region: str) -> None:
 
 def _hint(error: OSError) -> str:
     if error.errno in FULL:
-        return "df -h tells which disk is full"
-    return "has the node internet? Without, set nodes.downloads to {source: bundle} and run: podwright bundle --upload"
+        return "df -h shows which disk is full"
+    return (
+        "give the node internet access, or set nodes.downloads to {source: bundle} and run: podwright bundle --upload"
+    )
 
 
 def _sync(path: Path) -> None:

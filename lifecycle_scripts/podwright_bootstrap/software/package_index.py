@@ -20,7 +20,7 @@ FALSE = {"", "0", "false", "no", "off"}
 
 @dataclass(frozen=True)
 class PackageIndex:
-    """Where packages come from. Default: uv's own default index."""
+    """The sources of packages. Default: uv's own default index."""
 
     index_url: str = ""
     extra_index_urls: Tuple[str, ...] = ()

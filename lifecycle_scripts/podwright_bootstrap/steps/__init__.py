@@ -12,14 +12,14 @@ class Step(ABC):
     """Something that must be true of a node; the first line of a step's docstring says what."""
 
     name: str
-    whose = "every node"  # the nodes it is for, in words: told where it is skipped
+    whose = "every node"  # the nodes it is for, in words: shown where it is skipped
     hint: str  # what to do when it fails
     time_limit_s: float
     attempts = 1  # of the whole step, where trying again may help
     needed = ""  # why no boot does without; a step that says nothing here may be in nodes.skip
 
     def applies(self, node: Node) -> bool:  # noqa: ARG002 (for every node, unless a step knows better)
-        """Whether the step is for this node."""
+        """Return whether the step is for this node."""
         return True
 
     @abstractmethod

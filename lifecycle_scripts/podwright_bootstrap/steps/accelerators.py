@@ -21,11 +21,11 @@ class Accelerators(Step):
     attempts = 3  # the driver may still be loading
 
     def applies(self, node: Node) -> bool:
-        """Where the catalog says there are some."""
+        """Run on instance types with accelerators."""
         return bool(node.facts.accelerator)
 
     def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
-        """Nothing to change: the image brings the driver."""
+        """Change nothing: the image has the driver."""
         return iter(())
 
     def verify(self, node: Node) -> None:

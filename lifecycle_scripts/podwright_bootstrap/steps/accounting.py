@@ -1,4 +1,4 @@
-"""What jobs used, and whose they were: slurmdbd and its database.
+"""Accounting of jobs: slurmdbd and its database.
 
 https://slurm.schedmd.com/accounting.html
 """
@@ -83,7 +83,7 @@ class Accounting(Step):
 
 
 def accounting_conf(daemons: list[Controller]) -> str:
-    """What slurm.conf includes; by addresses, which every node can reach without asking for a name."""
+    """Return the file that slurm.conf includes; with addresses, which need no DNS."""
     lines = [
         "# Written by podwright: what it says is lost at the next boot.",
         "JobAcctGatherType=jobacct_gather/linux",
@@ -162,7 +162,7 @@ def _runs_slurmdbd(node: Node, daemons: list[Controller]) -> bool:
 
 
 def _answers(node: Node, daemons: list[Controller]) -> Callable[[], bool]:
-    """Whether sacctmgr is answered; a slurmdbd that has ended is told at once, in its own words."""
+    """Return whether sacctmgr gets an answer; raises with slurmdbd's own message once it has ended."""
 
     def answered() -> bool:
         if _runs_slurmdbd(node, daemons) and units.answer("is-active", "slurmdbd") == "failed":

@@ -32,11 +32,11 @@ class Controllers(Step):
     time_limit_s = 1200
 
     def applies(self, node: Node) -> bool:
-        """Where the contract says what they share."""
+        """Run in clusters with several controllers."""
         return node.role == CONTROLLER and node.parameters.multi_head is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Whoever is first brings its files, the others find them there; each keeps what it had as .bak."""
+        """Share the first controller's files with the others; each keeps its own as .bak."""
         slurm_conf.wait()
         _require_all(node)
         root = _root(node)

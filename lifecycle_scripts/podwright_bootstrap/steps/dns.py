@@ -1,4 +1,4 @@
-"""The names of the file systems: HyperPod may restart a new host's resolver in its first seconds."""
+"""DNS names of the file systems: HyperPod may restart a new host's resolver in its first seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Dns(Step):
     time_limit_s = 2 * RESOLVE_LIMIT_S
 
     def applies(self, node: Node) -> bool:
-        """Where the contract names a file system."""
+        """Run in clusters with a file system."""
         return bool(_wanted(node))
 
     def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002

@@ -32,12 +32,12 @@ class Docker(Step):
     time_limit_s = 1800
 
     def applies(self, node: Node) -> bool:
-        """Where it is asked for; a controller runs nobody's containers."""
+        """Run with nodes.containers; a controller runs no containers."""
         wanted = node.parameters.nodes.containers
         return wanted is not None and wanted.docker and node.role != CONTROLLER
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Install it if the image lacks it, tell it where images go, start it, let the job user in if asked."""
+        """Install it if the image lacks it, configure its image folder, start it, and admit the job user if asked."""
         if not shutil.which("docker"):
             packages.install("docker.io", node=node)
             yield "installed docker.io"
@@ -61,14 +61,14 @@ class Docker(Step):
 
 
 def _read() -> Dict[str, Any]:
-    """What the image, or an administrator, told Docker."""
+    """Return Docker's configuration, from the image or an administrator."""
     text = DAEMON_JSON.read_text() if DAEMON_JSON.exists() else "{}"
     try:
         settings = json.loads(text or "{}")
     except ValueError as error:
-        raise BootstrapError(f"{DAEMON_JSON} is not JSON: {error}", hint="mend it, or delete it") from error
+        raise BootstrapError(f"{DAEMON_JSON} is not JSON: {error}", hint="repair or delete the file") from error
     if not isinstance(settings, dict):
-        raise BootstrapError(f"{DAEMON_JSON} holds no JSON object", hint="mend it, or delete it")
+        raise BootstrapError(f"{DAEMON_JSON} holds no JSON object", hint="repair or delete the file")
     return settings
 
 

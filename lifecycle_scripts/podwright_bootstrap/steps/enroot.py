@@ -37,12 +37,12 @@ class Enroot(Step):
     time_limit_s = 1800
 
     def applies(self, node: Node) -> bool:
-        """Where it is asked for."""
+        """Run with nodes.containers."""
         wanted = node.parameters.nodes.containers
         return wanted is not None and wanted.enroot
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Containers run on all nodes but controllers; those tell the others what srun loads."""
+        """Containers run on all nodes but controllers; controllers name what srun loads."""
         if node.role != CONTROLLER:
             yield from _enroot(node)
         if not plugstack.find_pyxis():
@@ -83,7 +83,7 @@ def _enroot(node: Node) -> Iterator[str]:
 
 
 def _configured(root: Path) -> str:
-    """What the file says, with our paths; the first line of a key counts."""
+    """Return the file's text with our paths; the first line of a key counts."""
     ours = {
         "ENROOT_RUNTIME_PATH": f"{RUNTIME}/user-$(id -u)",
         "ENROOT_CACHE_PATH": f"{root}/cache/user-$(id -u)",

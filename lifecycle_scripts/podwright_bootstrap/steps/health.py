@@ -34,7 +34,7 @@ class Health(Step):
         return iter(())
 
     def verify(self, node: Node) -> None:
-        """Ask all of it; every finding is told, those that count fail the boot together."""
+        """Run all checks and log every finding; one error lists all that fail the boot."""
         found: Dict[str, List[str]] = {FAIL: [], WARN: []}
         for name, check in checks.CHECKS.items():
             level = getattr(node.parameters.nodes.health, name)

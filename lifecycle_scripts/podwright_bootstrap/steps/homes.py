@@ -33,7 +33,7 @@ class Homes(Step):
     time_limit_s = 1200
 
     def applies(self, node: Node) -> bool:
-        """Where the settings list users."""
+        """Run with nodes.users."""
         return bool(node.parameters.nodes.users)
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _refuse_foreign(homes: dict[User, Path]) -> None:
 
 
 def _is_ready(user: User, home: Path) -> bool:
-    """Whether nothing is left to do; looked at as the user, whose home may lead elsewhere."""
+    """Return whether nothing is left to do; read as the user, whose home may be a link."""
     if not home.is_dir():
         return False
     with shell.acting_as(shell.find_user(user.name)):

@@ -40,7 +40,7 @@ class Ldap(Step):
     attempts = 3
 
     def applies(self, node: Node) -> bool:
-        """Where the settings name a server."""
+        """Run with nodes.ldap."""
         return node.parameters.nodes.ldap is not None
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -112,7 +112,8 @@ def _password(wanted: Settings) -> Optional[str]:
     password = secret.read(arn)
     if not password or password != password.strip() or not password.isprintable():
         raise BootstrapError(
-            f"the value of {arn} is no password of one line", hint="put the password alone into it, as text, not JSON"
+            f"the value of {arn} is not a password of one line",
+            hint="put the password alone into it, as text, not JSON",
         )
     return password
 

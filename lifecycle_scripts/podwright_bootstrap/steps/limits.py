@@ -1,4 +1,4 @@
-"""What the kernel grants users, daemons and the network.
+"""Kernel limits of users, daemons and the network.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html (memory locks)
 https://slurm.schedmd.com/big_sys.html (backlog, open files)
@@ -24,7 +24,7 @@ BACKLOG = {"net.core.somaxconn": 4096, "net.ipv4.tcp_max_syn_backlog": 4096}
 
 
 class Limits(Step):
-    """Users and Slurm may lock memory and open files, and the kernel knows all neighbours of a large cluster."""
+    """Users and Slurm may lock memory and open files, and the ARP table has room for a large cluster."""
 
     name = "limits"
     whose = "clusters with nodes.limits"
@@ -32,7 +32,7 @@ class Limits(Step):
     time_limit_s = 300
 
     def applies(self, node: Node) -> bool:
-        """Where it is asked for."""
+        """Run with nodes.limits."""
         return node.parameters.nodes.limits is not None
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -52,8 +52,8 @@ class Limits(Step):
         """The kernel has the values."""
         differing = _differing(_wanted(node))
         if differing:
-            told = ", ".join(f"{name} is {value}" for name, value in differing.items())
-            raise BootstrapError(f"the kernel does not have the values of {KERNEL}: {told}")
+            values = ", ".join(f"{name} is {value}" for name, value in differing.items())
+            raise BootstrapError(f"the kernel does not have the values of {KERNEL}: {values}")
 
 
 def _wanted(node: Node) -> wanted.Limits:
@@ -75,7 +75,7 @@ def _kernel(limits: wanted.Limits) -> Dict[str, int]:
 
 
 def _differing(limits: wanted.Limits) -> Dict[str, str]:
-    """What the kernel has where it is not what it should be."""
+    """Return the kernel's values that differ from the wanted ones."""
     has = {
         name: shell.run("sysctl", "-n", name, timeout_s=30, check=False, quiet=True).output.strip()
         for name in _kernel(limits)

@@ -36,7 +36,7 @@ class Lustre(Step):
     attempts = 6
 
     def applies(self, node: Node) -> bool:
-        """Where the contract names a file system."""
+        """Run in clusters with FSx for Lustre."""
         return node.has_shared
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -68,7 +68,7 @@ class Lustre(Step):
 
 
 def _prepare(node: Node) -> Iterator[str]:
-    """What must be so before the modules are loaded."""
+    """Prepare what the modules read when they are loaded."""
     if _is_tuned(node):
         yield from lustre_client.module_options(node.facts)
     if lnet.applies(node):

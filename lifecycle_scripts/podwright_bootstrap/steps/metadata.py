@@ -23,7 +23,7 @@ class Metadata(Step):
     time_limit_s = 300
 
     def applies(self, node: Node) -> bool:
-        """Where a later step asks S3, unless AWS's programs are told to do without the service."""
+        """Run where a later step uses S3, unless the metadata service is switched off."""
         return node.role == COMPUTE and node.environment is not None and not metadata.is_disabled()
 
     def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""What a person sees at login: where this is, what to do next, where to look when it fails.
+"""The message at login: the node, the next commands, the logs.
 
 Shown by pam_motd(8), which reads every file of the folder.
 """
@@ -22,7 +22,7 @@ DAEMONS = {CONTROLLER: "slurmctld"}
 
 
 class Motd(Step):
-    """Who logs in reads which node this is, the next commands and where the logs are."""
+    """A login shows the node, the next commands and the logs."""
 
     name = "motd"
     whose = "clusters that want it"
@@ -30,7 +30,7 @@ class Motd(Step):
     time_limit_s = 60
 
     def applies(self, node: Node) -> bool:
-        """Where the settings ask for it."""
+        """Run with nodes.motd."""
         return node.parameters.nodes.motd
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -54,7 +54,7 @@ def greeting(node: Node) -> str:
 
 
 def _front(node: Node) -> Iterator[tuple[str, str]]:
-    """Where people work: from the queue to a first run."""
+    """Return the commands of controllers and login nodes: from the queue to a first run."""
     yield "nodes", "sinfo"
     yield "jobs", "squeue"
     if node.environment:
@@ -63,7 +63,7 @@ def _front(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _compute(node: Node) -> Iterator[tuple[str, str]]:
-    """Where people look after a job."""
+    """Return the commands of compute nodes: look after a job."""
     yield "jobs here", f"squeue --nodelist {node.hostname}"
     yield "this node in Slurm", f"scontrol show node {node.hostname}"
     command = {"gpu": "nvidia-smi", "neuron": "neuron-ls"}.get(node.facts.accelerator)

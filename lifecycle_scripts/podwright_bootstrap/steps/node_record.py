@@ -1,4 +1,4 @@
-"""What a job may count on, written down on the node."""
+"""Write node.json: the node's facts that jobs rely on."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Observability(Step):
     time_limit_s = 1800
 
     def applies(self, node: Node) -> bool:
-        """Where it is asked for."""
+        """Run with nodes.observability."""
         return node.parameters.nodes.observability is not None
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -108,7 +108,7 @@ def collectors_of(node: Node) -> list[str]:
 
 
 def agent_config(node: Node) -> str:
-    """What the agent scrapes and where it sends to: JSON, which YAML includes."""
+    """Return the agent's targets and destination as JSON, which is valid YAML."""
     wanted = node.parameters.nodes.observability
     interval = f"{wanted.interval_s if wanted else 30}s"
     labels = {"cluster": node.parameters.cluster_name, "instance_group": node.instance_group, "role": node.role}
@@ -201,7 +201,7 @@ def _exporter_url(node: Node) -> str:
 
 
 def _get(url: str) -> str:
-    """What a server on this node answers, nothing while it does not; never through a proxy."""
+    """Return the answer of a server on this node, empty while it is silent; never through a proxy."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=10) as answer:

@@ -1,4 +1,4 @@
-"""Where people's homes are: FSx for OpenZFS.
+"""Homes on FSx for OpenZFS.
 
 https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/attach-linux-client.html
 """
@@ -18,7 +18,7 @@ from podwright_bootstrap.storage import mounts
 from podwright_bootstrap.storage.copy_once import copy_once
 
 # nconnect: several connections, for more throughput than one has. A server that is silent is waited for (hard, NFS's
-# default): a program in its home must not be told that a write failed because a server was replaced.
+# default): a program in its home must not see a failed write because a server was replaced.
 OPTIONS = "nfsvers=4.1,noatime,nconnect=16,rsize=1048576,wsize=1048576,timeo=600"
 ROOT_VOLUME = "/fsx"
 
@@ -37,11 +37,11 @@ class OpenZfs(Step):
     attempts = 6
 
     def applies(self, node: Node) -> bool:
-        """Where the contract names a file system."""
+        """Run in clusters with FSx for OpenZFS."""
         return node.parameters.fsx_openzfs_dns_name is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Bring the job user's home over, mount, remember it in fstab."""
+        """Copy the job user's home, mount, and add the mount to fstab."""
         root, source = _root(node), _source(node)
         mount = mounts.mounted_at(root)
         if not mount:

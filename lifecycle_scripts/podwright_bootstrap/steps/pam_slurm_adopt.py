@@ -1,4 +1,4 @@
-"""Who may log in on a compute node: whoever has a job there, root and administrators.
+"""Allow logins on a compute node to users with a job there, root and administrators.
 
 https://slurm.schedmd.com/pam_slurm_adopt.html
 """

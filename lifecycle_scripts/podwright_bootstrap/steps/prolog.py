@@ -1,4 +1,4 @@
-"""What Slurm runs on a node before and after a job.
+"""The programs that Slurm runs on a node before and after a job.
 
 https://slurm.schedmd.com/prolog_epilog.html
 https://slurm.schedmd.com/slurm.conf.html#OPT_Prolog
@@ -37,7 +37,7 @@ class Prolog(Step):
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:
-        """Where it is asked for."""
+        """Run with nodes.prolog."""
         return node.parameters.nodes.prolog is not None and node.role in {CONTROLLER, COMPUTE}
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _configure() -> Iterator[str]:
     running = shell.run("systemctl", "is-active", "slurmctld", timeout_s=30, check=False, quiet=True)
     if changed and running.exit_code == 0:
         shell.run(SCONTROL, "reconfigure", timeout_s=60)
-        yield "told slurmctld"
+        yield "reconfigured slurmctld"
 
 
 def _our_part() -> str:
@@ -112,7 +112,7 @@ def _our_part() -> str:
                 "or leave nodes.prolog out of cluster.yaml",
             )
     flags = [*slurm_conf.values("PrologFlags")[-1:], "Alloc"]  # when a job gets the node, not when it first uses it
-    # Slurm holds a job whose prolog failed, unless it is told that another node will do.
+    # Slurm holds a job whose prolog failed, unless nohold_on_prolog_fail lets it take another node.
     scheduling = [*slurm_conf.values("SchedulerParameters")[-1:], "nohold_on_prolog_fail"]
     return (
         "# Written by podwright's bootstrap.\n"

@@ -24,7 +24,7 @@ class Runs(Step):
     time_limit_s = 300
 
     def applies(self, node: Node) -> bool:
-        """Where there is a shared file system."""
+        """Run in clusters with a shared file system."""
         return node.has_shared
 
     def apply(self, node: Node) -> Iterator[str]:

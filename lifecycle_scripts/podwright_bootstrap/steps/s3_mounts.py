@@ -52,7 +52,7 @@ class S3Mounts(Step):
     attempts = 3
 
     def applies(self, node: Node) -> bool:
-        """Where the settings list any."""
+        """Run with nodes.s3_mounts."""
         return bool(node.parameters.nodes.s3_mounts)
 
     def apply(self, node: Node) -> Iterator[str]:

@@ -105,8 +105,8 @@ def _free(node: Node) -> List[Path]:
         shell.say(f"{disk} is left alone: {why}")
     free = [disk for disk in found if disk not in taken]
     if not free:
-        told = "; ".join(f"{disk}: {why}" for disk, why in taken.items())
-        raise BootstrapError(f"none of the {len(found)} NVMe disks is free: {told}")
+        reasons = "; ".join(f"{disk}: {why}" for disk, why in taken.items())
+        raise BootstrapError(f"none of the {len(found)} NVMe disks is free: {reasons}")
     return free
 
 

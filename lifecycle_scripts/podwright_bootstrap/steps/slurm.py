@@ -66,7 +66,7 @@ def _controller(node: Node) -> Iterator[str]:
 
 
 def _is_outdated() -> bool:
-    """Whether a slurmctld runs that was started before an earlier step changed its configuration."""
+    """Return whether the running slurmctld is older than its configuration."""
     for key, word, file in STARTED_WITH:
         running = slurm_conf.running(key).lower()
         if running and word not in running and word in slurm_conf.value(key, "", file).lower():

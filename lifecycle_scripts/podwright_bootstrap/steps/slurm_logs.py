@@ -40,7 +40,7 @@ class SlurmLogs(Step):
     time_limit_s = 120
 
     def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
-        """Tell logrotate; its own timer runs it every day."""
+        """Configure logrotate, which its own timer runs every day."""
         if shell.write_file(LOGROTATE_CONF, ROTATION):
             yield f"wrote {LOGROTATE_CONF}"
 

@@ -117,7 +117,7 @@ def _publish(node: Node) -> Iterator[str]:
 
 
 def _look_into(known: Path) -> Iterator[str]:
-    """Tell the host's ssh client, for every user, where the cluster's host keys are."""
+    """Configure the host's ssh client, for every user, with the cluster's host keys."""
     if shell.write_file(OUR_PART, f"UserKnownHostsFile {USERS_OWN} {known}/%k\n"):
         yield f"wrote {OUR_PART}"
     if INCLUDE not in _lines(CLIENT):

@@ -1,4 +1,4 @@
-"""How large files are spread over the disks of the shared file system.
+"""Spread large files over the disks of the shared file system.
 
 https://docs.aws.amazon.com/fsx/latest/LustreGuide/performance.html#striping-data
 """
@@ -33,7 +33,7 @@ class Striping(Step):
     attempts = 3
 
     def applies(self, node: Node) -> bool:
-        """Where it is asked for."""
+        """Run with nodes.lustre_client."""
         client = node.parameters.nodes.lustre_client
         return node.has_shared and client is not None and client.striping == "progressive"
 

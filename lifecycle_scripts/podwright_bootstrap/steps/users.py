@@ -31,7 +31,7 @@ class Users(Step):
     time_limit_s = 600
 
     def applies(self, node: Node) -> bool:
-        """Where the settings list anybody."""
+        """Run in clusters with users or groups."""
         return bool(node.parameters.nodes.users or node.parameters.nodes.groups)
 
     def apply(self, node: Node) -> Iterator[str]:
@@ -57,7 +57,7 @@ class Users(Step):
 
 
 def home_of(user: User, node: Node) -> Path:
-    """Where the user's home is."""
+    """Return the user's home directory."""
     return Path(user.home) if user.home else node.homes / user.name
 
 

@@ -31,7 +31,7 @@ def instance_storage() -> List[Path]:
 
 
 def why_taken(disk: Path) -> str:
-    """Why the disk must not be written; "" if it is free.
+    """Return why the disk must not be written; "" if it is free.
 
     The disk itself is read for signatures of file systems, partition tables, LVM and RAID: udev's database, which lsblk
     goes by, may be late. The kernel refuses an exclusive opening of what is mounted or part of something.

@@ -31,14 +31,14 @@ FAMILIES = ("ml.p5.", "ml.g6.", "ml.g6e.", "ml.gr6.", "ml.trn1.", "ml.trn1n.")
 
 
 def interfaces_of(instance_type: str, efa_interfaces: int) -> int:
-    """How many of a node's EFA interfaces Lustre takes; 0 for types that cannot."""
+    """Return how many of a node's EFA interfaces Lustre uses; 0 for types without support."""
     if instance_type in INTERFACES:
         return INTERFACES[instance_type]
     return min(2, efa_interfaces) if instance_type.startswith(FAMILIES) else 0
 
 
 def applies(node: Node) -> bool:
-    """Whether both ends have EFA."""
+    """Return whether node and file system both have EFA."""
     return node.parameters.lustre_efa and interfaces_of(node.instance_type, node.facts.efa_interfaces) > 0
 
 

@@ -15,7 +15,7 @@ LIMIT_S = 300
 
 
 def instance_store() -> Optional[Path]:
-    """Where AWS's deep learning images have put the instance's own disks; none where they have not.
+    """Return the folder of the instance's own disks on AWS's deep learning images; None without it.
 
     https://docs.aws.amazon.com/dlami/latest/devguide/dlami-release-notes.html: dlami-nvme.service makes one file system
     of the instance store, while lifecycle scripts may already run.
@@ -30,7 +30,7 @@ def instance_store() -> Optional[Path]:
 
 
 def local_disk() -> Path:
-    """Where large things go that need not survive the node; ``BootstrapError`` if there is only the root volume."""
+    """Return the folder for large files that may be lost with the node; ``BootstrapError`` if it is the root volume."""
     own = instance_store()
     if own:
         return own

@@ -18,7 +18,7 @@ LARGE_VCPUS = 64
 
 
 def module_options(facts: InstanceFacts) -> Iterator[str]:
-    """What the modules read when they are loaded, so before the first mount, else after the next reboot."""
+    """Write the modules' options, read when they are loaded: before the first mount, or at the next reboot."""
     if facts.vcpus > LARGE_VCPUS:
         lines = "options ptlrpc ptlrpcd_per_cpt_max=32\noptions ksocklnd credits=2560\n"
         if shell.write_file(MODULES, lines):
@@ -26,7 +26,7 @@ def module_options(facts: InstanceFacts) -> Iterator[str]:
 
 
 def parameters(facts: InstanceFacts, mount_path: Path) -> Iterator[str]:
-    """What a mounted client forgets at its end: a unit that follows the mount sets it again."""
+    """Set the client's parameters, which an unmount resets, with a unit that follows the mount."""
     wanted = _parameters(facts)
     if wanted:
         yield from units.run_at_boot(UNIT, _unit(wanted, mount_path))

@@ -1,4 +1,4 @@
-"""What is mounted where, now and after a reboot, and whether it can be written."""
+"""Mount file systems, now and after a reboot, and check that they can be written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FSTAB = Path("/etc/fstab")
 
 
 class Mount(NamedTuple):
-    """What the kernel says is mounted somewhere."""
+    """A mount, as the kernel lists it."""
 
     source: str
     kind: str
