@@ -7,7 +7,7 @@ import pytest
 
 from podwright.checkout import ROOT
 
-SOURCES = ("podwright", "stacks", "constructs", "training", "rehearsal")  # lifecycle_scripts is still to be reworded
+SOURCES = ("constructs", "lifecycle_scripts", "podwright", "rehearsal", "stacks", "training")
 MISLEADING = re.compile(
     r"\b(?:mend(?:s|ed|ing)?|dear(?:er|est)?|told|tells|tell(?!\()|brought|strays?|keepers?)\b"
     r"|[;:#(] none (?:is|takes|means)\b",

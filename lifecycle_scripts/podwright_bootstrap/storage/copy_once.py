@@ -15,8 +15,8 @@ def copy_once(source: Path, target: Path, *, owner: int | None = None, mode: int
     Args:
         source: copied with everything in it.
         target: its parents are made if need be.
-        owner: id of the user and of the group of all of it; none is the source's.
-        mode: permissions of the folder itself; none is the source's.
+        owner: Id of the user and group that own all of it. Default: the source's owner.
+        mode: Permissions of the folder itself. Default: the source's.
 
     Returns:
         Whether it was this host that made it.
