@@ -42,7 +42,9 @@ LONGEST_FIRST = (
     "clusters",
     "test_interrupted_applies.py",
     "test_deployed_examples.py",
-    "test_train_parity.py",
+    "test_foundation.py",
+    "test_deployed_cluster.py",
+    "test_parallel.py",
 )
 # Files whose tests share nothing, and take minutes each.
 ONE_BY_ONE = ("test_deployed_examples.py",)
@@ -95,7 +97,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: (start_rank(item.nodeid), -tests[scope(item.nodeid)], scope(item.nodeid)))
 
 
-# ---- synthesized stacks, and the real Terraform to judge them -----------------------------------
+# ---- synthesized stacks, and the real Terraform to validate them -----------------------------------
 
 REGION = "us-west-2"
 Synthesize = Callable[[Callable[["TerraformStack"], object]], dict[str, Any]]
