@@ -263,8 +263,8 @@ def main() -> None:
     """Measure, simulate, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    tempfile.tempdir = "/dev/shm"  # hosts' files and what is linked into them: in memory, on one file system
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        tempfile.tempdir = name  # what is linked into hosts' files has to lie on the same file system
         folder = Path(name)
         measured = measure(folder)
         print_measured(folder, measured)
