@@ -142,7 +142,7 @@ def _run(command: list[str]) -> str:
 
 
 def _say(line: str) -> None:
-    print(f"setup: {line}", flush=True)
+    print(f"setup: {line}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
