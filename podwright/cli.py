@@ -22,6 +22,7 @@ from typing import NamedTuple
 from podwright.errors import PodwrightError
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
+DISTRIBUTIONS = {"podwright_training": "podwright-training", "podwright_rehearsal": "podwright-rehearsal"}
 
 
 class Command(NamedTuple):
@@ -48,6 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PodwrightError as error:
         print(error.render(), file=sys.stderr)
         return error.exit_status
+    except ModuleNotFoundError as error:
+        distribution = DISTRIBUTIONS.get(error.name or "")
+        if distribution is None:
+            raise
+        print(f"podwright: {distribution} is not installed: install its wheel, or use the checkout", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:  # `podwright explain | head`
@@ -143,7 +150,8 @@ def _explain(options: argparse.Namespace) -> int:
         print(key)
     if wanted:
         return OK
-    similar = get_close_matches(options.key, [*(key.name for key in everything), *meanings], n=3)
+    names = dict.fromkeys([*(key.name for key in everything), *meanings])  # variants share keys
+    similar = get_close_matches(options.key, names, n=3)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "`podwright explain` lists all keys"
     print(f"podwright: no key or code {options.key!r}: {hint}", file=sys.stderr)
     return UNREADABLE
@@ -263,10 +271,11 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _count(text: str) -> int:
     """Parse a number from 1; argparse names the option in its message."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number}: a rehearsal needs at least one compute node")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"got {text}, need a whole number: a rehearsal needs at least one compute node"
+        )
+    return int(text)
 
 
 def _rehearse(options: argparse.Namespace) -> int:

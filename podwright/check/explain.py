@@ -28,7 +28,10 @@ class Key:
 
     def __str__(self) -> str:
         variant = f"  (source: {self.source})" if self.source else ""
-        text = fill(self.description, width=100, initial_indent="    ", subsequent_indent="    ")
+        margin = "    "
+        text = fill(
+            self.description, 100, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
+        )  # a value such as file-system stays whole
         return f"{self.name}{variant}\n    {self.values}; {self.default}\n{text}\n"
 
 
@@ -64,4 +67,6 @@ def _default(field: FieldInfo) -> str:
         return "default: as below"
     if isinstance(field.default, bool):
         return f"default: {str(field.default).lower()}"
+    if field.default and isinstance(field.default, tuple):
+        return f"default: {', '.join(map(str, field.default))}"
     return f"default: {'none' if field.default in (None, {}, ()) else field.default}"

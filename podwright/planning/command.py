@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from dataclasses import asdict
@@ -84,7 +85,10 @@ def _run(args: argparse.Namespace) -> int:
 def _batch(args: argparse.Namespace) -> int:
     if not (args.batch and args.out):
         raise PlanInputError("give --batch rows.csv and --out predictions.csv together")
-    count = predict_file(args.batch, args.out)
+    try:
+        count = predict_file(args.batch, args.out)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise PlanInputError(f"{args.batch} is not a CSV file in UTF-8: {error}") from error
     print(f"{args.out}: predicted {count} rows. For a row without prediction, the column note has the reason")
     return OK
 

@@ -29,12 +29,12 @@ class User(Section):
         "id in all clusters that share files. The user's own group has the same id."
     )
     groups: tuple[str, ...] = Field(
-        (), description="Further groups, from nodes.groups; the user is removed from all others."
+        (), description="Further groups, from nodes.groups; the user is removed from the rest of nodes.groups."
     )
     ssh_keys: tuple[str, ...] = Field(
         (),
-        description="Public keys for logging in, as in an id_….pub. Default: no login from outside. "
-        "A key removed here is removed from the nodes.",
+        description="Public keys for logging in, as in an id_….pub. A key removed here is removed "
+        "from the nodes; keys that the user added to ~/.ssh/authorized_keys stay. Default: no key.",
     )
     home: str | None = Field(
         None,

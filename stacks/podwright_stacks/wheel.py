@@ -28,8 +28,10 @@ def build_wheel(project: Path, *, cache: Path) -> Path:
     Offline: setuptools is asked directly, as pip would with ``--no-build-isolation``. The folder itself stays clean.
 
     Raises:
-        WheelError: the build failed.
+        WheelError: there is no such folder, as in an installed wheel, or the build failed.
     """
+    if not project.is_dir():
+        raise WheelError(f"no sources at {project}", hint="use podwright from its checkout, which has this folder")
     with tempfile.TemporaryDirectory() as temporary:
         sources = Path(temporary) / "sources"
         shutil.copytree(project, sources, ignore=NOT_SOURCES, copy_function=_copy)

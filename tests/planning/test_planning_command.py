@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -86,6 +87,7 @@ def test_a_search_lists_layouts(plan):
         (("--deadline", "7d"), "--deadline needs --model or --budget"),
         (("--batch", "rows.csv"), "--out predictions.csv together"),
         (("--batch", "nowhere.csv", "--out", "x.csv"), "nowhere.csv"),
+        (("--batch", sys.executable, "--out", "x.csv"), "is not a CSV file in UTF-8"),
         ((*G5, "--serve", "1T"), "--serve needs --tokens"),
     ],
 )

@@ -205,7 +205,37 @@ def test_explain_offers_near_names(podwright: Podwright):
     """A misspelt key is answered with the nearest ones and exit status 2."""
     answer = podwright("explain", "lustre.capacity")
     assert "did you mean lustre.capacity_gib" in answer.stderr
+    assert answer.stderr.count("lustre.efa") <= 1  # a key of two variants
     assert answer.returncode == 2
+
+
+def test_explain_keeps_values_whole(podwright: Podwright):
+    """A value with a hyphen stays on one line, and a default list reads as one writes it."""
+    assert "file-system keeps" in " ".join(podwright("explain", "nodes.lustre_client.striping").stdout.split())
+    assert "list of text; default: ubuntu\n" in podwright("explain", "nodes.pam_slurm_adopt.admins").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [(["plan", "--model", "tiny"], "podwright_training"), (["rehearse"], "podwright_rehearsal")],
+)
+def test_a_missing_distribution_is_named(arguments: list[str], module: str):
+    """With only some wheels installed, a command names the distribution that it lacks."""
+    script = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError(name=name)
+sys.meta_path.insert(0, Absent())
+from podwright.cli import main
+sys.exit(main({arguments}))
+"""
+    answer = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert answer.stderr.startswith(f"podwright: {module.replace('_', '-')} is not installed")
+    assert answer.returncode == 1
 
 
 def test_codes_and_keys_do_not_clash():

@@ -34,10 +34,11 @@ def test_a_number_that_the_file_does_not_admit_is_refused(tmp_path: Path) -> Non
     assert "min_count" in str(refused.value)
 
 
-def test_a_rehearsal_needs_a_compute_node(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("count", ["0", "many"])
+def test_a_rehearsal_needs_a_compute_node(count: str, capsys: pytest.CaptureFixture[str]) -> None:
     """None at all is refused before anything starts."""
     with pytest.raises(SystemExit):
-        cli.main(["rehearse", "--compute-nodes", "0"])
+        cli.main(["rehearse", "--compute-nodes", count])
     assert "at least one compute node" in capsys.readouterr().err
 
 

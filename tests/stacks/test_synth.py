@@ -270,6 +270,12 @@ def test_a_failed_build_says_why_and_leaves_nothing(project: Path, tmp_path: Pat
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+def test_an_installed_wheel_has_no_sources_to_build(tmp_path: Path) -> None:
+    """Outside a checkout the message names the folder that is missing."""
+    with pytest.raises(WheelError, match="no sources at"):
+        build_wheel(tmp_path / "absent", cache=tmp_path / "cache")
+
+
 def test_constructs_distribution_does_not_shadow_pypis(tmp_path: Path) -> None:
     """The wheel of the constructs holds podwright_constructs with its data, and no top-level constructs."""
     wheel = build_wheel(REPOSITORY / "constructs", cache=tmp_path)
