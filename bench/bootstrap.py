@@ -2,7 +2,8 @@
 
     python bench/bootstrap.py        as root: hosts of tests/bootstrap, medians of interleaved rounds
 
-Measured: our boots, and those commands of the reference that a host of tests/nodes can run: mounts, key pairs, daemons.
+Measured: our boots, and those commands of the reference that a host of tests/bootstrap can run: mounts, key pairs,
+daemons.
 Counted, not slept: the waits that the reference's scripts hard-code on a path without any fault. Counted, not timed, in
 the reference's favour: the Ansible processes it starts, and what each node downloads and compiles.
 The reference is read, not copied: base-config of awslabs/awsome-distributed-training at 0edaf15 (June 2026), default
@@ -30,7 +31,7 @@ class ReferenceStep:
 
     file: str
     what: str
-    commands: str = ""  # what of it a host of tests/nodes can run
+    commands: str = ""  # what of it a host of tests/bootstrap can run
     wait_s: float = 0  # hard-coded, without any fault
     ansible: int = 0  # processes of `ansible localhost`
     downloads: int = 0  # files, repositories and package-index refreshes, by each node
