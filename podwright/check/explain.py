@@ -69,4 +69,6 @@ def _default(field: FieldInfo) -> str:
         return f"default: {str(field.default).lower()}"
     if field.default and isinstance(field.default, tuple):
         return f"default: {', '.join(map(str, field.default))}"
-    return f"default: {'none' if field.default in (None, {}, ()) else field.default}"
+    if field.default in (None, {}, ()):  # the description says what applies then
+        return "optional"
+    return f"default: {field.default}"
