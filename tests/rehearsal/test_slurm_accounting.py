@@ -41,7 +41,7 @@ def bundle(folder: Path, parameters: ProvisioningParameters = PARAMETERS) -> Pat
 def cluster(make_cluster, tmp_path_factory) -> Iterator[NamespacedCluster]:
     """A cluster that booted twice, with accounts on its controller; the second boot's logs are the last."""
     scripts = bundle(tmp_path_factory.mktemp("bundle") / "scripts")
-    cluster = make_cluster(environment={"PODWRIGHT_PATIENCE": "0.1"})
+    cluster = make_cluster(environment={"PODWRIGHT_PATIENCE": "0.5"})
     cluster.start()
     for _ in range(2):
         results = cluster.boot(scripts, timeout_s=180)

@@ -75,7 +75,7 @@ def cluster(make_cluster, make_node, secrets_manager, tmp_path_factory) -> Itera
             make_node(DATABASE, role="login"),
         ],
         environment={
-            "PODWRIGHT_PATIENCE": "0.1",
+            "PODWRIGHT_PATIENCE": "0.5",
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{secrets_manager[1]}",
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing",
