@@ -107,16 +107,16 @@ def things(aws: AwsStandIn) -> Things:
 
 
 @pytest.fixture(scope="module")
-def brought(things: Things) -> dict[str, Any]:
+def existing(things: Things) -> dict[str, Any]:
     """Settings that bring everything, all of it in the account and as it must be."""
     vpc = things.vpc()
     subnet, group = things.subnet(vpc), things.group(vpc, "nodes")
     return {
-        "name": "brought",
+        "name": "existing",
         "region": REGION,
         "network": {"source": "existing", "vpc_id": vpc, "subnet_ids": [subnet], "security_group_id": group},
         "lustre": {"source": "existing", **things.lustre(subnet, group)},
-        "bucket": {"source": "existing", "name": things.bucket("sagemaker-brought")},
+        "bucket": {"source": "existing", "name": things.bucket("sagemaker-existing")},
         "role": {"source": "existing", "arn": things.role("nodes", TRUST)},
         "cluster": {
             "instance_groups": [
@@ -156,73 +156,73 @@ def changed(settings: Mapping[str, Any], section: str, **values: Any) -> dict[st
     return copy
 
 
-def told(findings: list[Finding]) -> list[tuple[str, str, str]]:
+def summaries(findings: list[Finding]) -> list[tuple[str, str, str]]:
     """Level, code and path of each finding."""
     return [(finding.level.value, finding.code, dotted(finding.path)) for finding in findings]
 
 
-def test_nothing_to_say_of_a_good_account(judge: Judge, brought: dict[str, Any]):
+def test_nothing_to_say_of_a_good_account(judge: Judge, existing: dict[str, Any]):
     """What is there and as it must be gives no finding."""
-    assert judge(brought) == []
+    assert judge(existing) == []
 
 
-def test_the_quota_counts_other_clusters(judge: Judge, aws: AwsStandIn, brought: dict[str, Any]):
+def test_the_quota_counts_other_clusters(judge: Judge, aws: AwsStandIn, existing: dict[str, Any]):
     """More nodes than the quota of their type are refused, with the number that there may be."""
     client, name = aws.client("service-quotas"), "ml.g5.12xlarge for cluster usage"
     quotas = client.list_aws_default_service_quotas(ServiceCode="sagemaker")["Quotas"]
     (quota,) = [item for item in quotas if item["QuotaName"] == name]
     for value, expected in ((1, 1), (quota["Value"], 0)):
         client.request_service_quota_increase(ServiceCode="sagemaker", QuotaCode=quota["QuotaCode"], DesiredValue=value)
-        found = judge(brought)
+        found = judge(existing)
         assert len(found) == expected
         for finding in found:
-            assert told([finding]) == [("error", "cluster-quota", "cluster.instance_groups[1].instance_type")]
+            assert summaries([finding]) == [("error", "cluster-quota", "cluster.instance_groups[1].instance_type")]
             assert f"the quota {name} is 1, the file has 2" in finding.message
 
 
-def test_the_zone_must_have_the_type(judge: Judge, aws: AwsStandIn, brought: dict[str, Any]):
+def test_the_zone_must_have_the_type(judge: Judge, aws: AwsStandIn, existing: dict[str, Any]):
     """A type that EC2 does not offer in the subnets' zone is refused at its group."""
     pages = aws.client("ec2").get_paginator("describe_instance_type_offerings")
     filters = [{"Name": "location", "Values": [ZONE_ID]}]
     offers = pages.paginate(LocationType="availability-zone-id", Filters=filters).build_full_result()
     offered = {f"ml.{item['InstanceType']}" for item in offers["InstanceTypeOfferings"]}
     absent = next(name for name in cluster_instance_types() if name not in offered)
-    settings = deepcopy(brought)
+    settings = deepcopy(existing)
     settings["cluster"]["instance_groups"][1]["instance_type"] = absent
     (finding,) = [item for item in judge(settings) if item.code == "zone-offers-type"]
     assert finding.message == f"instance_type: {absent} is not offered in {ZONE_ID}"
 
 
-def test_ids_of_nothing(judge: Judge, things: Things, brought: dict[str, Any]):
+def test_ids_of_nothing(judge: Judge, things: Things, existing: dict[str, Any]):
     """A subnet that is not there, and a group of another VPC, are refused at their places, and only there."""
     foreign = things.group(things.vpc(), "foreign")
-    subnets = [*brought["network"]["subnet_ids"], "subnet-0123456789abcdef0"]
-    found = judge(changed(brought, "network", subnet_ids=subnets, security_group_id=foreign))
-    assert told(found) == [
+    subnets = [*existing["network"]["subnet_ids"], "subnet-0123456789abcdef0"]
+    found = judge(changed(existing, "network", subnet_ids=subnets, security_group_id=foreign))
+    assert summaries(found) == [
         ("error", "network-exists", "network.security_group_id"),
         ("error", "network-exists", "network.subnet_ids[1]"),
     ]
-    assert f"not of {brought['network']['vpc_id']}" in found[0].message
+    assert f"not of {existing['network']['vpc_id']}" in found[0].message
 
 
-def test_ports_are_named_one_by_one(judge: Judge, things: Things, brought: dict[str, Any]):
-    """Each missing rule of a brought security group is a finding with its numbers; the rule for all is no number."""
-    vpc = brought["network"]["vpc_id"]
-    bare = judge(changed(brought, "network", security_group_id=things.group(vpc, "bare", ports=False, members=False)))
+def test_ports_are_named_one_by_one(judge: Judge, things: Things, existing: dict[str, Any]):
+    """Each missing rule of a existing security group is a finding with its numbers; the rule for all is no number."""
+    vpc = existing["network"]["vpc_id"]
+    bare = judge(changed(existing, "network", security_group_id=things.group(vpc, "bare", ports=False, members=False)))
     assert [finding.level for finding in bare] == [Level.ERROR] * 4
     words = ("no inbound rule", "no outbound rule", "TCP 988 of Lustre is not", "TCP 1018-1023 of Lustre is not")
     for finding, word in zip(bare, words, strict=True):
         assert word in finding.message
     unnamed = things.group(vpc, "unnamed", ports=False)
-    found = judge({**changed(brought, "network", security_group_id=unnamed), "openzfs": {"source": "create"}})
+    found = judge({**changed(existing, "network", security_group_id=unnamed), "openzfs": {"source": "create"}})
     assert [(finding.level, finding.code) for finding in found] == [(Level.WARNING, "security-group-rules")] * 3
     assert "TCP 2049 of OpenZFS is open, but not by its number" in found[2].message
 
 
-def test_free_addresses(judge: Judge, things: Things, brought: dict[str, Any]):
+def test_free_addresses(judge: Judge, things: Things, existing: dict[str, Any]):
     """A subnet with fewer free addresses than nodes is refused; EFA's interfaces are counted for a warning."""
-    small = things.subnet(brought["network"]["vpc_id"], "10.0.1.0/28")
-    settings = changed(brought, "network", subnet_ids=[small])
+    small = things.subnet(existing["network"]["vpc_id"], "10.0.1.0/28")
+    settings = changed(existing, "network", subnet_ids=[small])
     settings["cluster"]["instance_groups"][1]["count"] = 11
     (finding,) = judge(settings)
     assert finding.message == "subnet_ids: 11 addresses are free, 12 nodes are to come"
@@ -232,7 +232,7 @@ def test_free_addresses(judge: Judge, things: Things, brought: dict[str, Any]):
     assert finding.level is Level.WARNING
 
 
-def test_a_vpc_without_names(judge: Judge, things: Things, brought: dict[str, Any]):
+def test_a_vpc_without_names(judge: Judge, things: Things, existing: dict[str, Any]):
     """DNS host names that are off are refused with the command that turns them on; so is a block that is taken."""
     vpc = things.vpc(dns=False)
     things.subnet(vpc, "10.0.32.0/20")
@@ -244,66 +244,66 @@ def test_a_vpc_without_names(judge: Judge, things: Things, brought: dict[str, An
         "nat_gateway_id": "nat-0123456789abcdef0",
     }
     lustre = {"source": "create"}
-    found = judge({**brought, "network": network, "lustre": lustre})
-    assert sorted(told(found)) == [
+    found = judge({**existing, "network": network, "lustre": lustre})
+    assert sorted(summaries(found)) == [
         ("error", "new-subnet-fits", "network.private_subnet_cidr"),
         ("error", "vpc-dns", "network.vpc_id"),
     ]
     assert any(finding.hint.endswith(f"--vpc-id {vpc} --enable-dns-hostnames") for finding in found)
-    found = judge({**brought, "network": {**network, "private_subnet_cidr": "10.1.0.0/22"}, "lustre": lustre})
+    found = judge({**existing, "network": {**network, "private_subnet_cidr": "10.1.0.0/22"}, "lustre": lustre})
     assert any(finding.hint == "the VPC has 10.0.0.0/16" for finding in found)
 
 
-def test_no_way_to_s3(judge: Judge, things: Things, brought: dict[str, Any]):
+def test_no_way_to_s3(judge: Judge, things: Things, existing: dict[str, Any]):
     """A subnet whose route table leads neither to S3 nor out is refused."""
-    lonely = things.subnet(brought["network"]["vpc_id"], "10.0.2.0/24", s3=False)
-    found = judge(changed(brought, "network", subnet_ids=[lonely]))
-    assert told(found) == [("error", "s3-route", "network.subnet_ids[0]")]
+    lonely = things.subnet(existing["network"]["vpc_id"], "10.0.2.0/24", s3=False)
+    found = judge(changed(existing, "network", subnet_ids=[lonely]))
+    assert summaries(found) == [("error", "s3-route", "network.subnet_ids[0]")]
 
 
-def test_buckets_elsewhere(judge: Judge, things: Things, brought: dict[str, Any]):
+def test_buckets_elsewhere(judge: Judge, things: Things, existing: dict[str, Any]):
     """A bucket of another region, or of nobody, is refused."""
     things.bucket("sagemaker-elsewhere", "eu-west-1")
-    (finding,) = judge(changed(brought, "bucket", name="sagemaker-elsewhere"))
+    (finding,) = judge(changed(existing, "bucket", name="sagemaker-elsewhere"))
     assert finding.message == f"name: the bucket is in eu-west-1, the cluster in {REGION}"
-    (finding,) = judge(changed(brought, "bucket", name="sagemaker-nobodys"))
+    (finding,) = judge(changed(existing, "bucket", name="sagemaker-nobodys"))
     assert finding.message == "name: there is no bucket sagemaker-nobodys"
 
 
-def test_roles_for_others(judge: Judge, things: Things, brought: dict[str, Any]):
+def test_roles_for_others(judge: Judge, things: Things, existing: dict[str, Any]):
     """A role that trusts EC2 alone, or that is not there, is refused."""
     other = deepcopy(TRUST)
     other["Statement"]["Principal"] = {"Service": ["ec2.amazonaws.com"]}  # type: ignore[index]
-    (finding,) = judge(changed(brought, "role", arn=things.role("for-ec2", other)))
+    (finding,) = judge(changed(existing, "role", arn=things.role("for-ec2", other)))
     assert "does not let SageMaker assume it" in finding.message
-    (finding,) = judge(changed(brought, "role", arn="arn:aws:iam::123456789012:role/absent"))
+    (finding,) = judge(changed(existing, "role", arn="arn:aws:iam::123456789012:role/absent"))
     assert finding.message == "arn: there is no role absent in this account"
 
 
-def test_file_systems(judge: Judge, things: Things, brought: dict[str, Any]):
-    """A wrong mount name, a file system of another VPC and one of nobody are told."""
-    found = judge(changed(brought, "lustre", mount_name="wrong123"))
-    assert [finding.hint for finding in found] == [f"write {brought['lustre']['mount_name']}"]
+def test_file_systems(judge: Judge, things: Things, existing: dict[str, Any]):
+    """A wrong mount name, a file system of another VPC and one of nobody are reported."""
+    found = judge(changed(existing, "lustre", mount_name="wrong123"))
+    assert [finding.hint for finding in found] == [f"write {existing['lustre']['mount_name']}"]
     vpc = things.vpc(block="10.9.0.0/16")
     elsewhere = things.lustre(things.subnet(vpc, "10.9.0.0/24"), things.group(vpc, "elsewhere"))
-    found = judge(changed(brought, "lustre", **elsewhere))
-    assert told(found) == [("warning", "file-system-available", "lustre.dns_name")]
+    found = judge(changed(existing, "lustre", **elsewhere))
+    assert summaries(found) == [("warning", "file-system-available", "lustre.dns_name")]
     nobodys = f"fs-0123456789abcdef0.fsx.{REGION}.amazonaws.com"
-    (finding,) = judge(changed(brought, "lustre", dns_name=nobodys))
+    (finding,) = judge(changed(existing, "lustre", dns_name=nobodys))
     assert finding.message == "dns_name: there is no file system fs-0123456789abcdef0"
 
 
-def test_without_credentials(judge: Judge, brought: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_without_credentials(judge: Judge, existing: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Missing credentials are one finding at the region, with what to do."""
     (tmp_path / "empty").touch()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "empty"))
-    (finding,) = judge(brought)
-    assert told([finding]) == [("error", "account-unanswered", "region")]
+    (finding,) = judge(existing)
+    assert summaries([finding]) == [("error", "account-unanswered", "region")]
     assert "aws sts get-caller-identity" in finding.hint
     monkeypatch.setenv("AWS_PROFILE", "absent")
-    (finding,) = judge(brought)
+    (finding,) = judge(existing)
     assert "The config profile (absent) could not be found" in finding.message
 
 
@@ -321,17 +321,17 @@ class Denying(BaseHTTPRequestHandler):
         """Nothing."""
 
 
-def test_other_rules_go_on(judge: Judge, brought: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
+def test_other_rules_go_on(judge: Judge, existing: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     """One denied question and one service without an answer are a finding each; everything else is judged."""
     monkeypatch.setenv("AWS_ENDPOINT_URL_FSX", "http://127.0.0.1:9")  # where nobody listens
     with ThreadingHTTPServer(("127.0.0.1", 0), Denying) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL_SERVICE_QUOTAS", f"http://127.0.0.1:{server.server_port}")
-        found = judge(changed(brought, "bucket", name="sagemaker-nobodys"))
+        found = judge(changed(existing, "bucket", name="sagemaker-nobodys"))
         server.shutdown()
         thread.join()
-    assert sorted(told(found)) == [
+    assert sorted(summaries(found)) == [
         ("error", "account-unanswered", "region"),
         ("error", "bucket-in-region", "bucket.name"),
         ("warning", "account-unanswered", "region"),
@@ -341,10 +341,10 @@ def test_other_rules_go_on(judge: Judge, brought: dict[str, Any], monkeypatch: p
     assert any(finding.message.startswith("fsx does not answer: ") for finding in found)
 
 
-def test_the_command(aws: AwsStandIn, brought: dict[str, Any], tmp_path: Path):
+def test_the_command(aws: AwsStandIn, existing: dict[str, Any], tmp_path: Path):
     """``check --live --json`` prints findings of the account like all others, with their place, and exits with 1."""
     file = tmp_path / "cluster.yaml"
-    file.write_text(yaml.safe_dump(changed(brought, "bucket", name="sagemaker-nobodys")), encoding="utf-8")
+    file.write_text(yaml.safe_dump(changed(existing, "bucket", name="sagemaker-nobodys")), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "podwright", "check", "--live", "--json", file],
         env={**os.environ, **aws.environment(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

@@ -160,7 +160,7 @@ def test_environment_names_the_file(podwright: Podwright, tmp_path: Path):
     ids=["missing", "binary", "directory"],
 )
 def test_unreadable_file(podwright: Podwright, tmp_path: Path, content: bytes | str | None, message: str):
-    """A file that is missing, not text or not a file is told in one line with exit status 2."""
+    """A file that is missing, not text or not a file is reported in one line with exit status 2."""
     file = tmp_path / "cluster.yaml"
     if isinstance(content, bytes):
         file.write_bytes(content)

@@ -30,20 +30,20 @@ class Terminal(io.StringIO):
 
 def finding(**changes: Any) -> Finding:
     """An error in line 2."""
-    values = {"level": Level.ERROR, "code": "code", "path": ("a", 1, "b"), "message": "it is wrong", "hint": "mend it"}
+    values = {"level": Level.ERROR, "code": "code", "path": ("a", 1, "b"), "message": "it is wrong", "hint": "fix it"}
     return Finding(**{**values, "line": 2, "column": 4, "width": 3, **changes})
 
 
 def test_shows_place_line_caret_and_hint():
     """A finding is shown with file, line, column, the line itself, what is meant in it, and what to do."""
     shown = render([finding()], file=FILE, text="first\nb: bad\n")
-    assert shown == ("cluster.yaml:2:4: error: it is wrong [code]\n    2 | b: bad\n           ^^^\n  hint: mend it\n")
+    assert shown == ("cluster.yaml:2:4: error: it is wrong [code]\n    2 | b: bad\n           ^^^\n  hint: fix it\n")
 
 
 def test_shows_settings_without_a_file_by_key():
     """A finding about settings that no file gave is shown with its key."""
     shown = render([finding(line=None, column=None)], file=FILE, text="")
-    assert shown == "cluster.yaml: a[1].b: error: it is wrong [code]\n  hint: mend it\n"
+    assert shown == "cluster.yaml: a[1].b: error: it is wrong [code]\n  hint: fix it\n"
 
 
 def test_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch):
@@ -84,7 +84,7 @@ def test_json_has_the_agreed_keys():
                 "line": 2,
                 "column": 4,
                 "message": "it is wrong",
-                "hint": "mend it",
+                "hint": "fix it",
             }
         ]
     }
@@ -140,7 +140,7 @@ def test_default_is_named_as_such():
     ],
 )
 def test_refused_yaml(text: str, code: str, line: int, column: int):
-    """What is no YAML, or more YAML than a settings file needs, is told with its place."""
+    """What is no YAML, or more YAML than a settings file needs, is reported with its line."""
     first = Document.parse(text).findings[0]
     assert (first.code, first.line, first.column) == (code, line, column)
 

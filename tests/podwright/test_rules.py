@@ -586,7 +586,7 @@ def test_every_rule_has_a_case_and_a_meaning():
     ],
 )
 def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str, hint: str):
-    """Too much memory is told at the instance type, what cannot be dealt out or laid out at the count."""
+    """Too much memory is reported at the instance type, what cannot be dealt out or laid out at the count."""
     run = replace(load_file(PRESETS / "seed_1b.yaml"), train_batch_size=1)
     settings = Settings.model_validate(content())
     assert rules.apply(settings, run) == []
@@ -596,7 +596,7 @@ def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str
 
 
 def test_good_settings_break_no_rule():
-    """The settings that the cases start from are fine, and so are brought resources."""
+    """The settings that the cases start from are fine, and so are existing resources."""
     assert broken(content()) == []
     assert broken(content(network=BROUGHT_NETWORK, lustre=BROUGHT_LUSTRE)) == []
     pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"

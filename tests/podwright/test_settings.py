@@ -165,7 +165,7 @@ def test_numbers_as_people_write_them(tmp_path: Path, written: str, number: int)
 
 @pytest.mark.parametrize("written", ["yes", "1200.5", "0o2260", "1k", "1200 GiB", "[1200]", "{a: 1}", "~", "''"])
 def test_numbers_that_are_none(tmp_path: Path, written: str):
-    """Anything else where a number is due is told at its place."""
+    """Anything else where a number is due is reported at its place."""
     with pytest.raises(InvalidSettingsError) as caught:
         load(tmp_path, GOOD.replace("count: 2", f"count: {written}"))
     line = GOOD[: GOOD.index("count: 2")].count("\n") + 1
