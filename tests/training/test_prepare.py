@@ -3,7 +3,11 @@
 import gzip
 import json
 import random
+import re
+import shlex
 import shutil
+import subprocess
+import sys
 import tarfile
 import zipfile
 from argparse import ArgumentParser
@@ -73,18 +77,34 @@ def test_trainer_reads_it(prose, tmp_path, capsys):
     output = tmp_path / "c4"
     parser = ArgumentParser()
     command.add_arguments(parser)
-    arguments = [str(prose), "--output", str(output), "--shards", "4", "--vocab-size", "300"]
+    numbers = ("--shards", "4", "--vocab-size", "300", "--validation_fraction", "0.2")
+    arguments = [str(prose), "--output", str(output), *numbers]
     assert command.run(parser.parse_args(arguments)) == 0
-    assert f"--dataset {output} --tokenizer {output / 'tokenizer'}" in capsys.readouterr().out
-    stream = PackedStream(
-        [Source(name="prose", dataset=str(output), dataset_config_name="en")], split="train",
-        tokenizer=str(output / "tokenizer"), context_width=64, rank=0, world_size=1, local_batch_size=8, streams=4,
-    )  # fmt: skip
+    program, *flags = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("next: "))
+    assert program == "podwright-train"
+    brief = ("--max_steps", "1", "--num_layers", "1", "--max_context_width", "16", "--validation_batches", "1")
+    subprocess.run([sys.executable, "-m", "podwright_training", *flags, *brief], check=True, cwd=tmp_path, timeout=300)
+    assert (tmp_path / "runs/c4/metrics.jsonl").read_text().count('"event": "validation"') == 1
+    stream = packed_stream(output, split="train", rank=0, world_size=1, streams=4)
     tokenizer = load_tokenizer(str(output / "tokenizer"))
     assert len(tokenizer) == 300
     assert tokenizer.eos_token_id != tokenizer.bos_token_id
     row = tokenizer.decode(stream.next_batch().tokens_BT[0])
     assert any(row[:100] in text for text in read(output, "train"))
+
+
+def packed_stream(folder, *, split, rank, world_size, streams):
+    """The data share of a rank."""
+    return PackedStream(
+        [Source(name="prose", dataset=str(folder), dataset_config_name="en")], split=split,
+        tokenizer=str(folder / "tokenizer"), context_width=64, rank=rank, world_size=world_size, local_batch_size=8,
+        streams=streams,
+    )  # fmt: skip
+
+
+def documents_of(file):
+    """Number of documents in a text file."""
+    return len(list(split_documents(file.read_text())))
 
 
 @pytest.fixture(scope="module")
@@ -141,22 +161,41 @@ def test_too_little_prose(tmp_path):
     """Too little prose leaves nothing behind."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("A paragraph that is long enough to be one, but alone.")
-    with pytest.raises(PrepareError, match="16 shards need at least 16 and 1"):
+    with pytest.raises(PrepareError, match="16 shards need at least 16 of each: add prose"):
         prepare(tmp_path / "in", tmp_path / "c4", shards=16, vocab_size=300, validation_fraction=0.1)
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+def test_too_few_documents_for_validation(prose, tmp_path):
+    """Every stream of the trainer needs a document of either split; the fraction that the error names gives them."""
+    with pytest.raises(PrepareError, match="16 shards need at least 16 of each") as caught:
+        prepare(prose, tmp_path / "c4", shards=16, vocab_size=300, validation_fraction=0.01)
+    fraction = float(re.search(r"--validation_fraction ([\d.]+)", str(caught.value))[1])
+    prepared = prepare(prose, tmp_path / "c4", shards=16, vocab_size=300, validation_fraction=fraction)
+    for split in ("train", "validation"):
+        for stream in range(16):
+            packed_stream(prepared.folder, split=split, rank=stream, world_size=16, streams=16).next_batch()
+
+
 def test_unreadable_files_are_named(prose, tmp_path, capsys):
-    """A file that is not UTF-8 is left out and named."""
+    """A file that is not UTF-8 is left out and named; files of other types and duplicates are counted."""
     shutil.copytree(prose, tmp_path / "in")
+    shutil.copy(tmp_path / "in" / "3.txt", tmp_path / "in" / "copy.md")
+    (tmp_path / "in" / "menu.html").write_text("<p>home</p>")
+    for name in ("paper.pdf", "book.PDF", "Makefile"):
+        (tmp_path / "in" / name).touch()
     (tmp_path / "in" / "latin.txt").write_bytes("Größe".encode("latin-1"))
     (tmp_path / "in" / "cut.txt.gz").write_bytes(gzip.compress(b"text")[:-6])
     parser = ArgumentParser()
     command.add_arguments(parser)
-    command.run(parser.parse_args([str(tmp_path / "in"), "--output", str(tmp_path / "c4"), "--vocab_size", "300"]))
-    assert capsys.readouterr().err.split("\n")[:2] == [
+    numbers = ("--shards", "4", "--vocab_size", "300", "--validation_fraction", "0.2")
+    command.run(parser.parse_args([str(tmp_path / "in"), "--output", str(tmp_path / "c4"), *numbers]))
+    assert capsys.readouterr().err.splitlines() == [
         "skipped, not UTF-8 or truncated: cut.txt.gz",
         "skipped, not UTF-8 or truncated: latin.txt",
+        "skipped 1 files without a paragraph of 40 characters: menu.html, …",
+        "skipped 3 files of other types: 2 .pdf, 1 without suffix (read are .txt .md .html .htm .rst)",
+        f"dropped {documents_of(prose / '3.txt')} documents: their text occurred before",
     ]
 
 

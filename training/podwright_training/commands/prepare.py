@@ -10,13 +10,17 @@ import argparse
 import gzip
 import hashlib
 import json
+import math
 import re
+import shlex
 import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -44,7 +48,32 @@ class Prepared:
     validation_documents: int
     characters: int
     vocab_size: int
-    unreadable: list[str]  # files that are not UTF-8, or truncated
+    shards: int
+    dropped: Dropped
+
+
+@dataclass
+class Dropped:
+    """Input that is not in the dataset."""
+
+    unreadable: list[str] = field(default_factory=list)  # files that are not UTF-8, or truncated
+    without_prose: list[str] = field(default_factory=list)  # files without a paragraph of PARAGRAPH_CHARACTERS
+    other_types: Counter[str] = field(default_factory=Counter)  # files by suffix, "" for none
+    duplicates: int = 0  # documents whose text occurred before
+
+    def lines(self) -> Iterator[str]:
+        """Yield one line for people per kind of input that was dropped."""
+        yield from (f"skipped, not UTF-8 or truncated: {name}" for name in self.unreadable)
+        if self.without_prose:
+            first, count = self.without_prose[0], len(self.without_prose)
+            yield f"skipped {count:,} files without a paragraph of {PARAGRAPH_CHARACTERS} characters: {first}, …"
+        if self.other_types:
+            kinds = ", ".join(
+                f"{count:,} {suffix or 'without suffix'}" for suffix, count in self.other_types.most_common()
+            )
+            yield f"skipped {self.other_types.total():,} files of other types: {kinds} (read are {' '.join(READERS)})"
+        if self.duplicates:
+            yield f"dropped {self.duplicates:,} documents: their text occurred before"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,14 +98,23 @@ def run(args: argparse.Namespace) -> int:
         vocab_size=args.vocab_size,
         validation_fraction=args.validation_fraction,
     )
-    for name in prepared.unreadable:
-        print(f"skipped, not UTF-8 or truncated: {name}", file=sys.stderr)
+    for line in prepared.dropped.lines():
+        print(line, file=sys.stderr)
     print(
         f"{prepared.folder}: {prepared.train_documents:,} documents for training, {prepared.validation_documents:,} "
         f"for validation, {prepared.characters / 1e6:.1f} million characters, {prepared.vocab_size:,} tokens\n"
-        f"next: podwright-train train --dataset {prepared.folder} --tokenizer {prepared.folder / TOKENIZER_FOLDER} …"
+        f"next: {_train_command(prepared)}"
     )
     return 0
+
+
+def _train_command(prepared: Prepared) -> str:
+    """Return a command that trains the smallest preset on the dataset."""
+    return shlex.join((
+        *("podwright-train", "train", "--preset", "tiny", "--dataset", str(prepared.folder)),
+        *("--tokenizer", str(prepared.folder / TOKENIZER_FOLDER), "--vocab_size", str(prepared.vocab_size)),
+        *("--data_streams", str(prepared.shards), "--run_dir", f"runs/{prepared.folder.name}"),
+    ))  # fmt: skip
 
 
 def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validation_fraction: float) -> Prepared:
@@ -89,16 +127,20 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
         PrepareError: A number is out of range, the source has too little prose, or ``output`` exists.
     """
     _check(output, shards=shards, vocab_size=vocab_size, validation_fraction=validation_fraction)
-    unreadable: list[str] = []
-    documents = {_digest(text): (url, text) for url, text in _documents(source, unreadable)}
+    dropped = Dropped()
+    documents: dict[str, tuple[str, str]] = {}
+    for url, text in _documents(source, dropped):
+        digest = _digest(text)
+        dropped.duplicates += digest in documents
+        documents[digest] = (url, text)
     train: list[tuple[str, str]] = []
     validation: list[tuple[str, str]] = []
     for digest in sorted(documents):  # by hash: also the shuffle
         (validation if int(digest[:8], 16) < validation_fraction * 16**8 else train).append(documents[digest])
-    if len(train) < shards or not validation:
+    if min(len(train), len(validation)) < shards:  # train reads either split in as many streams
         raise PrepareError(
-            f"{source} has {len(train)} documents for training and {len(validation)} for validation; "
-            f"{shards} shards need at least {shards} and 1: add prose, or change shards or validation_fraction"
+            f"{source} has {len(train)} documents for training and {len(validation)} for validation; {shards} shards "
+            f"need at least {shards} of each: {_way_out(sorted(documents), shards)}"
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as temporary:
@@ -109,7 +151,7 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
         tokens = _train_tokenizer(folder / TOKENIZER_FOLDER, [text for _, text in train], vocab_size)
         folder.rename(output)
     characters = sum(len(text) for _, text in documents.values())
-    return Prepared(output, len(train), len(validation), characters, tokens, unreadable)
+    return Prepared(output, len(train), len(validation), characters, tokens, shards, dropped)
 
 
 def html_to_text(html: str) -> str:
@@ -151,17 +193,27 @@ def _check(output: Path, *, shards: int, vocab_size: int, validation_fraction: f
         raise PrepareError("\n".join(problems))
 
 
-def _documents(source: Path, unreadable: list[str]) -> Iterator[tuple[str, str]]:
+def _way_out(digests: list[str], shards: int) -> str:
+    """Return which numbers would do for documents of these hashes, in order."""
+    if len(digests) < 2 * shards:
+        return "add prose" + (f", or take --shards {len(digests) // 2} or fewer" if len(digests) > 1 else "")
+    fraction = math.ceil(100 * (int(digests[shards - 1][:8], 16) + 1) / 16**8) / 100
+    return f"take --validation_fraction {fraction:g}, fewer --shards, or add prose"
+
+
+def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
     """Yield address and text of every document of the source."""
-    for name, content in _files(source):
+    for name, content in _files(source, dropped):
         try:
             text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
-        except (UnicodeDecodeError, OSError, EOFError):  # the latter two are gzip's
-            unreadable.append(name)
+        except (UnicodeDecodeError, OSError, EOFError, zlib.error):  # all but the first are gzip's
+            dropped.unreadable.append(name)
             continue
-        prose = READERS[_suffix(name)](text)
-        for number, document in enumerate(split_documents(prose)):
+        number = -1
+        for number, document in enumerate(split_documents(READERS[_suffix(name)](text))):
             yield f"file:{name}#{number}", document
+        if number < 0:
+            dropped.without_prose.append(name)
 
 
 def split_documents(prose: str) -> Iterator[str]:
@@ -182,26 +234,30 @@ def split_documents(prose: str) -> Iterator[str]:
         yield "\n\n".join(document)
 
 
-def _files(source: Path) -> Iterator[tuple[str, bytes]]:
+def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of the files with prose, sorted by name."""
     if source.is_dir():
         paths = {path.relative_to(source).as_posix(): path for path in source.rglob("*") if path.is_file()}
-        yield from ((name, paths[name].read_bytes()) for name in _readable(paths))
+        yield from ((name, paths[name].read_bytes()) for name in _readable(paths, dropped))
     elif source.is_file() and zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as archive:
-            yield from ((name, archive.read(name)) for name in _readable(archive.namelist()))
+            files = [member.filename for member in archive.infolist() if not member.is_dir()]
+            yield from ((name, archive.read(name)) for name in _readable(files, dropped))
     elif source.is_file() and tarfile.is_tarfile(source):
         with tarfile.open(source) as archive:
             members = {member.name: member for member in archive if member.isfile()}
-            for name in _readable(members):
+            for name in _readable(members, dropped):
                 if file := archive.extractfile(members[name]):
                     yield name, file.read()
     else:
         raise PrepareError(f"{source} is neither a folder nor a .zip or .tar archive")
 
 
-def _readable(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if _suffix(name) in READERS)
+def _readable(names: Iterable[str], dropped: Dropped) -> list[str]:
+    """Return the names of files with prose, sorted; count the others."""
+    readable = sorted(name for name in names if _suffix(name) in READERS)
+    dropped.other_types.update(_suffix(name) for name in set(names).difference(readable))
+    return readable
 
 
 def _suffix(name: str) -> str:
