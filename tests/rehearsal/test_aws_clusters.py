@@ -666,6 +666,61 @@ def test_deleting_nodes_shrinks_their_group(create, sagemaker, model):
     settled(sagemaker, name)
 
 
+def test_events_tell_what_happened(create, sagemaker, model):
+    """A continuous cluster lists its events, newest first, by page and filter; one is described by its id."""
+    create({**model, "NodeProvisioningMode": "Continuous"})
+    name = model["ClusterName"]
+    worker = nodes(sagemaker, name)[1]["InstanceId"]
+    sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])
+    pages = sagemaker.get_paginator("list_cluster_events").paginate(ClusterName=name, PaginationConfig={"PageSize": 2})
+    events = [event for page in pages for event in page["Events"]]
+    assert [event["Description"] for event in events] == [
+        "Instance restarts",
+        *["Instance is launched"] * 3,
+        "Instance group scales from 0 to 2",
+        "Instance group scales from 0 to 1",
+        "Cluster creation started",
+    ]
+    assert [event["ResourceType"] for event in events] == [*["Instance"] * 4, *["InstanceGroup"] * 2, "Cluster"]
+    of_worker = sagemaker.list_cluster_events(ClusterName=name, NodeId=worker, SortOrder="Ascending")["Events"]
+    assert [event["Description"] for event in of_worker] == ["Instance is launched", "Instance restarts"]
+    assert sagemaker.describe_cluster_event(ClusterName=name, EventId=events[0]["EventId"])["EventDetails"] == events[0]
+    with pytest.raises(sagemaker.exceptions.ResourceNotFound):
+        sagemaker.describe_cluster_event(ClusterName=name, EventId="00000000-0000-0000-0000-000000000000")
+
+
+def test_a_cluster_that_is_not_continuous_has_no_events(create, sagemaker, model):
+    """AWS supports events with NodeProvisioningMode Continuous only."""
+    create(model)
+    with pytest.raises(ClientError, match="NodeProvisioningMode is not Continuous"):
+        sagemaker.list_cluster_events(ClusterName=model["ClusterName"])
+
+
+def test_a_session_starts_on_a_running_node(aws, create, sagemaker, model):
+    """Target, document and parameters must fit; the answer is what a Session Manager plugin needs."""
+    cluster_id = create(model)["Identifier"].rpartition("/")[2]
+    name = settled(sagemaker, model["ClusterName"]) and model["ClusterName"]
+    worker = nodes(sagemaker, name)[1]["InstanceId"]
+    ssm = aws.client("ssm")
+    target = f"sagemaker-cluster:{cluster_id}_workers-{worker}"
+    assert {"SessionId", "TokenValue", "StreamUrl"} <= ssm.start_session(Target=target).keys()
+    ssh = {"DocumentName": "AWS-StartSSHSession", "Parameters": {"portNumber": ["22"]}}
+    assert ssm.start_session(Target=target, **ssh)["SessionId"]
+    with pytest.raises(ClientError, match="needs the parameters portNumber"):
+        ssm.start_session(Target=target, DocumentName="AWS-StartSSHSession")
+    with pytest.raises(ssm.exceptions.InvalidDocument):
+        ssm.start_session(Target=target, DocumentName="of-another-account")
+    content = json.dumps({"schemaVersion": "1.0", "description": "", "sessionType": "Standard_Stream", "inputs": {}})
+    ssm.create_document(Name="own-document", DocumentType="Session", DocumentFormat="JSON", Content=content)
+    assert ssm.start_session(Target=target, DocumentName="own-document")["SessionId"]
+    for wrong in (f"sagemaker-cluster:{cluster_id}_controller-{worker}", worker):
+        with pytest.raises(ssm.exceptions.TargetNotConnected):
+            ssm.start_session(Target=wrong)
+    sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])
+    with pytest.raises(ssm.exceptions.TargetNotConnected):
+        ssm.start_session(Target=target)
+
+
 def settled(sagemaker, name):
     """The client, when the cluster is in service."""
     deadline = time.monotonic() + 180

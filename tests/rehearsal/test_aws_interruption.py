@@ -59,3 +59,16 @@ def test_counts_changes_alone_and_those_that_are_meant(aws):
     with pytest.raises(ClientError, match="iam CreateRole"):
         SERVICES["iam"](once(aws, "iam"))
     assert aws.changing_calls() == ["logs CreateLogGroup", "iam CreateRole"]
+
+
+def test_a_call_is_refused_with_the_code_that_is_asked_for(aws):
+    """As often as asked, calls of a name fail, those that only read too; others do not."""
+    aws.refuse("sagemaker ListClusters", code="ThrottlingException", message="Rate exceeded", times=2)
+    aws.refuse("ec2 DescribeVpcs", code="RequestExpired")
+    for _ in range(2):
+        with pytest.raises(ClientError, match=r"\(ThrottlingException\).*Rate exceeded"):
+            once(aws, "sagemaker").list_clusters()
+    assert once(aws, "sagemaker").list_clusters()["ClusterSummaries"] == []
+    with pytest.raises(ClientError, match="RequestExpired"):
+        once(aws, "ec2").describe_vpcs()
+    assert once(aws, "ec2").describe_subnets()["Subnets"]

@@ -17,6 +17,7 @@ from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.iam.models import iam_backends
 from moto.s3.exceptions import MissingBucket
 from moto.s3.models import s3_backends
+from moto.ssm.models import ssm_backends
 from moto.utilities.utils import get_partition
 
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
@@ -140,6 +141,11 @@ class Account:
         except MissingBucket:
             return False
         return True
+
+    def has_session_document(self, name: str) -> bool:
+        """Return True if there is an SSM document of this name with which sessions are started."""
+        found = ssm_backends[ACCOUNT_ID][self.region]._documents.get(name)  # noqa: SLF001 -- its methods answer in JSON
+        return found is not None and found.get_default_version().document_type == "Session"
 
     def supports_efa(self, instance_type: str) -> bool:
         """Return True if the EC2 type behind ``ml.…`` supports EFA; unknown types do not."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
+import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from podwright_rehearsal.aws import cluster_rules
 from podwright_rehearsal.aws.account import Account, Subnet, random_id
@@ -24,6 +25,7 @@ class ClusterNode:
     subnet: Subnet
     launched_at: float
     running_at: float
+    updated_at: float | None = None  # when its software was updated last
 
     @property
     def status(self) -> str:
@@ -34,6 +36,23 @@ class ClusterNode:
         """Return the name that VPC's DNS gives the address."""
         domain = "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
         return f"ip-{self.private_ip.replace('.', '-')}.{domain}"
+
+
+@dataclass(frozen=True)
+class ClusterEvent:
+    """Something that happened to a cluster, a group or an instance."""
+
+    event_id: str
+    at: float
+    level: Literal["Info", "Warn", "Error"]
+    description: str
+    group: str | None = None
+    instance_id: str | None = None
+
+    @property
+    def resource_type(self) -> str:
+        """ResourceType: the smallest thing that is named."""
+        return "Instance" if self.instance_id else "InstanceGroup" if self.group else "Cluster"
 
 
 @dataclass
@@ -47,6 +66,19 @@ class EmulatedCluster:
     settled_at: float
     changing: str = "Creating"  # the status until settled_at
     nodes: list[ClusterNode] = field(default_factory=list)
+    events: list[ClusterEvent] = field(default_factory=list)  # oldest first
+
+    def note(self, description: str, node: ClusterNode | None = None, *, group: str | None = None) -> None:
+        """Record an event of the cluster, of a group or of a node."""
+        instance_id = node.instance_id if node else None
+        event_id = str(uuid.uuid4())
+        group = node.group if node else group
+        self.events.append(ClusterEvent(event_id, time.time(), "Info", description, group, instance_id))
+
+    @property
+    def cluster_id(self) -> str:
+        """The last part of the ARN, which names log group and session targets."""
+        return self.arn.rpartition("/")[2]
 
     @property
     def name(self) -> str:
@@ -120,6 +152,8 @@ class EmulatedClusters:
             settled_at=now + self._transition_s,
         )
         cluster.nodes = list(self._nodes_for(cluster, model))
+        cluster.note("Cluster creation started")
+        _note_changes(cluster, before=[])
         self._by_arn[cluster.arn] = cluster
         return cluster
 
@@ -131,35 +165,43 @@ class EmulatedClusters:
         """
         self._refuse([*_unchangeable(cluster.model, model), *cluster_rules.problems(model, self._account)])
         nodes = list(self._nodes_for(cluster, model))
-        cluster.model, cluster.nodes = model, nodes
+        before, cluster.model, cluster.nodes = cluster.nodes, model, nodes
+        cluster.note("Cluster update started")
+        _note_changes(cluster, before=before)
         cluster.controller_groups = cluster_rules.controller_groups(model, self._account)
         self._change(cluster, "Updating")
 
     def update_software(self, cluster: EmulatedCluster, groups: Collection[str]) -> None:
         """Install the newest image on the nodes of these groups: instances stay, root volumes are replaced."""
+        cluster.note("Software update started")
         for node in cluster.nodes:
             if node.group in groups:
-                self.reboot(node)
+                node.updated_at = time.time()
+                self.reboot(cluster, node)
         self._change(cluster, "SystemUpdating")
 
     def remove(self, cluster: EmulatedCluster, node: ClusterNode) -> None:
         """Remove a node, and lower its group's InstanceCount by one."""
         cluster.group(node.group)["InstanceCount"] -= 1
         cluster.nodes.remove(node)
+        cluster.note("Instance is terminated", node)
         self._change(cluster, "Updating")
 
     def delete(self, cluster: EmulatedCluster) -> None:
         """Start to delete a cluster."""
         self._change(cluster, "Deleting")
 
-    def replace(self, node: ClusterNode) -> None:
+    def replace(self, cluster: EmulatedCluster, node: ClusterNode) -> None:
         """Replace the instance: a new id, the same address, empty disks."""
+        cluster.note("Instance is terminated: a replacement was requested", node)
         node.instance_id = random_id("i")
-        node.launched_at = time.time()
-        self.reboot(node)
+        node.launched_at, node.updated_at = time.time(), None
+        node.running_at = node.launched_at + self._transition_s
+        cluster.note("Instance is launched", node)
 
-    def reboot(self, node: ClusterNode) -> None:
+    def reboot(self, cluster: EmulatedCluster, node: ClusterNode) -> None:
         """Restart an instance."""
+        cluster.note("Instance restarts", node)
         node.running_at = time.time() + self._transition_s
 
     def _change(self, cluster: EmulatedCluster, status: str) -> None:
@@ -197,6 +239,20 @@ class EmulatedClusters:
                 )
         subnets = ", ".join(network["Subnets"])
         raise HandlerError("InvalidRequest", f"{subnets} has no free address left for {group['InstanceGroupName']}")
+
+
+def _note_changes(cluster: EmulatedCluster, *, before: list[ClusterNode]) -> None:
+    """Record what a new list of nodes changes: each group's scaling, each instance that comes or goes."""
+    for group in dict.fromkeys(node.group for node in [*before, *cluster.nodes]):
+        was, now = (sum(node.group == group for node in nodes) for nodes in (before, cluster.nodes))
+        if was != now:
+            cluster.note(f"Instance group scales from {was} to {now}", group=group)
+    for node in before:
+        if node not in cluster.nodes:
+            cluster.note("Instance is terminated", node)
+    for node in cluster.nodes:
+        if node not in before:
+            cluster.note("Instance is launched", node)
 
 
 def _unchangeable(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:

@@ -1,6 +1,7 @@
-"""One changing call that fails: refused before anything is done, or done while its answer is lost.
+"""Calls that fail on purpose: one changing call, or the next calls of a name.
 
-The second is what a broken network does: the caller cannot know whether the call was done.
+A changing call is refused before anything is done, or done while its answer is lost. The second is what a broken
+network does: the caller cannot know whether the call was done.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from typing import Literal, get_args
 
 Kind = Literal["refused", "answer lost"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-PATH = "/_interruption"  # not AWS's; no bucket either: their names have no underscore
+# Not AWS's; no buckets either: their names have no underscore.
+PATH = "/_interruption"
+REFUSAL_PATH = "/_refusal"
 
 # How the operations begin that change nothing, over all services.
 READING = ("Describe", "Get", "List", "Head", "Lookup", "Search", "AssumeRole", "Validate")
@@ -39,3 +42,19 @@ class Interruption:
         self.seen.append(name)
         is_due = self.call in name and sum(self.call in seen for seen in self.seen) == self.at
         return self.kind if is_due else None
+
+
+@dataclass
+class Refusal:
+    """Refuse the next ``times`` calls that have ``call`` in their name, such as ``sagemaker ListClusterNodes``."""
+
+    call: str
+    code: str
+    message: str
+    times: int
+
+    def strike(self, name: str) -> bool:
+        """Return True if this call is refused, and count it."""
+        is_due = self.times > 0 and self.call in name
+        self.times -= is_due
+        return is_due

@@ -6,10 +6,11 @@ https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
-from podwright_rehearsal.aws.hyperpod import ClusterNode, EmulatedCluster, EmulatedClusters
+from podwright_rehearsal.aws.hyperpod import ClusterEvent, ClusterNode, EmulatedCluster, EmulatedClusters
 
 PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
@@ -35,6 +36,8 @@ class SageMaker:
             "DeleteCluster": self.delete_cluster,
             "ListClusterNodes": self.list_cluster_nodes,
             "DescribeClusterNode": self.describe_cluster_node,
+            "ListClusterEvents": self.list_cluster_events,
+            "DescribeClusterEvent": self.describe_cluster_event,
             "BatchReplaceClusterNodes": self.batch_replace_cluster_nodes,
             "BatchRebootClusterNodes": self.batch_reboot_cluster_nodes,
             "BatchDeleteClusterNodes": self.batch_delete_cluster_nodes,
@@ -124,6 +127,40 @@ class SageMaker:
         }
         return {"NodeDetails": details}
 
+    def list_cluster_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """ListClusterEvents, newest first unless asked otherwise."""
+        cluster = self._find_continuous(request)
+        after, before = request.get("EventTimeAfter", 0), request.get("EventTimeBefore", float("inf"))
+        events = [
+            event
+            for event in cluster.events
+            if after <= event.at <= before
+            and request.get("InstanceGroupName", event.group) == event.group
+            and request.get("NodeId", event.instance_id) == event.instance_id
+            and request.get("ResourceType", event.resource_type) == event.resource_type
+        ]
+        if request.get("SortOrder") != "Ascending":
+            events.reverse()
+        return _page("Events", [_event(cluster, event) for event in events], request)
+
+    def describe_cluster_event(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """DescribeClusterEvent."""
+        cluster = self._find_continuous(request)
+        event_id = request.get("EventId")
+        event = next((event for event in cluster.events if event.event_id == event_id), None)
+        if event is None:
+            raise AwsError("ResourceNotFound", f"{cluster.name} has no event {event_id}")
+        return {"EventDetails": _event(cluster, event)}
+
+    def _find_continuous(self, request: Mapping[str, Any]) -> EmulatedCluster:
+        cluster = self._find(request)
+        if cluster.model.get("NodeProvisioningMode") != "Continuous":
+            raise AwsError(
+                "ValidationException",
+                f"Events of {cluster.name} are not supported: its NodeProvisioningMode is not Continuous",
+            )
+        return cluster
+
     def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """BatchReplaceClusterNodes: new instances with the same addresses; never controllers."""
         cluster = self._find(request)
@@ -133,13 +170,14 @@ class SageMaker:
                 raise AwsError(
                     "InvalidInstanceStatus", f"{node.instance_id} is a Slurm controller: it cannot be replaced"
                 )
-            self._clusters.replace(node)
+            self._clusters.replace(cluster, node)
 
         return _batch(cluster, request, replace)
 
     def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """BatchRebootClusterNodes."""
-        return _batch(self._find(request), request, self._clusters.reboot)
+        cluster = self._find(request)
+        return _batch(cluster, request, partial(self._clusters.reboot, cluster))
 
     def batch_delete_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """BatchDeleteClusterNodes: never controllers."""
@@ -181,6 +219,7 @@ class SageMaker:
             "LaunchTime": node.launched_at,
             "InstanceStatus": {"Status": node.status},
             "PrivateDnsHostname": node.private_dns_hostname(self._region),
+            **({"LastSoftwareUpdateTime": node.updated_at} if node.updated_at else {}),
         }
 
 
@@ -192,6 +231,21 @@ def _group(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]
         "TargetCount": group["InstanceCount"],
         "Status": cluster.status,
     }
+
+
+def _event(cluster: EmulatedCluster, event: ClusterEvent) -> dict[str, Any]:
+    answer = {
+        "EventId": event.event_id,
+        "ClusterArn": cluster.arn,
+        "ClusterName": cluster.name,
+        "InstanceGroupName": event.group,
+        "InstanceId": event.instance_id,
+        "ResourceType": event.resource_type,
+        "EventTime": event.at,
+        "EventLevel": event.level,
+        "Description": event.description,
+    }
+    return {key: value for key, value in answer.items() if value is not None}
 
 
 def _node(cluster: EmulatedCluster, instance_id: str, *, code: str) -> ClusterNode:

@@ -33,6 +33,7 @@ from podwright_rehearsal.aws.hyperpod import EmulatedClusters
 from podwright_rehearsal.aws.quotas import Quotas
 from podwright_rehearsal.aws.retries import RetryCache
 from podwright_rehearsal.aws.sagemaker import SageMaker
+from podwright_rehearsal.aws.sessions import Sessions
 from podwright_rehearsal.aws.tagging import Tagging
 
 if TYPE_CHECKING:
@@ -78,12 +79,14 @@ class Application:
         self._region = region
         self._lock = threading.Lock()
         self._interruption = interruption.Interruption()
+        self._refusals: dict[str, interruption.Refusal] = {}  # by call
         self._moto = DomainDispatcherApplication(create_backend_app)
         # By the service part of X-Amz-Target.
         self._services: dict[str, Operations] = {
             "CloudApiService": cloud_control.operations,
             "AWSSimbaAPIService_v20180301": file_systems.operations,
             "SageMaker": SageMaker(clusters=clusters, region=region).operations,
+            "AmazonSSM": Sessions(account=account, clusters=clusters).operations,
             "ServiceQuotasV20190624": Quotas(account=account).operations,
             "ResourceGroupsTaggingAPI_20170126": tagging.operations,
         }
@@ -95,8 +98,10 @@ class Application:
         with self._lock:
             if environ["PATH_INFO"] == interruption.PATH:
                 return self._interrupt(call)(environ, start_response)
+            if environ["PATH_INFO"] == interruption.REFUSAL_PATH:
+                return self._refuse(call)(environ, start_response)
             fate = self._interruption.strike(call.name) if call.changes_something else None
-            answer = _refusal(call) if fate == "refused" else self._answer(call) or self._moto
+            answer = self._refusal(call, interrupted=fate == "refused") or self._answer(call) or self._moto
             answered = answer(environ, call.logging(start_response))
             if fate == "answer lost":
                 _log.info("%s: the answer is lost", call.name)
@@ -109,15 +114,32 @@ class Application:
             self._interruption = interruption.Interruption(**json.loads(call.body))
         return _json(200, asdict(self._interruption))
 
+    def _refuse(self, call: Call) -> Response:
+        refusal = interruption.Refusal(**json.loads(call.body))
+        self._refusals[refusal.call] = refusal
+        return _json(200, asdict(refusal))
+
+    def _refusal(self, call: Call, *, interrupted: bool) -> Response | None:
+        """Return the error that somebody asked for, or None."""
+        if interrupted:
+            return _error(call, AwsError(REFUSED, f"{call.name} is refused: an interruption was requested"))
+        due = next((refusal for refusal in self._refusals.values() if refusal.strike(call.name)), None)
+        return _error(call, AwsError(due.code, due.message)) if due else None
+
     def _answer(self, call: Call) -> Response | None:
         """Return our answer, or None if the request is for moto."""
-        if call.target in self._services and (call.target != "SageMaker" or "Cluster" in call.operation):
+        if self._is_ours(call):
             if call.region != self._region:
                 return _json(400, _wrong_region(call.region, self._region).body())
             return _json_answer(self._services[call.target], call)
         if (call.service, call.operation) == ("cloudformation", "DescribeType"):
             return self._describe_type(call.form.get("TypeName", ""))
         return None
+
+    def _is_ours(self, call: Call) -> bool:
+        """Return True for a service of ours; moto has the rest of SageMaker and of Systems Manager."""
+        mine = {"SageMaker": "Cluster" in call.operation, "AmazonSSM": "Session" in call.operation}
+        return call.target in self._services and mine.get(call.target, True)
 
     def _describe_type(self, name: str) -> Response:
         """CloudFormation's DescribeType, with which Terraform validates ``desired_state`` while it plans."""
@@ -213,9 +235,8 @@ def _json(status: int, answer: Mapping[str, Any]) -> Response:
     return Response(json.dumps(answer), status, headers, content_type="application/x-amz-json-1.1")
 
 
-def _refusal(call: Call) -> Response:
-    """Return AccessDenied in the call's protocol."""
-    error = AwsError(REFUSED, f"{call.name} is refused: an interruption was requested")
+def _error(call: Call, error: AwsError) -> Response:
+    """Return an error in the call's protocol."""
     if call.target or not (call.form or call.service == "s3"):
         return _json(403, error.body())
     text = f"<Error><Code>{error.code}</Code><Message>{escape(error.message)}</Message></Error>"

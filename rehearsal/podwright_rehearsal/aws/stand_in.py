@@ -22,7 +22,7 @@ from botocore.config import Config
 
 from podwright.errors import PodwrightError
 from podwright_rehearsal.aws import inventory
-from podwright_rehearsal.aws.interruption import PATH, Kind
+from podwright_rehearsal.aws.interruption import PATH, REFUSAL_PATH, Kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own is Python 3.11's
@@ -180,17 +180,28 @@ class AwsStandIn:
             kind: refused, or done while its answer is lost.
             call: counts only calls with this in their names, for example ``ec2 CreateVpc``.
         """
-        self._interruption("PUT", {"at": at, "kind": kind, "call": call})
+        self._control("PUT", PATH, {"at": at, "kind": kind, "call": call})
+
+    def refuse(self, call: str, *, code: str, message: str = "refused on purpose", times: int = 1) -> None:
+        """Answer the next calls of this name with an error, whether they change something or not.
+
+        Args:
+            call: part of the name, for example ``sagemaker ListClusterNodes``.
+            code: AWS's error code, for example ``ThrottlingException``.
+            message: AWS's words.
+            times: how many calls fail. A later ``refuse`` of the same call replaces it; 0 ends it.
+        """
+        self._control("PUT", REFUSAL_PATH, {"call": call, "code": code, "message": message, "times": times})
 
     def changing_calls(self) -> list[str]:
         """Return the calls that may change something since the last ``interrupt``, or else the start."""
-        return list(self._interruption("GET")["seen"])
+        return list(self._control("GET", PATH)["seen"])
 
-    def _interruption(self, method: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def _control(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         parts = urlsplit(self.endpoint_url)
         connection = HTTPConnection(parts.hostname or "", parts.port)
         with closing(connection):
-            connection.request(method, PATH, json.dumps(body) if body else None)
+            connection.request(method, path, json.dumps(body) if body else None)
             return dict(json.load(connection.getresponse()))
 
     @cached_property
