@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from textwrap import indent
@@ -86,7 +87,19 @@ def _commands() -> Sequence[Command]:
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
+        _operation("nodes", "list the nodes of a running cluster"),
         Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
+    )
+
+
+def _operation(name: str, help_: str) -> Command:
+    """Return the command of a module of ``podwright.operations``, which has ``add_arguments`` and ``run``."""
+    module = f"podwright.operations.{name.replace('-', '_')}"
+    return Command(
+        name,
+        help_,
+        lambda parser: import_module(module).add_arguments(parser),
+        lambda options: import_module(module).run(options),
     )
 
 

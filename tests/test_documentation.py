@@ -7,7 +7,7 @@ import pytest
 
 from podwright.checkout import ROOT
 
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/glossary.md")
+PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/cli.md", "docs/glossary.md")
 RUNTIME = {  # files of users, of programs and of examples
     *("cdk.tf.json", "provisioning_parameters.json", "node.json", "architecture.svg", "rows.csv", "predictions.csv"),
     *("run.yaml", "slurm.conf", "config.json", "timezone.py", "node_modules/", "src/"),

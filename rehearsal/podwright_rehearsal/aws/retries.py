@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
 
 class RetryCache:
-    """WSGI middleware that keeps the answers to changes, except 5xx, after which SDKs retry."""
+    """WSGI middleware that keeps the answers to changes, except refusals: they changed nothing, and SDKs retry some."""
 
     def __init__(self, application: WSGIApplication) -> None:
         self._application = application
@@ -54,7 +54,7 @@ class RetryCache:
 
         body = b"".join(self._application(environ, start))
         answer = Answer(*begun[-1], body)
-        if int(answer.status.split()[0]) < 500:  # noqa: PLR2004 - after a fault of the server's, SDKs try again
+        if int(answer.status.split()[0]) < 400:  # noqa: PLR2004 - a call that was throttled or failed is tried again
             self._answers[invocation] = answer
             if len(self._answers) > KEPT:
                 self._answers.popitem(last=False)

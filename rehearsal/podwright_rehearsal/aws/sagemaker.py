@@ -225,8 +225,9 @@ class SageMaker:
 
 def _group(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]:
     copied = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore")
+    storage_and_slurm = ("InstanceStorageConfigs", "OverrideVpcConfig", "SlurmConfig", "TrainingPlanArn")
     return {
-        **{key: group[key] for key in (*copied, "InstanceStorageConfigs", "OverrideVpcConfig") if key in group},
+        **{key: group[key] for key in (*copied, *storage_and_slurm) if key in group},
         "CurrentCount": len(cluster.nodes_of(group["InstanceGroupName"])),
         "TargetCount": group["InstanceCount"],
         "Status": cluster.status,

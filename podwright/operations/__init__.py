@@ -1,0 +1,1 @@
+"""Commands for a cluster that runs, through boto3: one module per command, also for clusters podwright did not make."""

@@ -1,0 +1,36 @@
+"""Errors of the commands for a running cluster, and their exit statuses.
+
+0 is success, 1 a failed operation, 2 a wrong argument, 3 an AWS that refused or was out of reach, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+from podwright.errors import PodwrightError
+
+
+class OperationError(PodwrightError):
+    """The operation did not do all that was asked for."""
+
+
+class ArgumentError(OperationError):
+    """An argument names something that does not exist, or is missing; the message lists what exists."""
+
+    exit_status = 2
+
+
+class AwsError(OperationError):
+    """AWS refused a call or could not be reached.
+
+    Args:
+        message: the call and the reason, in one line.
+        hint: what to do.
+        code: AWS's error code, or botocore's class if no answer came.
+        denied: whether a permission is missing for this call alone.
+    """
+
+    exit_status = 3
+
+    def __init__(self, message: str, hint: str = "", *, code: str = "", denied: bool = False) -> None:
+        super().__init__(message, hint)
+        self.code = code
+        self.denied = denied

@@ -1,0 +1,133 @@
+"""Print the results of commands: tables that fit the terminal, plain text in a pipe, one JSON document.
+
+Colours go to terminals only, and not with ``NO_COLOR`` (https://no-color.org).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from podwright.operations.errors import ArgumentError
+
+PIPE_WIDTH = 10_000  # a pipe gets every column whole
+YES = {"y", "yes"}
+
+# Colours of AWS's and Slurm's states.
+_GOOD = {"InService", "Running", "UpToDate", "Succeeded", "idle", "alloc", "mix", "AVAILABLE"}
+_BAD = {
+    "Failed",
+    "Failure",
+    "RollingBack",
+    "NotFound",
+    "SecurityUpdateRequired",
+    "EndOfLife",
+    "Degraded",
+    "down",
+    "fail",
+}
+
+
+class Column(NamedTuple):
+    """A column of a table. One with a ``rank`` is left out where the terminal is too narrow, the highest rank first."""
+
+    heading: str
+    rank: int = 0
+    right: bool = False
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Return rich's console for a stream. Default: stdout."""
+    stream = stream or sys.stdout
+    return Console(
+        file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=not stream.isatty()
+    )
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, to: Console | None = None) -> None:
+    """Print a table that is as narrow as the terminal."""
+    to = to or console()
+    if to.is_terminal:
+        to.print(table(columns, rows, width=to.width))
+        return
+    with to.capture() as capture:
+        to.print(table(columns, rows, width=to.width))
+    to.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int) -> RenderableType:
+    """Return a table without the columns that do not fit into ``width`` characters, or that are empty in all rows."""
+    shown = [n for n, column in enumerate(columns) if not column.rank or any(row[n] for row in rows)]
+    while True:
+        made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for n in shown:
+            made.add_column(columns[n].heading, justify="right" if columns[n].right else "left", overflow="fold")
+        for row in rows:
+            made.add_row(*(state(row[n]) for n in shown))
+        optional = [n for n in shown if columns[n].rank]
+        measuring = Console(width=PIPE_WIDTH)
+        if not optional or Measurement.get(measuring, measuring.options, made).maximum <= width:
+            return made
+        shown.remove(max(optional, key=lambda n: columns[n].rank))
+
+
+def state(word: str) -> Text:
+    """Return a word in the colour of its state."""
+    return Text(word, style="green" if word in _GOOD else "red" if word in _BAD else "")
+
+
+def print_json(kind: str, document: Mapping[str, Any]) -> None:
+    """Print one JSON document; ``kind`` is its schema's name and version, such as ``podwright.status/1``.
+
+    Keys of a version stay; a document may get more.
+    """
+    print(json.dumps({"schema": kind, **document}, indent=2, default=_plain))
+
+
+def confirm(question: str, *, yes: bool) -> bool:
+    """Return whether to go on: True with ``--yes``, else the answer on the terminal.
+
+    Raises:
+        ArgumentError: there is no terminal to ask.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ArgumentError(f"{question} Nothing was changed", "no terminal to ask: confirm with --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in YES
+
+
+def age(since: datetime | None, *, now: datetime | None = None) -> str:
+    """Return the time since then in its two largest units: ``3d 4h``."""
+    if since is None:
+        return ""
+    seconds = max(0, int(((now or datetime.now(timezone.utc)) - since).total_seconds()))
+    units = {"d": seconds // 86400, "h": seconds // 3600 % 24, "m": seconds // 60 % 60, "s": seconds % 60}
+    given = [f"{value}{unit}" for unit, value in units.items()]
+    first = next((n for n, value in enumerate(units.values()) if value), len(given) - 1)
+    return " ".join(given[first : first + 2])
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat(timespec="seconds")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: getattr(value, field.name)
+            for field in dataclasses.fields(value)
+            if field.repr  # the API's own answer is no part of the document
+        }
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")

@@ -1,0 +1,147 @@
+"""Turn botocore's errors into one line: the call, the reason, and the missing permission or setting."""
+
+from __future__ import annotations
+
+import os
+import re
+from difflib import get_close_matches
+
+import botocore.session
+from botocore import exceptions
+
+from podwright.operations.errors import ArgumentError, AwsError, OperationError
+
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html, and the services' own spellings
+DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized", "403"}
+EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
+UNKNOWN_IDENTITY = {
+    "AuthFailure",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+}
+THROTTLED = {
+    "RequestLimitExceeded",
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "ThrottledException",
+    "TooManyRequestsException",
+}
+SIGN_IN = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, --profile, or access keys"
+NETWORK = "see whether a proxy (HTTPS_PROXY), a firewall or AWS_ENDPOINT_URL is in the way"
+
+# Where IAM's prefix or action is not the service's or operation's own name.
+PREFIXES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}
+ACTIONS = {
+    "s3:HeadObject": "s3:GetObject",
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListObjectsV2": "s3:ListBucket",
+    "s3:ListObjectVersions": "s3:ListBucketVersions",
+}
+NO_CREDENTIALS = (
+    exceptions.CredentialRetrievalError,
+    exceptions.NoAuthTokenError,
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.SSOError,
+    exceptions.TokenRetrievalError,
+)
+# Errors of botocore that another argument solves: message and hint.
+ARGUMENTS = (
+    (exceptions.ProfileNotFound, "{text}", "`aws configure list-profiles` lists yours"),
+    (exceptions.NoRegionError, "no AWS region", "give --region, or set AWS_REGION"),
+    (exceptions.ParamValidationError, "{service} does not take this argument: {text}", ""),
+)
+_SENTENCE = re.compile(r"(?:User: (?P<who>\S+) is )?not authorized to perform: (?P<action>[\w-]+:\w+)", re.IGNORECASE)
+_RESOURCE = re.compile(r"on resource: (?P<resource>\S+)")
+
+
+def refusal(error: exceptions.ClientError | exceptions.BotoCoreError, *, service: str, region: str) -> OperationError:
+    """Return the error for the user.
+
+    Args:
+        error: what botocore raised.
+        service: boto3's name of the service.
+        region: of the call.
+    """
+    if isinstance(error, exceptions.ClientError):
+        return _answered(error, service=service, region=region)
+    return _unanswered(error, service=service, region=region)
+
+
+def action(service: str, operation: str) -> str:
+    """Return the permission in IAM's words that an operation needs, such as ``sagemaker:DescribeCluster``."""
+    name = f"{PREFIXES.get(service, service)}:{operation}"
+    return ACTIONS.get(name, name)
+
+
+def _answered(error: exceptions.ClientError, *, service: str, region: str) -> AwsError:
+    code = str(error.response.get("Error", {}).get("Code", ""))
+    text = _one_line(error.response.get("Error", {}).get("Message", ""))
+    called = action(service, error.operation_name)
+    if code in DENIED:
+        return _denied(called, text, code)
+    if code in EXPIRED:
+        return AwsError(f"the session of your AWS credentials has expired ({code})", SIGN_IN, code=code)
+    if code in UNKNOWN_IDENTITY:
+        hint = f"{SIGN_IN}; a region that the account has not enabled refuses them too"
+        return AwsError(f"AWS in {region} does not accept these credentials ({code}: {text})", hint, code=code)
+    if code in THROTTLED:
+        retries = error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
+        hint = "wait a minute; AWS_MAX_ATTEMPTS sets the number of attempts"
+        return AwsError(f"AWS throttled {called} ({code}) in all {retries + 1} attempts", hint, code=code)
+    return AwsError(f"AWS refused {called}: {code}: {text.rstrip('.')}", code=code)
+
+
+def _denied(called: str, text: str, code: str) -> AwsError:
+    """Name the action, the resource and the identity as far as AWS's sentence has them."""
+    sentence, resource = _SENTENCE.search(text), _RESOURCE.search(text)
+    wanted = sentence["action"] if sentence else called
+    of = f" on {resource['resource']}" if resource else ""
+    who = f" to {sentence['who']}" if sentence and sentence["who"] else ""
+    hint = "an explicit deny forbids it: ask who manages your policies" if "explicit deny" in text else ""
+    return AwsError(
+        f"AWS denied {wanted}{of}{who}", hint or f"allow {wanted} in the policy of your role", code=code, denied=True
+    )
+
+
+def _unanswered(error: exceptions.BotoCoreError, *, service: str, region: str) -> OperationError:
+    code, text = type(error).__name__, _one_line(str(error)).rstrip(".")
+    if isinstance(error, NO_CREDENTIALS):
+        return AwsError(f"no AWS credentials: {text}", SIGN_IN, code=code)
+    misspelt = _misspelt_region(error, service=service, region=region)
+    if misspelt:
+        return misspelt
+    if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
+        return AwsError(f"{service} in {region} does not answer: {text}", NETWORK, code=code)
+    for kind, message, hint in ARGUMENTS:
+        if isinstance(error, kind):
+            return ArgumentError(message.format(service=service, text=text), hint)
+    return AwsError(f"AWS got no request: {text}", code=code)
+
+
+def _misspelt_region(error: exceptions.BotoCoreError, *, service: str, region: str) -> ArgumentError | None:
+    """Return the error for a region that botocore does not list, if that may be why nothing answered."""
+    if os.environ.get("AWS_ENDPOINT_URL") or not isinstance(
+        error, exceptions.InvalidRegionError | exceptions.EndpointConnectionError
+    ):
+        return None
+    known = _regions(service)
+    if region in known:
+        return None
+    similar = get_close_matches(region, known, n=1)
+    hint = f"did you mean {similar[0]}?" if similar else "`aws account list-regions` lists yours"
+    return ArgumentError(f"{service} has no region {region!r}", hint)
+
+
+def _regions(service: str) -> list[str]:
+    """Return the regions of a service in all partitions, as botocore lists them."""
+    session = botocore.session.Session()
+    partitions = session.get_available_partitions()
+    return [name for partition in partitions for name in session.get_available_regions(service, partition)]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(str(text).split())

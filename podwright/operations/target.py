@@ -1,0 +1,105 @@
+"""The cluster that a command works on: the arguments that name it, and cluster.yaml where none does."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright.check.document import Document
+from podwright.check.load import CONFIG_VARIABLE, config_path
+from podwright.operations import cluster
+from podwright.operations.cluster import Cluster, Node
+from podwright.operations.errors import ArgumentError
+from podwright.operations.session import Session
+
+NODE_HELP = "Slurm name, instance id, private address, GROUP/INDEX, or controller"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A cluster's name, the session to reach it, and its settings file if there is one."""
+
+    name: str
+    session: Session
+    file: Path | None
+
+    def cluster(self) -> Cluster:
+        """Describe it.
+
+        Raises:
+            ArgumentError: there is no such cluster.
+            AwsError: AWS refuses or does not answer.
+        """
+        return cluster.find(self.session, self.name)
+
+    def nodes(self, found: Cluster, wanted: Iterable[str] | None = None) -> tuple[Node, ...]:
+        """List its nodes, or those that the arguments name.
+
+        Raises:
+            ArgumentError: a word names no node.
+            AwsError: AWS refuses or does not answer.
+        """
+        existing = cluster.nodes(self.session, found)
+        return existing if wanted is None else cluster.select(found, existing, wanted)
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take ``--cluster``, ``--region``, ``--profile`` and ``--json``."""
+    group = parser.add_argument_group("cluster")
+    group.add_argument("--cluster", metavar="NAME", help=f"default: the name in ${CONFIG_VARIABLE}, else cluster.yaml")
+    group.add_argument("--region", help="default: cluster.yaml's for its own cluster, else AWS_REGION")
+    group.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
+    """End a command's help with examples, one per line."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = "\n".join(
+        ["examples:" if len(examples) > 1 else "example:", *(f"  {line}" for line in examples), ""]
+    )
+
+
+def target(options: argparse.Namespace) -> Target:
+    """Return the cluster that the arguments, or else cluster.yaml, name.
+
+    Raises:
+        ArgumentError: neither names one; the message lists those of the region.
+    """
+    file = config_path()
+    name, region = _settings(file)
+    if options.cluster and options.cluster != name:
+        file_of_it = None
+        region = options.region or _from_environment(options.profile) or region
+    else:
+        file_of_it = file if name else None
+        region = options.region or region
+    session = Session(region=region, profile=options.profile)
+    wanted = options.cluster or name
+    if not wanted:
+        raise ArgumentError(f"no --cluster, and no name in {file}", f"name one: {_existing(session)}")
+    return Target(wanted, session, file_of_it)
+
+
+def _settings(file: Path) -> tuple[str, str]:
+    """Return name and region of a settings file, each empty if it is not there."""
+    if not file.is_file():
+        return "", ""
+    data = Document.read(file).data
+    given = data if isinstance(data, dict) else {}
+    name, region = (given.get(key) for key in ("name", "region"))
+    return name if isinstance(name, str) else "", region if isinstance(region, str) else ""
+
+
+def _from_environment(profile: str | None) -> str:
+    """Return the region of environment and profile, or an empty string."""
+    try:
+        return Session(profile=profile).region
+    except ArgumentError:
+        return ""
+
+
+def _existing(session: Session) -> str:
+    return f"{session.region} has {', '.join(cluster.names(session)) or 'no clusters'}"
