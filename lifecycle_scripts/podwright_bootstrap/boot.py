@@ -12,11 +12,15 @@ import signal
 import socket
 import sys
 import time
+import traceback
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Iterator
 
 from podwright_bootstrap import contract, report
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
 from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, CommandError
+from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.node import Node, identify
 from podwright_bootstrap.report import Result
 from podwright_bootstrap.steps import Step
@@ -49,6 +53,7 @@ from podwright_bootstrap.steps.slurm_logs import SlurmLogs
 from podwright_bootstrap.steps.ssh import Ssh
 from podwright_bootstrap.steps.striping import Striping
 from podwright_bootstrap.steps.users import Users
+from podwright_bootstrap.storage.lock import locked
 
 # Nobody waits in a circle: compute nodes wait for the controller, the controller waits for no other host. Slurm comes
 # last, so that a node that takes jobs has everything else.
@@ -86,6 +91,9 @@ STEPS: tuple[Step, ...] = (
 
 
 RETRY_PAUSE_S = 10.0  # between two attempts at a step
+LOCK = contract.STATE_DIRECTORY / ".boot.lock"
+LOCK_LIMIT_S = 4 * 3600  # a boot that builds the environment takes its time
+LOCK_HINT = "ps -ef shows the other boot; end it if it hangs"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -105,7 +113,14 @@ def main(arguments: list[str] | None = None) -> int:
     cluster = node.parameters.cluster_name
     shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
     chosen = [step for step in STEPS if options.only in {None, step.name} and step.name not in options.skip]
-    return _plan(chosen, node) if options.dry_run else _boot(chosen, node)
+    if options.dry_run:
+        return _plan(chosen, node)
+    try:
+        with _alone():
+            return _boot(chosen, node)
+    except BootstrapError as error:
+        shell.say(report.failure("lock", error, host=socket.gethostname(), hint=error.hint))
+        return 1
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -153,6 +168,17 @@ def _why_not(step: Step, node: Node) -> str:
     return "cluster.yaml says so (nodes.skip)" if step.name in node.parameters.nodes.skip else ""
 
 
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One boot of this node at a time: people start some, and timers."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(LOCK, limit_s=LOCK_LIMIT_S, every_s=1, hint=LOCK_HINT))
+        except OSError as error:  # a step will say it better
+            shell.say(f"going on without the lock {LOCK}: {error}")
+        yield
+
+
 def _boot(steps: list[Step], node: Node) -> int:
     results: list[Result] = []
     for step in steps:
@@ -175,6 +201,14 @@ def _boot(steps: list[Step], node: Node) -> int:
     return 1
 
 
+def _why(error: BaseException) -> str:
+    """Return the message of an error that somebody wrote for people; name the place of any other."""
+    if isinstance(error, (BootstrapError, ContractError, OSError, TimeLimitError)):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+
+
 def _run(step: Step, node: Node) -> Result:
     """Run one step within its time, again if trying again may help."""
     reason = _why_not(step, node)
@@ -191,9 +225,9 @@ def _run(step: Step, node: Node) -> Result:
         with shell.time_limit(step.time_limit_s * PATIENCE):
             pause_s = max(RETRY_PAUSE_S, node.poll_s)
             shell.retry(attempt, attempts=step.attempts, pause_s=pause_s, errors=(CommandError, OSError))
-    except (BootstrapError, ContractError, OSError) as error:
+    except (Exception, TimeLimitError) as error:  # noqa: BLE001 (whatever it is, the table and the report follow)
         seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint
-        return Result(step.name, report.FAILED, changes, seconds, detail=str(error), hint=hint)
+        return Result(step.name, report.FAILED, changes, seconds, detail=_why(error), hint=hint)
     outcome = report.CHANGED if changes else report.UNCHANGED
     return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -116,10 +119,10 @@ def test_a_held_lock_is_waited_for_within_bounds(tmp_path, monkeypatch):
         fcntl.flock(holder, fcntl.LOCK_EX)
         with (
             pytest.raises(BootstrapError, match=r"waited 1 s for .*lock, held by ip-10-1-0-9"),
-            locked(path, limit_s=100),
+            locked(path, limit_s=100, every_s=2),
         ):
             pytest.fail("the lock was held by another")
-    with locked(path, limit_s=100) as mine:
+    with locked(path, limit_s=100, every_s=2) as mine:
         assert mine
 
 
@@ -129,7 +132,7 @@ def test_a_lock_is_not_needed_for_what_is_done(tmp_path):
     path.touch()
     with path.open() as holder:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        with locked(path, limit_s=100, unless=lambda: True) as mine:
+        with locked(path, limit_s=100, every_s=2, unless=lambda: True) as mine:
             assert not mine
 
 
@@ -155,15 +158,55 @@ def test_of_many_hosts_one_has_the_lock(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_gone_after_the_next(tmp_path):
-    """A temporary file of a boot that was killed is replaced, and a link in its place is not followed."""
+    """A temporary file of a boot that was killed does not stay beside the file."""
+    path = tmp_path / "file"
+    left = path.with_name(f".file.{socket.gethostname()}")
+    left.write_text("part")
+    shell.write_file(path, "text")
+    assert [child.name for child in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("plant", ["link", "hard link", "pipe", "folder"])
+def test_what_somebody_planted_in_the_temporary_name_is_left_alone(tmp_path, plant):
+    """A link, pipe or folder with the temporary file's name is neither followed, written nor waited for."""
     path, victim = tmp_path / "file", tmp_path / "victim"
     victim.write_text("untouched")
     left = path.with_name(f".file.{socket.gethostname()}")
-    for leave in (lambda: left.write_text("part"), lambda: left.symlink_to(victim)):
-        leave()
-        shell.write_file(path, f"text {leave}")
-        assert sorted(child.name for child in tmp_path.iterdir()) == ["file", "victim"]
-    assert victim.read_text() == "untouched"
+    {
+        "link": lambda: left.symlink_to(victim),
+        "hard link": lambda: left.hardlink_to(victim),
+        "pipe": lambda: os.mkfifo(left),
+        "folder": left.mkdir,
+    }[plant]()
+    assert shell.write_file(path, "text", mode=0o600)
+    assert (path.read_text(), victim.read_text(), path.is_symlink()) == ("text", "untouched", False)
+
+
+def test_two_writers_of_a_file_never_mix(tmp_path):
+    """Of several processes that write the same file at once each writes all of it: no reader sees a part."""
+    path = tmp_path / "file"
+    texts = [letter * 200_000 for letter in "abcd"]
+    path.write_text(texts[0])
+    script = "import sys; from pathlib import Path; from podwright_bootstrap.host import shell\n"
+    script += "for _ in range(40): shell.write_file(Path(sys.argv[1]), sys.argv[2] * 200_000)"
+    writers = [subprocess.Popen([sys.executable, "-c", script, path, letter]) for letter in "abcd"]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        seen.add(path.read_text())
+    assert [writer.returncode for writer in writers] == [0] * 4
+    assert seen <= set(texts)
+    assert [child.name for child in tmp_path.iterdir()] == ["file"]
+
+
+def test_who_handles_errors_does_not_swallow_a_time_limit():
+    """A step that goes on after errors is interrupted all the same."""
+
+    def persist():
+        with shell.time_limit(0.3), contextlib.suppress(Exception):
+            time.sleep(60)
+
+    with pytest.raises(TimeLimitError):
+        persist()
 
 
 def _wait_for_end(pid):

@@ -11,7 +11,7 @@ from typing import Dict, Iterator
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import InstanceFacts
 from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, TimeLimitError
+from podwright_bootstrap.host.shell import PATIENCE, BootstrapError
 
 FI_INFO = "/opt/amazon/efa/bin/fi_info"
 MEMINFO = Path("/proc/meminfo")
@@ -45,8 +45,6 @@ def clock(facts: InstanceFacts) -> Iterator[str]:  # noqa: ARG001 (for every typ
             what="the clock to be synchronised",
             limit_s=CLOCK_LIMIT_S,
         )
-    except TimeLimitError:
-        raise
     except BootstrapError:
         yield f"the clock is not synchronised after {CLOCK_LIMIT_S * PATIENCE:.0f} s (chronyc tracking, timedatectl)"
 

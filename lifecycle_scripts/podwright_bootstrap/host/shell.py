@@ -5,12 +5,15 @@ Every wait is bounded, no file is ever half-written.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pwd
 import random
 import re
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import textwrap
@@ -27,6 +30,9 @@ LOG_EVERY_S = 30
 # Of a program's output, what belongs into one line about its failure; pip names a version it lacks as "(constraint)".
 FAULT = re.compile(r"error|fatal|cannot|denied|not found|\(constraint\)", re.IGNORECASE)
 
+# What opening a name for writing says of links, pipes, folders, and files of other people.
+NO_FILE_OF_OURS = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.EACCES, errno.EPERM}
+
 T = TypeVar("T")
 
 
@@ -42,8 +48,8 @@ class CommandError(BootstrapError):
     """A program failed, did not end in time or is missing. A retry may help."""
 
 
-class TimeLimitError(BootstrapError):
-    """A step used up its time."""
+class TimeLimitError(BaseException):
+    """A step used up its time. Like ``KeyboardInterrupt``, it passes those who handle errors and go on."""
 
 
 def say(text: str) -> None:
@@ -186,26 +192,70 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
     """
     data = content.encode() if isinstance(content, str) else content
     uid, gid = find_user(owner)[2:4] if owner else (os.geteuid(), os.getegid())
-    if path.is_file() and path.read_bytes() == data:
+    if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         status = path.stat()
         if (status.st_mode & 0o7777, status.st_uid) == (mode, uid):
             return False
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One name per host, so that what a killed boot leaves is gone after the next. O_EXCL follows no link of a user's.
-    temporary = path.with_name(f".{path.name}.{socket.gethostname()}")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
+    temporary, descriptor = _create_beside(path)
+    with os.fdopen(descriptor, "wb") as file:  # closed last: until then it is locked
+        try:
             file.write(data)
             file.flush()
-            os.fsync(descriptor)
             os.fchmod(descriptor, mode)
             os.fchown(descriptor, uid, gid)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+            os.fsync(descriptor)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    _sync_folder(path.parent)
     return True
+
+
+def _create_beside(path: Path) -> Tuple[Path, int]:
+    """Create an empty file beside ``path`` that no other writer has, and open it.
+
+    Its name is this host's, so that what a killed boot left goes without a search. Whoever writes it holds its flock:
+    a second writer, and a host where somebody else's file has that name, take a random one.
+    """
+    own = path.with_name(f".{path.name}.{socket.gethostname()}")
+    try:
+        descriptor = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno in NO_FILE_OF_OURS:
+            return _create_random(path)
+        raise
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        status = os.fstat(descriptor)
+        if os.path.samestat(status, os.lstat(own)):  # not one that its writer has renamed since
+            if (status.st_size, status.st_mode, status.st_uid, status.st_nlink) == _fresh():
+                return own, descriptor
+            own.unlink()
+    except OSError:  # locked, renamed, not to be removed, or a file system without locks
+        pass
+    os.close(descriptor)
+    return _create_random(path)
+
+
+def _fresh() -> Tuple[int, int, int, int]:
+    """Size, mode, owner and number of links of a file that we have just created."""
+    return 0, stat.S_IFREG | 0o600, os.geteuid(), 1
+
+
+def _create_random(path: Path) -> Tuple[Path, int]:
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    return Path(name), descriptor
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in the folder outlive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -84,7 +84,11 @@ def fetch(name: str, node: Node) -> Path:
     if _is(path, wanted):
         return path
     lock = path.with_name(f".{path.name}.lock")
-    with locked(lock, limit_s=FETCH_LIMIT_S, unless=lambda: _identity(path) not in {None, earlier}) as mine:
+
+    def fetched() -> bool:
+        return _identity(path) not in {None, earlier}
+
+    with locked(lock, limit_s=FETCH_LIMIT_S, every_s=node.poll_s, unless=fetched) as mine:
         if mine and not _is(path, wanted):
             if path.exists():
                 shell.say(f"{path} is not what the manifest says: fetching it anew")

@@ -44,7 +44,7 @@ class Controllers(Step):
         if not pending:
             return
         shell.run("systemctl", "stop", "slurmctld", timeout_s=120)  # the image may start one; the last step does too
-        with locked(root / ".podwright.lock", limit_s=LOCK_LIMIT_S):
+        with locked(root / ".podwright.lock", limit_s=LOCK_LIMIT_S, every_s=node.poll_s):
             for path in pending:
                 _share(path, root)
                 yield f"linked {path} to {root}"

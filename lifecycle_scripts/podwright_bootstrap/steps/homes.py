@@ -45,7 +45,7 @@ class Homes(Step):
             if _is_ready(user, home):
                 continue
             lock = node.homes / ".podwright.lock"
-            with locked(lock, limit_s=600, unless=partial(_is_ready, user, home)) as mine:
+            with locked(lock, limit_s=600, every_s=node.poll_s, unless=partial(_is_ready, user, home)) as mine:
                 if mine:
                     yield from _make(user, home)
 

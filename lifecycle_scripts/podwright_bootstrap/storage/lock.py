@@ -17,7 +17,9 @@ def _never() -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, limit_s: float, every_s: float = 2, unless: Callable[[], bool] = _never) -> Iterator[bool]:
+def locked(
+    path: Path, *, limit_s: float, every_s: float, unless: Callable[[], bool] = _never, hint: str = ""
+) -> Iterator[bool]:
     """Hold ``path``'s lock for the block: gives True, or False without the lock as soon as ``unless()`` holds.
 
     A host that waits asks for it about each ``every_s``: all waiting hosts ask the same server.
@@ -27,7 +29,7 @@ def locked(path: Path, *, limit_s: float, every_s: float = 2, unless: Callable[[
         BootstrapError: somebody else held it all the time; the message names the host.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         mine = False
 
@@ -39,10 +41,10 @@ def locked(path: Path, *, limit_s: float, every_s: float = 2, unless: Callable[[
             return mine
 
         holder = os.pread(descriptor, 256, 0).decode(errors="replace") or "another host"
-        shell.wait_until(settled, what=f"{path}, held by {holder}", limit_s=limit_s, every_s=every_s)
+        shell.wait_until(settled, what=f"{path}, held by {holder}", limit_s=limit_s, every_s=every_s, hint=hint)
         if mine:
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, socket.gethostname().encode(), 0)
+            os.pwrite(descriptor, f"{socket.gethostname()} (process {os.getpid()})".encode(), 0)
         yield mine
     finally:
         os.close(descriptor)  # which frees the lock
