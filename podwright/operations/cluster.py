@@ -23,6 +23,7 @@ from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, PROVISIONIN
 NOT_FOUND = {"ResourceNotFound", "ResourceNotFoundException"}
 WITHOUT_ADDRESS = {"Pending", "ShuttingDown", "NotFound"}  # statuses of a node
 DESCRIBED_AT_A_TIME = 8
+_FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]+")
 _SLURM_NAME = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)")
 
 
@@ -99,6 +100,7 @@ class Cluster:
     subnet_ids: tuple[str, ...]
     security_group_ids: tuple[str, ...]
     groups: tuple[InstanceGroup, ...]
+    file_system_ids: tuple[str, ...]  # that its nodes mount, as far as the API or the scripts' parameters name them
     description: Mapping[str, Any] = field(repr=False, compare=False)  # the API's answer
 
     @property
@@ -150,6 +152,8 @@ def find(session: Session, name: str) -> Cluster:
             raise unknown(session, name) from error
         raise
     network = answer.get("VpcConfig", {})
+    groups = answer["InstanceGroups"]
+    parameters = _parameters(session, groups)
     return Cluster(
         name=answer.get("ClusterName", name),
         arn=answer["ClusterArn"],
@@ -161,7 +165,8 @@ def find(session: Session, name: str) -> Cluster:
         node_provisioning_mode=answer.get("NodeProvisioningMode", ""),
         subnet_ids=tuple(network.get("Subnets", ())),
         security_group_ids=tuple(network.get("SecurityGroupIds", ())),
-        groups=tuple(_groups(session, answer["InstanceGroups"])),
+        groups=tuple(_groups(groups, parameters)),
+        file_system_ids=tuple(_file_systems(groups, parameters)),
         description=answer,
     )
 
@@ -243,9 +248,8 @@ def _suggestion(given: str, existing: list[str], *, otherwise: str = "") -> str:
     return f"did you mean {similar[0]}?" if similar else otherwise or f"there is {', '.join(existing)}"
 
 
-def _groups(session: Session, answers: Iterable[Mapping[str, Any]]) -> Iterator[InstanceGroup]:
-    answers = list(answers)
-    parts = _slurm_parts(session, answers)
+def _groups(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any]) -> Iterator[InstanceGroup]:
+    parts = _slurm_parts(answers, parameters)
     for answer in answers:
         role, partition = parts.get(answer["InstanceGroupName"], ("", ""))
         types = [
@@ -272,7 +276,7 @@ def _groups(session: Session, answers: Iterable[Mapping[str, Any]]) -> Iterator[
         )
 
 
-def _slurm_parts(session: Session, answers: list[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
+def _slurm_parts(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Return role and partition by group: from the API, else from the parameters beside the lifecycle scripts."""
     given = {item["InstanceGroupName"]: item["SlurmConfig"] for item in answers if item.get("SlurmConfig")}
     if given:
@@ -280,8 +284,6 @@ def _slurm_parts(session: Session, answers: list[Mapping[str, Any]]) -> dict[str
             name: (config["NodeType"].lower(), ",".join(config.get("PartitionNames", ())))
             for name, config in given.items()
         }
-    scripts = next((item["LifeCycleConfig"]["SourceS3Uri"] for item in answers if item.get("LifeCycleConfig")), "")
-    parameters = _parameters(session, scripts)
     parts = {
         item["instance_group_name"]: (COMPUTE, item.get("partition_name", ""))
         for item in parameters.get("worker_groups", ())
@@ -292,9 +294,21 @@ def _slurm_parts(session: Session, answers: list[Mapping[str, Any]]) -> dict[str
     return parts
 
 
-def _parameters(session: Session, scripts_s3_uri: str) -> Mapping[str, Any]:
+def _file_systems(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the ids of file systems, each once, from their DNS names in the API's answer or the parameters."""
+    storage = [config for item in answers for config in item.get("InstanceStorageConfigs", ())]
+    dns_names = [
+        *(config[kind]["DnsName"] for config in storage for kind in config if "DnsName" in config[kind]),
+        *(str(parameters.get(key) or "") for key in ("fsx_dns_name", "fsx_openzfs_dns_name")),
+    ]
+    matches = [_FILE_SYSTEM_ID.match(name) for name in dns_names]
+    yield from dict.fromkeys(match[0] for match in matches if match)
+
+
+def _parameters(session: Session, answers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Read provisioning_parameters.json; empty where it is missing, cannot be read or is not a JSON object."""
-    bucket, _, prefix = scripts_s3_uri.removeprefix("s3://").partition("/")
+    scripts = next((item["LifeCycleConfig"]["SourceS3Uri"] for item in answers if item.get("LifeCycleConfig")), "")
+    bucket, _, prefix = scripts.removeprefix("s3://").partition("/")
     if not bucket:
         return {}
     key = "/".join(filter(None, [prefix.strip("/"), PROVISIONING_PARAMETERS_NAME]))

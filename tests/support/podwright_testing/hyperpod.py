@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -31,7 +31,11 @@ class ClusterMaker:
         """A subnet with 4,091 free addresses."""
         ec2 = self.aws.client("ec2")
         vpc = ec2.create_vpc(CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
-        return str(ec2.create_subnet(VpcId=vpc, CidrBlock="10.1.0.0/20")["Subnet"]["SubnetId"])
+        return str(
+            ec2.create_subnet(VpcId=vpc, CidrBlock="10.1.0.0/20", AvailabilityZone=f"{self.aws.region}a")["Subnet"][
+                "SubnetId"
+            ]
+        )
 
     @cached_property
     def security_group_id(self) -> str:
@@ -50,13 +54,22 @@ class ClusterMaker:
         iam = self.aws.client("iam")
         return str(iam.create_role(RoleName="node", AssumeRolePolicyDocument=json.dumps(TRUST))["Role"]["Arn"])
 
-    def make(self, name: str, *, workers: int = 2, api_mode: bool = False, **properties: Any) -> str:
+    def make(
+        self,
+        name: str,
+        *,
+        workers: int = 2,
+        api_mode: bool = False,
+        storage: Sequence[Mapping[str, Any]] = (),
+        **properties: Any,
+    ) -> str:
         """Create a cluster with one controller and a group of workers in the partition gpu; return its ARN.
 
         Args:
             name: of the cluster.
             workers: nodes of the group.
             api_mode: let HyperPod set Slurm up; else lifecycle scripts, whose parameters are in S3.
+            storage: InstanceStorageConfigs of all groups.
             properties: further properties of AWS::SageMaker::Cluster.
         """
         groups = [self._group("controller", "ml.m5.xlarge", 1), self._group("workers", "ml.g5.12xlarge", workers)]
@@ -67,6 +80,8 @@ class ClusterMaker:
         else:
             scripts = {"SourceS3Uri": self._scripts(name), "OnCreate": "on_create.sh"}
             groups = [{**group, "LifeCycleConfig": scripts} for group in groups]
+        if storage:
+            groups = [{**group, "InstanceStorageConfigs": list(storage)} for group in groups]
         model = {
             "ClusterName": name,
             "VpcConfig": {"SecurityGroupIds": [self.security_group_id], "Subnets": [self.subnet_id]},

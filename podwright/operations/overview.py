@@ -1,0 +1,167 @@
+"""The state of a running cluster in one object: groups, nodes, file systems, events, cost and likely causes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from podwright.diagram import prices
+from podwright.operations import cluster as clusters
+from podwright.operations.cluster import Cluster, InstanceGroup, Node
+from podwright.operations.errors import AwsError
+from podwright.operations.failures import Cause, causes
+from podwright.operations.session import Session
+from podwright.operations.storage import FileSystem, file_systems
+
+FAILED = {"Failed", "RollingBack"}
+CHANGING_NODE = {"Pending", "ShuttingDown", "SystemUpdating", "DeepHealthCheckInProgress"}
+FAULTY_NODE = {"Failure", "NotFound"}
+EVENTS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a cluster with continuous provisioning."""
+
+    time: datetime
+    level: str
+    resource: str  # the instance, group or cluster
+    description: str
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A group, its nodes by status, operations in progress, and its price; None where EC2 publishes none."""
+
+    group: InstanceGroup
+    statuses: dict[str, int]
+    operations: dict[str, int]
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The state of a cluster. ``missing`` says which parts were not read and why."""
+
+    cluster: Cluster
+    groups: tuple[GroupState, ...]
+    nodes: tuple[Node, ...]
+    zones: dict[str, str]  # by instance id
+    file_systems: tuple[FileSystem, ...]
+    events: tuple[Event, ...]
+    causes: tuple[Cause, ...]
+    missing: tuple[str, ...]
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The known prices of nodes and file systems, EC2 on-demand based; training plans are paid in advance."""
+        nodes = sum(item.usd_per_hour or 0 for item in self.groups)
+        return nodes + sum(item.usd_per_hour or 0 for item in self.file_systems)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Instance types and file systems without a published price."""
+        types = {item.group.instance_type for item in self.groups if item.usd_per_hour is None}
+        return (*sorted(types), *(item.id for item in self.file_systems if item.usd_per_hour is None))
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if neither the cluster nor a node has failed."""
+        return self.cluster.status not in FAILED and not any(node.status in FAULTY_NODE for node in self.nodes)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no change of cluster, groups or nodes is in progress."""
+        if self.cluster.status != "InService":
+            return self.cluster.status == "Failed"
+        counts = all(item.group.current_count == item.group.target_count for item in self.groups)
+        return counts and not any(node.status in CHANGING_NODE for node in self.nodes)
+
+
+def overview(session: Session, name: str) -> Overview:
+    """Read the state of a cluster; parts that a permission is missing for are left out and named in ``missing``.
+
+    Raises:
+        ArgumentError: there is no such cluster.
+        AwsError: cluster or nodes cannot be read.
+    """
+    cluster = clusters.find(session, name)
+    nodes = clusters.nodes(session, cluster)
+    missing: list[str] = []
+
+    def optional(part: str, read: Any) -> Any:
+        try:
+            return read()
+        except AwsError as error:
+            missing.append(f"{part}: {error}")
+            return ()
+
+    events = tuple(optional("events", lambda: _events(session, cluster)))
+    messages = [
+        cluster.failure_message,
+        *(node.message for node in nodes if node.status in FAULTY_NODE),
+        *(event.description for event in events if event.level == "Error"),
+    ]
+    return Overview(
+        cluster=cluster,
+        groups=tuple(_state(group, nodes) for group in cluster.groups),
+        nodes=nodes,
+        zones=dict(optional("zones", lambda: _zones(session, cluster, nodes))),
+        file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster)))),
+        events=events,
+        causes=tuple(causes(cluster, messages)),
+        missing=tuple(missing),
+    )
+
+
+def _state(group: InstanceGroup, nodes: Sequence[Node]) -> GroupState:
+    volumes = [item.get("EbsVolumeConfig", {}) for item in group.description.get("InstanceStorageConfigs", ())]
+    volume_gib = sum(volume.get("VolumeSizeInGB", 0) for volume in volumes)
+    prepaid = bool(group.training_plan_arn)
+    return GroupState(
+        group=group,
+        statuses=dict(Counter(node.status for node in nodes if node.group == group.name)),
+        operations=dict(group.description.get("ActiveOperations", {})),
+        usd_per_hour=0.0 if prepaid else prices.nodes(group.instance_type, group.current_count, volume_gib),
+    )
+
+
+def _zones(session: Session, cluster: Cluster, nodes: Iterable[Node]) -> list[tuple[str, str]]:
+    """Return the zone of each node by the subnet that its address is in: one call for any number of nodes."""
+    subnet_ids = sorted({*cluster.subnet_ids, *(subnet for group in cluster.groups for subnet in group.subnet_ids)})
+    if not subnet_ids:
+        return []
+    found = session.items("ec2", "describe_subnets", "Subnets", SubnetIds=subnet_ids)
+    subnets = [(ipaddress.ip_network(item["CidrBlock"]), item["AvailabilityZone"]) for item in found]
+    placed = [(node, ipaddress.ip_address(node.private_ip)) for node in nodes if node.private_ip]
+    return [(node.instance_id, zone) for node, address in placed for block, zone in subnets if address in block]
+
+
+def _events(session: Session, cluster: Cluster) -> list[Event]:
+    """Return the newest events, oldest first; only clusters with continuous provisioning have any.
+
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ListClusterEvents.html
+    """
+    if cluster.node_provisioning_mode != "Continuous":
+        return []
+    answer = session.call(
+        "sagemaker",
+        "list_cluster_events",
+        ClusterName=cluster.arn,
+        SortBy="EventTime",
+        SortOrder="Descending",
+        MaxResults=EVENTS_SHOWN,
+    )
+    return [
+        Event(
+            time=item["EventTime"],
+            level=item.get("EventLevel", "Info"),
+            resource=item.get("InstanceId") or item.get("InstanceGroupName") or item["ClusterName"],
+            description=" ".join(item.get("Description", "").split()),
+        )
+        for item in reversed(answer["Events"])
+    ]
