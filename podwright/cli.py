@@ -118,11 +118,18 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from podwright.check.errors import InputError
     from podwright.check.findings import Level, summary, to_json, write
     from podwright.check.load import load_run
     from podwright.check.report import check, check_live
 
-    report = check(options.file, load_run(options.run) if options.run else None)
+    try:
+        report = check(options.file, load_run(options.run) if options.run else None)
+    except InputError as error:
+        if not options.json:
+            raise
+        print(to_json([error.finding()]))
+        return error.exit_status
     if options.live:
         report = check_live(report)
     failing = {Level.ERROR, Level.WARNING} if options.strict else {Level.ERROR}

@@ -41,7 +41,6 @@ class HyperPodCluster(Construct):
         slurm: Slurm's configuration through the API, instead of ``lifecycle``.
         node_recovery: automatic replaces or reboots a node with a hardware fault.
         node_provisioning: continuous starts with the available nodes and keeps trying for the others.
-        tiered_storage_percent: Share of the nodes' memory for checkpoints that survive a node. Default: off.
         multi_head: Allow several controllers; ``lifecycle`` configures their database and directory.
         tags: Tags of the cluster.
 
@@ -62,7 +61,6 @@ class HyperPodCluster(Construct):
         slurm: ApiSlurm | None = None,
         node_recovery: Literal["automatic", "none"] = "automatic",
         node_provisioning: Literal["continuous"] | None = None,
-        tiered_storage_percent: int | None = None,
         multi_head: bool = False,
         tags: Mapping[str, str] | None = None,
     ) -> None:
@@ -72,7 +70,6 @@ class HyperPodCluster(Construct):
             node_recovery=node_recovery,
             tags=tags or {},
             node_provisioning=node_provisioning,
-            tiered_storage_percent=tiered_storage_percent,
             multi_head=multi_head,
         )
         refuse(self, [*problems, *_mode(lifecycle, slurm, instance_groups, node_provisioning)])
@@ -88,7 +85,6 @@ class HyperPodCluster(Construct):
             "NodeProvisioningMode": node_provisioning and node_provisioning.capitalize(),
             "Orchestrator": slurm and slurm.orchestrator(),
             "Tags": [{"Key": key, "Value": value} for key, value in sorted((tags or {}).items())],
-            "TieredStorageConfig": _tiered_storage(tiered_storage_percent),
             "VpcConfig": {"SecurityGroupIds": [network.security_group_id], "Subnets": [network.subnet_ids[0]]},
         }
         scripts = [*(lifecycle.ready if lifecycle else ()), *(slurm.ready if slurm else ())]
@@ -172,10 +168,6 @@ def _scheduled_update(update: ScheduledUpdate) -> dict[str, Any]:
         "AutoRollbackConfiguration": [{"AlarmName": name} for name in update.rollback_alarms] or None,
     }
     return {"ScheduleExpression": update.schedule, "DeploymentConfig": given(deployment) or None}
-
-
-def _tiered_storage(percent: int | None) -> dict[str, Any] | None:
-    return None if percent is None else {"Mode": "Enable", "InstanceMemoryAllocationPercentage": percent}
 
 
 def _api_word(word: str) -> str:

@@ -37,8 +37,6 @@ MAX_CLUSTER_TAGS = 50
 MAX_TAG_KEY_LENGTH = 128
 MAX_TAG_VALUE_LENGTH = 256
 TAG_PUNCTUATION = "_.:/=+-@"  # besides letters, digits and spaces
-# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterTieredStorageConfig.html
-MAX_TIERED_STORAGE_PERCENT = 100
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterAccountingDatabase.html
 ACCOUNTING_DATABASE_ENDPOINT_PATTERN = re.compile(
     r"(?=.{1,255}$)([a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)(\.[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*"
@@ -59,10 +57,23 @@ MIN_VOLUME_GIB = 1
 MAX_VOLUME_GIB = 16384
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 TRAINING_PLAN_ARN_PATTERN = re.compile(r"arn:aws[a-z\-]*:sagemaker:[a-z0-9\-]*:[0-9]{12}:training-plan/.*")
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_SearchTrainingPlanOfferings.html (InstanceType)
+TRAINING_PLAN_TYPES = (
+    "ml.p4d.24xlarge",
+    "ml.p4de.24xlarge",
+    "ml.p5.4xlarge",
+    "ml.p5.48xlarge",
+    "ml.p5e.48xlarge",
+    "ml.p5en.48xlarge",
+    "ml.p6-b200.48xlarge",
+    "ml.p6-b300.48xlarge",
+    "ml.p6e-gb200.36xlarge",
+    "ml.trn1.32xlarge",
+    "ml.trn2.48xlarge",
+)
+# https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-deep-health-checks.html
+MIN_CONNECTIVITY_NODES = 2
 IMAGE_ID_PATTERN = re.compile(r"(ami-[0-9a-fA-F]{8,17}|default)")
-# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_VpcConfig.html
-SUBNET_ID_PATTERN = re.compile(r"subnet-\w+")
-SECURITY_GROUP_ID_PATTERN = re.compile(r"sg-\w+")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ScheduledUpdateConfig.html, and CloudFormation's schema
 _DAY = r"(MON|TUE|WED|THU|FRI|SAT|SUN|[1-7]|\?|L|[1-7]#[1-5]|[1-7]L)"
 UPDATE_SCHEDULE_PATTERN = re.compile(
@@ -79,10 +90,21 @@ MAX_ROLLBACK_ALARMS = 10
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterLifeCycleConfig.html
 BUCKET_NAME_PREFIX = "sagemaker-"
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html
-BUCKET_NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+BUCKET_NAME_PATTERN = re.compile(
+    r"(?!xn--|sthree-|amzn-s3-demo-)"
+    r"(?!.*(\.\.|-s3alias$|--ol-s3$|\.mrap$|--x-s3$|--table-s3$))"
+    r"(?!\d+\.\d+\.\d+\.\d+$)"
+    r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+    re.ASCII,
+)
+BUCKET_NAME_TEXT = "3 to 63 lower-case letters, digits, dots and hyphens"
+BUCKET_NAME_HINT = (
+    "No two dots in a row, no IP address, no prefix xn--, sthree- or amzn-s3-demo-, and no suffix -s3alias, --ol-s3, "
+    ".mrap, --x-s3 or --table-s3."
+)
 # Terraform appends 26 digits to a prefix; a name holds 63 characters.
 # https://github.com/hashicorp/terraform-provider-aws/blob/main/website/docs/r/s3_bucket.html.markdown
-BUCKET_PREFIX_PATTERN = re.compile(r"[a-z0-9][a-z0-9.-]*")
+BUCKET_PREFIX_PATTERN = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]*")
 MAX_BUCKET_PREFIX_LENGTH = 37
 
 # By deployment type. SCRATCH_1 is left out: AWS keeps it for those who have it.
@@ -114,7 +136,9 @@ LUSTRE_METADATA_IOPS = (1500, 3000, 6000, *range(12_000, 192_001, 12_000))
 LUSTRE_TIERING_METADATA_IOPS = (6000, 12_000)  # the default comes first
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html
 MAX_DATA_REPOSITORIES = 8
-DATA_REPOSITORY_PATTERN = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\x00-\x1f]*)?")
+DATA_REPOSITORY_PATTERN = re.compile(
+    r"s3://(?P<bucket>[^/]+)(/(?!\.{1,2}(/|$))[^/\x00-\x1f]+)*/?",
+)
 
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemOpenZFSConfiguration.html
 # By deployment type, MB/s; the default comes first.
@@ -141,7 +165,8 @@ LUSTRE_MOUNT_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,8}")
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
 FSX_DNS_NAME_PATTERN = re.compile(r"(fs|fc)i?-[0-9a-f]{8,}\..{4,253}")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-properties-sagemaker-cluster-clusterfsxlustreconfig.html
-MOUNT_PATH_PATTERN = re.compile(r"/[a-zA-Z0-9._-]+(/[a-zA-Z0-9._-]+)*")
+# Without . and .., which AWS's pattern lets pass.
+MOUNT_PATH_PATTERN = re.compile(r"(/(?!\.{1,2}(/|$))[a-zA-Z0-9._-]+)+")
 
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html and subnet-sizing.html
 MIN_CIDR_PREFIX_LENGTH = 16
@@ -155,6 +180,19 @@ AVAILABILITY_ZONE_ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-az[0-9]+")
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html
 PRIVATE_RANGES = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 AWS_OWN_RANGE = "198.19.0.0/16"
+# No addresses of hosts. https://www.iana.org/assignments/iana-ipv4-special-registry/
+UNUSABLE_RANGES = {
+    "0.0.0.0/8": "this network",
+    "127.0.0.0/8": "loopback",
+    "169.254.0.0/16": "link-local",
+    "224.0.0.0/4": "multicast",
+    "240.0.0.0/4": "reserved",
+}
+# Blocks of a VPC, its first included. https://docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html
+DEFAULT_VPC_BLOCKS = 5
+MAX_VPC_BLOCKS = 50
+# https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html
+RESOURCE_ID_DIGITS = r"-([0-9a-f]{8}|[0-9a-f]{17})"
 
 # What nodes ask of AWS's APIs, and what only some users do.
 # https://docs.aws.amazon.com/vpc/latest/privatelink/aws-services-privatelink-support.html

@@ -7,6 +7,9 @@ repeated keys are refused.
 
 from __future__ import annotations
 
+import codecs
+import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,9 @@ import yaml
 
 from podwright.check.errors import UnreadableFileError
 from podwright.check.findings import Finding, KeyPath, Level
+from podwright.check.secrets import MEANING, find
 
+MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 20  # far below Python's recursion limit, far above what a settings file needs
 
 # What each code means; `podwright explain CODE` prints it.
@@ -25,6 +30,7 @@ CODES = {
     "yaml-feature": "A settings file has no anchors, aliases, tags or further documents: each value is written once.",
     "yaml-key": "A key of a mapping must be a word, not a list or a mapping.",
     "yaml-depth": f"Nested more than {MAX_DEPTH} levels deep.",
+    "secret": MEANING,
     "duplicate-key": "The same key twice in one mapping: YAML readers keep only one of them, and not all the same one.",
 }
 
@@ -58,16 +64,18 @@ class Document:
         """Read and parse the file.
 
         Raises:
-            UnreadableFileError: there is no such file, it may not be read, or it is not UTF-8.
+            UnreadableFileError: there is no such file, it may not be read, it is too large, or it is not UTF-8.
         """
         try:
-            text = file.read_text(encoding="utf-8-sig")
+            content = _read(file)
+            return cls.parse(content.decode("utf-8-sig"), file=file)
         except UnicodeDecodeError as error:
-            raise UnreadableFileError(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+            utf_16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+            reason = "it is UTF-16" if utf_16 else f"{error.reason} at byte {error.start}"
+            raise UnreadableFileError(f"{file} is not UTF-8 text: {reason}", "save it as UTF-8") from error
         except (OSError, ValueError) as error:  # ValueError: a null character in the name
-            reason = error.strerror if isinstance(error, OSError) else error
+            reason = (error.strerror or "") if isinstance(error, OSError) else str(error)
             raise UnreadableFileError(f"cannot read {file}: {reason}") from error
-        return cls.parse(text, file=file)
 
     @classmethod
     def parse(cls, text: str, *, file: Path = Path("cluster.yaml")) -> Document:
@@ -95,9 +103,47 @@ class Document:
             path = path[:-1]
         return Position(1, 1)
 
+    def secrets(self) -> Iterator[Finding]:
+        """Report each secret of the file, in values, keys and comments."""
+        for secret in find(self.text):
+            before = self.text[: secret.start].split("\n")
+            width = len(self.text[secret.start : secret.end].split("\n")[0])
+            hint = "delete it here and revoke it, because others may have read it"
+            position = Position(len(before), len(before[-1]) + 1, width)
+            message = f"this is {secret.kind}, and a settings file is no place for it"
+            yield _finding("secret", self._at(position), position, message, hint)
+
+    def _at(self, position: Position) -> KeyPath:
+        """Return the path of the value at a position; empty for a comment or where nothing was parsed."""
+        for path, value in self._values.items():
+            if value.line == position.line and value.column <= position.column < value.column + value.width:
+                return path
+        return ()
+
     def has(self, path: KeyPath) -> bool:
         """Return whether the file has a value at this path."""
         return not path or path in self._keys
+
+
+def _read(file: Path) -> bytes:
+    """Read a regular file of bounded size; a pipe or a device would never end.
+
+    Raises:
+        UnreadableFileError: it is something else, or it is too large.
+    """
+    with open(file, "rb", opener=_open_without_waiting) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise UnreadableFileError(f"cannot read {file}: it is not a regular file")
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        given = f"{file} is too large: it has more than {MAX_BYTES // 1024} KiB"
+        raise UnreadableFileError(given, "a settings file for hundreds of users has a tenth of that")
+    return content
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """Open a path; a pipe without a writer does not block."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 _SYNTAX_HINT = "compare the indentation and punctuation with the lines above"

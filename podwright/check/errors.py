@@ -5,20 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from podwright.check.findings import Finding, render
+from podwright.check.findings import Finding, Level, render
 from podwright.errors import PodwrightError
 
+# What each code means; `podwright explain CODE` prints it.
+CODES = {
+    "unreadable-file": "The settings file is missing, not a file, too large or not UTF-8 text.",
+    "invalid-run": "The file of `--run` cannot be read, or has a wrong option.",
+}
 
-class UnreadableFileError(PodwrightError):
+
+class InputError(PodwrightError):
+    """A file that a command was given cannot be used; ``code`` is the finding's."""
+
+    exit_status = 2
+    code = ""
+
+    def finding(self) -> Finding:
+        """Return the error as a finding without a position, for ``--json``."""
+        return Finding(Level.ERROR, self.code, (), str(self), self.hint)
+
+
+class UnreadableFileError(InputError):
     """The settings file is missing, or it is not text."""
 
-    exit_status = 2
+    code = "unreadable-file"
 
 
-class InvalidRunError(PodwrightError):
+class InvalidRunError(InputError):
     """The file of ``--run`` has a wrong option."""
 
-    exit_status = 2
+    code = "invalid-run"
 
 
 class InvalidSettingsError(PodwrightError):

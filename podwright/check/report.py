@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from podwright.check import document, rules, schema_errors
+from podwright.check import document, errors, rules, schema_errors
 from podwright.check.document import Document
 from podwright.check.findings import Finding, has_errors
 from podwright.check.incomplete import incomplete
@@ -40,7 +40,7 @@ def check(file: Path, run: TrainConfig | None = None) -> Report:
 
 def check_document(source: Document, run: TrainConfig | None = None) -> Report:
     """Check a parsed file; findings are in the order of the file."""
-    findings = list(source.findings)
+    findings = [*source.findings, *source.secrets()]
     settings = None
     if source.parsed:
         findings += schema_errors.terraform_templates(source.data)
@@ -89,4 +89,4 @@ def _of_default(message: str) -> str:
 def codes() -> dict[str, str]:
     """Return every code that a finding can have, with its meaning."""
     of_rules = {rules.code(rule): (getdoc(rule) or "") for rule in rules.all_rules()}
-    return {**document.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}
+    return {**document.CODES, **errors.CODES, **schema_errors.CODES, **rules.CODES, **of_rules}

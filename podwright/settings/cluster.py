@@ -54,7 +54,8 @@ class InstanceGroup(Section):
         None, description="ARN of the training plan with your reserved capacity. Default: no plan."
     )
     capacity: Literal["on-demand", "spot"] | None = Field(
-        None, description="spot is cheaper, but AWS may reclaim it. Default: on-demand."
+        None,
+        description="spot is cheaper, but AWS may reclaim it; with continuous provisioning. Default: on-demand.",
     )
     deep_health_checks: tuple[Literal["instance-stress", "instance-connectivity"], ...] = Field(
         (), description="Checks that a new node with accelerators must pass before it takes jobs; they take hours."
@@ -122,10 +123,6 @@ class Cluster(Section):
     node_provisioning: Literal["continuous"] | None = Field(
         None,
         description="continuous starts with the nodes available and keeps trying. Default: all nodes or none.",
-    )
-    tiered_storage_percent: int | None = Field(
-        None,
-        description="Percentage of the nodes' memory for checkpoints that survive the loss of a node. Default: off.",
     )
 
 

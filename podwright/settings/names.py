@@ -3,10 +3,12 @@
 import re
 
 from podwright.settings.root import Settings
+from podwright.settings.storage import CreatedBucket
 from podwright_constructs import facts
 
-CLUSTER_TAG = "podwright:cluster"
-CONSTRUCT_PATH_TAG = "podwright:construct-path"
+TAG_PREFIX = "podwright:"  # of podwright's own tags
+CLUSTER_TAG = f"{TAG_PREFIX}cluster"
+CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}construct-path"
 
 
 def foundation_stack(name: str) -> str:
@@ -23,6 +25,13 @@ def bucket_prefix(name: str) -> str:
     """Return the prefix of the created bucket's name; Terraform appends digits that make it globally unique."""
     room = facts.MAX_BUCKET_PREFIX_LENGTH - len(facts.BUCKET_NAME_PREFIX) - len("-")
     return f"{facts.BUCKET_NAME_PREFIX}{_shorten(name.lower(), room)}-"
+
+
+def is_own_bucket(settings: Settings, bucket: str) -> bool:
+    """Return whether a bucket is the cluster's own; Terraform appends digits to the prefix of a created one."""
+    if isinstance(settings.bucket, CreatedBucket):
+        return bucket.startswith(bucket_prefix(settings.name))
+    return bucket == settings.bucket.name
 
 
 def role_name(name: str, region: str) -> str:

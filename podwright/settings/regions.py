@@ -1,4 +1,4 @@
-"""AWS regions and the beginning of their Availability Zone ids.
+"""AWS regions, their Availability Zones, and which of them have HyperPod.
 
 https://docs.aws.amazon.com/global-infrastructure/latest/regions/aws-availability-zones.html
 """
@@ -32,6 +32,26 @@ _NUMBER_OF_REGIONS = {
 }
 REGIONS = tuple(f"{area}-{number + 1}" for area, count in _NUMBER_OF_REGIONS.items() for number in range(count))
 
+# Where AWS::SageMaker::Cluster is a resource type, in the partition aws: CloudFormation's registry of each region, as
+# cfn-lint 1.58.0 ships it. https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod.html
+HYPERPOD_REGIONS_DATE = "November 2026"
+HYPERPOD_REGIONS = (
+    *("ap-northeast-1", "ap-northeast-2", "ap-south-1", "ap-south-2"),
+    *("ap-southeast-1", "ap-southeast-2", "ap-southeast-3", "ap-southeast-4"),
+    *("ca-central-1", "eu-central-1", "eu-north-1", "eu-south-2", "eu-west-1", "eu-west-2"),
+    *("sa-east-1", "us-east-1", "us-east-2", "us-west-1", "us-west-2"),
+)
+
+# Availability Zones that are not az1, az2 and az3.
+_ZONES = {
+    "ap-northeast-1": (1, 2, 3, 4),
+    "ap-northeast-2": (1, 2, 3, 4),
+    "ca-central-1": (1, 2, 4),
+    "us-east-1": (1, 2, 3, 4, 5, 6),
+    "us-west-1": (1, 2, 3),
+    "us-west-2": (1, 2, 3, 4),
+}
+
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d{1,2}", re.ASCII)
 _LETTERS = {
     "north": "n",
@@ -46,9 +66,34 @@ _LETTERS = {
 }
 
 
+# By the beginning of a region's name; all others are in aws.
+_PARTITIONS = {
+    "cn-": "aws-cn",
+    "us-gov-": "aws-us-gov",
+    "us-iso-": "aws-iso",
+    "us-isob-": "aws-iso-b",
+    "eu-isoe-": "aws-iso-e",
+    "us-isof-": "aws-iso-f",
+    "eusc-": "aws-eusc",
+}
+
+
 def looks_like_region(text: str) -> bool:
     """Return whether the text has the form of a region name, known or not."""
     return _REGION.fullmatch(text) is not None
+
+
+def partition_of(region: str) -> str:
+    """Return the partition of a region, as ARNs have it."""
+    return next((partition for start, partition in _PARTITIONS.items() if region.startswith(start)), "aws")
+
+
+def zone_ids(region: str) -> tuple[str, ...]:
+    """Return the ids of a known region's Availability Zones."""
+    prefix = zone_id_prefix(region)
+    if region not in REGIONS or prefix is None:
+        return ()
+    return tuple(f"{prefix}-az{number}" for number in _ZONES.get(region, (1, 2, 3)))
 
 
 def zone_id_prefix(region: str) -> str | None:

@@ -1,5 +1,7 @@
 """The base class of every section of the settings file."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -44,6 +46,22 @@ class Section(BaseModel):
             if value is UNKNOWN:
                 raise UnknownValueError(name)
             return value
+
+
+def texts(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield every text of the settings with its path; skip wrong values."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, Section):
+        for name in type(value).model_fields:
+            with suppress(UnknownValueError):
+                yield from texts(getattr(value, name), (*path, name))
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from texts(item, (*path, key))
+    elif isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from texts(item, (*path, index))
 
 
 def sections(annotation: Any) -> tuple[type[Section], ...]:

@@ -52,7 +52,6 @@ class ClusterStack(TerraformStack):
             slurm=_slurm(settings, foundation),
             node_recovery=wanted.node_recovery,
             node_provisioning=wanted.node_provisioning,
-            tiered_storage_percent=wanted.tiered_storage_percent,
             multi_head=checks.controllers(instance_groups) > 1,
             tags=names.cluster_tags(settings),
         )

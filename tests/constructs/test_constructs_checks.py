@@ -39,7 +39,7 @@ from podwright_constructs.role import ExecutionRole, ExistingRole
 from podwright_constructs.session import SessionDocument
 from podwright_constructs.slurm import ApiSlurm, InitScript
 
-NETWORK = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1"], security_group_id="sg-1")
+NETWORK = ExistingNetwork(vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001")
 BUCKET = ExistingBucket(name="sagemaker-mine")
 ROLE = ExistingRole(arn="arn:aws:iam::111122223333:role/nodes")
 SCRIPTS = ExistingLifecycleScripts(source_s3_uri="s3://sagemaker-mine/scripts")
@@ -78,7 +78,6 @@ def sagemaker() -> Any:
         ("ImageId", {"pattern": facts.IMAGE_ID_PATTERN.pattern}),
         ("WaitTimeIntervalInSeconds", {"max": facts.MAX_UPDATE_WAIT_S}),
         ("AutoRollbackAlarms", {"max": facts.MAX_ROLLBACK_ALARMS}),
-        ("ClusterInstanceMemoryAllocationPercentage", {"max": facts.MAX_TIERED_STORAGE_PERCENT}),
         ("ClusterAccountingDatabaseSecretArn", {"pattern": facts.SECRET_ARN_PATTERN.pattern}),
     ],
 )
@@ -90,6 +89,11 @@ def test_limits_are_those_of_the_api(sagemaker: Any, shape: str, limits: dict[st
 def test_cluster_instance_types_are_those_of_the_api(sagemaker: Any) -> None:
     """The catalog allows in a cluster exactly what SageMaker's API model lists."""
     assert sorted(cluster_instance_types()) == sorted(sagemaker.shape_for("ClusterInstanceType").enum)
+
+
+def test_training_plan_types_are_those_of_the_api(sagemaker: Any) -> None:
+    """Training plans reserve exactly the types that SageMaker's API model lists."""
+    assert sorted(facts.TRAINING_PLAN_TYPES) == sorted(sagemaker.shape_for("ReservedCapacityInstanceType").enum)
 
 
 def test_catalog_knows_what_a_type_has() -> None:
@@ -171,7 +175,7 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
         ([CONTROLLER, replace(WORKERS, training_plan_arn="mine")], "instance_groups[1].training_plan_arn"),
         ([CONTROLLER, replace(WORKERS, image_id="ami-mine")], "instance_groups[1].image_id"),
         ([CONTROLLER, replace(WORKERS, subnet_ids=["mine"])], "instance_groups[1].subnet_ids[0]"),
-        ([CONTROLLER, replace(WORKERS, security_group_ids=["sg-1"])], "instance_groups[1].security_group_ids"),
+        ([CONTROLLER, replace(WORKERS, security_group_ids=["sg-00000001"])], "instance_groups[1].security_group_ids"),
         (
             [CONTROLLER, replace(WORKERS, subnet_ids=[f"subnet-{number}" for number in range(17)])],
             "instance_groups[1].subnet_ids",
@@ -228,7 +232,7 @@ def test_right_groups_have_no_problem() -> None:
 NOWHERE = Path("/nonexistent")
 INVALID: dict[str, tuple[Any, set[str]]] = {
     "ExistingNetwork": (
-        lambda _: ExistingNetwork(vpc_id="v", subnet_ids=["s", "subnet-1"], security_group_id="g"),
+        lambda _: ExistingNetwork(vpc_id="v", subnet_ids=["s", "subnet-00000001"], security_group_id="g"),
         {"vpc_id", "subnet_ids[0]", "security_group_id"},
     ),
     "TrainingNetwork": (
@@ -261,9 +265,9 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
             stack,
             "x",
             name="x",
-            vpc_id="vpc-1",
-            subnet_ids=["subnet-1"],
-            members_security_group_id="sg-1",
+            vpc_id="vpc-00000001",
+            subnet_ids=["subnet-00000001"],
+            members_security_group_id="sg-00000001",
             services=["standard", "s4", "ssmm"],
         ),
         {"services[1]", "services[2]"},
@@ -390,9 +394,8 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
             slurm=ApiSlurm(strategy="managed", accounting=ACCOUNTING),
             lifecycle=None,
             node_provisioning="sometimes",
-            tiered_storage_percent=101,
         ),
-        {"instance_groups[0].count", "instance_groups", "strategy", "node_provisioning", "tiered_storage_percent"},
+        {"instance_groups[0].count", "instance_groups", "strategy", "node_provisioning"},
     ),
     "HyperPodCluster by both": (
         lambda stack: HyperPodCluster(
@@ -431,8 +434,9 @@ def test_a_problem_is_one_sentence_and_data() -> None:
         key_arn=None,
         on_destroy="retain",
     )
-    assert (problem.code, problem.path) == ("malformed", ("subnet_cidrs", "usw2-az1"))
-    assert problem.message == "subnet_cidrs.usw2-az1: got 10.0.0.0/8, need an IPv4 block of /16 to /28"
+    assert (problem.code, problem.path) == ("range", ("subnet_cidrs", "usw2-az1"))
+    need = "an IPv4 block of /16 to /28, like 10.0.0.0/16"
+    assert problem.message == f"subnet_cidrs.usw2-az1: got 10.0.0.0/8, need {need}"
     assert dotted(problem.below("accounting", 0).path) == "accounting[0].subnet_cidrs.usw2-az1"
 
 

@@ -35,7 +35,9 @@ from podwright_rehearsal.aws import cluster_schema
 
 REPOSITORY = Path(__file__).parents[2]
 ZONE = "usw2-az1"
-NETWORK = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1", "subnet-2"], security_group_id="sg-1")
+NETWORK = ExistingNetwork(
+    vpc_id="vpc-00000001", subnet_ids=["subnet-00000001", "subnet-00000002"], security_group_id="sg-00000001"
+)
 BUCKET = ExistingBucket(name="sagemaker-mine")
 ROLE = ExistingRole(arn="arn:aws:iam::111122223333:role/nodes")
 SCRIPTS = ExistingLifecycleScripts(source_s3_uri="s3://sagemaker-mine/scripts")
@@ -176,17 +178,17 @@ def test_without_internet_nodes_reach_the_apis_alone(synthesize) -> None:
 @pytest.mark.parametrize(
     ("way", "made"),
     [
-        ({"nat_gateway_id": "nat-1"}, {"aws_route_table", "aws_route", "aws_vpc_endpoint"}),
-        ({"route_table_id": "rtb-1"}, set()),
+        ({"nat_gateway_id": "nat-00000001"}, {"aws_route_table", "aws_route", "aws_vpc_endpoint"}),
+        ({"route_table_id": "rtb-00000001"}, set()),
     ],
 )
 def test_a_new_subnet_in_a_vpc_of_yours(synthesize, way: dict[str, str], made: set[str]) -> None:
     """With a NAT gateway the subnet gets routes and S3 of its own, with a route table it follows that and adds none."""
-    arguments = {"vpc_id": "vpc-1", "availability_zone_id": ZONE, "private_subnet_cidr": "10.0.16.0/20"}
+    arguments = {"vpc_id": "vpc-00000001", "availability_zone_id": ZONE, "private_subnet_cidr": "10.0.16.0/20"}
     stack = synthesize(lambda stack: PrivateNetwork(stack, "network", name="demo", nfs=True, **arguments, **way))
     assert {"aws_route_table", "aws_route", "aws_vpc_endpoint"} & set(stack["resource"]) == made
     (association,) = resources(stack, "aws_route_table_association")
-    (table,) = {f"${{{address}.id}}" for address in addresses(stack, "aws_route_table")} or {"rtb-1"}
+    (table,) = {f"${{{address}.id}}" for address in addresses(stack, "aws_route_table")} or {"rtb-00000001"}
     assert association["route_table_id"] == table
     ports = {rule.get("from_port") for rule in resources(stack, "aws_vpc_security_group_ingress_rule")}
     assert facts.NFS_PORT in ports
@@ -195,7 +197,7 @@ def test_a_new_subnet_in_a_vpc_of_yours(synthesize, way: dict[str, str], made: s
 def test_flow_logs_come_after_the_permission_to_write_them(synthesize) -> None:
     """The role is the service's, of this account; the log group is encrypted and kept for a year."""
     key = ExistingKey(arn=KEY)
-    stack = synthesize(lambda stack: CloudWatchFlowLogs(stack, "logs", name="demo", vpc_id="vpc-1", key=key))
+    stack = synthesize(lambda stack: CloudWatchFlowLogs(stack, "logs", name="demo", vpc_id="vpc-00000001", key=key))
     (flow_log,) = resources(stack, "aws_flow_log")
     (group,) = resources(stack, "aws_cloudwatch_log_group")
     assert set(flow_log["depends_on"]) == addresses(stack, "aws_iam_role_policy")
@@ -268,14 +270,17 @@ def test_a_folder_shows_a_bucket(synthesize) -> None:
 
 def test_openzfs_of_two_zones_prefers_the_first(synthesize) -> None:
     """It takes two subnets, prefers the first, adds its routes to their tables, and keeps a last backup if asked."""
-    network = replace(NETWORK, route_table_ids=["rtb-1", "rtb-2"])
+    network = replace(NETWORK, route_table_ids=["rtb-00000001", "rtb-00000002"])
     arguments = OpenZfsArguments(deployment_type="MULTI_AZ_1", on_destroy="backup")
     stack = synthesize(
         lambda stack: OpenZfsFileSystem(stack, "homes", arguments, network=network, key=ExistingKey(arn=KEY))
     )
     (homes,) = resources(stack, "aws_fsx_openzfs_file_system")
-    assert (homes["subnet_ids"], homes["preferred_subnet_id"]) == (["subnet-1", "subnet-2"], "subnet-1")
-    assert (homes["route_table_ids"], homes["throughput_capacity"]) == (["rtb-1", "rtb-2"], 160)
+    assert (homes["subnet_ids"], homes["preferred_subnet_id"]) == (
+        ["subnet-00000001", "subnet-00000002"],
+        "subnet-00000001",
+    )
+    assert (homes["route_table_ids"], homes["throughput_capacity"]) == (["rtb-00000001", "rtb-00000002"], 160)
     assert (homes["skip_final_backup"], homes.get("delete_options"), homes["kms_key_id"]) == (False, None, KEY)
 
 
@@ -310,7 +315,9 @@ def test_one_construct_alone_in_another_stack(tmp_path: Path, terraform: Mapping
         def __init__(self, scope: App) -> None:
             super().__init__(scope, "mine")
             OwnProvider(self)
-            network = ExistingNetwork(vpc_id="vpc-1", subnet_ids=["subnet-1"], security_group_id="sg-1")
+            network = ExistingNetwork(
+                vpc_id="vpc-00000001", subnet_ids=["subnet-00000001"], security_group_id="sg-00000001"
+            )
             LustreFileSystem(self, "scratch", LustreArguments(capacity_gib=2400), network=network)
 
     app = App(outdir=str(tmp_path))
@@ -491,13 +498,20 @@ def test_role_may_make_interfaces_wherever_a_group_is(synthesize) -> None:
             name="nodes",
             bucket=BUCKET,
             network=NETWORK,
-            override_subnet_ids=["subnet-8", "subnet-9", "subnet-9"],
-            override_security_group_ids=["sg-9"],
+            override_subnet_ids=["subnet-00000008", "subnet-00000009", "subnet-00000009"],
+            override_security_group_ids=["sg-00000009"],
         )
     )
     (create,) = [item for item in role_permissions(stack)["statement"] if item["sid"] == "CreateInterfaces"]
     named = [resource.rpartition("/")[2] for resource in create["resources"]]
-    assert named == ["*", NETWORK.security_group_id, "sg-9", *NETWORK.subnet_ids, "subnet-8", "subnet-9"]
+    assert named == [
+        "*",
+        NETWORK.security_group_id,
+        "sg-00000009",
+        *NETWORK.subnet_ids,
+        "subnet-00000008",
+        "subnet-00000009",
+    ]
 
 
 def test_role_has_no_more_than_it_is_told_to_need(synthesize) -> None:
@@ -700,7 +714,7 @@ def test_desired_state_is_valid_for_aws(synthesize, evaluate) -> None:
     model = evaluate(resource["desired_state"])
     assert cluster_schema.problems(model, region="us-west-2") == []
     assert resource["type_name"] == cluster_schema.CLUSTER_TYPE
-    assert model["VpcConfig"] == {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-1"]}  # one zone
+    assert model["VpcConfig"] == {"SecurityGroupIds": ["sg-00000001"], "Subnets": ["subnet-00000001"]}  # one zone
     assert (model["NodeRecovery"], model["Tags"]) == ("Automatic", [{"Key": "team", "Value": "research"}])
     assert model["InstanceGroups"][2] == {
         "InstanceGroupName": "workers",
@@ -721,10 +735,10 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
         min_count=2,
         key_arn="arn:aws:kms:us-west-2:210987654321:key/0a1b",
         training_plan_arn="arn:aws:sagemaker:us-west-2:210987654321:training-plan/mine",
-        capacity="spot",
+        capacity="on-demand",
         deep_health_checks=["instance-stress"],
         network_interface="efa-only",
-        subnet_ids=["subnet-9"],
+        subnet_ids=["subnet-00000009"],
         image_id="ami-0123456789abcdef0",
         scheduled_update=ScheduledUpdate(
             schedule="cron(0 3 ? * SUN *)", max_percent=25, wait_s=60, rollback_alarms=["a"]
@@ -732,28 +746,27 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
     )
     slurm = ApiSlurm(strategy=None, lustre=LUSTRE)
     changes = {
-        "instance_groups": [replace(CONTROLLER, auto_patch="when-all-idle"), group],
+        "instance_groups": [replace(CONTROLLER, auto_patch="when-all-idle", capacity="spot"), group],
         "lifecycle": None,
         "slurm": slurm,
         "node_provisioning": "continuous",
-        "tiered_storage_percent": 10,
     }
     (resource,) = resources(synthesize(lambda stack: cluster(stack, **changes)), "aws_cloudcontrolapi_resource")
     model = evaluate(resource["desired_state"])
     assert cluster_schema.problems(model, region="us-west-2") == []
     assert (model["Orchestrator"], model["NodeProvisioningMode"]) == ({"Slurm": {}}, "Continuous")
-    assert model["TieredStorageConfig"] == {"Mode": "Enable", "InstanceMemoryAllocationPercentage": 10}
     controller, workers = model["InstanceGroups"]
     assert controller["SlurmConfig"] == {"NodeType": "Controller"}
+    assert controller["CapacityRequirements"] == {"Spot": {}}
     assert controller["AutoPatchConfig"] == {"PatchingStrategy": "WhenAllIdle"}
     given = {"InstanceGroupName", "InstanceType", "InstanceCount", "ExecutionRole", "ThreadsPerCore"}
     assert {key: value for key, value in workers.items() if key not in given} == {
         "MinInstanceCount": 2,
         "TrainingPlanArn": group.training_plan_arn,
-        "CapacityRequirements": {"Spot": {}},
+        "CapacityRequirements": {"OnDemand": {}},
         "OnStartDeepHealthChecks": ["InstanceStress"],
         "NetworkInterface": {"InterfaceType": "efa-only"},
-        "OverrideVpcConfig": {"SecurityGroupIds": ["sg-1"], "Subnets": ["subnet-9"]},
+        "OverrideVpcConfig": {"SecurityGroupIds": ["sg-00000001"], "Subnets": ["subnet-00000009"]},
         "ImageId": group.image_id,
         "ScheduledUpdateConfig": {
             "ScheduleExpression": "cron(0 3 ? * SUN *)",

@@ -154,24 +154,44 @@ def test_environment_names_the_file(podwright: Podwright, tmp_path: Path):
     assert podwright("check", GOOD[0], **chosen).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(None, "No such file or directory"), (b"name: \xff\xfe", "is not UTF-8 text"), ("directory", "Is a directory")],
-    ids=["missing", "binary", "directory"],
-)
-def test_unreadable_file(podwright: Podwright, tmp_path: Path, content: bytes | str | None, message: str):
-    """A file that is missing, not text or not a file is reported in one line with exit status 2."""
+UNREADABLE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda file: None, "No such file or directory"),  # noqa: ARG005
+    "binary": (lambda file: file.write_bytes(b"name: \xff\xfe"), "is not UTF-8 text: invalid start byte at byte 6"),
+    "UTF-16": (lambda file: file.write_text("name: demo", encoding="utf-16"), "is not UTF-8 text: it is UTF-16"),
+    "folder": (Path.mkdir, "Is a directory"),
+    "link loop": (lambda file: file.symlink_to(file), "Too many levels of symbolic links"),
+    "FIFO": (os.mkfifo, "is not a regular file"),
+    "/dev/zero": (lambda file: file.symlink_to("/dev/zero"), "is not a regular file"),
+    "5 MB": (lambda file: file.write_bytes(b"# x\n" * 1_250_000), "is too large: it has more than 1024 KiB"),
+}
+
+
+@pytest.mark.parametrize(("make", "message"), UNREADABLE.values(), ids=UNREADABLE)
+def test_unreadable_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], object], message: str
+):
+    """A file that is missing, not text, no file or endless is one line with exit status 2, and JSON with --json."""
     file = tmp_path / "cluster.yaml"
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    elif content:
-        file.mkdir()
-    answer = podwright("check")
-    assert answer.stdout == ""
-    assert answer.stderr.startswith("podwright: ")
-    assert message in answer.stderr
-    assert answer.stderr.count("\n") == 1
-    assert answer.returncode == 2
+    make(file)
+    assert cli.main(["check", str(file)]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("podwright: ")
+    assert message in err
+    assert cli.main(["check", str(file), "--json"]) == 2
+    out, err = capsys.readouterr()
+    (finding,) = json.loads(out)["findings"]
+    assert (finding["code"], finding["line"], err) == ("unreadable-file", None, "")
+    assert message in finding["message"]
+
+
+def test_a_wrong_run_is_json_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """With --json a wrong file of --run is a finding."""
+    run = tmp_path / "run.yaml"
+    run.write_text("presett: tiny\n")
+    assert cli.main(["check", str(GOOD[0]), "--run", str(run), "--json"]) == 2
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["code"] == "invalid-run"
 
 
 def test_explains_every_key(podwright: Podwright):
@@ -244,11 +264,12 @@ def test_codes_and_keys_do_not_clash():
 
 
 def test_interrupt_is_quiet(tmp_path: Path):
-    """Ctrl-C while the file is being read ends the command with 130 and without a traceback."""
-    pipe = tmp_path / "cluster.yaml"
+    """Ctrl-C while a file is being read ends the command with 130 and without a traceback."""
+    pipe = tmp_path / "run.yaml"
     os.mkfifo(pipe)
+    command = [*COMMAND, "check", "--run", pipe]
     with (
-        subprocess.Popen([*COMMAND, "check", pipe], env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process,
         pipe.open("w"),  # opens when the command has opened its end
     ):
         process.send_signal(signal.SIGINT)

@@ -32,13 +32,18 @@ from podwright_training.config.train_config import PRESETS
 CONTROLLER = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
 WORKERS = {"name": "workers", "role": "compute", "instance_type": "ml.g5.xlarge", "count": 2, "partition": "gpu"}
 NETWORK = {"source": "create", "availability_zone_id": "usw2-az1"}
-BROUGHT_NETWORK = {"source": "existing", "vpc_id": "vpc-1", "subnet_ids": ["subnet-1"], "security_group_id": "sg-1"}
+BROUGHT_NETWORK = {
+    "source": "existing",
+    "vpc_id": "vpc-00000001",
+    "subnet_ids": ["subnet-00000001"],
+    "security_group_id": "sg-00000001",
+}
 NEW_SUBNET = {
     "source": "existing_vpc",
-    "vpc_id": "vpc-1",
+    "vpc_id": "vpc-00000001",
     "availability_zone_id": "usw2-az1",
     "private_subnet_cidr": "10.0.16.0/20",
-    "nat_gateway_id": "nat-1",
+    "nat_gateway_id": "nat-00000001",
 }
 SECOND_ZONE = {"extra_private_subnets": [{"availability_zone_id": "usw2-az2", "cidr": "10.0.32.0/20"}]}
 BROUGHT_LUSTRE = {"source": "existing", "dns_name": "fs-0a1b2c3d.fsx.us-west-2.amazonaws.com", "mount_name": "fsx"}
@@ -139,7 +144,7 @@ BROKEN = [
         {"nodes": {"scratch": {"mount_path": "/mnt"}, "s3_mounts": [CORPORA]}},
         "nodes.s3_mounts[0].path",
     ),
-    ("mount-paths", {"nodes": {"scratch": {"mount_path": "/etc"}}}, "nodes.scratch.mount_path"),
+    ("scratch-path", {"nodes": {"scratch": {"mount_path": "/etc"}}}, "nodes.scratch.mount_path"),
     (
         "scratch-disks",
         {"nodes": {"scratch": {}}, **groups(CONTROLLER, {**WORKERS, "instance_type": "ml.c5.large"})},
@@ -199,7 +204,7 @@ BROKEN = [
     ("created-network", {"nodes": BUNDLED, "network": {**NETWORK, "internet": "none"}}, "network.endpoints"),
     ("created-network", {"network": {**NETWORK, "endpoints": ["standard", "smm"]}}, "network.endpoints[1]"),
     ("created-subnet", {"network": {**NEW_SUBNET, "nat_gateway_id": None}}, "network.nat_gateway_id"),
-    ("created-subnet", {"network": {**NEW_SUBNET, "route_table_id": "rtb-1"}}, "network.nat_gateway_id"),
+    ("created-subnet", {"network": {**NEW_SUBNET, "route_table_id": "rtb-00000001"}}, "network.nat_gateway_id"),
     (
         "created-subnet",
         {"network": {**NEW_SUBNET, "private_subnet_cidr": "10.0.16.0/29"}},
@@ -217,7 +222,11 @@ BROKEN = [
     ),
     ("zone-in-region", {"network": {**NEW_SUBNET, "availability_zone_id": "use1-az2"}}, "network.availability_zone_id"),
     ("existing-network", {"network": {**BROUGHT_NETWORK, "vpc_id": ""}}, "network.vpc_id"),
-    ("existing-network", {"network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-1", "2"]}}, "network.subnet_ids[1]"),
+    (
+        "existing-network",
+        {"network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-00000001", "2"]}},
+        "network.subnet_ids[1]",
+    ),
     ("existing-network", {"network": {**BROUGHT_NETWORK, "subnet_ids": []}}, "network.subnet_ids"),
     ("created-lustre", {"lustre": {"source": "create", "capacity_gib": 1000}}, "lustre.capacity_gib"),
     ("created-lustre", {"lustre": {"source": "create", "mount_path": "fsx"}}, "lustre.mount_path"),
@@ -289,7 +298,7 @@ BROKEN = [
         "openzfs-zones",
         {
             "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1"},
-            "network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-1", "subnet-2"]},
+            "network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-00000001", "subnet-00000002"]},
         },
         "openzfs.deployment_type",
     ),
@@ -307,7 +316,11 @@ BROKEN = [
         },
         "network.public_subnet_cidr",
     ),
-    ("unused-settings", {"network": {**BROUGHT_NETWORK, "route_table_ids": ["rtb-1"]}}, "network.route_table_ids"),
+    (
+        "unused-settings",
+        {"network": {**BROUGHT_NETWORK, "route_table_ids": ["rtb-00000001"]}},
+        "network.route_table_ids",
+    ),
     (
         "scratch-key",
         {"key": {"source": "create"}, "lustre": {"source": "create", "deployment_type": "SCRATCH_2"}},
@@ -315,12 +328,12 @@ BROKEN = [
     ),
     ("existing-key", {"key": {"source": "existing", "arn": KEY.replace("key/", "alias/")}}, "key.arn"),
     (
-        "existing-key-in-region",
+        "arns-in-region",
         {"key": {"source": "existing", "arn": KEY.replace("us-west-2", "us-east-1")}},
         "key.arn",
     ),
     (
-        "existing-key-in-region",
+        "arns-in-region",
         {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": KEY.replace("us-west-2", "us-east-1")}},
         "bucket.key_arn",
     ),
@@ -350,14 +363,23 @@ BROKEN = [
     ),
     (
         "instance-group",
-        groups(CONTROLLER, {**WORKERS, "subnet_ids": ["subnet-1", "vpc-1"]}),
+        groups(CONTROLLER, {**WORKERS, "subnet_ids": ["subnet-00000001", "vpc-00000001"]}),
         "cluster.instance_groups[1].subnet_ids[1]",
     ),
     ("compute-partition", groups(CONTROLLER, {**WORKERS, "partition": None}), "cluster.instance_groups[1]"),
     ("group-composition", groups(WORKERS), "cluster.instance_groups"),
     ("group-composition", groups(CONTROLLER), "cluster.instance_groups"),
     ("group-composition", groups(CONTROLLER, WORKERS, WORKERS), "cluster.instance_groups[2].name"),
-    ("spot-head", groups({**CONTROLLER, "capacity": "spot"}, WORKERS), "cluster.instance_groups[0].capacity"),
+    (
+        "spot-head",
+        {
+            "cluster": {
+                "instance_groups": [{**CONTROLLER, "capacity": "spot"}, WORKERS],
+                "node_provisioning": "continuous",
+            }
+        },
+        "cluster.instance_groups[0].capacity",
+    ),
     ("api-slurm", api({"source": "api"}), "cluster.slurm.strategy"),
     ("api-slurm", api(API, node_provisioning="continuous"), "cluster.slurm.strategy"),
     ("api-slurm", {**api(API), "accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
@@ -367,10 +389,11 @@ BROKEN = [
         api({**API, "init_script": {"source_s3_uri": "s3://mine/x", "on_init_complete": "a.sh"}}),
         "cluster.slurm.init_script.source_s3_uri",
     ),
+    ("provisioning", groups(CONTROLLER, {**WORKERS, "capacity": "spot"}), "cluster.instance_groups[1].capacity"),
     (
-        "provisioning",
-        {"cluster": {"instance_groups": [CONTROLLER, WORKERS], "tiered_storage_percent": 101}},
-        "cluster.tiered_storage_percent",
+        "blocks-of-network",
+        {"network": {**NETWORK, "secondary_cidrs": [f"100.{number}.0.0/16" for number in range(64, 69)]}},
+        "network.secondary_cidrs",
     ),
     ("provisioning", groups(CONTROLLER, {**WORKERS, "key_arn": KEY}), "cluster.instance_groups[1].key_arn"),
     (
@@ -499,7 +522,7 @@ BROKEN = [
     ("skipped-steps", {"nodes": {"skip": ["ssh", "lusture"]}}, "nodes.skip[1]"),
     ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
     ("mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
-    ("mount-paths", s3(path="/usr"), "nodes.s3_mounts[0].path"),
+    ("s3-mounts", s3(path="/usr"), "nodes.s3_mounts[0].path"),
     (
         "mount-paths",
         {"nodes": {"s3_mounts": [CORPORA, {"bucket": "more", "path": "/mnt/c4/more"}]}},

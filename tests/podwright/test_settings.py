@@ -50,7 +50,6 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
         "slurm": {"source": "lifecycle"},
         "node_recovery": "automatic",
         "node_provisioning": None,
-        "tiered_storage_percent": None,
     }
     none_yet = {"capacity_gib", "throughput_mbps_per_tib", "throughput_mbps", "metadata_iops"}  # the type's own
     lustre = minimal.pop("lustre")

@@ -296,6 +296,14 @@ def test_a_taken_name_is_refused(create, model):
             "LifeCycleConfig of workers needs SourceS3Uri",
             lambda model: model["InstanceGroups"][1].pop("LifeCycleConfig"),
         ),
+        (
+            "Spot of workers needs NodeProvisioningMode Continuous",
+            lambda model: model["InstanceGroups"][1].update(CapacityRequirements={"Spot": {}}),
+        ),
+        (
+            "TieredStorageConfig is supported for clusters with Orchestrator Eks only",
+            lambda model: model.update(TieredStorageConfig={"Mode": "Enable"}),
+        ),
         ("no free address left for workers", lambda model: model["InstanceGroups"][1].update(InstanceCount=251)),
     ],
 )

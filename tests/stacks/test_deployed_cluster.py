@@ -36,7 +36,6 @@ WORKERS = {
     "min_count": 2,
     "partition": "gpu",
     "threads_per_core": 2,
-    "capacity": "spot",
     "deep_health_checks": ["instance-stress", "instance-connectivity"],
     "network_interface": "efa",
     "image_id": "ami-0123456789abcdef0",
@@ -49,7 +48,7 @@ ACCOUNTING = {
     "secret_arn": "arn:aws:secretsmanager:us-west-2:123456789012:secret:slurm-abc",
 }
 VOLUME_KEY = "arn:aws:kms:us-west-2:123456789012:key/0a1b2c3d-1111-2222-3333-444455556666"
-CLUSTER = {"instance_groups": [CONTROLLER, LOGIN, WORKERS], "tiered_storage_percent": 20}
+CLUSTER = {"instance_groups": [CONTROLLER, LOGIN, WORKERS]}
 CLUSTER_ADDRESS = "aws_cloudcontrolapi_resource.cluster_A4C38409"
 SETTINGS: dict[str, Any] = {
     "name": "demo",

@@ -51,6 +51,7 @@ from podwright_constructs.checks.operations import (
     session_document,
 )
 from podwright_constructs.checks.role import execution_role, existing_role, s3_access_problems
+from podwright_constructs.checks.words import mount_path_problems
 
 __all__ = [
     "NODE_RECOVERIES",
@@ -86,6 +87,7 @@ __all__ = [
     "lustre_capacities",
     "lustre_file_system",
     "lustre_throughput",
+    "mount_path_problems",
     "openzfs_file_system",
     "openzfs_subnets",
     "private_network",

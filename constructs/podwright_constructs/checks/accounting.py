@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import IPv4Network
 
 from podwright_constructs import facts
 from podwright_constructs.checks.bucket import ON_DESTROY
-from podwright_constructs.checks.words import choice, counted, is_reference, key_arn_problems, matches, within
+from podwright_constructs.checks.words import block_problems, choice, counted, key_arn_problems, matches, within
 from podwright_constructs.problems import Problem
 
 
@@ -49,15 +48,5 @@ def _subnets(cidrs: Mapping[str, str]) -> list[Problem]:
         problems.append(Problem("size", ("subnet_cidrs",), given, f"at least {facts.MIN_DATABASE_ZONES}", hint))
     for zone, cidr in cidrs.items():
         problems += matches(("subnet_cidrs", zone), zone, facts.AVAILABILITY_ZONE_ID_PATTERN, "a zone id like usw2-az1")
-        if not is_reference(cidr) and not _is_block(cidr):
-            need = f"an IPv4 block of {facts.VPC_PREFIX_TEXT}"
-            problems.append(Problem("malformed", ("subnet_cidrs", zone), cidr, need))
+        problems += block_problems(("subnet_cidrs", zone), cidr)
     return problems
-
-
-def _is_block(cidr: str) -> bool:
-    try:
-        network = IPv4Network(cidr)
-    except ValueError:
-        return False
-    return facts.MIN_CIDR_PREFIX_LENGTH <= network.prefixlen <= facts.MAX_CIDR_PREFIX_LENGTH

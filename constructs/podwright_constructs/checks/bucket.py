@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from podwright_constructs import facts
 from podwright_constructs.checks.key import existing_key
-from podwright_constructs.checks.words import choice, is_reference, key_arn_problems, matches
+from podwright_constructs.checks.words import bucket_name_problems, choice, is_reference, key_arn_problems, matches
 from podwright_constructs.problems import Problem
 
 ON_DESTROY = ("retain", "destroy")
@@ -25,7 +23,8 @@ def training_bucket(
         f"lower-case letters, digits, dots and hyphens, beginning with {facts.BUCKET_NAME_PREFIX}, "
         f"at most {facts.MAX_BUCKET_PREFIX_LENGTH} characters"
     )
-    problems = _bucket_name("bucket_prefix", bucket_prefix, facts.BUCKET_PREFIX_PATTERN, need)
+    problems = matches("bucket_prefix", bucket_prefix, facts.BUCKET_PREFIX_PATTERN, need)
+    problems = problems or _own_prefix("bucket_prefix", bucket_prefix, need)
     if not problems and len(bucket_prefix) > facts.MAX_BUCKET_PREFIX_LENGTH:
         problems.append(Problem("malformed", ("bucket_prefix",), bucket_prefix, need))
     return [
@@ -52,8 +51,8 @@ def bucket_options(
         path, need = ("noncurrent_version_expiration_days",), f"at least {facts.MIN_NONCURRENT_DAYS}"
         problems.append(Problem("range", path, noncurrent_version_expiration_days, need))
     if access_log_bucket is not None:
-        need = "the name of your own bucket in this region, 3 to 63 lower-case letters, digits, dots and hyphens"
-        problems += matches("access_log_bucket", access_log_bucket, facts.BUCKET_NAME_PATTERN, need)
+        need = f"the name of your own bucket in this region, {facts.BUCKET_NAME_TEXT}"
+        problems += bucket_name_problems("access_log_bucket", access_log_bucket, need)
     elif access_log_prefix is not None:
         hint = "The prefix says where in that bucket the logs go."
         problems.append(Problem("conflict", ("access_log_prefix",), access_log_prefix, "access_log_bucket too", hint))
@@ -62,20 +61,18 @@ def bucket_options(
 
 def existing_bucket(*, name: str, key_arn: str | None = None) -> list[Problem]:
     """Check the name of an existing bucket, and the key that encrypts it."""
-    need = f"3 to 63 lower-case letters, digits, dots and hyphens, beginning with {facts.BUCKET_NAME_PREFIX}"
+    need = f"{facts.BUCKET_NAME_TEXT}, beginning with {facts.BUCKET_NAME_PREFIX}"
     key = [problem.at("key_arn") for problem in existing_key(arn=key_arn)] if key_arn else []
-    return [*_bucket_name("name", name, facts.BUCKET_NAME_PATTERN, need), *key]
+    return [*(bucket_name_problems("name", name, need) or _own_prefix("name", name, need)), *key]
 
 
 def state_bucket(*, bucket: str, key_arn: str | None) -> list[Problem]:
     """Check the bucket that keeps Terraform's state, and the key that encrypts it."""
-    need = "3 to 63 lower-case letters, digits, dots and hyphens"
-    return [*matches("bucket", bucket, facts.BUCKET_NAME_PATTERN, need), *key_arn_problems(key_arn)]
+    return [*bucket_name_problems("bucket", bucket), *key_arn_problems(key_arn)]
 
 
-def _bucket_name(argument: str, name: str, pattern: re.Pattern[str], need: str) -> list[Problem]:
-    problems = matches(argument, name, pattern, need)
-    if not problems and not is_reference(name) and not name.startswith(facts.BUCKET_NAME_PREFIX):
-        hint = f"SageMaker reads lifecycle scripts only from buckets whose name begins with {facts.BUCKET_NAME_PREFIX}."
-        problems.append(Problem("malformed", (argument,), name, need, hint))
-    return problems
+def _own_prefix(argument: str, name: str, need: str) -> list[Problem]:
+    if is_reference(name) or name.startswith(facts.BUCKET_NAME_PREFIX):
+        return []
+    hint = f"SageMaker reads lifecycle scripts only from buckets whose name begins with {facts.BUCKET_NAME_PREFIX}."
+    return [Problem("malformed", (argument,), name, need, hint)]

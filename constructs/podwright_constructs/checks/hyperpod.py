@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from podwright_constructs import facts
 from podwright_constructs.checks.instance_group import instance_group
-from podwright_constructs.checks.words import choice, counted, name_problems, one_of, within
+from podwright_constructs.checks.words import choice, counted, name_problems, one_of
 from podwright_constructs.instance_group import InstanceGroup
 from podwright_constructs.problems import Code, Problem
 
@@ -25,14 +25,13 @@ def cluster(
     node_recovery: str,
     tags: Mapping[str, str],
     node_provisioning: str | None = None,
-    tiered_storage_percent: int | None = None,
     multi_head: bool = False,
 ) -> list[Problem]:
     """Check a cluster and all its instance groups."""
     return [
         *cluster_name_problems("cluster_name", cluster_name),
         *choice("node_recovery", node_recovery, NODE_RECOVERIES),
-        *cluster_provisioning(instance_groups, node_provisioning, tiered_storage_percent),
+        *cluster_provisioning(instance_groups, node_provisioning),
         *cluster_tags(tags),
         *cluster_instance_groups(instance_groups, multi_head=multi_head),
     ]
@@ -43,18 +42,13 @@ def cluster_name_problems(argument: str, name: str) -> list[Problem]:
     return name_problems(argument, name, facts.MAX_CLUSTER_NAME_LENGTH)
 
 
-def cluster_provisioning(
-    groups: Sequence[InstanceGroup], node_provisioning: str | None, tiered_storage_percent: int | None
-) -> list[Problem]:
-    """Check how nodes are provisioned, what depends on it, and the share of memory for checkpoints."""
-    problems = [
-        *choice("node_provisioning", node_provisioning, NODE_PROVISIONINGS),
-        *within("tiered_storage_percent", tiered_storage_percent, 0, facts.MAX_TIERED_STORAGE_PERCENT),
-    ]
+def cluster_provisioning(groups: Sequence[InstanceGroup], node_provisioning: str | None) -> list[Problem]:
+    """Check how nodes are provisioned, and what depends on it."""
+    problems = choice("node_provisioning", node_provisioning, NODE_PROVISIONINGS)
     if node_provisioning is not None and controllers(groups) > 1:
         need, hint = "no value with several controllers", "Continuous provisioning supports one controller."
         problems.append(Problem("conflict", ("node_provisioning",), node_provisioning, need, hint))
-    return problems + list(_volume_keys(groups, node_provisioning))
+    return [*problems, *_volume_keys(groups, node_provisioning), *_spot(groups, node_provisioning)]
 
 
 def cluster_instance_groups(groups: Sequence[InstanceGroup], *, multi_head: bool = False) -> list[Problem]:
@@ -109,6 +103,14 @@ def _volume_keys(groups: Sequence[InstanceGroup], node_provisioning: str | None)
             yield Problem("conflict", ("instance_groups", index, "key_arn"), "a key", CONTINUOUS, hint)
 
 
+def _spot(groups: Sequence[InstanceGroup], node_provisioning: str | None) -> Iterator[Problem]:
+    """https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-spot.html."""
+    for index, group in enumerate(groups):
+        if group.capacity == "spot" and node_provisioning is None:
+            hint = "HyperPod starts spot nodes only on continuously provisioned clusters."
+            yield Problem("conflict", ("instance_groups", index, "capacity"), group.capacity, CONTINUOUS, hint)
+
+
 def _heads(group: InstanceGroup, *, multi_head: bool) -> Iterator[Problem]:
     if group.role == "controller" and group.count > 1 and not multi_head:
         hint = "Several controllers need an accounting database and a shared directory."
@@ -121,7 +123,7 @@ def cluster_tags(tags: Mapping[str, str]) -> list[Problem]:
     if len(tags) > facts.MAX_CLUSTER_TAGS:
         problems.append(Problem("size", ("tags",), f"{len(tags)} tags", f"at most {facts.MAX_CLUSTER_TAGS}"))
     for key, value in tags.items():
-        if key.startswith("aws:"):
+        if key.lower().startswith("aws:"):
             problems.append(Problem("malformed", ("tags", key), key, "a key that does not begin with aws:"))
         elif not 1 <= len(key) <= facts.MAX_TAG_KEY_LENGTH or not _is_tag_text(key):
             need = f"a key of 1 to {facts.MAX_TAG_KEY_LENGTH} {_TAG_TEXT}"
@@ -145,13 +147,15 @@ def instance_group_composition(groups: Sequence[InstanceGroup]) -> list[Problem]
     problems = []
     if not 1 <= len(groups) <= facts.MAX_INSTANCE_GROUPS:
         problems.append(_groups("size", counted(len(groups), "group"), f"1 to {facts.MAX_INSTANCE_GROUPS}"))
-    names = [group.name for group in groups]
+    names = [group.name.lower() for group in groups]
     for name, times in Counter(names).items():
         if times > 1:
             second = names.index(name, names.index(name) + 1)
-            hint = f"{times} groups have the name {name}."
+            given, first = groups[second].name, groups[names.index(name)].name
+            same = f"{times} groups have the name {given}."
+            hint = same if given == first else f"{first} and {given} differ only in upper and lower case."
             path = ("instance_groups", second, "name")
-            problems.append(Problem("duplicate", path, name, "a name of its own for each group", hint))
+            problems.append(Problem("duplicate", path, given, "a name of its own for each group", hint))
     roles = Counter(group.role for group in groups)
     if roles["controller"] != 1:
         problems.append(_groups("size", counted(roles["controller"], "controller group"), "exactly 1"))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from podwright_constructs import facts
 from podwright_constructs.catalog import InstanceType, cluster_instance_types, similar_names
-from podwright_constructs.checks.words import choice, key_arn_problems, matches, name_problems, one_of, within
+from podwright_constructs.checks.words import (
+    choice,
+    duplicate_problems,
+    key_arn_problems,
+    matches,
+    name_problems,
+    one_of,
+    resource_id_problems,
+    within,
+)
 from podwright_constructs.instance_group import (
     AUTO_PATCHES,
     CAPACITIES,
@@ -18,6 +26,8 @@ from podwright_constructs.instance_group import (
     ScheduledUpdate,
 )
 from podwright_constructs.problems import Problem
+
+CONNECTIVITY = "instance-connectivity"
 
 
 def instance_group(group: InstanceGroup) -> list[Problem]:
@@ -30,6 +40,7 @@ def instance_group(group: InstanceGroup) -> list[Problem]:
         *key_arn_problems(group.key_arn),
         *_partition(group),
         *_instance_type(group),
+        *_training_plan(group),
         *_network(group),
         *_updates(group),
     ]
@@ -80,35 +91,46 @@ def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
     if group.deep_health_checks and not kind.accelerator:
         need, hint = f"no checks on {kind.name}", "They test accelerators and EFA, and the type has no accelerator."
         yield Problem("conflict", ("deep_health_checks",), one_of(group.deep_health_checks), need, hint)
+    if CONNECTIVITY in group.deep_health_checks and 0 < group.count < facts.MIN_CONNECTIVITY_NODES:
+        need = f"{facts.MIN_CONNECTIVITY_NODES} or more with {CONNECTIVITY}"
+        yield Problem("conflict", ("count",), group.count, need, "It tests the traffic between two nodes.")
     if group.network_interface is not None and not kind.efa_interfaces:
         need = f"no value on {kind.name}"
         yield Problem("conflict", ("network_interface",), group.network_interface, need, "The type has no EFA.")
 
 
+def _training_plan(group: InstanceGroup) -> Iterator[Problem]:
+    if group.training_plan_arn is None:
+        return
+    need = "an ARN like arn:aws:sagemaker:us-west-2:123456789012:training-plan/NAME"
+    yield from matches("training_plan_arn", group.training_plan_arn, facts.TRAINING_PLAN_ARN_PATTERN, need)
+    if group.instance_type in cluster_instance_types() and group.instance_type not in facts.TRAINING_PLAN_TYPES:
+        hint = f"AWS reserves {one_of(facts.TRAINING_PLAN_TYPES)} in training plans."
+        yield Problem("conflict", ("training_plan_arn",), "a plan", f"no value on {group.instance_type}", hint)
+    if group.capacity == "spot":
+        need, hint = "no value beside training_plan_arn", "A training plan is capacity that you have reserved."
+        yield Problem("conflict", ("capacity",), group.capacity, need, hint)
+
+
 def _network(group: InstanceGroup) -> Iterator[Problem]:
-    if group.training_plan_arn is not None:
-        need = "an ARN like arn:aws:sagemaker:us-west-2:123456789012:training-plan/NAME"
-        yield from matches("training_plan_arn", group.training_plan_arn, facts.TRAINING_PLAN_ARN_PATTERN, need)
     if group.image_id is not None:
-        yield from matches("image_id", group.image_id, facts.IMAGE_ID_PATTERN, f"{_id_like('ami')}, or default")
+        yield from matches(
+            "image_id", group.image_id, facts.IMAGE_ID_PATTERN, "an id like ami-0123456789abcdef0, or default"
+        )
     if group.security_group_ids and not group.subnet_ids:
         hint = "A group without subnets of its own is in the cluster's network, with the cluster's security group."
         given = one_of(group.security_group_ids)
         yield Problem("conflict", ("security_group_ids",), given, "subnet_ids too", hint)
-    yield from _ids("subnet_ids", group.subnet_ids, facts.SUBNET_ID_PATTERN, most=facts.MAX_SUBNETS)
-    groups = group.security_group_ids
-    yield from _ids("security_group_ids", groups, facts.SECURITY_GROUP_ID_PATTERN, most=facts.MAX_SECURITY_GROUPS)
+    yield from _ids("subnet_ids", group.subnet_ids, "subnet", most=facts.MAX_SUBNETS)
+    yield from _ids("security_group_ids", group.security_group_ids, "sg", most=facts.MAX_SECURITY_GROUPS)
 
 
-def _ids(argument: str, ids: Sequence[str], pattern: re.Pattern[str], *, most: int) -> Iterator[Problem]:
+def _ids(argument: str, ids: Sequence[str], prefix: str, *, most: int) -> Iterator[Problem]:
     if len(ids) > most:
         yield Problem("size", (argument,), f"{len(ids)} ids", f"at most {most}")
     for index, given in enumerate(ids):
-        yield from matches((argument, index), given, pattern, _id_like(pattern.pattern.partition("-")[0]))
-
-
-def _id_like(prefix: str) -> str:
-    return f"an id like {prefix}-0123456789abcdef0"
+        yield from resource_id_problems((argument, index), given, prefix)
+    yield from duplicate_problems(argument, ids)
 
 
 def _updates(group: InstanceGroup) -> Iterator[Problem]:

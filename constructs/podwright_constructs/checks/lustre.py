@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/fsx/latest/APIReference/API_CreateFileSystemLustreCo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -13,7 +14,14 @@ from typing import NamedTuple
 from podwright_constructs import facts
 from podwright_constructs.arguments.data_repository import DataRepository
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
-from podwright_constructs.checks.words import backup_problems, choice, matches, mount_path_problems, one_of
+from podwright_constructs.checks.words import (
+    backup_problems,
+    bucket_name_problems,
+    choice,
+    matches,
+    mount_path_problems,
+    one_of,
+)
 from podwright_constructs.problems import Path, Problem
 
 TIERING = "INTELLIGENT_TIERING"
@@ -196,11 +204,19 @@ def _data_repositories(repositories: Sequence[DataRepository]) -> Iterator[Probl
         need = "an absolute path like /data"
         yield from matches((*item, "path"), repository.path, facts.MOUNT_PATH_PATTERN, need)
         need = "s3://BUCKET or s3://BUCKET/PREFIX"
-        yield from matches((*item, "s3_uri"), repository.s3_uri, facts.DATA_REPOSITORY_PATTERN, need)
+        yield from _s3_uri((*item, "s3_uri"), repository.s3_uri, need)
     for (_, one), (index, other) in combinations(enumerate(repositories), 2):
         if _overlap(one.path, other.path):
             need = f"a folder apart from {one.path}"
             yield Problem("overlap", ("data_repositories", index, "path"), other.path, need)
+
+
+def _s3_uri(path: Path, uri: str, need: str) -> list[Problem]:
+    """Check the URI of a bucket and prefix, without a folder called . or .. in the prefix."""
+    match = facts.DATA_REPOSITORY_PATTERN.fullmatch(uri)
+    if match is None:
+        return matches(path, uri, facts.DATA_REPOSITORY_PATTERN, need)
+    return [replace(problem, given=uri) for problem in bucket_name_problems(path, match["bucket"], need)]
 
 
 def _overlap(one: str, other: str) -> bool:

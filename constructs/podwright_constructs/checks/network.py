@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from ipaddress import IPv4Network
 from itertools import chain, combinations
 from typing import Protocol
 
 from podwright_constructs import facts
-from podwright_constructs.checks.words import choice, counted, is_reference, matches, one_of
+from podwright_constructs.checks.words import (
+    block_problems,
+    choice,
+    counted,
+    duplicate_problems,
+    is_reference,
+    matches,
+    one_of,
+    resource_id_problems,
+)
 from podwright_constructs.problems import Path, Problem
 
 Blocks = dict[Path, str]
@@ -49,7 +57,7 @@ def training_network(
     subnets: Blocks = {} if internet == "none" else {("public_subnet_cidr",): public_subnet_cidr}
     subnets |= {("private_subnet_cidr",): private_subnet_cidr}
     subnets |= {(*path, "cidr"): subnet.cidr for path, subnet in extra.items()}
-    malformed = list(chain.from_iterable(_cidr(path, block) for path, block in (vpc | subnets).items()))
+    malformed = list(chain.from_iterable(block_problems(path, block) for path, block in (vpc | subnets).items()))
     return [
         *chain.from_iterable(_zone(path, zone) for path, zone in zones.items()),
         *(malformed or [*_secondary_blocks(vpc), *_layout(vpc, subnets)]),
@@ -67,11 +75,11 @@ def private_network(
 ) -> list[Problem]:
     """Check a new private subnet in an existing VPC."""
     problems = [
-        *_id(("vpc_id",), vpc_id, "vpc"),
+        *resource_id_problems(("vpc_id",), vpc_id, "vpc"),
         *_zone(("availability_zone_id",), availability_zone_id),
-        *_cidr(("private_subnet_cidr",), private_subnet_cidr),
-        *(_id(("nat_gateway_id",), nat_gateway_id, "nat") if nat_gateway_id else ()),
-        *(_id(("route_table_id",), route_table_id, "rtb") if route_table_id else ()),
+        *block_problems(("private_subnet_cidr",), private_subnet_cidr),
+        *(resource_id_problems(("nat_gateway_id",), nat_gateway_id, "nat") if nat_gateway_id else ()),
+        *(resource_id_problems(("route_table_id",), route_table_id, "rtb") if route_table_id else ()),
     ]
     if nat_gateway_id and route_table_id:
         hint = "With a NAT gateway the subnet gets a route table of its own."
@@ -87,14 +95,19 @@ def existing_network(
     *, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str, route_table_ids: Sequence[str] = ()
 ) -> list[Problem]:
     """Check the ids of an existing network."""
-    problems = [*_id(("vpc_id",), vpc_id, "vpc"), *_id(("security_group_id",), security_group_id, "sg")]
+    problems = [
+        *resource_id_problems(("vpc_id",), vpc_id, "vpc"),
+        *resource_id_problems(("security_group_id",), security_group_id, "sg"),
+    ]
     if not 1 <= len(subnet_ids) <= facts.MAX_SUBNETS:
         given = counted(len(subnet_ids), "subnet")
         problems.append(Problem("size", ("subnet_ids",), given, f"1 to {facts.MAX_SUBNETS}"))
     for index, subnet_id in enumerate(subnet_ids):
-        problems += _id(("subnet_ids", index), subnet_id, "subnet")
+        problems += resource_id_problems(("subnet_ids", index), subnet_id, "subnet")
     for index, route_table_id in enumerate(route_table_ids):
-        problems += _id(("route_table_ids", index), route_table_id, "rtb")
+        problems += resource_id_problems(("route_table_ids", index), route_table_id, "rtb")
+    problems += duplicate_problems("subnet_ids", subnet_ids)
+    problems += duplicate_problems("route_table_ids", route_table_ids)
     return problems
 
 
@@ -113,30 +126,17 @@ def interface_endpoints(services: Sequence[str], argument: str = "services") -> 
     ]
 
 
-def _id(path: Path, value: str, prefix: str) -> list[Problem]:
-    return matches(path, value, re.compile(rf"{prefix}-\w+"), f"an id like {prefix}-0123456789abcdef0")
-
-
 def _zone(path: Path, zone: str) -> list[Problem]:
     hint = "A name like us-west-2a stands for a different zone in every account; an id does not."
     return matches(path, zone, facts.AVAILABILITY_ZONE_ID_PATTERN, "a zone id like usw2-az1", hint)
 
 
-def _cidr(path: Path, block: str) -> list[Problem]:
-    if is_reference(block):
-        return []
-    shortest, longest = facts.MIN_CIDR_PREFIX_LENGTH, facts.MAX_CIDR_PREFIX_LENGTH
-    need = f"an IPv4 block of {facts.VPC_PREFIX_TEXT}, like 10.0.0.0/{shortest}"
-    try:
-        network = IPv4Network(block)
-    except ValueError as error:
-        return [Problem("malformed", path, block, need, f"{error}.")]
-    return [] if shortest <= network.prefixlen <= longest else [Problem("range", path, block, need)]
-
-
 def _secondary_blocks(vpc: Blocks) -> Iterator[Problem]:
     """Check that secondary blocks are apart from the first and each other, and of a range that goes with it."""
     known = _known(vpc)
+    if len(vpc) > facts.MAX_VPC_BLOCKS:
+        given, need = f"{len(vpc) - 1} blocks", f"at most {facts.MAX_VPC_BLOCKS - 1} beside cidr"
+        yield Problem("size", ("secondary_cidrs",), given, need)
     for (_, one), (path, other) in combinations(known.items(), 2):
         if one.overlaps(other):
             yield Problem("overlap", path, other, f"a block that does not overlap {one}")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from podwright_constructs import facts
-from podwright_constructs.checks.words import key_arn_problems, matches
+from podwright_constructs.checks.words import bucket_name_problems, key_arn_problems, matches
 from podwright_constructs.problems import Problem
 
 _PREFIX = re.compile(r"[\w.=-]+(/[\w.=-]+)*")  # no wildcard, no slash at either end
@@ -57,8 +57,7 @@ def execution_role(
 
 def s3_access_problems(access: Access, *, own_bucket: str, own_prefixes: Sequence[str]) -> list[Problem]:
     """Check rights on a bucket; nodes never get to write what they run, below prefixes of their own bucket."""
-    need = "3 to 63 lower-case letters, digits, dots and hyphens"
-    problems = matches("bucket", access.bucket, facts.BUCKET_NAME_PATTERN, need)
+    problems = bucket_name_problems("bucket", access.bucket)
     need = "an empty text, or a prefix that ends in a slash, like datasets/"
     problems += matches("prefix", access.prefix, _S3_PREFIX, need)
     problems += key_arn_problems(access.key_arn)

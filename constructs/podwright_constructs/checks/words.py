@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from ipaddress import IPv4Network
+from pathlib import PurePosixPath
 
 from podwright_constructs import facts
 from podwright_constructs.problems import Path, Problem
 
 FILE_SYSTEM_ON_DESTROY = ("backup", "destroy")
+# Folders of the system and of HyperPod's image; the image's own are below /opt.
+_SYSTEM_FOLDERS = tuple(
+    PurePosixPath("/", name)
+    for name in (
+        *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin"),
+        *("snap", "sys", "tmp", "usr", "var"),
+        *("opt/amazon", "opt/aws", "opt/containerd", "opt/ml", "opt/nvidia", "opt/podwright", "opt/sagemaker"),
+        "opt/slurm",
+    )
+)
 
 
 def name_problems(argument: str, name: str, max_length: int) -> list[Problem]:
@@ -19,9 +32,60 @@ def name_problems(argument: str, name: str, max_length: int) -> list[Problem]:
     return matches(argument, name, facts.CLUSTER_NAME_PATTERN, need)
 
 
-def mount_path_problems(mount_path: str) -> list[Problem]:
-    """Check the path where nodes mount a file system."""
-    return matches("mount_path", mount_path, facts.MOUNT_PATH_PATTERN, "an absolute path like /fsx")
+def mount_path_problems(mount_path: str, argument: str = "mount_path") -> list[Problem]:
+    """Check the path of a mount: absolute, and neither above nor below a folder of the system."""
+    hint = "Letters, digits, dots, hyphens and underscores between slashes; no folder called . or .."
+    problems = matches(argument, mount_path, facts.MOUNT_PATH_PATTERN, "an absolute path like /fsx", hint)
+    if problems or is_reference(mount_path):
+        return problems
+    path = PurePosixPath(mount_path)
+    for folder in _SYSTEM_FOLDERS:
+        if path.is_relative_to(folder) or folder.is_relative_to(path):
+            need = f"a path apart from {folder}, like /home, /fsx, /scratch or /mnt/data"
+            return [Problem("conflict", (argument,), mount_path, need, f"The mount would hide files of {folder}.")]
+    return []
+
+
+def bucket_name_problems(path: str | Path, name: str, need: str = facts.BUCKET_NAME_TEXT) -> list[Problem]:
+    """Check the name of a bucket against the rules of S3."""
+    looks_right = re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", name)
+    return matches(path, name, facts.BUCKET_NAME_PATTERN, need, facts.BUCKET_NAME_HINT if looks_right else "")
+
+
+def block_problems(path: str | Path, block: str) -> list[Problem]:
+    """Check an IPv4 block of a VPC or subnet: its form, its size, and that hosts can have its addresses."""
+    if is_reference(block):
+        return []
+    shortest, longest = facts.MIN_CIDR_PREFIX_LENGTH, facts.MAX_CIDR_PREFIX_LENGTH
+    need = f"an IPv4 block of {facts.VPC_PREFIX_TEXT}, like 10.0.0.0/{shortest}"
+    try:
+        network = IPv4Network(block)
+    except ValueError as error:
+        return [Problem("malformed", _path(path), block, need, f"{error}.")]
+    if "/" in block and str(network) != block:
+        return [Problem("malformed", _path(path), block, need, f"Write {network}.")]
+    if not shortest <= network.prefixlen <= longest:
+        return [Problem("range", _path(path), block, need)]
+    for unusable, name in facts.UNUSABLE_RANGES.items():
+        if network.subnet_of(IPv4Network(unusable)):
+            need = "a block of private addresses, like 10.0.0.0/16"
+            return [Problem("range", _path(path), block, need, f"{unusable} is {name}: no host has its addresses.")]
+    return []
+
+
+def resource_id_problems(path: str | Path, value: str, prefix: str) -> list[Problem]:
+    """Check the id of an EC2 resource: its prefix, then 8 or 17 hexadecimal digits."""
+    need = f"an id like {prefix}-0123456789abcdef0"
+    hint = "Behind the hyphen an id has 8 or 17 digits, 0 to 9 and a to f." if value.startswith(f"{prefix}-") else ""
+    return matches(path, value, re.compile(prefix + facts.RESOURCE_ID_DIGITS), need, hint)
+
+
+def duplicate_problems(argument: str, values: Sequence[str]) -> Iterator[Problem]:
+    """Report each value that is in a list twice, at its second place."""
+    for value, times in Counter(values).items():
+        if times > 1 and not is_reference(value):
+            second = values.index(value, values.index(value) + 1)
+            yield Problem("duplicate", (argument, second), value, "each id once")
 
 
 def key_arn_problems(key_arn: str | None) -> list[Problem]:

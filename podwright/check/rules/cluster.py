@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from podwright.check.findings import Finding, finding_of, findings_of
+from podwright.check.findings import Finding, error, finding_of, findings_of
 from podwright.settings import names
 from podwright.settings.arguments import group_arguments
 from podwright.settings.root import Settings
@@ -17,15 +17,19 @@ def cluster_name(settings: Settings) -> Iterator[Finding]:
 
 
 def tag_limits(settings: Settings) -> Iterator[Finding]:
-    """Too many tags (podwright adds its own), keys that AWS keeps for itself, or text that no tag can hold."""
+    """Too many tags, keys that AWS or podwright keeps for itself, or text that no tag can hold."""
+    for key in settings.tags:
+        if key.lower().startswith(names.TAG_PREFIX):
+            hint = f"choose another key: `podwright adopt` finds resources by {names.CLUSTER_TAG}"
+            yield error(("tags", key), f"tags: {key} begins with {names.TAG_PREFIX}, which podwright sets itself", hint)
     for problem in checks.cluster_tags(names.cluster_tags(settings)):
         in_file = problem.path[-1] in settings.tags  # and not one that podwright adds
         yield finding_of(problem.path if in_file else ("tags",), problem)
 
 
 def provisioning(settings: Settings) -> Iterator[Finding]:
-    """The share of memory for checkpoints is no share, or how nodes are provisioned does not go with a group."""
+    """A group's key or spot capacity needs continuous provisioning, or several controllers do not go with it."""
     cluster = settings.cluster
     groups = [group_arguments(group) for group in cluster.instance_groups]
-    problems = checks.cluster_provisioning(groups, cluster.node_provisioning, cluster.tiered_storage_percent)
+    problems = checks.cluster_provisioning(groups, cluster.node_provisioning)
     yield from findings_of(("cluster",), problems)

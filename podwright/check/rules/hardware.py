@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
-from podwright.check.findings import Finding, error, warning
+from podwright.check.findings import Finding, error, findings_of, warning
 from podwright.check.rules.rule import compute_types
 from podwright.settings.root import Settings
-from podwright_constructs import facts
+from podwright_constructs import checks, facts
 
 # Below, data loaders stop; above fs.nr_open, which Linux sets to 1048576, nobody could log in.
 # https://docs.kernel.org/admin-guide/sysctl/fs.html
@@ -19,13 +18,10 @@ DEBIAN_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
 
 def scratch_path(settings: Settings) -> Iterator[Finding]:
-    """The scratch folder's path is not absolute."""
-    scratch = settings.nodes.scratch
-    if scratch is None:
-        return
-    path, given = ("nodes", "scratch", "mount_path"), PurePosixPath(scratch.mount_path)
-    if not given.is_absolute() or given == PurePosixPath("/") or ".." in given.parts:
-        yield error(path, f"mount_path: got {given}, need an absolute path like /scratch", "")
+    """The scratch folder's path is not absolute, or it hides a folder of the system."""
+    if settings.nodes.scratch:
+        problems = checks.mount_path_problems(settings.nodes.scratch.mount_path)
+        yield from findings_of(("nodes", "scratch"), problems)
 
 
 def scratch_disks(settings: Settings) -> Iterator[Finding]:

@@ -8,26 +8,20 @@ from pathlib import PurePosixPath
 from podwright.check.findings import Finding, KeyPath, error
 from podwright.settings.root import Settings
 from podwright.settings.storage import NoOpenZfs
-
-SYSTEM_NAMES = ("bin", "boot", "dev", "etc", "lib", "opt", "proc", "root", "run", "sbin", "sys", "usr", "var")
-SYSTEM = [PurePosixPath("/", name) for name in SYSTEM_NAMES]
+from podwright_constructs import checks
 
 
 def mount_paths(settings: Settings) -> Iterator[Finding]:
-    """A mount hides a system folder, or two mounts have the same path or nested paths."""
+    """Two mounts have the same path or nested paths."""
     taken: dict[str, PurePosixPath] = {}
     for whose, key_path, text in _wanted(settings):
         path = PurePosixPath(text)
-        if not path.is_absolute() or path == PurePosixPath("/"):
+        if checks.mount_path_problems(text):
             continue  # the rule of what is mounted says so
-        hidden = next((f"hides {folder}" for folder in SYSTEM if folder.is_relative_to(path)), "")
-        over = (f"and {name} {other} overlap" for name, other in taken.items() if _overlap(path, other))
-        if problem := hidden or next(over, ""):
-            yield error(
-                key_path,
-                f"{key_path[-1]}: {path} {problem}",
-                "use a separate path, like /home, /fsx, /scratch or /mnt/data",
-            )
+        over = next((f"{name} {other}" for name, other in taken.items() if _overlap(path, other)), "")
+        if over:
+            hint = "use a separate path, like /home, /fsx, /scratch or /mnt/data"
+            yield error(key_path, f"{key_path[-1]}: {path} and {over} overlap", hint)
         taken[whose] = path
 
 

@@ -10,8 +10,7 @@ from podwright.settings import names
 from podwright.settings.cluster import ApiSlurm
 from podwright.settings.nodes import Nodes
 from podwright.settings.root import Settings
-from podwright.settings.storage import CreatedBucket
-from podwright_constructs import checks, facts
+from podwright_constructs import checks
 
 S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
 
@@ -49,20 +48,8 @@ def s3_mounts(settings: Settings) -> Iterator[Finding]:
     """A mount's arguments are invalid, or it would let nodes write scripts that all nodes run as root."""
     own_prefixes = [names.scripts_prefix(settings.name), names.payload_prefix(settings.name)]
     for index, mount in enumerate(settings.nodes.s3_mounts):
-        own = _own_bucket(settings, mount.bucket)
+        own = mount.bucket if names.is_own_bucket(settings, mount.bucket) else ""
         yield from findings_of(
             (*S3_MOUNTS, index), checks.s3_access_problems(mount, own_bucket=own, own_prefixes=own_prefixes)
         )
-        if not facts.MOUNT_PATH_PATTERN.fullmatch(mount.path) or ".." in mount.path:
-            yield error(
-                (*S3_MOUNTS, index, "path"),
-                f"path: got {mount.path!r}, need an absolute path like /mnt/data",
-                "",
-            )
-
-
-def _own_bucket(settings: Settings, bucket: str) -> str:
-    """Return the cluster's own bucket; Terraform appends digits to a created one."""
-    if isinstance(settings.bucket, CreatedBucket):
-        return bucket if bucket.startswith(names.bucket_prefix(settings.name)) else ""
-    return settings.bucket.name
+        yield from findings_of((*S3_MOUNTS, index), checks.mount_path_problems(mount.path, "path"))

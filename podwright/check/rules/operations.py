@@ -118,7 +118,15 @@ def session_length(settings: Settings) -> Iterator[Finding]:
 
 
 def s3_state(settings: Settings) -> Iterator[Finding]:
-    """The bucket or the key of the state is malformed."""
+    """The bucket or the key of the state is malformed, or nodes can read the bucket: a state has secrets."""
     state = settings.state
-    if isinstance(state, S3State):
-        yield from findings_of(("state",), checks.state_bucket(bucket=state.bucket, key_arn=state.key_arn))
+    if not isinstance(state, S3State):
+        return
+    yield from findings_of(("state",), checks.state_bucket(bucket=state.bucket, key_arn=state.key_arn))
+    hint = "use a bucket that only those who deploy can read"
+    if names.is_own_bucket(settings, state.bucket):
+        yield error(("state", "bucket"), f"bucket: {state.bucket} is the cluster's own bucket", hint)
+    for index, mount in enumerate(settings.nodes.s3_mounts):
+        if mount.bucket == state.bucket:
+            path = ("nodes", "s3_mounts", index, "bucket")
+            yield error(path, f"bucket: {mount.bucket} holds Terraform's state", hint)

@@ -8,38 +8,69 @@ from contextlib import suppress
 from difflib import get_close_matches
 
 from podwright.check.findings import Finding, KeyPath, error, warning
-from podwright.settings.access import ExistingKey
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
-from podwright.settings.regions import REGIONS, looks_like_region, zone_id_prefix
+from podwright.settings.operations import CreatedAccounting, S3State
+from podwright.settings.regions import (
+    HYPERPOD_REGIONS,
+    HYPERPOD_REGIONS_DATE,
+    REGIONS,
+    looks_like_region,
+    partition_of,
+    zone_id_prefix,
+    zone_ids,
+)
 from podwright.settings.root import Settings
-from podwright.settings.section import Section, UnknownValueError
-from podwright.settings.storage import ExistingBucket, ExistingLustre, ExistingOpenZfs
+from podwright.settings.section import Section, UnknownValueError, texts
+from podwright.settings.storage import ExistingLustre, ExistingOpenZfs
 from podwright_constructs import facts
 
 
 def known_region(settings: Settings) -> Iterator[Finding]:
-    """The region's name is malformed (error), or unknown to podwright (warning: AWS adds regions)."""
+    """The region's name is malformed, or AWS has no HyperPod there; a warning for a region unknown to podwright.
+
+    AWS adds regions: `aws cloudformation describe-type --type RESOURCE --type-name AWS::SageMaker::Cluster --region …`
+    shows whether a region has HyperPod today.
+    """
     similar = get_close_matches(settings.region, REGIONS, n=3)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "`aws account list-regions` lists them"
     if not looks_like_region(settings.region):
         yield error(("region",), f"region: got {settings.region!r}, need a name like us-west-2", hint)
     elif settings.region not in REGIONS:
         yield warning(("region",), f"region: podwright does not know {settings.region}", hint)
+    elif settings.region not in HYPERPOD_REGIONS:
+        given = f"region: {settings.region} has no SageMaker HyperPod clusters, as of {HYPERPOD_REGIONS_DATE}"
+        yield error(("region",), given, f"regions that have them: {', '.join(HYPERPOD_REGIONS)}")
 
 
 def zone_in_region(settings: Settings) -> Iterator[Finding]:
-    """The Availability Zone id belongs to another region."""
+    """The Availability Zone is of another region (error), or podwright does not know it (warning)."""
     prefix = zone_id_prefix(settings.region)
-    for path, zone in zones(settings.network):
+    known = zone_ids(settings.region)
+    for path, zone in [*zones(settings.network), *_zones_of_database(settings)]:
         if not facts.AVAILABILITY_ZONE_ID_PATTERN.fullmatch(zone) or prefix is None:
             continue
         if not re.fullmatch(rf"{prefix}-az\d+", zone):
             yield error(
                 path,
-                f"availability_zone_id: {zone!r} is not in {settings.region}",
+                f"{_word(path)}: {zone!r} is not in {settings.region}",
                 f"ids of {settings.region} look like {prefix}-az1; "
                 f"`aws ec2 describe-availability-zones --region {settings.region}` lists them",
             )
+        elif known and zone not in known:
+            given = f"{_word(path)}: podwright knows no zone {zone} in {settings.region}"
+            yield warning(path, given, f"zones of {settings.region}: {', '.join(known)}")
+
+
+def _word(path: KeyPath) -> str:
+    """Return the key of a zone for messages; subnet_cidrs has zones for keys."""
+    return str(path[1] if path[0] == "accounting" else path[-1])
+
+
+def _zones_of_database(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    with suppress(UnknownValueError):
+        if isinstance(settings.accounting, CreatedAccounting):
+            for zone in settings.accounting.subnet_cidrs:
+                yield ("accounting", "subnet_cidrs", zone), zone
 
 
 def zones(network: Section) -> Iterator[tuple[KeyPath, str]]:
@@ -59,21 +90,37 @@ def existing_file_system_in_region(settings: Settings) -> Iterator[Finding]:
             continue
         match = re.search(r"\.fsx\.([a-z0-9-]+)\.amazonaws\.", file_system.dns_name)
         if match and match[1] != settings.region:
-            yield warning(
+            yield error(
                 (word, "dns_name"),
                 f"dns_name: the file system is in {match[1]}, the cluster in {settings.region}",
                 f"use a file system in {settings.region}",
             )
 
 
-def existing_key_in_region(settings: Settings) -> Iterator[Finding]:
-    """The existing key is in another region; services use only keys of their own region."""
-    arns = {
-        ("key", "arn"): settings.key.arn if isinstance(settings.key, ExistingKey) else None,
-        ("bucket", "key_arn"): settings.bucket.key_arn if isinstance(settings.bucket, ExistingBucket) else None,
-    }
-    for path, arn in arns.items():
-        match = facts.KEY_ARN_PATTERN.fullmatch(arn or "")
-        if match and match[1] != settings.region:
-            message = f"{path[-1]}: the key is in {match[1]}, the cluster in {settings.region}"
-            yield error(path, message, f"use a key of {settings.region}, or a replica of it there")
+def arns_in_region(settings: Settings) -> Iterator[Finding]:
+    """An ARN is of another partition, or of another region: services use what is in their own region."""
+    partition = partition_of(settings.region)
+    for path, text in texts(settings):
+        match = _ARN.match(text)
+        if match is None:
+            continue
+        if match["partition"] != partition:
+            given = f"{path[-1]}: got an ARN of the partition {match['partition']}, {settings.region} is in {partition}"
+            yield error(path, given, f"use a resource of this partition, arn:{partition}:…")
+        elif match["region"] and match["region"] != (region := _region_of(path, settings)):
+            given = f"{path[-1]}: the {_THINGS.get(match['service'], 'resource')} is in {match['region']}"
+            hint = "use a key of {}, or a replica of it there" if match["service"] == "kms" else "use one of {}"
+            user = "state" if path[0] == "state" else "cluster"
+            yield error(path, f"{given}, the {user} in {region}", hint.format(region))
+
+
+_ARN = re.compile(r"arn:(?P<partition>aws[a-z-]*):(?P<service>[a-z0-9-]+):(?P<region>[a-z0-9-]*):")
+_THINGS = {"kms": "key", "secretsmanager": "secret", "aps": "workspace", "sagemaker": "training plan"}
+
+
+def _region_of(path: KeyPath, settings: Settings) -> str:
+    """Return the region where an ARN belongs: the state's bucket may be elsewhere than the cluster."""
+    state = settings.state
+    if path[0] == "state" and isinstance(state, S3State) and state.region:
+        return state.region
+    return settings.region

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from podwright.check.findings import Finding, findings_of
+from podwright.check.findings import Finding, findings_of, warning
 from podwright.settings.access import CreatedRole, ExistingKey, ExistingRole
 from podwright.settings.arguments import arguments
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
@@ -17,7 +17,7 @@ from podwright.settings.storage import (
     ExistingLustre,
     ExistingOpenZfs,
 )
-from podwright_constructs import checks
+from podwright_constructs import checks, facts
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 
@@ -27,6 +27,20 @@ def created_network(settings: Settings) -> Iterator[Finding]:
     network = settings.network
     if isinstance(network, CreatedNetwork):
         yield from findings_of(("network",), checks.training_network(**arguments(network, "flow_logs")))
+
+
+def blocks_of_network(settings: Settings) -> Iterator[Finding]:
+    """The network has more blocks than AWS allows without an increased quota."""
+    network = settings.network
+    if not isinstance(network, CreatedNetwork):
+        return
+    blocks, most = 1 + len(network.secondary_cidrs), facts.DEFAULT_VPC_BLOCKS
+    if most < blocks <= facts.MAX_VPC_BLOCKS:
+        yield warning(
+            ("network", "secondary_cidrs"),
+            f"secondary_cidrs: the network has {blocks} blocks with cidr; AWS allows {most} by default",
+            "use fewer and larger blocks, or ask AWS to raise the quota `IPv4 CIDR blocks per VPC`",
+        )
 
 
 def created_subnet(settings: Settings) -> Iterator[Finding]:

@@ -79,6 +79,27 @@ def keys_are_for_continuous_provisioning(request: Request) -> Iterator[str]:
             yield f"VolumeKmsKeyId of {group['InstanceGroupName']} needs NodeProvisioningMode Continuous"
 
 
+def spot_is_for_continuous_provisioning(request: Request) -> Iterator[str]:
+    """Require Continuous provisioning for spot capacity.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-spot.html
+    """
+    if request.model.get("NodeProvisioningMode") == "Continuous":
+        return
+    for group in request.groups:
+        if "Spot" in (group.get("CapacityRequirements") or {}):
+            yield f"CapacityRequirements Spot of {group['InstanceGroupName']} needs NodeProvisioningMode Continuous"
+
+
+def tiered_storage_is_for_eks(request: Request) -> Iterator[str]:
+    """Require EKS for tiered storage.
+
+    https://docs.aws.amazon.com/sagemaker/latest/dg/managed-tier-checkpointing-setup.html
+    """
+    if request.model.get("TieredStorageConfig") and "Eks" not in (request.model.get("Orchestrator") or {}):
+        yield "TieredStorageConfig is supported for clusters with Orchestrator Eks only"
+
+
 def roles_can_be_assumed(request: Request) -> Iterator[str]:
     """Require execution roles that exist and trust SageMaker."""
     for arn in dict.fromkeys(group["ExecutionRole"] for group in request.groups):
@@ -111,6 +132,8 @@ RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
     network_exists,
     roles_can_be_assumed,
     keys_are_for_continuous_provisioning,
+    spot_is_for_continuous_provisioning,
+    tiered_storage_is_for_eks,
     slurm_rules.scripts_exist,
     slurm_rules.modes_are_not_mixed,
     slurm_rules.scripts_name_one_controller,
