@@ -1,0 +1,104 @@
+"""Replace, reboot and delete nodes through SageMaker's Batch operations.
+
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_BatchReplaceClusterNodes.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from podwright.operations.cluster import Cluster, Node
+from podwright.operations.errors import ArgumentError, AwsError
+from podwright.operations.session import Session
+
+BATCH_SIZE = 25  # nodes in a call
+
+
+@dataclass(frozen=True)
+class Change:
+    """A Batch operation: boto3's name, its verb, and the consequences that the question before it names."""
+
+    operation: str
+    verb: str
+    consequences: str
+    for_controllers: bool = False  # whether AWS does it to a controller
+
+
+REPLACE = Change(
+    "batch_replace_cluster_nodes",
+    "replace",
+    "New instances come up with empty disks, and jobs on the old ones are requeued.",
+)
+REBOOT = Change("batch_reboot_cluster_nodes", "reboot", "Jobs on them are requeued.", for_controllers=True)
+DELETE = Change(
+    "batch_delete_cluster_nodes", "delete", "Their disks are lost, and their groups have fewer nodes from then on."
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """AWS's answer for one node: ``code`` and ``message`` are empty if the change was accepted."""
+
+    node: Node
+    code: str = ""
+    message: str = ""
+
+    @property
+    def accepted(self) -> bool:
+        """True if AWS carries the change out."""
+        return not self.code
+
+
+def protect_controllers(change: Change, nodes: Sequence[Node], *, include_controller: bool) -> None:
+    """Refuse a change of a controller.
+
+    Raises:
+        ArgumentError: one of the nodes is a controller, and AWS cannot do it to one, or nobody said that it may.
+    """
+    controllers = [node.name for node in nodes if node.is_controller]
+    if not controllers:
+        return
+    of = f"{' and '.join(controllers)} runs Slurm's controller"
+    if not change.for_controllers:
+        raise ArgumentError(
+            f"{of}: AWS does not {change.verb} it", "reboot it with `podwright nodes reboot --include-controller`"
+        )
+    if not include_controller:
+        hint = "jobs go on, but none starts until it is back; confirm with --include-controller"
+        raise ArgumentError(f"{of}: it is not rebooted by mistake", hint)
+
+
+def apply(session: Session, cluster: Cluster, change: Change, nodes: Sequence[Node]) -> Iterator[Result]:
+    """Change nodes, 25 in a call, and yield the answer for each.
+
+    A call that is refused as a whole counts as the answer for its nodes, and ends the calls: what AWS accepted before
+    stays known.
+    """
+    for start in range(0, len(nodes), BATCH_SIZE):
+        batch = nodes[start : start + BATCH_SIZE]
+        try:
+            answer = session.call(
+                "sagemaker",
+                change.operation,
+                ClusterName=cluster.arn,
+                NodeIds=[node.instance_id for node in batch],
+            )
+        except AwsError as error:
+            if start == 0:
+                raise
+            yield from (Result(node, error.code or "NotSent", str(error)) for node in nodes[start:])
+            return
+        yield from _results(batch, answer)
+
+
+def _results(batch: Sequence[Node], answer: Mapping[str, Any]) -> Iterator[Result]:
+    failed = {item["NodeId"]: item for item in answer.get("Failed", ())}
+    for node in batch:
+        item = failed.get(node.instance_id)
+        if item is None:
+            yield Result(node)
+        else:  # BatchDeleteClusterNodes calls it Code
+            code = item.get("ErrorCode") or item.get("Code") or "Failed"
+            yield Result(node, code, " ".join(item.get("Message", "").split()))

@@ -1,0 +1,109 @@
+"""``podwright nodes``: replace, reboot and delete through the API."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from podwright.cli import main
+from podwright.operations import cluster, node_changes
+from podwright.operations.errors import AwsError
+from podwright.operations.session import Session
+
+pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
+
+
+@pytest.fixture(scope="module")
+def name(maker):
+    """Return the name of a cluster of one controller and 60 workers."""
+    maker.make("changing", workers=60)
+    return "changing"
+
+
+@pytest.fixture
+def found(name):
+    return cluster.find(Session(), name)
+
+
+def workers(found) -> list[cluster.Node]:
+    return [node for node in cluster.nodes(Session(), found) if node.group == "workers"]
+
+
+def test_replaced_nodes_keep_their_addresses(name, found, capsys):
+    """Each named node gets a new instance; its Slurm name stays, and others are untouched."""
+    before = workers(found)
+    wanted = [before[0].slurm_name, before[1].instance_id]
+    assert main(["nodes", "replace", *wanted, "--cluster", name, "--yes"]) == 0
+    assert capsys.readouterr().out.count("accepted") == 2
+    after = workers(found)
+    assert [node.private_ip for node in after] == [node.private_ip for node in before]
+    changed = [old.slurm_name for old, new in zip(before, after, strict=True) if old.instance_id != new.instance_id]
+    assert changed == [node.slurm_name for node in before[:2]]
+
+
+def test_many_nodes_go_in_calls_of_25(aws, name, capsys):
+    """A whole group is rebooted in as many calls as it needs; the answer has every node."""
+    aws.interrupt(at=1_000)
+    assert main(["nodes", "reboot", "--group", "workers", "--cluster", name, "--yes", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["schema"], len(answer["accepted"]), answer["refused"]) == ("podwright.nodes.reboot/1", 60, [])
+    assert [call for call in aws.changing_calls() if "Batch" in call] == ["sagemaker BatchRebootClusterNodes"] * 3
+
+
+def test_what_was_accepted_before_a_refusal_is_known(aws, found):
+    """If a later call is refused, the nodes of the earlier ones count as accepted, the others carry the reason."""
+    aws.interrupt(at=2, call="BatchRebootClusterNodes")
+    results = list(node_changes.apply(Session(), found, node_changes.REBOOT, workers(found)))
+    assert [result.accepted for result in results] == [True] * 25 + [False] * 35
+    assert {result.code for result in results[25:]} == {"AccessDenied"}
+    aws.interrupt(at=1, call="BatchRebootClusterNodes")
+    with pytest.raises(AwsError, match="AWS denied sagemaker:BatchRebootClusterNodes"):
+        list(node_changes.apply(Session(), found, node_changes.REBOOT, workers(found)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["replace", "controller", "--yes"], "runs Slurm's controller: AWS does not replace it"),
+        (["delete", "controller/1", "--yes"], "runs Slurm's controller: AWS does not delete it"),
+        (["reboot", "workers/1", "controller", "--yes"], "confirm with --include-controller"),
+        (["replace", "workers/1"], "no terminal to ask: confirm with --yes"),
+        (["replace", "--yes"], "which nodes to replace?: name nodes, or --group NAME"),
+        (["replace", "workers/1", "--group", "workers", "--yes"], "name nodes, or --group NAME"),
+        (["replace", "--group", "worker", "--yes"], "has no instance group 'worker': did you mean workers?"),
+        (["list", "--group", "worker"], "did you mean workers?"),
+    ],
+)
+def test_wrong_or_unconfirmed_changes_do_nothing(aws, name, capsys, arguments, expected):
+    """A controller, a missing answer and a wrong name are status 2, before any call that changes something."""
+    aws.interrupt(at=1_000)
+    assert main(["nodes", *arguments, "--cluster", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert expected in line
+    assert aws.changing_calls() == []
+
+
+def test_a_controller_is_rebooted_on_request(name, capsys):
+    """With --include-controller the controller is rebooted too."""
+    assert main(["nodes", "reboot", "controller", "--include-controller", "--cluster", name, "--yes"]) == 0
+    assert "accepted" in capsys.readouterr().out
+
+
+def test_a_node_that_is_gone_is_refused_alone(name, found, capsys):
+    """AWS's answer for each node is shown; one that it does not know is status 1."""
+    node, gone = workers(found)[:2]
+    main(["nodes", "replace", gone.instance_id, "--cluster", name, "--yes"])
+    capsys.readouterr()
+    results = list(node_changes.apply(Session(), found, node_changes.REPLACE, [gone, node]))
+    assert [(result.node, result.code) for result in results] == [(gone, "InstanceIdNotFound"), (node, "")]
+
+
+def test_deletion_names_the_count_to_write(maker, capsys):
+    """Deleted nodes are gone, and the answer has the command that brings cluster.yaml up to date."""
+    maker.make("shrinking", workers=3)
+    assert main(["nodes", "delete", "workers/3", "--cluster", "shrinking", "--yes"]) == 0
+    assert "`podwright scale workers 2`" in capsys.readouterr().out
+    session = Session()
+    found = cluster.find(session, "shrinking")
+    assert (found.group("workers").target_count, len(cluster.nodes(session, found))) == (2, 3)
