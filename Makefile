@@ -8,12 +8,12 @@ SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.py' '
 # One worker more than cores, because Terraform tests mostly wait. tests/conftest.py groups tests by worker.
 SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 1)) --maxprocesses=6 --dist=loadfile
 
-.PHONY: rehearse test setup setup-rehearsal lint types quick lock clean
+.PHONY: rehearse test setup setup-rehearsal setup-test lint types quick lock clean
 
 rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
 
-test: setup-rehearsal lint types ## run everything CI checks
+test: setup-test lint types ## run everything CI checks
 	$(BIN)/pytest $(SIDE_BY_SIDE)
 
 quick: setup lint types ## run the tests without hosts and Terraform
@@ -24,6 +24,9 @@ setup:
 
 setup-rehearsal:
 	@tools/setup.sh rehearsal
+
+setup-test:
+	@tools/setup.sh rehearsal browser
 
 lint:
 	$(BIN)/ruff check

@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh            Python packages, cdktf-cli, Terraform
 #   tools/setup.sh rehearsal  also Slurm, wheels and prose for the rehearsal's hosts
+#   tools/setup.sh rehearsal browser  also a headless browser, for the tests of pages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cache=.cache/podwright
@@ -101,4 +102,7 @@ if [[ ${1:-} == rehearsal ]]; then
     need util-linux unshare --version
   fi
   .venv/bin/python -m podwright_rehearsal.run.supplies
+fi
+if [[ ${2:-} == browser ]] && apt-cache show chromium-headless-shell >/dev/null 2>&1; then # else tests of pages say why they skip
+  need chromium-headless-shell chromium-headless-shell --version
 fi

@@ -1,18 +1,31 @@
 """The report shows what happened, restarts included."""
 
+import html
 import json
 import math
 import random
-from argparse import Namespace
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from argparse import ArgumentParser
+from collections import Counter
 from xml.etree import ElementTree as ET
 
+import matplotlib.image as mpl_image
+import numpy as np
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwright_training.commands import report
-from podwright_training.commands.report import History, ReportError, smooth
+from podwright_training.report.curve import forecast, judge, smooth
+from podwright_training.report.figures import tables
+from podwright_training.report.history import History, ReportError
 from podwright_training.run_folder import RunFolder
 
 
@@ -22,7 +35,7 @@ def train(step, ranks=2):
     return {
         "event": "train", "step": step, "loss": 3 + 4.6 * math.exp(-step / 60) + noise, "grad_norm": 1.0,
         "lr": 2e-3 * min(step / 20, 0.5 + 0.5 * math.cos(math.pi * step / 300)), "tokens_per_s": 9000.0 + step,
-        "step_s": 0.4, "data_s": 0.01, "batch_digest": "0",
+        "step_s": 0.4, "data_s": 0.01, "lag_s": 0.0, "mfu": None, "time": 1.7e9 + step * 200 / 300, "batch_digest": "0",
         "batch_sequences": 4 * ranks, "sequences": 4 * (2 * step + 2 * min(step, 100)),
     }  # fmt: skip
 
@@ -40,15 +53,32 @@ def start(step, world_size):
     return {"event": "start", "step": step, "world_size": world_size, **names}
 
 
+GUARD = {"event": "guard", "step": 120, "policy": "skip", "reason": "spike", "loss": "99.0"}
+
+
 @pytest.fixture
 def folder(tmp_path):
+    """A run of its own."""
+    return make_run(tmp_path / "tiny")
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    """A run with its report."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "tiny")
+    write([run.root], "--usd_per_hour", "36")
+    return run
+
+
+def make_run(root):
     """A run of 300 steps: killed after step 137, resumed from step 100 with fewer ranks."""
-    run = RunFolder(tmp_path / "tiny")
+    run = RunFolder(root)
     run.root.mkdir()
-    first = [start(0, 4)]
+    first = [{**start(0, 4), "time": 1.7e9}]
     for step in range(1, 138):
         first += [{**train(step, ranks=4), "loss": 99.0} if step > 100 else train(step, ranks=4)]
         first += [validation(step)] if step % 50 == 0 else []
+        first += [GUARD] if step == 120 else []
     second = [start(100, 2)]
     for step in range(101, 301):
         second += [train(step), *([validation(step)] if step % 50 == 0 else [])]
@@ -56,7 +86,8 @@ def folder(tmp_path):
     run.metrics.write_text("".join(json.dumps(event) + "\n" for event in [*first, *second, end]))
     config = {"preset": "tiny", "train_batch_size": 4, "max_context_width": 128, "lr": 2e-3}
     run.config.write_text(yaml.safe_dump(config))
-    run.samples.write_text("The index is used.\n")
+    run.samples.write_text("The <b>index</b> is used.\n")
+    run.evaluation.write_text('{"perplexity": 21.5}')
     return run
 
 
@@ -68,45 +99,178 @@ def test_the_last_word_on_a_step_counts(folder):
     assert [event["step"] for event in history.validation] == [50, 100, 150, 200, 250, 300]
 
 
-def test_page(folder, capsys):
-    """The page has the figures, the restart, the configuration and the samples, and points to the figure."""
-    assert report.run(Namespace(run_dir=folder.root)) == 0
-    assert "report.md" in capsys.readouterr().out
-    lines = (folder.report / "report.md").read_text().splitlines()
-    assert "Ended after step 300: max_steps." in lines
-    assert "![Loss over steps](loss.svg)" in lines
-    assert f"| training loss | {train(1)['loss']:.4f} | {train(300)['loss']:.4f} |" in lines
-    row = f"| validation perplexity | {validation(50)['perplexity']:.4f} | {validation(300)['perplexity']:.4f} |"
-    assert row in lines
-    assert "| tokens per second | 9,150 |" in lines
-    assert "| 137 | 100 | 2 |" in lines
-    assert "| tokens per step | 1,024 |" in lines
-    assert "| tokens seen | 409,600 |" in lines
-    assert "| preset | tiny |" in lines
-    assert "The index is used." in lines
+def write(folder, *arguments):
+    """Run the command."""
+    parser = ArgumentParser()
+    report.add_arguments(parser)
+    assert report.run(parser.parse_args(["--run_dir", *map(str, folder), *arguments])) == 0
 
 
-def test_figure(folder):
-    """The figure is a picture and a drawing with every curve named, the same each time."""
-    report.run(Namespace(run_dir=folder.root))
-    drawing = (folder.report / "loss.svg").read_bytes()
-    assert (folder.report / "loss.png").read_bytes().startswith(b"\x89PNG")
+def text_of(page):
+    """The page's words, without marks, scripts and styles."""
+    words = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page.read_text(), flags=re.DOTALL)
+    return " ".join(html.unescape(words).split())
+
+
+def test_page(reported):
+    """The page has the figures, verdict, restart, events, configuration, cost and samples, and loads nothing."""
+    page = reported.report / "index.html"
+    text = text_of(page)
+    for words in (
+        "Ended after step 300: max_steps.",
+        f"validation perplexity {validation(300)['perplexity']:.4f}",
+        "tokens seen 409,600",
+        "cost so far $2.00",  # 200 s at $0.01 a second
+        "tokens per second 9,150",
+        "tokens per step 1,024",
+        "stopped after step resumed after step ranks 137 100 2",
+        "guard step 120, policy skip, reason spike",
+        "preset tiny",
+        "The <b>index</b> is used.",
+        "perplexity 21.5",
+    ):
+        assert words in text, words
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page.read_text())
+    assert page.stat().st_size < 1_000_000
+
+
+def test_figures(reported):
+    """Every figure is a picture and a drawing with every curve named, the same each time."""
+    names = ["gradient", "loss", "step-time", "throughput"]
+    files = sorted(path.name for path in reported.report.iterdir())
+    assert files == sorted(["index.html", *(f"{name}.{suffix}" for name in names for suffix in ("png", "svg"))])
+    drawing = (reported.report / "loss.svg").read_bytes()
+    assert (reported.report / "loss.png").read_bytes().startswith(b"\x89PNG")
     ET.fromstring(drawing)  # noqa: S314 - our own file
-    for name in ("each step", "smoothed", "validation loss", "restart from a checkpoint", "learning rate"):
+    for name in ("each step", "smoothed", "validation loss", "restart from a checkpoint", "guard", "learning rate"):
         assert name.encode() in drawing
-    report.run(Namespace(run_dir=folder.root))
-    assert (folder.report / "loss.svg").read_bytes() == drawing
-    assert sorted(path.name for path in folder.report.iterdir()) == ["loss.png", "loss.svg", "report.md"]
+    write([reported.root])
+    assert (reported.report / "loss.svg").read_bytes() == drawing
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Open an address in a headless browser without network: the page after its scripts, or a picture of it."""
+    if BROWSER is None:
+        pytest.skip("no headless Chromium here: tools/setup.sh installs it where Debian's packages can be had")
+
+    def open_page(address, *arguments):
+        flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path}/b")
+        offline = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+        done = subprocess.run(
+            [BROWSER, *flags, offline, *arguments, address], capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout
+
+    return open_page
+
+
+def colours(picture):
+    """Number of pixels of each colour."""
+    image = np.asarray(mpl_image.imread(picture))[..., :3]
+    return Counter(map(tuple, (image * 255).round().astype(int).reshape(-1, 3).tolist()))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "page", "curve"), [(0, (20, 24, 31), (121, 159, 203)), (1, (255, 255, 255), (31, 95, 168))]
+)
+def test_browser_draws_it(reported, browse, tmp_path, scheme, page, curve):
+    """A browser without network draws every figure, on a dark and on a light page, on the width of a telephone too."""
+    address = (reported.report / "index.html").as_uri()
+    picture = tmp_path / "page.png"
+    look = (f"--blink-settings=preferredColorScheme={scheme}", "--window-size=400,1600")
+    assert 'data-drawn="4"' in browse(address, *look, "--dump-dom")
+    browse(address, *look, f"--screenshot={picture}")
+    seen = colours(picture)
+    assert seen.most_common(1)[0][0] == page
+    assert seen[curve] > 100
+
+
+def test_live(folder, browse):
+    """A live page answers on this host alone, follows the metrics, and waits for a run without steps."""
+    command = (sys.executable, "-m", "podwright_training", "report", "--run_dir", folder.root, "--live", "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            address = re.match(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())[0]
+            assert 'data-drawn="4"' in browse(address, "--dump-dom")
+            with folder.metrics.open("a") as metrics:
+                metrics.write(json.dumps(train(301)) + "\n")
+            with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310 - our own server
+                assert "<dd>301</dd>" in answer.read().decode()
+            folder.metrics.write_text("")
+            with pytest.raises(urllib.error.HTTPError, match="503"):
+                urllib.request.urlopen(address, timeout=60)  # noqa: S310 - our own server
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(60)
+    assert server.returncode == 0
+
+
+def test_comparison(folder, tmp_path, browse):
+    """Runs side by side share their figures, and the options that differ are listed."""
+    other = RunFolder(tmp_path / "wider")
+    shutil.copytree(folder.root, other.root)
+    other.config.write_text(yaml.safe_dump({**yaml.safe_load(folder.config.read_text()), "lr": 1e-3}))
+    write([folder.root, other.root], "--output", str(tmp_path / "both"))
+    text = text_of(tmp_path / "both" / "index.html")
+    assert "Options that differ tiny wider lr 0.002 0.001" in text
+    assert 'data-drawn="3"' in browse((tmp_path / "both" / "index.html").as_uri(), "--dump-dom")
 
 
 def test_unfinished_run(tmp_path):
     """A run that is still going on, with nothing but steps, has a report too."""
     run = RunFolder(tmp_path)
     run.metrics.write_text("".join(json.dumps(event) + "\n" for event in [start(0, 1), train(1), train(2)]) + '{"ev')
-    report.run(Namespace(run_dir=tmp_path))
-    text = (run.report / "report.md").read_text()
+    write([tmp_path])
+    text = text_of(run.report / "index.html")
     assert "Not finished: the last step logged is 2." in text
-    assert "## Restarts\n\nNone.\n" in text
+    assert "Restarts None." in text
+
+
+def test_long_run_is_thinned_out():
+    """Of a long run the page has a thousand points a curve, and no step's loss lies outside the band drawn."""
+    steps = [{**train(step), "loss": 50.0 if step == 4321 else 3.0} for step in range(1, 20_001)]
+    history = History("long", {}, [start(0, 2)], [], steps, [], [], None)
+    table = tables(history)["train"]
+    assert len(table["step"]) == 1000
+    assert max(table["loss_high"]) == 50
+    assert min(table["loss_low"]) == 3
+
+
+def curve(count, *, floor=2.0, exponent=0.4, noise=0.02, seed=0):
+    """Steps and losses of a made-up run that follows a power law."""
+    dice = random.Random(seed)  # noqa: S311 - not for cryptography
+    steps = list(range(1, count + 1))
+    return steps, [floor + 6 * (step + 10) ** -exponent + dice.gauss(0, noise) for step in steps]
+
+
+def test_verdicts():
+    """A falling curve is healthy; a jump, a rise and a standstill are named, with the step."""
+    steps, losses = curve(1000)
+    assert judge(steps, losses).word == "healthy"
+    jumped = [*losses[:700], *(loss + 1 for loss in losses[700:704]), *losses[704:]]
+    assert (judge(steps, jumped).word, judge(steps, jumped).spikes) == ("spikes", [701])
+    rising = [*losses[:600], *(loss + 0.002 * number for number, loss in enumerate(losses[600:]))]
+    assert judge(steps, rising).word == "diverged"
+    flat = [*losses[:500], *([losses[499]] * 500)]
+    assert judge(steps, flat).word == "plateau"
+    assert judge(steps[:10], losses[:10]).word == "too short"
+
+
+@given(floor=st.floats(0, 3), exponent=st.floats(0.2, 0.9), seed=st.integers(0, 99))
+@settings(max_examples=10)
+def test_forecast(floor, exponent, seed):
+    """The forecast of a power law, made at half of the run, is within 3 % of where the run ends."""
+    steps, losses = curve(2000, floor=floor, exponent=exponent, seed=seed)
+    ahead = forecast(steps[:1000], losses[:1000], until=2000)
+    assert ahead.steps[-1] == 2000
+    assert ahead.low[-1] <= ahead.loss[-1] <= ahead.high[-1]
+    truth = floor + 6 * 2010**-exponent
+    assert abs(ahead.loss[-1] - truth) < 0.03 * truth + 0.02
+    assert forecast(steps, losses, until=2000) is None
 
 
 def test_nothing_to_report(tmp_path):

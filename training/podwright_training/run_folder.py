@@ -66,8 +66,13 @@ class RunFolder:
 
     @property
     def report(self) -> Path:
-        """Return the folder of ``report.md`` and ``loss.svg``."""
+        """Return the folder of ``index.html`` and of every figure as SVG and PNG."""
         return self.root / "report"
+
+    @property
+    def evaluation(self) -> Path:
+        """Return the result of ``evaluate``, JSON."""
+        return self.root / "evaluation.json"
 
     def events(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Yield the metrics' events in order, optionally of one ``kind``; skip a half-written last line."""

@@ -225,9 +225,9 @@ class Rehearsal:
         return self.run.samples.read_text().strip().splitlines()[-1][:70]
 
     def report(self, _: ExitStack) -> str:
-        """Write the loss curve and the report."""
+        """Write the report: a page with every curve."""
         self._trainer("report", "--run_dir", str(self.run_on_hosts))
-        return str(self.run.report / "report.md")
+        return (self.run.report / "index.html").as_uri()
 
     def look_back(self, _: ExitStack) -> str:
         """Check that every compute node is idle again and runs a task."""

@@ -13,7 +13,7 @@ from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.openmp import sleep_when_idle
-from podwright_training.run_folder import ORIGIN, RunFolder
+from podwright_training.run_folder import ORIGIN, RunFolder, write_atomically
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,8 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the evaluation as JSON; return the exit status."""
-    print(json.dumps(evaluate(RunFolder(Path(args.run_dir))), indent=2))
+    """Print the evaluation as JSON and keep it in the run folder, for its report; return the exit status."""
+    folder = RunFolder(Path(args.run_dir))
+    text = json.dumps(evaluate(folder), indent=2)
+    write_atomically(folder.evaluation, text + "\n")
+    print(text)
     return 0
 
 

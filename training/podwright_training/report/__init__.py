@@ -1,0 +1,1 @@
+"""Report a run: history, curve analysis, figures and the page."""

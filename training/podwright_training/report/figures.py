@@ -1,0 +1,294 @@
+"""Describe the figures of a report, and draw them with matplotlib; the page draws the same ones in the browser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from podwright_training.report.curve import Forecast, buckets, forecast, smooth_run
+from podwright_training.report.history import History
+
+POINTS = 1000  # of a curve, as many as a screen has columns; a longer run shows range and mean of neighbouring steps
+GIB = 2**30
+BLUE, RED, GREEN, GREY, ORANGE, PURPLE = "#1f5fa8", "#c8443a", "#4a8f5c", "#777777", "#c77c11", "#7a4fa3"
+RUN_COLOURS = (BLUE, RED, GREEN, ORANGE, PURPLE, GREY)
+AXES = {"step": "step", "tokens": "tokens", "hours": "hours since the start, waits included"}
+
+Column = list[float | None]
+Table = dict[str, Column]  # columns of one length, among them those of AXES that are known
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve of a figure."""
+
+    label: str
+    table: str
+    column: str
+    colour: str
+    style: str = "line"  # line, faint, dashed, points
+    right: bool = False  # belongs to the right axis
+    band: bool = False  # fill between the columns <column>_low and <column>_high
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Curves over steps, tokens or hours."""
+
+    name: str  # of its files
+    title: str
+    left: str  # label of the axis, with its unit
+    lines: tuple[Line, ...]
+    right: str = ""
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A moment of the run: a vertical line."""
+
+    at: dict[str, float | None]  # by axis
+    kind: str  # restart, guard
+    text: str
+
+
+LOSS = Figure(
+    "loss",
+    "Loss",
+    "loss, nats per token",
+    (
+        Line("training loss, each step", "train", "loss", BLUE, "faint", band=True),
+        Line("training loss, smoothed", "train", "smoothed", BLUE),
+        Line("validation loss", "validation", "loss", RED, "points"),
+        Line("forecast, 90 % band", "forecast", "loss", PURPLE, "dashed", band=True),
+        Line("learning rate, right axis", "train", "lr", GREEN, right=True),
+    ),
+    right="learning rate",
+)
+SPEED = Figure(
+    "throughput",
+    "Throughput",
+    "tokens per second",
+    (
+        Line("tokens per second", "train", "tokens_per_s", BLUE, band=True),
+        Line("MFU, right axis", "train", "mfu_percent", ORANGE, right=True),
+    ),
+    right="MFU, %",
+)
+GRADIENT = Figure(
+    "gradient",
+    "Gradient norm before clipping",
+    "norm",
+    (Line("gradient norm", "train", "grad_norm", PURPLE, band=True),),
+    log=True,
+)
+TIME = Figure(
+    "step-time",
+    "Time of a step",
+    "seconds",
+    (
+        Line("step", "train", "step_s", BLUE),
+        Line("of it waiting for data", "train", "data_s", ORANGE),
+        Line("slowest rank behind the median", "train", "lag_s", RED),
+    ),
+)
+MEMORY = Figure(
+    "memory",
+    "Memory of the first rank",
+    "GiB",
+    (
+        Line("peak", "train", "memory_peak_gib", BLUE),
+        Line("reserved by the allocator", "train", "memory_reserved_gib", GREY),
+    ),
+)
+OF_ONE_RUN = (LOSS, SPEED, GRADIENT, TIME, MEMORY)
+
+
+def tables(history: History) -> dict[str, Table]:
+    """Return the columns that the figures of a run draw."""
+    columns = _train_columns(history)
+    train: Table = {name: [] for name in columns}
+    for name in ("loss", "tokens_per_s", "grad_norm"):
+        train[f"{name}_low"], train[f"{name}_high"] = [], []
+    for part in buckets(len(history.train), POINTS):
+        for name, values in columns.items():
+            known = [value for value in values[part] if value is not None]
+            if name in AXES:
+                train[name].append(known[-1] if known else None)
+                continue
+            train[name].append(_brief(fmean(known)) if known else None)
+            if f"{name}_low" in train:
+                train[f"{name}_low"].append(_brief(min(known)) if known else None)
+                train[f"{name}_high"].append(_brief(max(known)) if known else None)
+    validation = [
+        (_locate(history, event["step"], event.get("time")), float(event["loss"])) for event in history.validation
+    ]
+    made: dict[str, Table] = {
+        "train": train,
+        "validation": {
+            **{axis: [at[axis] for at, _ in validation] for axis in AXES},
+            "loss": [_brief(loss) for _, loss in validation],
+        },
+    }
+    ahead = forecast_of(history)
+    return {**made, "forecast": _forecast_table(history, ahead)} if ahead else made
+
+
+def marks(history: History) -> list[Mark]:
+    """Return restarts and interventions of the guard."""
+    restarts = [
+        Mark(_locate(history, restart.resumed_after), "restart", f"restart on {restart.world_size} ranks")
+        for restart in history.restarts
+    ]
+    guards = [
+        Mark(_locate(history, event["step"]), "guard", f"{event.get('reason', '')}: {event.get('policy', '')}")
+        for event in history.notable
+        if event["event"] == "guard"
+    ]
+    return restarts + guards
+
+
+def forecast_of(history: History) -> Forecast | None:
+    """Return the forecast up to ``max_steps``; None once the run has got there."""
+    until = history.config.get("max_steps")
+    steps, losses = _steps_and_losses(history)
+    return forecast(steps, losses, until=int(until)) if until and history.end is None else None
+
+
+def drawable(figures: Iterable[Figure], data: Mapping[str, Table]) -> Iterator[Figure]:
+    """Yield the figures that have a curve, without the curves that have no value (of MFU or memory on a CPU)."""
+    for figure in figures:
+        lines = tuple(line for line in figure.lines if _has_values(data, line))
+        if lines:
+            right = figure.right if any(line.right for line in lines) else ""
+            yield Figure(figure.name, figure.title, figure.left, lines, right, figure.log)
+
+
+def comparison(names: Sequence[str], data: Mapping[str, Table]) -> list[Figure]:
+    """Return the figures that compare runs, whose tables are called ``<number>/<table>``."""
+    colours = [RUN_COLOURS[number % len(RUN_COLOURS)] for number in range(len(names))]
+
+    def each(table: str, column: str, style: str = "line", suffix: str = "") -> tuple[Line, ...]:
+        return tuple(
+            Line(f"{name}{suffix}", f"{number}/{table}", column, colours[number], style)
+            for number, name in enumerate(names)
+        )
+
+    loss = (*each("train", "smoothed"), *each("validation", "loss", "points", ", validation"))
+    figures = (
+        Figure("loss", "Loss, smoothed", "loss, nats per token", loss),
+        Figure("throughput", "Throughput", "tokens per second", each("train", "tokens_per_s")),
+        Figure("gradient", "Gradient norm before clipping", "norm", each("train", "grad_norm"), log=True),
+    )
+    return list(drawable(figures, data))
+
+
+def draw(figure: Figure, data: Mapping[str, Table], folder: Path, *, moments: Sequence[Mark], title: str) -> None:
+    """Draw a figure over steps as ``<folder>/<name>.svg`` and ``.png``; the same data gives the same bytes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure as Canvas
+
+    with mpl.rc_context({"font.size": 11, "svg.hashsalt": "podwright", "axes.spines.top": False}):
+        canvas = Canvas(figsize=(10, 5.6), layout="constrained")
+        axes = canvas.add_subplot()
+        right = axes.twinx() if figure.right else None
+        for line in figure.lines:
+            _plot(right if line.right and right else axes, data[line.table], line)
+        for kind, colour in (("restart", GREY), ("guard", RED)):
+            label: str | None = {"restart": "restart from a checkpoint", "guard": "guard stepped in"}[kind]
+            for mark in moments:
+                if mark.kind == kind and mark.at["step"] is not None:
+                    axes.axvline(mark.at["step"], color=colour, linestyle=(0, (4, 3)), linewidth=1.2, label=label)
+                    label = None  # one entry of the legend for all
+        axes.set(xlabel="step", ylabel=figure.left, yscale="log" if figure.log else "linear")
+        axes.set_title(f"{title}: {figure.title.lower()}", loc="left", fontweight="bold")
+        axes.set_xlim(left=0)
+        axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+        if right:
+            right.set_ylabel(figure.right)
+            right.set_ylim(bottom=0)
+        handles = [handle for side in (axes, right) if side for handle in side.get_legend_handles_labels()[0]]
+        axes.legend(handles=handles, loc="upper right", frameon=False)
+        for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
+            temporary = folder / f".{figure.name}.{suffix}"
+            canvas.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
+            temporary.replace(folder / f"{figure.name}.{suffix}")
+
+
+def _plot(axes: Any, table: Table, line: Line) -> None:
+    nan = math.nan
+    x = [nan if value is None else value for value in table["step"]]
+    y = [nan if value is None else value for value in table[line.column]]
+    if line.band:
+        low, high = (
+            [nan if value is None else value for value in table[f"{line.column}_{end}"]] for end in ("low", "high")
+        )
+        axes.fill_between(x, low, high, color=line.colour, alpha=0.15, linewidth=0)
+    styles: dict[str, dict[str, Any]] = {
+        "line": {"linewidth": 2.0},
+        "faint": {"linewidth": 1.0, "alpha": 0.35},
+        "dashed": {"linewidth": 1.6, "linestyle": (0, (6, 3))},
+        "points": {"linestyle": "", "marker": "o", "markersize": 7, "markeredgecolor": "white", "clip_on": False},
+    }
+    axes.plot(x, y, color=line.colour, label=line.label, **styles[line.style])
+
+
+def _train_columns(history: History) -> dict[str, Column]:
+    def column(key: str, scale: float = 1.0) -> Column:
+        values = (event.get(key) for event in history.train)
+        return [None if value is None else value * scale for value in values]
+
+    return {
+        "step": column("step"),
+        "tokens": [history.tokens(event) for event in history.train],
+        "hours": [_hours(history, event.get("time")) for event in history.train],
+        "smoothed": list(smooth_run(_steps_and_losses(history)[1])),
+        "mfu_percent": column("mfu", 100),
+        "memory_peak_gib": column("memory_peak_bytes", 1 / GIB),
+        "memory_reserved_gib": column("memory_reserved_bytes", 1 / GIB),
+        **{key: column(key) for key in ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "data_s", "lag_s")},
+    }
+
+
+def _steps_and_losses(history: History) -> tuple[list[int], list[float]]:
+    return [event["step"] for event in history.train], [event["loss"] for event in history.train]
+
+
+def _forecast_table(history: History, ahead: Forecast) -> Table:
+    """Tokens and hours go on as they did on average."""
+    last = history.train[-1]
+    per_step = {
+        axis: None if value is None else value / last["step"]
+        for axis, value in (("tokens", history.tokens(last)), ("hours", history.hours))
+    }
+    return {
+        "step": list(ahead.steps),
+        **{axis: [None if rate is None else step * rate for step in ahead.steps] for axis, rate in per_step.items()},
+        "loss": [_brief(value) for value in ahead.loss],
+        "loss_low": [_brief(value) for value in ahead.low],
+        "loss_high": [_brief(value) for value in ahead.high],
+    }
+
+
+def _locate(history: History, step: int, time: float | None = None) -> dict[str, float | None]:
+    """Return where a step lies on each axis."""
+    event = next((event for event in history.train if event["step"] >= step), history.train[-1])
+    tokens = 0 if step == 0 else history.tokens(event)
+    return {"step": step, "tokens": tokens, "hours": _hours(history, time or event.get("time"))}
+
+
+def _hours(history: History, time: float | None) -> float | None:
+    return None if time is None or history.began is None else _brief((time - history.began) / 3600)
+
+
+def _has_values(data: Mapping[str, Table], line: Line) -> bool:
+    return any(value is not None for value in data.get(line.table, {}).get(line.column, ()))
+
+
+def _brief(value: float) -> float:
+    """Return the number with the digits that a picture shows."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,108 @@
+"""Render the report as one HTML page that needs no network: uPlot, the data and the styles are in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from podwright_training.report import summary
+from podwright_training.report.figures import AXES, OF_ONE_RUN, Figure, Mark, Table, comparison, drawable, marks, tables
+from podwright_training.report.history import History
+
+REFRESH_S = 10  # of a live page
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Figures, their data and the moments they mark."""
+
+    figures: list[Figure]
+    data: dict[str, Table]
+    moments: list[Mark]
+
+    @classmethod
+    def of(cls, histories: Sequence[History]) -> Drawing:
+        """Describe the figures of one run, or those that compare several."""
+        if len(histories) == 1:
+            data = tables(histories[0])
+            return cls(list(drawable(OF_ONE_RUN, data)), data, marks(histories[0]))
+        data = {
+            f"{number}/{name}": table
+            for number, history in enumerate(histories)
+            for name, table in tables(history).items()
+        }
+        return cls(comparison([history.name for history in histories], data), data, [])
+
+    def to_json(self) -> str:
+        """Return what the page's script draws; safe inside a script element."""
+        content = {
+            "axes": AXES,
+            "figures": [asdict(figure) for figure in self.figures],
+            "tables": self.data,
+            "marks": [asdict(mark) for mark in self.moments],
+        }
+        return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def render(
+    histories: Sequence[History],
+    *,
+    samples: str = "",
+    evaluation: dict[str, Any] | None = None,
+    usd_per_hour: float | None = None,
+    live: bool = False,
+) -> str:
+    """Return the page of one run, or of several that are compared.
+
+    Args:
+        histories: runs; the first gives the page its name.
+        samples: text that the model wrote.
+        evaluation: result of ``podwright-train evaluate``.
+        usd_per_hour: price of all nodes of the run, for its cost.
+        live: fetch the page again every ``REFRESH_S`` seconds from where it came.
+    """
+    drawing = Drawing.of(histories)
+    template = _environment().get_template("page.html.jinja")
+    page: str = template.render(
+        title=" and ".join(history.name for history in histories),
+        runs=[
+            {
+                "name": history.name,
+                "status": summary.status(history),
+                "verdict": summary.verdict(history),
+                "headline": list(summary.headline(history, usd_per_hour=usd_per_hour)),
+                "speed": list(summary.speed(history)),
+                "restarts": history.restarts,
+                "events": summary.events(history),
+                "configuration": summary.configuration(history),
+            }
+            for history in histories
+        ],
+        differences=summary.differences(list(histories)) if len(histories) > 1 else [],
+        figures=drawing.figures,
+        axes=AXES,
+        data=drawing.to_json(),
+        samples=samples,
+        evaluation=evaluation or {},
+        refresh_s=REFRESH_S if live else 0,
+        script=_text("uplot/uPlot.iife.min.js") + "\n" + _text("page.js"),
+        style=_text("uplot/uPlot.min.css") + "\n" + _text("page.css"),
+        licence=_text("uplot/LICENSE"),
+    )
+    return page
+
+
+def _environment() -> Any:
+    import jinja2
+
+    loader = jinja2.FunctionLoader(_text)
+    return jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+
+
+@cache
+def _text(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")

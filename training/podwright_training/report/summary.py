@@ -1,0 +1,129 @@
+"""Summarise a run in rows of name and value."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timezone
+from typing import Any
+
+from podwright_training.report.curve import Verdict, judge, smooth_run
+from podwright_training.report.history import History
+
+RECENT_STEPS = 200  # of the present speed
+MANY_EVENTS = 200  # of one run on its page
+CONFIGURED = (
+    "preset", "model_type", "hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size",
+    "vocab_size", "max_context_width", "train_batch_size", "max_steps", "lr", "sharding_strategy", "bf16", "dataset",
+    "tokenizer",
+)  # fmt: skip
+
+Row = tuple[str, str]
+
+
+def verdict(history: History) -> Verdict:
+    """Judge the loss curve."""
+    return judge([event["step"] for event in history.train], [event["loss"] for event in history.train])
+
+
+def status(history: History) -> str:
+    """Return one sentence on how the run stands."""
+    if history.end is None:
+        return f"Not finished: the last step logged is {history.last_step}."
+    return f"Ended after step {history.end['step']}: {history.end['reason']}."
+
+
+def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator[Row]:
+    """Return the figures that stand at the top of the page."""
+    last = history.train[-1]
+    yield "step", f"{history.last_step:,}" + _of(history.config.get("max_steps"))
+    tokens = history.tokens(last)
+    if tokens is not None:
+        yield "tokens seen", f"{tokens:,}"
+    yield "training loss, smoothed", f"{smooth_run([event['loss'] for event in history.train])[-1]:.4f}"
+    if history.validation:
+        yield "validation loss", f"{history.validation[-1]['loss']:.4f}"
+        yield "validation perplexity", f"{history.validation[-1]['perplexity']:.4f}"
+    yield "tokens per second", f"{median(history.train[-RECENT_STEPS:], 'tokens_per_s'):,.0f}"
+    if last.get("mfu") is not None:
+        yield "MFU", f"{median(history.train[-RECENT_STEPS:], 'mfu'):.1%}"
+    hours, left = history.hours, hours_left(history)
+    if hours is not None:
+        yield "hours", f"{hours:.2f}"
+    if left is not None:
+        yield "hours left", f"{left:.2f}"
+    if usd_per_hour is not None and hours is not None:
+        yield "cost so far", f"${hours * usd_per_hour:,.2f}"
+        if left is not None:
+            yield "cost at the end", f"${(hours + left) * usd_per_hour:,.2f}"
+
+
+def hours_left(history: History) -> float | None:
+    """Return the hours to ``max_steps`` at the present speed, saves not included; None for a run that has ended."""
+    until = history.config.get("max_steps")
+    if history.end is not None or not until:
+        return None
+    return float(max(0, until - history.last_step) * median(history.train[-RECENT_STEPS:], "step_s") / 3600)
+
+
+def speed(history: History) -> Iterator[Row]:
+    """Return rows on speed; medians, as starts and saves distort a mean."""
+    if history.starts:
+        start = history.starts[-1]
+        yield "parameters", f"{start['parameters']:,}"
+        yield "ranks", str(start["world_size"])
+    yield "tokens per second", f"{median(history.train, 'tokens_per_s'):,.0f}"
+    yield "seconds per step", f"{median(history.train, 'step_s'):.3f}"
+    yield "of them waiting for data", f"{median(history.train, 'data_s'):.3f}"
+    width, last = history.config.get("max_context_width"), history.train[-1]
+    if width and "batch_sequences" in last:
+        yield "tokens per step", f"{last['batch_sequences'] * width:,}"
+    saves = [event for event in history.notable if event["event"] == "checkpoint"]
+    if saves:
+        yield "checkpoints", str(len(saves))
+        paused = statistics.median(event.get("paused_s", 0.0) for event in saves)
+        yield "seconds that training waits for one", f"{paused:.2f}"
+
+
+def events(history: History) -> list[tuple[str, str, str]]:
+    """Return time, event and text of all that happened but steps and saves; of very many the last ones."""
+    rows = [
+        (_when(event), str(event["event"]), _text(event)) for event in history.notable if event["event"] != "checkpoint"
+    ]
+    left_out = len(rows) - MANY_EVENTS
+    return [("", "…", f"{left_out:,} earlier events"), *rows[-MANY_EVENTS:]] if left_out > 0 else rows
+
+
+def configuration(history: History) -> list[Row]:
+    """Return the options that make the run what it is."""
+    return [(key, str(history.config[key])) for key in CONFIGURED if history.config.get(key) is not None]
+
+
+def differences(histories: list[History]) -> list[tuple[str, ...]]:
+    """Return the options that differ between runs, each with its value in every run."""
+    keys = sorted({key for history in histories for key in history.config} - {"run_dir", "checkpoint_dir"})
+    rows = ((key, *(str(history.config.get(key, "")) for history in histories)) for key in keys)
+    return [row for row in rows if len(set(row[1:])) > 1]
+
+
+def median(steps: Iterable[dict[str, Any]], key: str) -> float:
+    """Return the median of a metric over the steps that have it; 0 if none has."""
+    return statistics.median([float(event[key]) for event in steps if event.get(key) is not None] or [0.0])
+
+
+def _of(total: object) -> str:
+    return f" of {total:,}" if isinstance(total, int) else ""
+
+
+def _when(event: dict[str, Any]) -> str:
+    time = event.get("time")
+    return "" if time is None else f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _text(event: dict[str, Any]) -> str:
+    shown = {
+        key: value
+        for key, value in event.items()
+        if key not in ("event", "time", "config", "batch_digest", "flops_convention") and value is not None
+    }
+    return ", ".join(f"{key} {f'{value:.6g}' if isinstance(value, float) else value}" for key, value in shown.items())
