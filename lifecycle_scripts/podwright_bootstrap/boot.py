@@ -55,8 +55,8 @@ from podwright_bootstrap.steps.striping import Striping
 from podwright_bootstrap.steps.users import Users
 from podwright_bootstrap.storage.lock import locked
 
-# Nobody waits in a circle: compute nodes wait for the controller, the controller waits for no other host. Slurm comes
-# last, so that a node that takes jobs has everything else.
+# Nobody waits in a circle: compute nodes wait for a controller, a backup controller for the primary, the primary for no
+# other host. Slurm comes last, so that a node that takes jobs has everything else.
 STEPS: tuple[Step, ...] = (
     Parameters(),
     Dns(),  # before anything is looked up

@@ -48,6 +48,18 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path):
     _wait_for_end(int(pid_file.read_text()))
 
 
+def test_a_program_that_hangs_once_is_asked_again(tmp_path):
+    """A wait goes on when a program that it asks does not answer in time."""
+    asked = tmp_path / "asked"
+    answer = f"test -e {asked} || {{ touch {asked}; sleep 300; }}"
+    shell.wait_until(
+        lambda: shell.run("sh", "-c", answer, timeout_s=0.5, check=False).exit_code == 0,
+        what="an answer",
+        limit_s=60,
+        every_s=0.01,
+    )
+
+
 def test_a_daemon_that_keeps_the_output_open_does_not_keep_us_waiting():
     """The program's own end counts, not that of what it left running."""
     output = shell.run("sh", "-c", "sleep 5 & echo $!", timeout_s=4).output

@@ -11,6 +11,7 @@ import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.errors import HostError
+from podwright_testing.boots import require_booted
 from podwright_testing.faults import NEVER, Download, Faults
 
 pytestmark = pytest.mark.hosts
@@ -27,8 +28,7 @@ def cluster(
     """A booted cluster that may fetch from a web server."""
     environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{web_server[1]}"}
     with make_cluster(relay=web_server, environment=environment) as cluster:
-        for result in cluster.boot(lifecycle, timeout_s=180).values():
-            assert result.ok, result.describe()
+        require_booted(cluster.boot(lifecycle, timeout_s=180).values())
         cluster.wait_until_idle(timeout_s=180)
         yield cluster
 

@@ -16,6 +16,7 @@ from podwright_rehearsal.clusters.rehearsed import Failure
 from podwright_rehearsal.hosts.errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS, dataset
+from podwright_testing.boots import require_booted
 from podwright_testing.faults import NEVER, Faults
 from podwright_training.run_folder import RunFolder
 
@@ -36,8 +37,7 @@ def cluster(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> 
     packages = Path(torch.__file__).parents[1]
     binds = [(Path(sys.base_prefix), PYTHON), (packages, PACKAGES), (CHECKOUT / "training", TRAINER)]
     with make_cluster(binds=[*binds, (dataset(), "/opt/dataset")]) as cluster:
-        for result in cluster.boot(lifecycle, timeout_s=180).values():
-            assert result.ok, result.describe()
+        require_booted(cluster.boot(lifecycle, timeout_s=180).values())
         cluster.wait_until_idle(timeout_s=180)
         for name, module in (("torchrun", "torch.distributed.run"), ("podwright-train", "podwright_training")):
             program = cluster.directory / "fsx/scratch/environment/bin" / name

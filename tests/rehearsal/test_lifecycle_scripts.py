@@ -11,6 +11,7 @@ import pytest
 
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -40,8 +41,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(make_cluster: Callable[..., NamespacedCluster], scripts: Path) -> Iterator[NamespacedCluster]:
     """A cluster that the real lifecycle scripts have booted."""
     with make_cluster() as cluster:
-        for result in cluster.boot(scripts, timeout_s=300).values():
-            assert result.ok, result.describe()
+        require_booted(cluster.boot(scripts, timeout_s=300).values())
         cluster.wait_until_idle(timeout_s=180)
         yield cluster
 
@@ -72,7 +72,7 @@ def test_a_replaced_host_is_empty(cluster: NamespacedCluster, scripts: Path) -> 
     """A replacement has the name and another instance, its disk is empty, and the scripts set it up from the start."""
     cluster.run("touch /etc/old", host=SECOND, user="root")
     booted = cluster.replace(SECOND, instance_id="i-0new", lifecycle=scripts)
-    assert booted.ok, booted.describe()
+    require_booted([booted])
     assert "mounted " in booted.log.read_text()
     assert not cluster.path(SECOND, "/etc/old").exists()
     assert "i-0new" in cluster.path(SECOND, "/opt/podwright/node.json").read_text()

@@ -13,6 +13,7 @@ from podwright_bootstrap.contract import Accounting, InstanceFacts, Provisioning
 from podwright_bootstrap.features import NodeFeatures, PamSlurmAdopt
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
+from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -44,8 +45,7 @@ def cluster(make_cluster, tmp_path_factory) -> Iterator[NamespacedCluster]:
     cluster = make_cluster(environment={"PODWRIGHT_PATIENCE": "0.5"})
     cluster.start()
     for _ in range(2):
-        results = cluster.boot(scripts, timeout_s=180)
-        assert all(result.ok for result in results.values()), [result.describe() for result in results.values()]
+        require_booted(cluster.boot(scripts, timeout_s=180).values())
     cluster.wait_until_idle(timeout_s=180)
     yield cluster
     cluster.stop()

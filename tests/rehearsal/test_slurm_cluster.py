@@ -11,6 +11,7 @@ import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.errors import HostError
+from podwright_testing.boots import require_booted
 from podwright_training.commands.launch import Job, render
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
@@ -36,8 +37,7 @@ def cluster(
     }
     cluster = make_cluster(relay=web_server, environment=environment, binds=[(wheels, "/opt/rehearsal/wheels")])
     cluster.start()
-    results = cluster.boot(lifecycle, timeout_s=180)
-    assert all(result.ok for result in results.values()), [result.describe() for result in results.values()]
+    require_booted(cluster.boot(lifecycle, timeout_s=180).values())
     cluster.wait_until_idle(timeout_s=180)
     yield cluster
     cluster.stop()

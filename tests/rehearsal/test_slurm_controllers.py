@@ -15,6 +15,7 @@ import pytest
 from podwright_bootstrap.contract import Accounting, MultiHead, ProvisioningParameters, WorkerGroup
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
+from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 PRIMARY, BACKUP, COMPUTE, DATABASE = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6", "ip-10-0-16-9"
@@ -88,8 +89,7 @@ def cluster(make_cluster, make_node, secrets_manager, tmp_path_factory) -> Itera
     cluster.path(DATABASE, "/root/grant.sql").write_text(grant)
     cluster.run("systemctl start mariadb && mysql < /root/grant.sql", host=DATABASE, user="root")
     for _ in range(2):
-        results = cluster.boot(scripts, timeout_s=240)
-        assert all(result.ok for result in results.values()), [result.describe() for result in results.values()]
+        require_booted(cluster.boot(scripts, timeout_s=240).values())
     cluster.wait_until_idle([COMPUTE], timeout_s=180)
     yield cluster
     cluster.stop()

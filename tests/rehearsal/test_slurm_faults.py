@@ -17,6 +17,7 @@ from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.leftovers import clean, leftovers
 from podwright_rehearsal.hosts.permission import why_not
+from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -34,8 +35,7 @@ srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hos
 def booted(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
     """A booted cluster, shared by the tests of this module."""
     with make_cluster() as cluster:
-        for result in cluster.boot(lifecycle, timeout_s=180).values():
-            assert result.ok, result.describe()
+        require_booted(cluster.boot(lifecycle, timeout_s=180).values())
         yield cluster
 
 

@@ -13,6 +13,7 @@ from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, 
 from podwright_bootstrap.features import Health, Limits, LustreClient, NodeFeatures, Prolog, Scratch
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
+from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -63,7 +64,7 @@ def cluster(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> 
 def boot(cluster: NamespacedCluster, lifecycle: Path) -> str:
     """Boot all hosts; the last lines of all logs."""
     results = cluster.boot(lifecycle, timeout_s=180)
-    assert all(result.ok for result in results.values()), "\n".join(r.describe() for r in results.values())
+    require_booted(results.values())
     return "\n".join(result.log.read_text() for result in results.values())
 
 

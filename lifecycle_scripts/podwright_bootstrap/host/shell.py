@@ -48,6 +48,10 @@ class CommandError(BootstrapError):
     """A program failed, did not end in time or is missing. A retry may help."""
 
 
+class SlowCommandError(CommandError):
+    """A program did not end in time."""
+
+
 class TimeLimitError(BaseException):
     """A step used up its time. Like ``KeyboardInterrupt``, it passes those who handle errors and go on."""
 
@@ -112,7 +116,7 @@ def run(
         try:
             process.communicate(stdin.encode(), timeout_s)
         except subprocess.TimeoutExpired as error:
-            raise CommandError(f"{_short(words)} did not end within {timeout_s:.0f} s") from error
+            raise SlowCommandError(f"{_short(words)} did not end within {timeout_s:.0f} s") from error
         finally:  # also when the step's time is up
             _end(process)
         outcome = Outcome(process.returncode, _text(output), _text(errors))
@@ -137,12 +141,14 @@ def retry(action: Callable[[], T], *, attempts: int, pause_s: float, errors: Tup
 def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float, every_s: float = 2, hint: str = "") -> None:
     """Wait until ``condition()`` holds, logging the wait every now and then.
 
+    A program that the condition runs may be slow, as on a host that is busy: it is asked again.
+
     Raises:
         BootstrapError: it did not within ``limit_s`` (times ``PATIENCE``).
     """
     limit_s *= PATIENCE
     started, logged = time.monotonic(), time.monotonic()
-    while not condition():
+    while not _holds(condition):
         waited_s = time.monotonic() - started
         if waited_s >= limit_s:
             raise BootstrapError(f"waited {limit_s:.0f} s for {what}", hint=hint)
@@ -150,6 +156,14 @@ def wait_until(condition: Callable[[], bool], *, what: str, limit_s: float, ever
             logged = time.monotonic()
             say(f"waiting for {what}: {waited_s:.0f} s of at most {limit_s:.0f} s")
         pause(every_s)
+
+
+def _holds(condition: Callable[[], bool]) -> bool:
+    try:
+        return condition()
+    except SlowCommandError as error:
+        say(str(error))
+        return False
 
 
 def spread(over_s: float) -> None:

@@ -84,8 +84,7 @@ def require_include(path: Path) -> None:
         )
 
 
-def running(key: str) -> str:
-    """Return the running slurmctld's value of a key; empty if none answers."""
+def running() -> dict[str, str]:
+    """Return the running slurmctld's configuration; empty if none answers."""
     shown = shell.run(SCONTROL, "show", "config", timeout_s=30, check=False, quiet=True).output
-    match = re.search(rf"(?im)^{key}\s*=\s*(\S+)", shown)
-    return match[1] if match else ""
+    return dict(re.findall(r"(?m)^(\w+)\s*=\s*(\S+)", shown))

@@ -14,7 +14,7 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import network, shell, units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import database, sacctmgr, slurm_conf
+from podwright_bootstrap.slurm import database, primary, sacctmgr, slurm_conf
 from podwright_bootstrap.slurm.database import Database
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, Controller
 from podwright_bootstrap.software import installed_copy
@@ -25,7 +25,6 @@ SLURMDBD_CONF = slurm_conf.FOLDER / "slurmdbd.conf"
 SLURMDBD_LOG = Path("/var/log/slurm/slurmdbd.log")
 MAX_DAEMONS = 2  # slurm.conf(5): AccountingStorageHost and AccountingStorageBackupHost
 ANSWER_LIMIT_S = 120
-PRIMARY_LIMIT_S = 300
 
 # Where a secret may be changed, as RDS does every week: this step again.
 ROTATION = "podwright-accounting"
@@ -64,7 +63,7 @@ class Accounting(Step):
         slurm_conf.require_include(ACCOUNTING_CONF)
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
         if _runs_slurmdbd(node, daemons):
-            yield from _slurmdbd(node, daemons)
+            yield from _slurmdbd(node)
         if slurm_conf.write(ACCOUNTING_CONF, accounting_conf(daemons)):
             yield f"wrote {ACCOUNTING_CONF}"
         shell.wait_until(_answers(node, daemons), what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
@@ -117,7 +116,7 @@ def slurmdbd_conf(node: Node, storage: Database) -> str:
     return "\n".join(lines) + "\n" + storage.slurmdbd_conf()
 
 
-def _slurmdbd(node: Node, daemons: list[Controller]) -> Iterator[str]:
+def _slurmdbd(node: Node) -> Iterator[str]:
     wanted = node.parameters.accounting
     if wanted and wanted.endpoint:
         storage = database.by_name(wanted, cluster_name=slurm_conf.cluster_name())
@@ -133,18 +132,8 @@ def _slurmdbd(node: Node, daemons: list[Controller]) -> Iterator[str]:
         if network.listens("127.0.0.1", PORT):
             hint = f"`ss -lp 'sport = :{PORT}'` says whose it is"
             raise BootstrapError(f"port {PORT} is taken, and not by slurmdbd", hint=hint)
-        if node.address != daemons[0].address:
-            _let_primary_begin(daemons[0])
+        primary.let_begin(node, "slurmdbd", PORT)  # two daemons that make the same tables at once might both end
     yield from units.keep_on("slurmdbd", restart=changed)
-
-
-def _let_primary_begin(primary: Controller) -> None:
-    """Two daemons that make the same tables at once might both end. A primary that is gone has made them."""
-    try:
-        what = f"slurmdbd of {primary.hostname}"
-        shell.wait_until(lambda: network.listens(primary.address, PORT), what=what, limit_s=PRIMARY_LIMIT_S)
-    except BootstrapError as error:
-        shell.say(f"{error}: going on without")
 
 
 def _follow_rotation() -> Iterator[str]:

@@ -12,7 +12,7 @@ from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER, LOGIN
 from podwright_bootstrap.host import network, shell, units
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import gres, slurm_conf
+from podwright_bootstrap.slurm import gres, primary, slurm_conf
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 from podwright_bootstrap.steps import Step
 
@@ -58,7 +58,10 @@ def _controller(node: Node) -> Iterator[str]:
     yield from units.keep_off("slurmd")
     slurm_conf.wait()
     gres.check_tasks(node)
-    outdated = _is_outdated()
+    active = units.answer("is-active", "slurmctld") == "active"
+    if not active:  # a backup listens and serves nobody until it has given the primary up
+        primary.let_begin(node, "slurmctld", CONTROLLER_PORT)
+    outdated = active and _is_outdated()
     yield from units.keep_on("slurmctld", restart=outdated)
     if outdated:  # nodes that have asked already get the new configuration
         shell.wait_until(_controller_is_up, what="slurmctld to answer scontrol ping", limit_s=DAEMON_LIMIT_S)
@@ -67,11 +70,11 @@ def _controller(node: Node) -> Iterator[str]:
 
 def _is_outdated() -> bool:
     """Return whether the running slurmctld is older than its configuration."""
-    for key, word, file in STARTED_WITH:
-        running = slurm_conf.running(key).lower()
-        if running and word not in running and word in slurm_conf.value(key, "", file).lower():
-            return True
-    return False
+    running = slurm_conf.running()
+    return any(
+        running.get(key) and word not in running[key].lower() and word in slurm_conf.value(key, "", file).lower()
+        for key, word, file in STARTED_WITH
+    )
 
 
 def _client(node: Node) -> Iterator[str]:
