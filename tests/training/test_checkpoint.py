@@ -1,7 +1,10 @@
 """Only whole checkpoints count."""
 
+import hashlib
 import json
 import logging
+import os
+import pickle
 import shutil
 
 import pytest
@@ -127,3 +130,88 @@ def test_the_manifest_lists_every_other_file(undisturbed):
     path = step_folder.newest(undisturbed / "checkpoints")
     listed = json.loads((path / "manifest.json").read_text())["files"]
     assert set(listed) | {"manifest.json"} == {file.name for file in path.iterdir()}
+
+
+MANIFESTS = {
+    "empty": {"files": {}},
+    "a list": [],
+    "a list of files": {"files": ["trainer.json"]},
+    "a size that is text": {"files": {"trainer.json": {"bytes": "1", "sha256": "0" * 64}}},
+    "a file without its hash": {"files": {"trainer.json": {"bytes": 1}}},
+    "a file elsewhere": {"files": {"trainer.json": {}, "../x": {"bytes": 1, "sha256": "0" * 64}}},
+}
+
+
+@pytest.mark.parametrize("content", MANIFESTS)
+def test_a_manifest_that_lists_no_files_is_damage(tmp_path, caplog, content):
+    """Valid JSON that is no list of files, an empty one too, does not count as a checkpoint."""
+    path = tmp_path / "step-00000004"
+    path.mkdir()
+    (path / "trainer.json").write_text("{")
+    (path / "manifest.json").write_text(json.dumps(MANIFESTS[content]))
+    assert step_folder.newest(tmp_path) is None
+    assert "is damaged: manifest.json" in caplog.text
+
+
+def test_changed_trainer_state_is_found_before_it_is_read(copied, tiny_flags, caplog):
+    """A flipped bit in ``trainer.json``: preflight and resume use the checkpoint before."""
+    flip_a_bit(copied / "checkpoints" / "step-00000012" / "trainer.json")
+    assert main(["train", *tiny_flags(copied, ranks=1, max_steps=9)]) == 0
+    assert list(RunFolder(copied).events("start"))[-1]["step"] == 8
+    assert "the content of trainer.json has changed; skipped" in caplog.text
+
+
+def test_a_file_that_the_manifest_does_not_list_is_refused(copied, caplog):
+    """What was added to a checkpoint is not read."""
+    (copied / "checkpoints" / "step-00000012" / "rng-00007.pt").write_bytes(b"")
+    assert step_folder.newest(copied / "checkpoints").name == "step-00000008"
+    assert "rng-00007.pt is not in its manifest.json" in caplog.text
+
+
+class Crafted:
+    """Unpickled, it runs a command."""
+
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+def rewrite(path, name, content):
+    """Replace a file and its entry in the manifest, as someone would who crafts a checkpoint."""
+    (path / name).write_bytes(content)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_crafted_checkpoint_runs_no_code(copied, tmp_path):
+    """The index of the tensors is refused if it names anything that no index has."""
+    path, mark = copied / "checkpoints" / "step-00000012", tmp_path / "executed"
+    rewrite(path, ".metadata", pickle.dumps(Crafted(f"touch {mark}")))
+    with pytest.raises(DamagedCheckpointError, match=r"system is not part of an index of tensors"):
+        step_folder.shapes(path)
+    assert not mark.exists()
+
+
+def test_an_index_cannot_name_files_elsewhere(copied):
+    """Tensors are read from the checkpoint's own files only."""
+    path = copied / "checkpoints" / "step-00000012"
+    content = (path / ".metadata").read_bytes()
+    rewrite(path, ".metadata", content.replace(b"__0_0.distcp", b"../../__0_0x"))
+    with pytest.raises(DamagedCheckpointError, match=r"names \.\./\.\./__0_0x, which is not in its manifest"):
+        step_folder.shapes(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "muon"}, "is of another optimizer: resume with the --optimizer it was saved with"),
+        ({"ema_decay": 0.9}, "has no moving average of the weights: resume without ema_decay"),
+    ],
+)
+def test_another_optimizer_is_named(copied, tiny_flags, capsys, options, message):
+    """A resume with another optimizer, or with an average that was not kept, says so, not "another model"."""
+    assert main(["train", *tiny_flags(copied, ranks=1, max_steps=16, **options)]) == 2
+    assert message in capsys.readouterr().err

@@ -28,6 +28,10 @@ class CheckpointError(UserError):
         self.passing = passing
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint's files have changed since they were written."""
+
+
 class CollectiveIO:
     """File operations of all ranks of a group on a shared file or folder."""
 

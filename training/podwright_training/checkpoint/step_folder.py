@@ -8,7 +8,8 @@ is on disk:
     trainer.json                     step, data position, shape of the model
     manifest.json                    all files; a folder without it is not a checkpoint
 
-``saver.py`` decides when to write one and what to do if that fails.
+``saver.py`` decides when to write one and what to do if that fails. Reading one runs no code from it: tensors are read
+as weights only, and ``index.py`` reads the index of the tensors.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
@@ -36,20 +38,20 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
-from podwright_training.checkpoint.collective_io import PASSING, CheckpointError, CollectiveIO
+from podwright_training.checkpoint.collective_io import PASSING, CheckpointError, CollectiveIO, DamagedCheckpointError
+from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.config.architecture import ModelConfig
-from podwright_training.optim import Optimizers
+from podwright_training.optim import EMA, Optimizers
 from podwright_training.run_folder import commit_folder, delete_folder, write_atomically
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 TRAINER = "trainer.json"
+NAME = re.compile(r"step-\d+")
+FILE_NAME = re.compile(r"[\w.-]+")  # in a manifest: no path
+SHA256 = re.compile(r"[0-9a-f]{64}")
 HASH_CHUNK_BYTES = 4 * 2**20
-
-
-class DamagedCheckpointError(CheckpointError):
-    """A checkpoint's files have changed since they were written."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,16 @@ def retain(
 
 
 def newest(directory: Path) -> Path | None:
-    """Return the newest checkpoint whose files have their recorded sizes; log and skip damaged ones."""
+    """Return the newest intact checkpoint, as ``intact`` does."""
     return next(iter(intact(directory)), None)
 
 
 def intact(directory: Path) -> list[Path]:
-    """Return all checkpoints whose files have their recorded sizes, newest first; log and skip damaged ones."""
+    """Return all checkpoints that look intact, newest first; log and skip damaged ones.
+
+    Their files are those of the manifest, with their recorded sizes, and ``trainer.json`` has its hash. The hashes of
+    the others are checked when they are read.
+    """
     found = []
     for path in _complete_and_damaged(directory):
         damage = _damage(path)
@@ -144,8 +150,15 @@ def intact(directory: Path) -> list[Path]:
 
 
 def read_state(path: Path) -> TrainerState:
-    """Return the contents of a checkpoint besides tensors."""
-    return TrainerState(**json.loads((path / TRAINER).read_text()))
+    """Return the contents of a checkpoint besides tensors.
+
+    Raises:
+        DamagedCheckpointError: They are not what a trainer writes.
+    """
+    try:
+        return TrainerState(**json.loads((path / TRAINER).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {TRAINER}: {error}") from error
 
 
 def model_config(path: Path) -> ModelConfig:
@@ -174,14 +187,14 @@ def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers
     tensors = _tensors(weights, optimizers)
     parts = collective.all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
     _compare(set().union(*parts), path)
-    load_tensors(tensors, storage_reader=FileSystemReader(path))
+    load_tensors(tensors, storage_reader=IndexedReader(path, _manifest(path)))
     collective.all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
     return read_state(path)
 
 
 def shapes(path: Path) -> dict[str, TensorStorageMetadata]:
     """Return shape and dtype of each tensor in a checkpoint: ``model.<parameter>``, ``optimizer.<parameter>.<key>``."""
-    saved = FileSystemReader(path).read_metadata().state_dict_metadata
+    saved = IndexedReader(path, _manifest(path)).read_metadata().state_dict_metadata
     return {name: entry for name, entry in saved.items() if isinstance(entry, TensorStorageMetadata)}
 
 
@@ -213,14 +226,14 @@ def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
     _check_sizes(path)
     written = _manifest(path)
     for file in sorted(path.iterdir()) if files is None else files:
-        if file.name in written and _sha256(file) != written[file.name]["sha256"]:
+        if file.name != MANIFEST and _sha256(file) != written[file.name]["sha256"]:
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: the content of {file.name} has changed")
 
 
 def _load_alone(tensors: dict[str, Any], path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # on purpose
-        load_tensors(tensors, storage_reader=FileSystemReader(path), no_dist=True)
+        load_tensors(tensors, storage_reader=IndexedReader(path, _manifest(path)), no_dist=True)
 
 
 def _clear(directory: Path, partial: Path) -> None:
@@ -300,7 +313,7 @@ def _commit(partial: Path, final: Path, files: dict[str, Any]) -> None:
 
 
 def _complete_and_damaged(directory: Path) -> list[Path]:
-    return sorted(directory.glob("step-*"), reverse=True)
+    return sorted((path for path in directory.glob("step-*") if NAME.fullmatch(path.name)), reverse=True)
 
 
 def _step(path: Path) -> int:
@@ -309,26 +322,41 @@ def _step(path: Path) -> int:
 
 def _damage(path: Path) -> DamagedCheckpointError | None:
     try:
-        _check_sizes(path)
+        check_hashes(path, [path / TRAINER])
     except DamagedCheckpointError as damage:
         return damage
     return None
 
 
 def _manifest(path: Path) -> dict[str, dict[str, Any]]:
+    """Return size and hash of each file, by name."""
     try:
-        files: dict[str, dict[str, Any]] = json.loads((path / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError) as error:
+        files = json.loads((path / MANIFEST).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
+    if not (isinstance(files, dict) and TRAINER in files and all(_is_entry(*item) for item in files.items())):
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST} is not a list of its files")
     return files
 
 
+def _is_entry(name: str, entry: Any) -> bool:
+    return (
+        FILE_NAME.fullmatch(name) is not None
+        and isinstance(entry, dict)
+        and type(entry.get("bytes")) is int
+        and SHA256.fullmatch(str(entry.get("sha256"))) is not None
+    )
+
+
 def _check_sizes(path: Path) -> None:
-    for name, entry in _manifest(path).items():
-        size = (path / name).stat().st_size if (path / name).exists() else None
-        if size != entry["bytes"]:
-            found = "is missing" if size is None else f"has {size} bytes"
+    written = _manifest(path)
+    there = {file.name: file.stat().st_size for file in path.iterdir() if file.name != MANIFEST}
+    for name, entry in written.items():
+        if there.get(name) != entry["bytes"]:
+            found = f"has {there[name]} bytes" if name in there else "is missing"
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: {name} {found}, {entry['bytes']} were written")
+    if more := sorted(there.keys() - written.keys()):
+        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {more[0]} is not in its {MANIFEST}; remove it")
 
 
 def _keys(tensors: dict[str, dict[str, Tensor]]) -> set[str]:
@@ -339,9 +367,23 @@ def _compare(wanted: set[str], path: Path) -> None:
     """Compare the names first: loading silently skips tensors that it does not find."""
     parts = {key.split(".")[0] for key in wanted}
     saved = {key for key in shapes(path) if key.split(".")[0] in parts}
-    if saved != wanted:
-        examples = ", ".join(sorted(saved ^ wanted)[:3])
+    if saved == wanted:
+        return
+    missing, more = wanted - saved, saved - wanted
+    differing = missing | more
+    if all(key.endswith(f".{EMA}") for key in differing):
         raise CheckpointError(
-            f"checkpoint {path} is of another model: {len(wanted - saved)} tensors are missing in it, "
-            f"{len(saved - wanted)} are not in this model ({examples} …)"
+            f"checkpoint {path} has a moving average of the weights: resume with --ema_decay"
+            if more
+            else f"checkpoint {path} has no moving average of the weights: resume without ema_decay"
         )
+    if all(key.startswith("optimizer.") for key in differing):
+        raise CheckpointError(
+            f"checkpoint {path} is of another optimizer: resume with the --optimizer it was saved with, or start a "
+            "new run"
+        )
+    examples = ", ".join(sorted(differing)[:3])
+    raise CheckpointError(
+        f"checkpoint {path} is of another model: {len(missing)} tensors are missing in it, "
+        f"{len(more)} are not in this model ({examples} …)"
+    )
