@@ -10,6 +10,7 @@ import pytest
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
+from podwright_training.loop.metrics import Metrics
 from podwright_training.run_folder import RunFolder
 
 FREE_BYTES = 1_500_000  # three checkpoints of the tiny model, not four
@@ -24,7 +25,7 @@ def small_disk(tmp_path):
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={FREE_BYTES}", "none", folder], check=True)
     yield folder
-    subprocess.run(["umount", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 @pytest.fixture
@@ -81,6 +82,25 @@ def test_a_disk_that_is_emptied_in_time_costs_one_checkpoint(run, small_disk, tm
     finally:
         logging.getLogger("podwright_training").removeHandler(emptier)
     assert [event["step"] for event in RunFolder(tmp_path / "run").events("checkpoint")] == [4, 6]
+
+
+def test_a_full_disk_costs_metrics_not_the_run(small_disk, caplog):
+    """A line without room is dropped whole, with a warning; the next one that fits is written."""
+    metrics = Metrics(small_disk / "metrics.jsonl", active=True)
+    values = {"loss": 1.0, "perplexity": 2.7, "tokens": 8}
+    metrics.write("validation", step=1, **values)
+    free = os.statvfs(small_disk)
+    (small_disk / "filler").write_bytes(b"0" * free.f_bavail * free.f_frsize)
+    for step in range(2, 60):
+        metrics.write("validation", step=step, **values)
+    (small_disk / "filler").unlink()
+    metrics.write("end", step=60, reason="max_steps")
+    steps = [event["step"] for event in RunFolder(small_disk).events()]
+    assert "No space left on device; training continues" in caplog.text
+    assert steps[:2] == [1, 2]
+    assert steps[-1] == 60
+    assert len(steps) < 60
+    assert "damaged" not in caplog.text
 
 
 def test_a_failed_last_save_is_an_error(run, small_disk, capsys):

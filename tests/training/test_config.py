@@ -183,3 +183,8 @@ def test_importing_pulls_no_torch(module):
         subprocess.run([sys.executable, "-c", script], env={"PYTHONPATH": ":".join(sys.path)}, check=False).returncode
         == 0
     )
+
+
+def test_numbers_are_finite():
+    """An infinite learning rate is refused."""
+    assert problems("--lr", "inf") == ["lr = inf (flag): must be a finite number"]

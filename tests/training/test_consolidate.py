@@ -1,6 +1,7 @@
 """The exported model is the trained one."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -49,6 +50,39 @@ def test_the_perplexity_is_the_trainers_own(exported):
     assert found["step"] == 12
     assert found["relative_difference"] < 1e-6
     assert found["trainer_perplexity"] == list(exported.events("validation"))[-1]["perplexity"]
+
+
+def test_documents_are_evaluated_as_they_were_trained(tiny_flags, tmp_path):
+    """With a document mask, transformers attends within documents too: the same perplexity."""
+    flags = tiny_flags(tmp_path, ranks=1, document_mask=1, validation_batches=1, max_steps=12)
+    assert main(["train", *flags]) == 0
+    assert main(["consolidate", "--run_dir", str(tmp_path)]) == 0
+    assert evaluate(RunFolder(tmp_path))["relative_difference"] < 1e-6
+
+
+def test_a_run_can_be_exported_from_any_folder(text_dataset, tiny_flags, tmp_path, monkeypatch):
+    """Relative paths are those of the folder that training started in, and the run's folder may have moved since."""
+    shutil.copytree(text_dataset, tmp_path / "work" / "ds")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    flags = tiny_flags("runs/a", ranks=1, max_steps=1, dataset="ds", tokenizer="ds/tokenizer")
+    assert main(["train", *flags]) == 0
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    (tmp_path / "work" / "runs" / "a").rename(tmp_path / "moved")
+    assert main(["consolidate", "--run_dir", "../moved"]) == 0
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "moved" / "hf")) == 300
+
+
+def test_an_export_that_fails_leaves_nothing(exported, capsys):
+    """Without its tokenizer a run cannot be exported: one line says so, and no half-written folder stays."""
+    config = exported.config.read_text()
+    exported.config.write_text(re.sub(r"(?m)^tokenizer: .*$", "tokenizer: /nowhere", config))
+    try:
+        assert main(["consolidate", "--run_dir", str(exported.root)]) == 2
+    finally:
+        exported.config.write_text(config)
+    assert "error: tokenizer '/nowhere'" in capsys.readouterr().err
+    assert not list(exported.root.glob(".*"))
 
 
 def test_a_second_export_replaces_the_first(exported):

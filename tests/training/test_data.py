@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -339,12 +340,25 @@ def test_indivisible_world_size(make_ranks, corpus):
 def test_foreign_state(make_ranks, corpus, mixture):
     """A position of another number of streams, another seed, other data, or one rank only is refused, with reasons."""
     ranks = make_ranks(2, corpus)
-    with pytest.raises(ValueError, match=r"stream_count is 24 in .*, 6 in this run; seed is 0 in .*, 1 in this run"):
+    with pytest.raises(DataError, match=r"(?s)data_streams is 24 in .*, 6 in this.*\nseed is 0 in .*, 1 in this"):
         make_ranks(1, corpus, streams=6, seed=1)[0].load_state_dict(state_of(ranks))
-    with pytest.raises(ValueError, match=r"shards is .* in the checkpoint"):
+    with pytest.raises(DataError, match=r"data source .* has other shards than in the checkpoint"):
         make_ranks(1, mixture)[0].load_state_dict(state_of(ranks))
-    with pytest.raises(ValueError, match="stream 1 is missing; stream 3 is missing"):
+    with pytest.raises(DataError, match="lacks stream 1"):
         make_ranks(1, corpus)[0].load_state_dict(ranks[0].state_dict())
+
+
+def test_other_data_under_the_same_names(make_ranks, corpus, tmp_path):
+    """A position in shards of other sizes is refused; the same data may move, also to a store that lists no sizes."""
+    state = state_of(make_ranks(1, corpus))
+    moved = shutil.copytree(corpus, tmp_path / "moved")
+    make_ranks(1, moved)[0].load_state_dict(state)
+    make_ranks(1, moved)[0].load_state_dict({**state, "shard_sizes": {}})
+    shard = next(path for path in sorted(moved.rglob("*train*")) if path.is_file())
+    with shard.open("ab") as file:
+        file.write(gzip.compress(b'{"text": "w1"}\n'))
+    with pytest.raises(DataError, match="has shards of the same names, but of other sizes, than in the checkpoint"):
+        make_ranks(1, moved)[0].load_state_dict(state)
 
 
 def test_states_of_different_moments(make_ranks, corpus):

@@ -8,11 +8,13 @@ from argparse import ArgumentParser
 import boto3
 import datasets
 import httpx2
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from moto.server import ThreadedMotoServer
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -28,7 +30,9 @@ from podwright_training.data import (
     remote,
     sources_of,
 )
+from podwright_training.data.faults import BadRecordError
 from podwright_training.data.formats import read_blocks
+from podwright_training.data.token_shards import write_token_shard
 
 TEXTS = [" ".join([f"w{number}"] * (1 + number % 5)) for number in range(1, 61)]
 
@@ -135,6 +139,33 @@ def test_token_shards(folder, word_tokenizer, open_stream, tmp_path, capsys):
         tokenize.run(args)
 
 
+def test_changed_tokens_are_found(tmp_path):
+    """Any changed byte of a token shard's documents or offsets is an error of the shard or of its documents."""
+    path = tmp_path / "train.safetensors"
+    documents = [np.arange(number, number + 5, dtype=np.uint32) for number in range(8)]
+    write_token_shard(path, documents, tokenizer="t")
+    whole = path.read_bytes()
+    header = 8 + int.from_bytes(whole[:8], "little")
+    for place in range(header, len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        (block,) = read_blocks(str(path), column="")
+        broken = 0
+        for index, document in enumerate(documents):
+            try:
+                assert block.document(index).tolist() == document.tolist()
+            except BadRecordError:
+                broken += 1
+        assert broken >= 1
+
+
+def test_token_shards_without_checksums_are_read(tmp_path):
+    """Shards that an older version wrote stay usable."""
+    path = tmp_path / "train.safetensors"
+    save_file({"tokens": np.arange(3, dtype=np.uint16), "offsets": np.array([0, 1, 3])}, path, {"tokenizer": "t"})
+    (block,) = read_blocks(str(path), column="")
+    assert [block.document(index).tolist() for index in range(2)] == [[0], [1, 2]]
+
+
 def test_broken_records_are_named_and_skipped(tmp_path, open_stream, caplog):
     """A record that is no JSON or has no text is logged with its place and left out."""
     path = tmp_path / "a.jsonl"
@@ -172,6 +203,16 @@ def test_broken_shard(tmp_path, open_stream, kind, caplog):
     assert stream.faults.count("shard") == 1
     with pytest.raises(DataError, match=r"more than 0 broken shards \(max_bad_shards\), the last one .*train"):
         tokens_of(open_stream(tmp_path, max_bad_shards=0))
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "parquet"])
+def test_a_truncated_shard_is_not_called_too_small(tmp_path, open_stream, kind):
+    """Where a cut leaves a stream without documents, the message names the shard and the damage."""
+    WRITERS[kind](tmp_path)
+    (path,) = tmp_path.glob("train*")
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(DataError, match=r"has no intact document .* 1 broken shards .*train\S*: cannot be decoded"):
+        open_stream(tmp_path).next_batch()
 
 
 def test_vanished_shard(tmp_path, open_stream):

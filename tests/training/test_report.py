@@ -273,6 +273,27 @@ def test_forecast(floor, exponent, seed):
     assert forecast(steps, losses, until=2000) is None
 
 
+def test_damaged_lines_are_skipped(folder, caplog):
+    """A report reads whatever became of the metrics: each damaged line is a warning."""
+    draw = random.Random(0)  # noqa: S311 - not for cryptography
+    content = bytearray(folder.metrics.read_bytes())
+    for place in draw.choices(range(len(content)), k=200):
+        content[place] = draw.randrange(256)
+    folder.metrics.write_bytes(content + b'[1]\n{"event": 3}\n{"event": "train"}\n' + b"[" * 10_000 + b"\n")
+    write([folder.root])
+    assert 100 < len(History.of(folder).train) <= 300
+    assert "metrics.jsonl:" in caplog.text
+    assert "is damaged; skipped" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["a: [", "- 1\n", "max_context_width: x\n"])
+def test_a_damaged_configuration_is_one_line(folder, content):
+    """It names the file."""
+    folder.config.write_text(content)
+    with pytest.raises(ReportError, match=r"config\.yaml"):
+        History.of(folder)
+
+
 def test_nothing_to_report(tmp_path):
     """A run without a step says where to look."""
     with pytest.raises(ReportError, match=r"has no training step yet.*See .*train\.log"):

@@ -110,6 +110,14 @@ def test_a_finished_run_started_again_does_nothing(tiny_flags, tmp_path):
     assert again == ["start", "end"]
 
 
+def test_fewer_steps_than_were_taken_end_at_once(undisturbed, tiny_flags, tmp_path):
+    """Resumed with ``max_steps`` below its step, a run ends by ``max_steps``: nobody sent a signal."""
+    flags = tiny_flags(tmp_path, ranks=1, max_steps=6, resume_from_checkpoint=undisturbed / "checkpoints")
+    assert main(["train", *flags]) == 0
+    end = list(RunFolder(tmp_path).events())[-1]
+    assert (end["event"], end["step"], end["reason"]) == ("end", 12, "max_steps")
+
+
 def test_another_folder_can_be_the_start(undisturbed, tiny_flags, tmp_path):
     """``resume_from_checkpoint`` counts until there is an own checkpoint."""
     flags = tiny_flags(tmp_path, ranks=1, max_steps=13, resume_from_checkpoint=undisturbed / "checkpoints")
@@ -357,6 +365,50 @@ def test_a_checkpoint_of_another_model_is_refused(undisturbed, tiny_flags, tmp_p
     flags = tiny_flags(tmp_path, ranks=1, num_layers=3, resume_from_checkpoint=undisturbed / "checkpoints")
     assert main(["train", *flags]) == 2
     assert "is of another model: num_hidden_layers 2 there, 3 here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 7}, "seed is 12345 in the checkpoint, 7 in this run"),
+        ({"data_streams": 8}, "data_streams is 4 in the checkpoint, 8 in this run"),
+    ],
+)
+def test_another_order_of_the_data_is_found_before_the_ranks_meet(
+    undisturbed, tiny_flags, tmp_path, capsys, options, message
+):
+    """What a resume cannot change is one line of preflight, with all other problems."""
+    flags = tiny_flags(tmp_path, ranks=1, vocab_size=100, resume_from_checkpoint=undisturbed / "checkpoints", **options)
+    assert main(["train", *flags]) == 2
+    printed = capsys.readouterr().err
+    assert f"error: {message}" in printed
+    assert "vocab_size 100 is smaller" in printed
+
+
+def test_a_validation_of_one_document_is_found_before_the_first_step(text_dataset, tiny_flags, tmp_path, capsys):
+    """Streams that validation will read need a document each."""
+    shutil.copytree(text_dataset / "en", tmp_path / "data" / "en")
+    (shard,) = (tmp_path / "data" / "en").glob("c4-validation.*")
+    with gzip.open(shard, "wt") as file:
+        file.write('{"text": "the node reads a file"}\n')
+    options = {"dataset": tmp_path / "data", "validation_batches": 1}
+    assert main(["train", *tiny_flags(tmp_path / "run", ranks=1, **options)]) == 2
+    assert "data stream 1 of 4 (data_streams) has no document" in capsys.readouterr().err
+    assert not list(RunFolder(tmp_path / "run").events())
+    flags = tiny_flags(tmp_path / "run", ranks=1, max_steps=1, val_batch_size=1, **options)
+    assert main(["train", *flags]) == 0  # reads no more than the first stream
+
+
+def test_an_error_of_any_rank_is_shown_once(tmp_path, monkeypatch, capsys):
+    """Under torchrun a host prints each problem of its ranks once, whichever rank has it."""
+    monkeypatch.setenv("RANK", "1")
+    for rank, flags in (("1", ["--lr=0"]), ("0", ["--lr=0", "--beta1=2"])):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / rank / "error.json"))
+        assert main(["train", *flags]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("error: lr = 0 (flag): must be above 0") == 1
+    assert printed.count("error: beta1 = 2 (flag): must be at most 1") == 1
 
 
 def test_a_train_line_reads_as_it_should(tmp_path, capsys):

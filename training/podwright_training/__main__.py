@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import importlib
 import logging
 import os
 import socket
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from podwright_training.errors import UserError
 
@@ -58,12 +60,29 @@ def _add(subparser: argparse.ArgumentParser, module: str) -> None:
 
 
 def _report(error: UserError) -> None:
-    """Print one line per problem, once per host."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":
-        return
+    """Print one line per problem; what several ranks of a host report alike, only once."""
     host = f"{socket.gethostname()}: " if "RANK" in os.environ else ""
     for line in str(error).splitlines():
-        print(f"{host}error: {line}", file=sys.stderr)
+        if _is_first(line):
+            print(f"{host}error: {line}", file=sys.stderr)
+
+
+def _is_first(line: str) -> bool:
+    """Return whether no other rank of this host has reported ``line``; ``True`` if torchrun did not start this one.
+
+    torchrun gives each rank a file for its error, in a folder that all ranks of the host share.
+    """
+    own = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if own is None:
+        return True
+    digest = hashlib.sha256(line.encode()).hexdigest()[:32]
+    try:
+        (Path(own).parents[1] / f"reported-{digest}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    except OSError:
+        pass  # twice is better than not at all
+    return True
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+logger = logging.getLogger(__name__)
+
+# What readers of the metrics rely on (see ``loop/metrics.py``).
+NUMBERS = {
+    "start": ("step", "world_size", "parameters"),
+    "train": ("step", "loss", "lr", "tokens_per_s", "step_s", "data_s", "sequences", "batch_sequences"),
+    "validation": ("step", "loss", "perplexity", "tokens"),
+    "end": ("step",),
+}
+WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequences", "tokens")
+LARGEST = 1e100  # of a number that is not damage
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
 
 
@@ -50,6 +62,11 @@ class RunFolder:
         return self.root / "tensorboard"
 
     @property
+    def wandb_id(self) -> Path:
+        """Return the file with the run's id at Weights & Biases."""
+        return self.root / "wandb-id"
+
+    @property
     def checkpoints(self) -> Path:
         """Return the folder of ``step-00000100/`` folders; only those with a manifest count."""
         return self.root / "checkpoints"
@@ -75,15 +92,39 @@ class RunFolder:
         return self.root / "evaluation.json"
 
     def events(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the metrics' events in order, optionally of one ``kind``; skip a half-written last line."""
+        """Yield the metrics' events in order, optionally of one ``kind``.
+
+        A half-written last line is skipped, and so is a damaged line, with a warning.
+        """
         if not self.metrics.exists():
             return
-        for line in self.metrics.read_text().splitlines(keepends=True):
-            if not line.endswith("\n"):
-                return
-            event = json.loads(line)
-            if kind is None or event["event"] == kind:
+        for number, line in enumerate(self.metrics.read_bytes().split(b"\n")[:-1], start=1):
+            event = _event(line)
+            if event is None:
+                logger.warning("%s:%d is damaged; skipped", self.metrics, number)
+            elif kind is None or event["event"] == kind:
                 yield event
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """Return the event in a line of the metrics; ``None`` if it lacks a number that such an event has."""
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+        return None
+    needed = all(_is_number(event.get(name)) for name in NUMBERS.get(event["event"], ()))
+    others = event["event"] not in NUMBERS or all(
+        value is None or isinstance(value, str) or _is_number(value) for value in event.values()
+    )
+    whole = all(type(event[name]) is int and 0 <= event[name] < 2**63 for name in WHOLE_NUMBERS if name in event)
+    return event if needed and others and whole and _is_number(event.get("time", 0)) else None
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number that is not damage; NaN is."""
+    return type(value) in (int, float) and abs(value) < LARGEST
 
 
 def write_atomically(path: Path, text: str) -> None:

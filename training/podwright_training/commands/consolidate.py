@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from transformers import GenerationConfig
 
 from podwright_training.checkpoint import step_folder
-from podwright_training.config.sources import load_file
+from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer
 from podwright_training.errors import UserError
@@ -56,9 +56,7 @@ def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", ma
     Raises:
         UserError: There is no run or checkpoint, it is damaged, or it has no moving average.
     """
-    if not folder.config.exists():
-        raise UserError(f"run_dir {folder.root} has no {folder.config.name}: training has not started there")
-    options = load_file(folder.config)
+    options = load_run(folder)
     path = step_folder.newest(options.checkpoints)
     if path is None:
         raise UserError(f"{options.checkpoints} has no complete checkpoint yet")
@@ -67,11 +65,14 @@ def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", ma
     partial = folder.hf.with_name(f".{folder.hf.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    _write_tokenizer(partial, options)
-    _write_weights(partial, path, keys, dtype=DTYPES[dtype], max_shard_bytes=max_shard_gb * 1e9)
-    _write_description(partial, path, ema=ema, dtype=DTYPES[dtype])
-    _sync(partial)
-    commit_folder(partial, folder.hf)
+    try:
+        _write_tokenizer(partial, options)
+        _write_weights(partial, path, keys, dtype=DTYPES[dtype], max_shard_bytes=max_shard_gb * 1e9)
+        _write_description(partial, path, ema=ema, dtype=DTYPES[dtype])
+        _sync(partial)
+        commit_folder(partial, folder.hf)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
     return path
 
 

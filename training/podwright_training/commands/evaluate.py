@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from podwright_training.config.sources import load_file
+from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.openmp import sleep_when_idle
@@ -42,7 +42,7 @@ def evaluate(folder: RunFolder) -> dict[str, Any]:
     trainer = next((event for event in reversed(list(folder.events("validation"))) if event["step"] == step), None)
     if trainer is None:
         raise UserError(f"{folder.metrics} has no validation of step {step}, from which {folder.hf} was consolidated")
-    loss = _loss(folder.hf, load_file(folder.config), tokens=trainer["tokens"])
+    loss = _loss(folder.hf, load_run(folder), tokens=trainer["tokens"])
     perplexity = math.exp(loss)
     return {
         "model": str(folder.hf),
@@ -80,7 +80,8 @@ def _loss(model_folder: Path, options: TrainConfig, *, tokens: int) -> float:
     with torch.no_grad():
         for _ in range(tokens // (options.val_batch_size * options.max_context_width)):
             batch = stream.next_batch()
-            logits_BTV = model(input_ids=batch.tokens_BT).logits
+            # Without a cache, transformers attends within the documents that the positions show.
+            logits_BTV = model(input_ids=batch.tokens_BT, position_ids=batch.positions_BT, use_cache=False).logits
             labels_S = batch.labels_BT.flatten()
             total += cross_entropy(logits_BTV.flatten(0, 1).double(), labels_S, reduction="sum").item()
     return total / tokens

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
 from podwright_training.checkpoint import step_folder
-from podwright_training.config.sources import load_file
+from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer, open_stream
 from podwright_training.errors import UserError
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Print each sequence of the batch with the first words of its documents; return the exit status."""
     folder = RunFolder(args.run_dir)
     event = _event(folder, args.step)
-    options = load_file(folder.config)
+    options = load_run(folder)
     tokenizer = load_tokenizer(options.tokenizer)
     before = _checkpoint_before(options, event)
     batches = _read(options, tokenizer, event, before)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 import types
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
+from podwright_training.run_folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,8 +41,19 @@ def load(args: argparse.Namespace) -> TrainConfig:
 
 
 def load_file(path: Path) -> TrainConfig:
-    """Return the configuration in one file, such as a run's ``config.yaml``; raise ``ConfigError``."""
+    """Return the configuration in one file; raise ``ConfigError``."""
     return _resolve(str(path), {}, [])
+
+
+def load_run(folder: RunFolder) -> TrainConfig:
+    """Return the configuration of a run that has started; the run may have been moved to ``folder`` since.
+
+    Raises:
+        ConfigError: Training has not started there, or the file is damaged.
+    """
+    if not folder.config.exists():
+        raise ConfigError([f"run_dir {folder.root} has no {folder.config.name}: training has not started there"])
+    return replace(load_file(folder.config), run_dir=str(folder.root))
 
 
 def preset_names() -> list[str]:
@@ -159,6 +172,8 @@ def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
         raise ValueError(f"must be above {limits['above']}")
     if limits["at_most"] is not None and not value <= limits["at_most"]:
         raise ValueError(f"must be at most {limits['at_most']}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must be a finite number")
     return value
 
 

@@ -7,10 +7,10 @@ wherever it has the option; dimensions of the model have Hugging Face's names.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwright_training.config.option import Conflicts
 from podwright_training.config.sections import checkpoint, compute, memory, model, schedule
@@ -27,7 +27,13 @@ from podwright_training.config.sections.run import RunOptions
 from podwright_training.config.sections.schedule import ScheduleOptions
 from podwright_training.config.sections.validation import ValidationOptions
 
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
+
 PRESETS = Path(__file__).parent / "presets"
+
+PATHS = ("run_dir", "checkpoint_dir", "resume_from_checkpoint")
+PATHS_OR_NAMES = ("dataset", "tokenizer", "data_mixture")
 
 SECTIONS: dict[str, type] = {  # in the order of --help and config.yaml
     "run": RunOptions,
@@ -71,6 +77,19 @@ class TrainConfig(
     def to_dict(self) -> dict[str, Any]:
         """Return every option with its value, in the order of ``SECTIONS``."""
         return {name: getattr(self, name) for name in option_names()}
+
+    def with_absolute_paths(self) -> Self:
+        """Return the same with absolute paths, to be read from any folder.
+
+        A dataset, tokenizer or mixture is a path if something is there, as when it is opened; else it is an identifier.
+        """
+        given = {name: getattr(self, name) for name in PATHS + PATHS_OR_NAMES}
+        paths = {
+            name: str(Path(value).absolute())
+            for name, value in given.items()
+            if value and "://" not in value and (name in PATHS or Path(value).exists())
+        }
+        return replace(self, **paths)
 
     def to_yaml(self) -> str:
         """Return every option with its value; ``--config`` reads it back to an equal configuration."""

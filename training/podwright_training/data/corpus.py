@@ -139,12 +139,14 @@ class Corpus:
         return order
 
     def _empty(self, stream: int, faults: Faults) -> str:
+        who = f"data stream {stream} of {self.streams} (data_streams)"
+        where = f"in {len(self.split.files)} shards ({self.split.files[0]} …)"
+        if faults.found:
+            last = next(reversed(faults.found.values()))
+            broken = f"{faults.count('shard')} broken shards and {faults.count('record')} broken records"
+            return f"{who} has no intact document {where}: {broken}, the last one {last.place}: {last.reason}"
         share = "" if self.split.held_out is None else ", of which validation is held out"
-        last = f"; broken and skipped: {next(reversed(faults.found))}" if faults.found else ""
-        return (
-            f"data stream {stream} of {self.streams} (data_streams) has no document in {len(self.split.files)} shards "
-            f"({self.split.files[0]} …){share}: the data is too small for so many streams{last}"
-        )
+        return f"{who} has no document {where}{share}: the data is too small for so many streams"
 
 
 def _check_tokenizer(file: str, encoder: Encoder) -> None:

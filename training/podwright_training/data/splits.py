@@ -7,12 +7,13 @@ import re
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 
 from podwright_training.data import card
 from podwright_training.data.faults import DataError
 from podwright_training.data.formats import FORMATS, Document, format_of
-from podwright_training.data.storage import list_files
+from podwright_training.data.storage import is_local, list_files
 
 WORDS = {  # what names the split in the name of a file or folder, as on the Hugging Face hub
     "train": frozenset(("train", "training")),
@@ -43,6 +44,20 @@ class Split:
             return True
         content = document.encode() if isinstance(document, str) else document.tobytes()
         return (zlib.crc32(content) < HELD_OUT_SHARE * 2**32) == self.held_out
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether all shards are local files."""
+        return all(map(is_local, self.files))
+
+    @cached_property
+    def sizes_digest(self) -> str:
+        """Return twelve hexadecimal digits that identify the sizes of local shards."""
+        try:
+            sizes = [str(Path(file).stat().st_size) for file in self.files]
+        except OSError as error:
+            raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+        return hashlib.sha256("\n".join(sizes).encode()).hexdigest()[:12]
 
     @property
     def digest(self) -> str:

@@ -9,6 +9,7 @@ every global batch depends on nothing but its size, and a position is five small
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -150,6 +151,20 @@ class PackedStream:
         sequences = torch.from_numpy(rows)
         return Batch(sequences[:, :-1], sequences[:, 1:], None if positions is None else torch.from_numpy(positions))
 
+    def check_streams(self, most: int) -> None:
+        """Read the first documents of ``most`` of this rank's streams: each must own one in each source.
+
+        Of remote data only the first stream is read, as each may cost a download.
+
+        Raises:
+            DataError: A stream has no document, a shard cannot be read, or too much is broken.
+        """
+        recipe = self._recipe
+        faults = Faults(recipe.max_bad_records, recipe.max_bad_shards)
+        for corpus in recipe.corpora:
+            for stream in islice(self._positions, most if corpus.split.is_local else 1):
+                next(corpus.documents(stream, Position(), encoder=recipe.encoder, faults=faults))
+
     def coordinates(self) -> range:
         """Return the global sequences of the last batch of all ranks; empty before the first."""
         return self._last
@@ -185,22 +200,28 @@ class PackedStream:
         The weights of a mixture may differ from before: they apply from here on.
 
         Raises:
-            ValueError: The state lacks a stream of this rank, or belongs to other data, order or tokenizer.
+            DataError: The state lacks a stream of this rank, or belongs to other data, order or tokenizer.
         """
-        here = self._identity()
-        problems = [
-            f"{key} is {state[key]} in the checkpoint, {value} in this run"
-            for key, value in here.items()
-            if state[key] != value
-        ]
-        problems += [f"stream {stream} is missing" for stream in self._positions if str(stream) not in state["streams"]]
-        if problems:
-            raise ValueError(f"cannot continue from this data position: {'; '.join(problems)}")
+        if problems := self.differences(state):
+            raise DataError("\n".join(problems))
         self.close()
         self._sequences, self._last = state["sequences"], range(0)
         for stream in self._positions:
             there = state["streams"][str(stream)]
             self._positions[stream] = [Position(*there[corpus.name]) for corpus in self._recipe.corpora]
+
+    def differences(self, state: Mapping[str, Any]) -> list[str]:
+        """Return why this stream cannot continue from ``state``, one line each."""
+        here = self._identity()
+        sizes = state.get("shard_sizes", {})  # of local shards only: the same data may be remote now
+        state = {**state, "shard_sizes": {**here["shard_sizes"], **sizes}}
+        here["shard_sizes"] = {**sizes, **here["shard_sizes"]}
+        wrong = {key: value for key, value in here.items() if state[key] != value}
+        problems = [_difference(key, there=state[key], here=value) for key, value in wrong.items()]
+        lacking = [stream for stream in self._positions if str(stream) not in state["streams"]]
+        if lacking and not wrong:
+            problems.append(f"the checkpoint's data position lacks stream {lacking[0]}")
+        return problems
 
     def close(self) -> None:
         """Stop the worker processes; the next batch restarts them."""
@@ -216,6 +237,7 @@ class PackedStream:
             "seed": corpora[0].seed,
             "tokenizer": self._recipe.encoder.digest,
             "shards": {corpus.name: corpus.split.digest for corpus in corpora},
+            "shard_sizes": {corpus.name: corpus.split.sizes_digest for corpus in corpora if corpus.split.is_local},
         }
 
     def _draw_until(self, end: int) -> Iterator[NDArray[np.uint32]]:
@@ -246,6 +268,18 @@ class PackedStream:
             self._makers = [iter(worker) for worker in self._running]
         else:
             self._makers = [self._recipe.pack(share, first=first, step=self._world_size) for share in shares]
+
+
+def _difference(key: str, *, there: Any, here: Any) -> str:
+    if key == "stream_count":
+        return f"data_streams is {there} in the checkpoint, {here} in this run: a run keeps its data_streams"
+    if key == "seed":
+        return f"seed is {there} in the checkpoint, {here} in this run: a run keeps its seed, which orders the data"
+    if key == "tokenizer":
+        return f"the tokenizer is another one than the checkpoint's ({there} there, {here} here)"
+    names = ", ".join(name for name in sorted({*there, *here}) if there.get(name) != here.get(name))
+    what = "has other shards" if key == "shards" else "has shards of the same names, but of other sizes,"
+    return f"data source {names} {what} than in the checkpoint: a run keeps its data; start a new one for other data"
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

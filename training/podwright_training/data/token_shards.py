@@ -1,12 +1,14 @@
 """Read and write tokenized documents in memory-mapped files: one ``safetensors`` file per shard.
 
-Its tensors are ``tokens`` (uint16 or uint32, every document with its end-of-text token) and ``offsets`` (int64, where
-each document begins, and the end); its metadata identifies the tokenizer.
+Its tensors are ``tokens`` (uint16 or uint32, every document with its end-of-text token), ``offsets`` (int64, where
+each document begins, and the end) and ``crc32`` (uint32, of each document's bytes); its metadata identifies the
+tokenizer.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +18,11 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from podwright_training.data.faults import BadShardError, DataError
+from podwright_training.data.faults import BadRecordError, BadShardError, DataError
 from podwright_training.data.storage import is_local
 
 SUFFIX = ".safetensors"
+TOKEN_DTYPES = ("U16", "U32")
 TOKENIZER = "tokenizer"  # key of the metadata: Encoder.digest
 
 
@@ -32,7 +35,7 @@ class TokenShard(Sequence[NDArray[Any]]):
 
     Raises:
         DataError: The file is not local, not readable, or not a token shard.
-        BadShardError: The file is truncated or overwritten.
+        BadShardError: The file is truncated or overwritten. A document that has changed is a ``BadRecordError``.
     """
 
     def __init__(self, path: str) -> None:
@@ -50,17 +53,30 @@ class TokenShard(Sequence[NDArray[Any]]):
         self._tokens, self._offsets = self._file.get_slice("tokens"), self._file.get_slice("offsets")
         self.token_count: int = self._tokens.get_shape()[0]
         self._length: int = self._offsets.get_shape()[0] - 1
+        # Shards of older versions have no checksums.
+        self._crc32 = self._file.get_slice("crc32") if "crc32" in self._file.keys() else None  # noqa: SIM118 - no mapping
+        checked = [self._length] if self._crc32 is None else self._crc32.get_shape()
+        if self._tokens.get_dtype() not in TOKEN_DTYPES or checked != [self._length]:
+            raise BadShardError("is damaged: its tokens, offsets and checksums do not fit together")
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
         first, end = self._offsets[index : index + 2].tolist()
-        return self._tokens[first:end]
+        whole = 0 <= first <= end <= self.token_count
+        tokens = self._tokens[first:end] if whole else None
+        if tokens is None or (self._crc32 is not None and _crc32(tokens) != self._crc32[index : index + 1].item()):
+            raise BadRecordError("its tokens do not match their checksum")
+        return tokens
 
     def close(self) -> None:
         """Unmap the file; documents already read stay valid."""
         self._file.__exit__(None, None, None)
+
+
+def _crc32(tokens: NDArray[Any]) -> int:
+    return zlib.crc32(tokens.tobytes())
 
 
 def write_token_shard(path: Path, documents: Sequence[NDArray[Any]], *, tokenizer: str) -> None:
@@ -70,7 +86,12 @@ def write_token_shard(path: Path, documents: Sequence[NDArray[Any]], *, tokenize
     kind = np.uint16 if not len(tokens) or tokens.max() <= np.iinfo(np.uint16).max else np.uint32
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64)
-    save_file({"tokens": tokens.astype(kind), "offsets": offsets}, temporary, metadata={TOKENIZER: tokenizer})
+    tensors = {
+        "tokens": tokens.astype(kind),
+        "offsets": offsets,
+        "crc32": np.array([_crc32(document.astype(kind)) for document in documents], dtype=np.uint32),
+    }
+    save_file(tensors, temporary, metadata={TOKENIZER: tokenizer})
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)

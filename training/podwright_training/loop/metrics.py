@@ -20,43 +20,62 @@
 | ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, training waited) |
 | ``end`` | ``step``, ``reason`` |
 
-Lines are only appended. After a resume, steps that the previous job had done occur twice: the last event of a step
-counts.
+Lines are only appended, and whole: a line for which the disk has no room is dropped with a warning. After a resume,
+steps that the previous job had done occur twice: the last event of a step counts.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from torch import Tensor
 
 from podwright_training.loop.sinks import Sink
 
+logger = logging.getLogger(__name__)
+
 HASH_BITS = 64
 
 
 class Metrics:
-    """Append events to a file, print them and send them to sinks; do nothing on all ranks but the first."""
+    """Append events to a file, print them and send them to sinks; do nothing on all ranks but the first.
+
+    Metrics never end a run: what cannot be written is a warning.
+    """
 
     def __init__(self, path: Path, *, active: bool, sinks: Sequence[Sink] = ()) -> None:
+        self._path = path
         self._file = _open_for_append(path) if active else None
         self._sinks = sinks
+        self._lock = Lock()  # the thread that saves checkpoints writes too
 
     def write(self, event: str, **values: Any) -> None:
         """Append one event in one write, and print its line."""
         if self._file is None:
             return
         line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
-        os.write(self._file, f"{line}\n".encode())
-        print(console_line(event, values), flush=True)
-        for sink in self._sinks:
-            sink.write(event, values)
+        with self._lock:
+            self._try(str(self._path), partial(_append, self._file, f"{line}\n".encode()))
+            self._try("standard output", lambda: print(console_line(event, values), flush=True))
+            for sink in self._sinks:
+                self._try(type(sink).__name__, partial(sink.write, event, values))
+
+    @staticmethod
+    def _try(target: str, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            logger.warning("metrics: cannot write to %s: %s; training continues", target, error.strerror or error)
 
 
 def console_line(event: str, values: dict[str, Any]) -> str:
@@ -92,6 +111,14 @@ def batch_hash(sequences: Iterable[Tensor]) -> int:
 def digest_text(total: int) -> str:
     """Format a batch hash as sixteen hexadecimal digits."""
     return f"{total % 2**HASH_BITS:016x}"
+
+
+def _append(file: int, line: bytes) -> None:
+    """Append the whole line or nothing."""
+    size = os.fstat(file).st_size
+    if os.write(file, line) < len(line):
+        os.ftruncate(file, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _brief(value: Any) -> str:

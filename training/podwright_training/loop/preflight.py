@@ -48,14 +48,16 @@ def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
     Raises:
         ConfigError: With every problem.
     """
+    found = _newest_checkpoint(options)
     problems = [*sinks.missing_packages(options), *_problems_of_machine(options, ranks)]
+    problems += _problems_of_checkpoint(options, found)
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
     problems += dims_problems
     tokenizer = None
     try:
         tokenizer = load_tokenizer(options.tokenizer)
         if not dims_problems:  # otherwise the number of data shares is unknown
-            problems += _problems_of_data(options, tokenizer, ranks)
+            problems += _problems_of_data(options, tokenizer, ranks, found)
     except DataError as error:
         problems.append(str(error))
     if problems or tokenizer is None:
@@ -74,7 +76,9 @@ def open_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share
     return Data(training, validation)
 
 
-def _problems_of_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks) -> Iterator[str]:
+def _problems_of_data(
+    options: TrainConfig, tokenizer: PreTrainedTokenizerBase, ranks: Ranks, found: Path | None
+) -> Iterator[str]:
     if len(tokenizer) > options.vocab_size:
         size = len(tokenizer)
         yield f"vocab_size {options.vocab_size} is smaller than the {size} tokens of tokenizer {options.tokenizer}"
@@ -85,18 +89,18 @@ def _problems_of_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, 
             "data; change the number of ranks, or data_streams in a new run"
         )
         return
-    for split in SPLITS:
+    share = here.data_rank(ranks.rank)
+    try:
+        data = open_data(replace(options, data_workers=0), tokenizer, share=share, shares=here.data_size)
+    except DataError as error:
+        yield str(error)
+        return
+    if found:
+        yield from data.training.differences(step_folder.read_state(found).data)
+    validated = options.validation_batches * options.val_batch_size
+    for stream, streams in ((data.training, options.data_streams), (data.validation, validated)):
         try:
-            share = here.data_rank(ranks.rank)
-            first = open_stream(
-                replace(options, data_workers=0),
-                split=split,
-                tokenizer=tokenizer,
-                rank=share,
-                world_size=here.data_size,
-                local_batch_size=1,
-            )
-            first.next_batch()  # find empty shards here, not when all ranks wait for this one
+            stream.check_streams(streams)  # find empty streams here, not when all ranks wait for this one
         except DataError as error:
             yield str(error)
 
@@ -118,8 +122,14 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
             Mirror(options.remote_checkpoints, options.checkpoints).check()
         except CheckpointError as error:
             yield str(error)
+
+
+def _newest_checkpoint(options: TrainConfig) -> Path | None:
+    return next(filter(None, map(step_folder.newest, checkpoint_directories(options))), None)
+
+
+def _problems_of_checkpoint(options: TrainConfig, found: Path | None) -> Iterator[str]:
     directories = checkpoint_directories(options)
-    found = next(filter(None, map(step_folder.newest, directories)), None)
     if found is None and directories[1:] and directories[1] != options.checkpoints:
         yield f"resume_from_checkpoint {options.resume_from_checkpoint} has no complete checkpoint"
     if found:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import secrets
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from typing import Any, Protocol
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.run_folder import RunFolder
+from podwright_training.run_folder import RunFolder, write_atomically
 
 PACKAGES = ("tensorboard", "wandb")  # each the name of its option too
 
@@ -53,13 +54,23 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Log to a W&B run with the folder's name, resumed after a restart."""
+    """Log to a W&B run with the folder's name, resumed after a restart.
+
+    Its id is drawn once per run folder: two users with equal folder names have two runs.
+    """
 
     def __init__(self, options: TrainConfig, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]  # an option: not installed everywhere
 
-        name = folder.root.absolute().name
-        self._run = wandb.init(dir=folder.root, name=name, id=name, resume="allow", config=options.to_dict())
+        if not folder.wandb_id.exists():
+            write_atomically(folder.wandb_id, f"{secrets.token_hex(8)}\n")
+        self._run = wandb.init(
+            dir=folder.root,
+            name=folder.root.absolute().name,
+            id=folder.wandb_id.read_text().strip(),
+            resume="allow",
+            config=options.to_dict(),
+        )
 
     def write(self, event: str, values: Mapping[str, Any]) -> None:
         """Log the event's numbers; log ``step`` too, as wandb's own count cannot go back after a resume."""

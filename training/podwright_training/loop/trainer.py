@@ -134,7 +134,7 @@ class Trainer:
                 if self._due(self.options.checkpoint_freq) or self._stop_agreed:
                     self.save()
             self.saver.finish()
-            reason = "max_steps" if self.step == self.options.max_steps else "signal"
+            reason = "max_steps" if self.step >= self.options.max_steps else "signal"
             self.metrics.write("end", step=self.step, reason=reason)
 
     def validate(self) -> None:
@@ -415,9 +415,13 @@ def _stop_requests() -> Iterator[list[int]]:
 
 def _write_config(folder: RunFolder, options: TrainConfig) -> None:
     """Write the configuration into the run folder; log what differs from the previous one."""
+    options = options.with_absolute_paths()
     if folder.config.exists():
         before = canonical(yaml.safe_load(folder.config.read_text()))
         for name, value in options.to_dict().items():
             if before.get(name) != value:
                 logger.warning("%s is %s in this start, was %s before", name, value, before.get(name))
-    write_atomically(folder.config, options.to_yaml())
+    try:
+        write_atomically(folder.config, options.to_yaml())
+    except OSError as error:
+        raise UserError(f"cannot write {folder.config}: {error.strerror}") from error

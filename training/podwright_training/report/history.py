@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -48,7 +49,7 @@ class History:
         """Read the metrics and the configuration.
 
         Raises:
-            ReportError: No step was logged.
+            ReportError: No step was logged, or the configuration is damaged.
         """
         events = list(folder.events())
         train = _last_per_step(events, "train")
@@ -56,7 +57,7 @@ class History:
             raise ReportError(f"{folder.metrics} has no training step yet: has the job started? See {folder.log}")
         return cls(
             name=folder.root.absolute().name,
-            config=(yaml.safe_load(folder.config.read_text()) or {}) if folder.config.exists() else {},
+            config=_configuration(folder.config) if folder.config.exists() else {},
             starts=[event for event in events if event["event"] == "start"],
             restarts=list(_restarts(events)),
             train=train,
@@ -86,6 +87,16 @@ class History:
         """Return the tokens seen by the end of a training step; None where the context width is unknown."""
         width, sequences = self.config.get("max_context_width"), event.get("sequences")
         return None if width is None or sequences is None else int(width) * int(sequences)
+
+
+def _configuration(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ReportError(f"cannot read {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not isinstance(content.get("max_context_width", 1), int):
+        raise ReportError(f"{path} is not the configuration of a run")
+    return content
 
 
 def _last_per_step(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
