@@ -12,7 +12,7 @@ import torch
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.step_folder import CheckpointError, DamagedCheckpointError
+from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.device import process_group
 from podwright_training.model import LlamaForCausalLM

@@ -41,3 +41,13 @@ def test_a_cpu_has_one_backend_and_an_accelerator_two():
     """Objects and counts go over gloo, whatever else there is."""
     assert device.backend_of(CPU) == "gloo"
     assert device.backend_of(torch.device("cuda", 0)) == "cpu:gloo,cuda:nccl"
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_a_precision_without_instructions_is_named(monkeypatch, has):
+    """On a CPU that lacks them bf16 is slow, and the remedy is named; fp32 never is."""
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has)
+    hint = device.slow_precision(Ranks(), "cpu", "bf16")
+    assert (hint is None) == has
+    assert hint is None or hint.endswith("use --precision fp32")
+    assert device.slow_precision(Ranks(), "cpu", "fp32") is None

@@ -38,6 +38,17 @@ def device_problem(ranks: Ranks, wish: str) -> str | None:
     return None
 
 
+def slow_precision(ranks: Ranks, wish: str, precision: str) -> str | None:
+    """Return why this processor is slow in ``precision``, or ``None``: without instructions for it, PyTorch loops."""
+    if precision == "fp32" or device_of(ranks, wish).type != "cpu":
+        return None
+    mkldnn = torch.ops.mkldnn  # no public names
+    supported = mkldnn._is_mkldnn_bf16_supported if precision == "bf16" else mkldnn._is_mkldnn_fp16_supported  # noqa: SLF001
+    if supported():
+        return None
+    return f"this processor has no {precision} instructions, its matrix products are slow: use --precision fp32"
+
+
 def backend_of(device: torch.device) -> str:
     """Return the backends of a process group: the device's own for its tensors, gloo for CPU tensors."""
     own = dist.get_default_backend_for_device(device.type)

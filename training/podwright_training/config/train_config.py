@@ -84,7 +84,7 @@ class TrainConfig(
         A dataset, tokenizer or mixture is a path if something is there, as when it is opened; else it is an identifier.
         """
         given = {name: getattr(self, name) for name in PATHS + PATHS_OR_NAMES}
-        paths = {
+        paths: dict[str, Any] = {
             name: str(Path(value).absolute())
             for name, value in given.items()
             if value and "://" not in value and (name in PATHS or Path(value).exists())

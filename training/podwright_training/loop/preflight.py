@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,11 +17,13 @@ from podwright_training.config import parallel_dims
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import DataError, PackedStream, load_tokenizer, open_stream
-from podwright_training.device import device_of, device_problem
+from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
 from podwright_training.loop import sinks
 from podwright_training.model import float8_problem
 from podwright_training.ranks import Ranks
+
+logger = logging.getLogger(__name__)
 
 SPLITS = ("train", "validation")
 FREE_TO_CHANGE = (
@@ -51,6 +54,8 @@ def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
     found = _newest_checkpoint(options)
     problems = [*sinks.missing_packages(options), *_problems_of_machine(options, ranks)]
     problems += _problems_of_checkpoint(options, found)
+    if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
+        logger.warning(hint)
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
     problems += dims_problems
     tokenizer = None

@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
 from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import DamagedCheckpointError
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.config.sources import canonical
@@ -185,7 +186,7 @@ class Trainer:
                 state = step_folder.restore(
                     path, weights=dict(self.model.named_parameters()), optimizers=self.optimizers
                 )
-            except step_folder.DamagedCheckpointError as error:
+            except DamagedCheckpointError as error:
                 logger.warning("%s; skipped", error)
                 continue
             self.step = state.step

@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from podwright_training import cpu
 from podwright_training.batch import Batch
 from podwright_training.config.parallel_dims import ParallelDims
 from podwright_training.config.train_config import TrainConfig
@@ -36,8 +35,6 @@ class ParallelModel:
 
     def __init__(self, options: TrainConfig, ranks: Ranks, device: torch.device) -> None:
         self.device = device
-        if device.type == "cpu":
-            cpu.tune()
         dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
         self.data_rank, self.data_size = dims.data_rank(ranks.rank), dims.data_size
         meshes = Meshes.of(dims, device.type)
