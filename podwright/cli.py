@@ -88,6 +88,7 @@ def _commands() -> Sequence[Command]:
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
         _operation("status", "show state, nodes, file systems, cost and failures of a running cluster"),
+        _operation("scale", "set the number of nodes of an instance group"),
         _operation("nodes", "list, replace, reboot and delete nodes of a running cluster"),
         Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
     )

@@ -123,7 +123,7 @@ class Cluster:
             if group.name == name:
                 return group
         raise ArgumentError(
-            f"{self.name} has no instance group {name!r}", _suggestion(name, [group.name for group in self.groups])
+            f"{self.name} has no instance group {name!r}", suggestion(name, [group.name for group in self.groups])
         )
 
     def session_target(self, node: Node) -> str:
@@ -186,7 +186,7 @@ def unknown(session: Session, name: str) -> ArgumentError:
         existing = names(session)
     except AwsError as error:
         return ArgumentError(f"no cluster {name!r} in {session.region}", f"its clusters cannot be listed: {error}")
-    hint = _suggestion(name, existing) if existing else "it has no clusters: compare --region and --profile"
+    hint = suggestion(name, existing) if existing else "it has no clusters: compare --region and --profile"
     return ArgumentError(f"no cluster {name!r} in {session.region}", hint)
 
 
@@ -232,20 +232,21 @@ def select(cluster: Cluster, existing: Iterable[Node], wanted: Iterable[str]) ->
             found[node.instance_id] = node
     if wrong:
         known = [name for node in existing for name in _names_of(node)]
-        hints = [_suggestion(word, known, otherwise="`podwright nodes list` shows them") for word in wrong]
+        hints = [suggestion(word, known, otherwise="`podwright nodes list` shows them") for word in wrong]
         given = " and ".join(repr(word) for word in wrong)
         raise ArgumentError(f"{cluster.name} has no node {given}", "; ".join(dict.fromkeys(hints)))
     return tuple(found.values())
 
 
+def suggestion(given: str, existing: list[str], *, otherwise: str = "") -> str:
+    """Return a hint for a word that names nothing: the closest name, else ``otherwise`` or all names."""
+    similar = get_close_matches(given, existing, n=1)
+    return f"did you mean {similar[0]}?" if similar else otherwise or f"there is {', '.join(existing)}"
+
+
 def _names_of(node: Node) -> set[str]:
     """Return all words that name a node."""
     return {node.instance_id, node.slurm_name, node.private_ip, f"{node.group}/{node.index}"} - {""}
-
-
-def _suggestion(given: str, existing: list[str], *, otherwise: str = "") -> str:
-    similar = get_close_matches(given, existing, n=1)
-    return f"did you mean {similar[0]}?" if similar else otherwise or f"there is {', '.join(existing)}"
 
 
 def _groups(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any]) -> Iterator[InstanceGroup]:

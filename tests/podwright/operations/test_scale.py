@@ -1,0 +1,104 @@
+"""``podwright scale``: cluster.yaml edited in place, or a cluster without one updated through the API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from podwright.checkout import ROOT
+from podwright.cli import main
+from podwright.operations import cluster
+from podwright.operations.session import Session
+
+pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
+
+TEXT = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
+COUNT = "      count: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (TEXT, TEXT.replace(COUNT, COUNT.replace("2", "16"))),
+        (TEXT.replace(COUNT, '      count: "2"   # of two\n'), TEXT.replace(COUNT, "      count: 16   # of two\n")),
+        (
+            f"\ufeff{TEXT}".replace("\n", "\r\n"),
+            f"\ufeff{TEXT}".replace(COUNT, "      count: 16\n").replace("\n", "\r\n"),
+        ),
+    ],
+)
+def test_only_the_number_changes(capsys, before, after):
+    """Comments, order, quotes elsewhere, line ends and the byte order mark stay; the answer has the price."""
+    file = Path("cluster.yaml")
+    file.write_bytes(before.encode())
+    assert main(["scale", "workers", "16"]) == 0
+    assert file.read_bytes() == after.encode()
+    line = after.splitlines().index(next(line for line in after.splitlines() if "count: 16" in line)) + 1
+    out = capsys.readouterr().out
+    assert f"cluster.yaml:{line}: workers: 2 -> 16 nodes, 11.45 -> 91.63 $/h" in out
+    assert "cdktf diff podwright-demo-cluster" in out
+
+
+def test_scaling_to_zero_and_back_restores_the_file(capsys):
+    """4 -> 0 -> 4 leaves the file as it was, its mode and a link included."""
+    real = Path("shared.yaml")
+    real.write_text(TEXT.replace(COUNT, COUNT.replace("2", "4")), encoding="utf-8")
+    real.chmod(0o640)
+    Path("cluster.yaml").symlink_to(real)
+    assert main(["scale", "workers", "0"]) == 0
+    assert "AWS chooses the nodes that go" in capsys.readouterr().out
+    assert main(["scale", "workers", "4", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["schema"], answer["before"], answer["after"]) == ("podwright.scale/1", 0, 4)
+    assert real.read_text(encoding="utf-8") == TEXT.replace(COUNT, COUNT.replace("2", "4"))
+    assert (Path("cluster.yaml").is_symlink(), real.stat().st_mode & 0o777) == (True, 0o640)
+    assert sorted(path.name for path in Path().iterdir()) == ["cluster.yaml", "shared.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "expected"),
+    [
+        (["worker", "4"], 2, "cluster.yaml has no instance group 'worker': did you mean workers?"),
+        (["controller", "0"], 1, "error"),
+        (["workers", "-1"], 2, "need a whole number from 0 to 6758"),
+        (["workers", "6759"], 2, "need a whole number from 0 to 6758"),
+    ],
+)
+def test_a_wrong_number_leaves_the_file(capsys, arguments, status, expected):
+    """An unknown group, and a number that the rules refuse, change nothing."""
+    Path("cluster.yaml").write_text(TEXT, encoding="utf-8")
+    try:
+        returned = main(["scale", *arguments])
+    except SystemExit as stop:  # argparse
+        returned = stop.code
+    assert returned == status
+    assert expected in capsys.readouterr().err
+    assert Path("cluster.yaml").read_text(encoding="utf-8") == TEXT
+
+
+def test_a_cluster_without_a_file_is_updated(maker, capsys):
+    """Through the API the group's other settings stay, and the nodes that stay are the same instances."""
+    maker.make("elsewhere", workers=2)
+    session = Session()
+    before = cluster.find(session, "elsewhere")
+    nodes = cluster.nodes(session, before)
+    assert main(["scale", "workers", "4", "--cluster", "elsewhere", "--yes"]) == 0
+    assert "workers: 2 -> 4 nodes, " in capsys.readouterr().out
+    after = cluster.find(session, "elsewhere")
+    ids = [node.instance_id for node in cluster.nodes(session, after)]
+    assert len(ids) == 5
+    assert {node.instance_id for node in nodes} < set(ids)
+    ignored = {"TargetCount": 0, "CurrentCount": 0, "Status": ""}
+    described = [[{**group.description, **ignored} for group in found.groups] for found in (before, after)]
+    assert described[0] == described[1]
+
+
+def test_a_controller_is_not_scaled(maker, capsys):
+    """Through the API the controller keeps its number of nodes, and a change needs a yes."""
+    maker.make("head", workers=1)
+    assert main(["scale", "controller", "2", "--cluster", "head", "--yes"]) == 2
+    assert "controller runs Slurm's controller: its number of nodes stays" in capsys.readouterr().err
+    assert main(["scale", "workers", "2", "--cluster", "head"]) == 2
+    assert "confirm with --yes" in capsys.readouterr().err
