@@ -87,9 +87,12 @@ def _commands() -> Sequence[Command]:
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
+        _operation("deploy", "show price and changes, deploy, and follow the nodes' boots"),
         _operation("status", "show state, nodes, file systems, cost and failures of a running cluster"),
         _operation("scale", "set the number of nodes of an instance group"),
         _operation("nodes", "list, replace, reboot and delete nodes of a running cluster"),
+        _operation("destroy", "say what goes and what stays, destroy, and list what is left"),
+        _operation("teardown", "list what a cluster still costs, in the order to delete it"),
         Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
     )
 

@@ -58,14 +58,17 @@ class DeployedStack:
             raise TerraformError(f"`terraform {arguments[0]}` failed in {self.folder}: {printed}")
         return answer.stdout
 
-    def plan(self) -> dict[str, Any]:
-        """Return the state and the planned changes in Terraform's JSON, without asking AWS for drift.
+    def plan(self, *, refresh: bool = False) -> dict[str, Any]:
+        """Return the state and the planned changes in Terraform's JSON.
+
+        Args:
+            refresh: ask AWS for what differs from the state.
 
         https://developer.hashicorp.com/terraform/internals/json-format#plan-representation
         """
         with tempfile.TemporaryDirectory() as folder:  # a plan holds what the state holds
             file = str(Path(folder) / "plan")
-            self.terraform("plan", "-refresh=false", "-input=false", "-no-color", f"-out={file}")
+            self.terraform("plan", f"-refresh={str(refresh).lower()}", "-input=false", "-no-color", f"-out={file}")
             return dict(json.loads(self.terraform("show", "-json", file)))
 
     def addresses(self) -> dict[str, str]:

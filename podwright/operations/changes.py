@@ -1,0 +1,82 @@
+"""Changes that a deployment would make: a line per resource, from Terraform's own plan."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from podwright.deploy.deployed import DeployedStack
+
+CREATE, UPDATE, REPLACE, DESTROY = "create", "update", "replace", "destroy"
+SIGNS = {CREATE: "+", UPDATE: "~", REPLACE: "!", DESTROY: "-"}
+_VERBS = {
+    ("create",): CREATE,
+    ("update",): UPDATE,
+    ("delete",): DESTROY,
+    ("delete", "create"): REPLACE,
+    ("create", "delete"): REPLACE,
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One resource that changes: ``keys`` are the arguments that differ, where it is updated or replaced."""
+
+    stack: str
+    verb: str
+    path: str
+    kind: str
+    keys: tuple[str, ...] = ()
+
+    def line(self) -> str:
+        """Return the change for a terminal."""
+        return f"{SIGNS[self.verb]} {self.path} ({self.kind})" + (f": {', '.join(self.keys)}" if self.keys else "")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the change for ``--json``."""
+        return {"stack": self.stack, "verb": self.verb, "path": self.path, "type": self.kind, "keys": list(self.keys)}
+
+
+def planned(stack: DeployedStack) -> list[Change]:
+    """Return what an apply of the stack's synthesized files would change.
+
+    The plan compares the files with the state, without asking AWS; a stack that was never deployed is all new.
+
+    Raises:
+        TerraformError: Terraform cannot plan.
+    """
+    paths = {address: path for path, address in stack.addresses().items()}
+    if not stack.is_there:
+        stack.terraform("init", "-input=false", "-no-color")
+    if "values" not in json.loads(stack.terraform("show", "-json", "-no-color")):
+        return [Change(stack.name, CREATE, _short(path), address.partition(".")[0]) for address, path in paths.items()]
+    return list(_changes(stack.name, stack.plan(), paths))
+
+
+def summary(changes: list[Change]) -> str:
+    """Count the changes: ``3 to create, 1 to update``."""
+    counts = Counter(change.verb for change in changes)
+    return ", ".join(f"{counts[verb]} to {verb}" for verb in SIGNS if counts[verb]) or "nothing to change"
+
+
+def _changes(name: str, plan: dict[str, Any], paths: dict[str, str]) -> Iterator[Change]:
+    for item in plan.get("resource_changes", ()):
+        verb = _VERBS.get(tuple(item["change"]["actions"]))
+        if verb and item["mode"] == "managed":
+            keys = tuple(_differences(item["change"])) if verb in {UPDATE, REPLACE} else ()
+            path = paths.get(item["address"], item["address"])
+            yield Change(name, verb, _short(path), item["type"], keys)
+
+
+def _differences(change: dict[str, Any]) -> Iterator[str]:
+    before, after = change["before"] or {}, change["after"] or {}
+    unknown = change.get("after_unknown") or {}
+    yield from (key for key in sorted({*before, *after}) if before.get(key) != after.get(key) and not unknown.get(key))
+
+
+def _short(path: str) -> str:
+    """Return a construct's path without its stack."""
+    return path.partition("/")[2] or path

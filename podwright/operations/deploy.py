@@ -1,0 +1,213 @@
+"""``podwright deploy``: show price and changes, run the kit, follow resources and boots, end with the next commands."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from podwright.check.load import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path, load
+from podwright.deploy.deployed import DeployedStack, stacks
+from podwright.deploy.outputs import outputs
+from podwright.deploy.terraform import TerraformError
+from podwright.diagram.parts import Diagram, diagram
+from podwright.diagram.resources import read
+from podwright.diagram.text import total
+from podwright.operations import changes
+from podwright.operations.boots import followed
+from podwright.operations.changes import Change
+from podwright.operations.kit import OUTPUT, Kit
+from podwright.operations.output import confirm, print_json
+from podwright.operations.session import Session
+from podwright.operations.target import add_examples
+from podwright.resource_types import CLUSTER
+from podwright.settings.root import Settings
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.deploy/1"
+PARTS = ("foundation", "cluster")
+SKIP_SYNTH, APPROVED = "--skip-synth", "--auto-approve"
+
+# What cdktf prints of Terraform: ``STACK  aws_vpc.NAME: Creation complete after 2s [id=vpc-1]``.
+_DONE = re.compile(
+    r"(?P<address>\w+\.\w+): "
+    r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)(?: \[id=(?P<id>.*)\])?"
+)
+_WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file, the part, and how to ask."""
+    add_kit_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show price and changes, and deploy nothing")
+    add_examples(
+        parser, "podwright deploy", "podwright deploy --only cluster --yes", "podwright deploy --dry-run --json"
+    )
+
+
+def add_file(parser: argparse.ArgumentParser) -> None:
+    """Take the settings file."""
+    help_ = f"default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}"
+    parser.add_argument("file", nargs="?", type=Path, default=config_path(), metavar="FILE", help=help_)
+
+
+def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take what ``deploy`` and ``destroy`` have in common."""
+    add_file(parser)
+    parser.add_argument("--only", choices=PARTS, help="one stack alone. Default: both")
+    parser.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Deploy the stacks of a settings file.
+
+    Raises:
+        PodwrightError: the file is wrong, the kit fails, or AWS refuses.
+    """
+    settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    kit.run("synth")
+    preview = Preview.of(settings, kit, options.only)
+    if not options.json:
+        print(preview.text())
+    if options.dry_run:
+        if options.json:
+            print_json(SCHEMA, preview.to_dict())
+        return OK
+    if preview.changes_nothing:
+        _finish(preview, settings, kit, json=options.json, seconds=0.0)
+        return OK
+    if not confirm(f"Deploy {settings.name}?", yes=options.yes):
+        return FAILED
+    started = time.monotonic()
+    session = Session(region=settings.region, profile=options.profile)
+    say = speaker(quiet=options.json)
+    nodes = sum(group.count for group in settings.cluster.instance_groups)
+    follow = resource_lines(preview.stacks.values(), say)
+    with followed(session, settings.name, nodes=nodes, on_line=say):
+        kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, on_line=follow)
+    _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
+    return OK
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Changes and price of a deployment; the changes of a stack that cannot be planned yet are None."""
+
+    settings: Settings
+    stacks: dict[str, DeployedStack]
+    changes: dict[str, list[Change] | None]
+    drawn: Diagram
+
+    @classmethod
+    def of(cls, settings: Settings, kit: Kit, only: str | None) -> Preview:
+        """Plan the synthesized stacks."""
+        chosen = {
+            part: stack for part, stack in stacks(settings.name, folder=kit.folder).items() if only in {None, part}
+        }
+        return cls(
+            settings,
+            chosen,
+            {part: _planned(stack, is_first=part == PARTS[0] or bool(only)) for part, stack in chosen.items()},
+            diagram(settings, read(kit.folder / OUTPUT)),
+        )
+
+    @property
+    def stack_names(self) -> Sequence[str]:
+        """The names of the stacks, in the order of deployment."""
+        return [stack.name for stack in self.stacks.values()]
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True if every stack is as the settings say."""
+        return all(change == [] for change in self.changes.values())
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The price of everything."""
+        return self.drawn.usd_per_hour
+
+    @property
+    def nodes_usd_per_hour(self) -> float:
+        """The price of the nodes."""
+        return sum(part.usd_per_hour or 0.0 for part in self.drawn.parts if part.address.startswith(f"{CLUSTER}."))
+
+    def text(self) -> str:
+        """Return the preview for a terminal."""
+        lines = [f"{self.settings.name} in {self.settings.region}"]
+        for part, found in self.changes.items():
+            if found is None:
+                lines.append(f"{part}: is planned when the foundation is there")
+            else:
+                lines += [f"{part}: {changes.summary(found)}", *(f"  {change.line()}" for change in found)]
+        kept = self.usd_per_hour - self.nodes_usd_per_hour
+        return "\n".join([*lines, f"cost: {total(self.drawn)}", f"  {kept:,.2f} USD/h of it without the nodes"])
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the preview for ``--json``."""
+        return {
+            "cluster": self.settings.name,
+            "region": self.settings.region,
+            "changes": [change.to_dict() for found in self.changes.values() for change in found or ()],
+            "usd_per_hour": round(self.usd_per_hour, 4),
+            "nodes_usd_per_hour": round(self.nodes_usd_per_hour, 4),
+            "unpriced": list(self.drawn.unpriced),
+        }
+
+
+def _planned(stack: DeployedStack, *, is_first: bool) -> list[Change] | None:
+    """Return a stack's changes; None for a cluster whose foundation has to change first."""
+    try:
+        return changes.planned(stack)
+    except TerraformError:
+        if is_first:
+            raise
+        return None
+
+
+def speaker(*, quiet: bool) -> Callable[[str], None]:
+    """Return a function that prints whole lines from several threads; to stderr under ``--json``."""
+    lock = Lock()
+
+    def say(line: str) -> None:
+        with lock:
+            print(line, file=sys.stderr if quiet else sys.stdout, flush=True)
+
+    return say
+
+
+def resource_lines(deployed: Iterable[DeployedStack], say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that prints one line for each resource that is done, of what the kit prints."""
+    paths = {address: path.partition("/")[2] for stack in deployed for path, address in stack.addresses().items()}
+
+    def follow(line: str) -> None:
+        done = _DONE.search(line)
+        if done:
+            name = " ".join(filter(None, [paths.get(done["address"], done["address"]), done["id"]]))
+            say(f"{_WORDS[done['verb']]:<9} {name} ({done['time']})")
+
+    return follow
+
+
+def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, seconds: float) -> None:
+    found = outputs(settings.name, folder=kit.folder) if preview.stacks.keys() == set(PARTS) else {}
+    following = next_commands(settings)
+    if json:
+        print_json(SCHEMA, {**preview.to_dict(), "seconds": round(seconds), "outputs": found, "next": following})
+        return
+    if seconds:
+        print(f"deployed in {seconds / 60:.0f} min" if seconds > 90 else f"deployed in {seconds:.0f} s")  # noqa: PLR2004 -- below, minutes say little
+    print("next:\n" + "\n".join(f"  {command}" for command in following))
+
+
+def next_commands(settings: Settings) -> list[str]:
+    """Return what to run after a deployment."""
+    launch = "on the controller: /fsx/podwright/environments/*/bin/podwright-train launch --preset llama3_2_1b"
+    train = [launch] if settings.training.source == "bundled" else []
+    return ["podwright status", "podwright connect", *train]

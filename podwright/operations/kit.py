@@ -1,0 +1,123 @@
+"""Run the kit's commands, ``cdktf deploy`` and its like, with the right programs on PATH and Ctrl-C passed on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright import checkout
+from podwright.check.load import CONFIG_VARIABLE
+from podwright.deploy.terraform import find_terraform
+from podwright.operations.errors import ArgumentError, OperationError
+
+PROJECT_FILE, OUTPUT = "cdktf.json", "cdktf.out"
+SHOWN_LINES = 12
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # cdktf asks Terraform for them even where there is no terminal
+_ERROR = re.compile(r"\bError: |[│╷╵]")  # how Terraform frames its errors
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The kit in the folder of ``cdktf.json``.
+
+    Args:
+        config: the settings file.
+        folder: where ``cdktf.json`` is, and the output of the synthesis.
+    """
+
+    config: Path
+    folder: Path
+
+    def run(self, verb: str, *arguments: str, on_line: Callable[[str], None] = lambda _: None) -> None:
+        """Run one command to its end and pass its lines on.
+
+        Raises:
+            ArgumentError: the folder has no ``cdktf.json``.
+            OperationError: the kit is not installed, or the command failed; the message ends with its error.
+            KeyboardInterrupt: the user stopped it; Terraform has finished what it had begun and written its state.
+        """
+        if not (self.folder / PROJECT_FILE).is_file():
+            raise ArgumentError(f"no {PROJECT_FILE} in {self.folder}", "go to the folder of podwright's checkout")
+        environment = self._environment()
+        log = self.log(verb)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        kept: list[str] = []
+        with (
+            log.open("w", encoding="utf-8") as file,
+            _started(self._command(verb, arguments), self.folder, environment) as process,
+        ):
+            for line in process.stdout or ():
+                plain = _COLOURS.sub("", line).rstrip()
+                file.write(f"{plain}\n")
+                file.flush()
+                kept.append(plain)
+                on_line(plain)
+            status = process.wait()
+        if status:
+            errors = [line for line in kept if _ERROR.search(line)] or kept
+            raise OperationError("\n".join([f"`cdktf {verb}` failed; its log is {log}:", *errors[-SHOWN_LINES:]]))
+
+    def log(self, verb: str) -> Path:
+        """Return the log of the last command of this name."""
+        return self.folder / OUTPUT / f"podwright-{verb}.log"
+
+    def _command(self, verb: str, arguments: tuple[str, ...]) -> list[str]:
+        program = shutil.which("cdktf", path=self._environment()["PATH"])
+        if program is None:
+            raise OperationError("no cdktf on PATH", "run `make setup` in the checkout, or `npm install -g cdktf-cli`")
+        return [program, verb, *arguments]
+
+    def _environment(self) -> dict[str, str]:
+        programs = [Path(sys.executable).parent, checkout.ROOT / "node_modules" / ".bin", checkout.BIN]
+        return {
+            "CHECKPOINT_DISABLE": "1",
+            "DISABLE_VERSION_CHECK": "1",
+            **os.environ,
+            "CI": "1",  # lines instead of a screen that is drawn again and again
+            CONFIG_VARIABLE: str(self.config.resolve()),
+            "PATH": os.pathsep.join([*map(str, programs), os.environ.get("PATH", "")]),
+            "TERRAFORM_BINARY_NAME": str(find_terraform()),
+        }
+
+
+@contextmanager
+def _started(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Start a program in a session of its own, and pass Ctrl-C on to all of it: once makes Terraform end in order.
+
+    Raises:
+        KeyboardInterrupt: at the end of the block, if there was a Ctrl-C.
+    """
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        interrupts = 0
+
+        def interrupt(*_: object) -> None:
+            nonlocal interrupts
+            interrupts += 1
+            print("stopping: Terraform ends what it has begun and writes its state", file=sys.stderr, flush=True)
+            os.killpg(process.pid, signal.SIGINT)
+
+        before = signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield process
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if interrupts:
+            raise KeyboardInterrupt
