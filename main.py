@@ -19,7 +19,10 @@ def main() -> int:
     """Synthesize both stacks, or report everything that is wrong."""
     try:
         synthesize(load(config_path()))
-    except (PodwrightError, InvalidArgumentsError) as error:
+    except PodwrightError as error:
+        print(error.render(), file=sys.stderr)
+        return 1
+    except InvalidArgumentsError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import yaml
 
 from podwright.check.errors import UnreadableFileError
 from podwright.check.findings import Finding, KeyPath, Level
-from podwright.check.secrets import MEANING, find
+from podwright.check.secrets import MEANING, find, masked, stars
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 20  # far below Python's recursion limit, far above what a settings file needs
@@ -112,6 +113,16 @@ class Document:
             position = Position(len(before), len(before[-1]) + 1, width)
             message = f"this is {secret.kind}, and a settings file is no place for it"
             yield _finding("secret", self._at(position), position, message, hint)
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text about the file with its secrets masked."""
+        for secret in self._secrets:
+            text = text.replace(secret, stars(secret))
+        return masked(text)
+
+    @cached_property
+    def _secrets(self) -> tuple[str, ...]:
+        return tuple(self.text[secret.start : secret.end] for secret in find(self.text))
 
     def _at(self, position: Position) -> KeyPath:
         """Return the path of the value at a position; empty for a comment or where nothing was parsed."""

@@ -49,11 +49,11 @@ class Finding:
         return {
             "level": self.level.value,
             "code": self.code,
-            "path": masked(dotted(self.path)),
+            "path": dotted(self.path),
             "line": self.line,
             "column": self.column,
-            "message": masked(self.message),
-            "hint": masked(self.hint),
+            "message": self.message,
+            "hint": self.hint,
         }
 
 
@@ -73,7 +73,7 @@ def to_json(findings: Iterable[Finding]) -> str:
 
 
 def render(findings: Iterable[Finding], *, file: Path, text: str) -> str:
-    """Return the findings as plain text: position, message, source line with a caret, hint."""
+    """Return the findings as plain text: position, message, source line with a caret, hint; secrets are masked."""
     lines = masked(text).splitlines()
     return "\n".join("".join(part for part, _ in _pieces(finding, file, lines)) for finding in findings)
 
@@ -107,11 +107,11 @@ _PLAIN = ""
 def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Return texts and their styles, in order, for the plain and the coloured form."""
     style = _STYLES[finding.level]
-    position = f"{file}:{finding.line}:{finding.column}" if finding.line else f"{file}: {masked(dotted(finding.path))}"
+    position = f"{file}:{finding.line}:{finding.column}" if finding.line else f"{file}: {dotted(finding.path)}"
     pieces = [
         (f"{position}: ", "bold"),
         (finding.level.value, style),
-        (f": {_printable(masked(finding.message))} ", _PLAIN),
+        (f": {_printable(finding.message)} ", _PLAIN),
         (f"[{finding.code}]\n", "dim"),
     ]
     if finding.line and finding.column and finding.line <= len(lines):
@@ -123,7 +123,7 @@ def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[st
         ]
         pieces += [("^" * finding.width + "\n", style)]
     if finding.hint:
-        pieces += [("  hint: ", "bold green"), (f"{_printable(masked(finding.hint))}\n", _PLAIN)]
+        pieces += [("  hint: ", "bold green"), (f"{_printable(finding.hint)}\n", _PLAIN)]
     return pieces
 
 

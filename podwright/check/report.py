@@ -66,7 +66,7 @@ def check_live(report: Report) -> Report:
 
 
 def _in_order(findings: Iterable[Finding], source: Document) -> tuple[Finding, ...]:
-    located = [_located(finding, source) for finding in findings]
+    located = [_masked(_located(finding, source), source) for finding in findings]
     return tuple(sorted(located, key=lambda finding: (finding.line or 0, finding.column or 0)))
 
 
@@ -78,6 +78,13 @@ def _located(finding: Finding, source: Document) -> Finding:
     position = source.position(finding.path, key=at_key)
     message = finding.message if at_key or source.has(finding.path) else _of_default(finding.message)
     return replace(finding, message=message, line=position.line, column=position.column, width=position.width)
+
+
+def _masked(finding: Finding, source: Document) -> Finding:
+    """Mask the file's secrets in what a finding says."""
+    hide = source.without_secrets
+    path = tuple(hide(key) if isinstance(key, str) else key for key in finding.path)
+    return replace(finding, path=path, message=hide(finding.message), hint=hide(finding.hint))
 
 
 def _of_default(message: str) -> str:

@@ -25,7 +25,7 @@ _KINDS = {
     # 40 characters of Base64 alone: upper case, lower case and a digit, not a path.
     "an AWS secret access key": r"(?<![A-Za-z0-9+/=.:_-])(?!/)"
     r"(?=[A-Za-z0-9+/]{0,39}[A-Z])(?=[A-Za-z0-9+/]{0,39}[a-z])(?=[A-Za-z0-9+/]{0,39}[0-9])"
-    r"[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=.:_-])"
+    r"[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=._-]|:\S)"
     r"|(?i:secret_?access_?key)[\"'\s:=]{1,4}[A-Za-z0-9+/]{40}",
     "a password in a URL": r"\b[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/@]+@",
     "a private key": r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?s:.)*?"
@@ -55,6 +55,10 @@ def find(text: str) -> Iterator[Secret]:
 def masked(text: str) -> str:
     """Return the text with stars for all but the first characters of each secret; lines and columns stay."""
     for secret in find(text):
-        start = secret.start + _SHOWN
-        text = text[:start] + re.sub(r"\S", "*", text[start : secret.end]) + text[secret.end :]
+        text = text[: secret.start] + stars(text[secret.start : secret.end]) + text[secret.end :]
     return text
+
+
+def stars(secret: str) -> str:
+    """Return stars for all but the first characters of a secret."""
+    return secret[:_SHOWN] + re.sub(r"\S", "*", secret[_SHOWN:])

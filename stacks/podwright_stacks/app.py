@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from cdktf import App
 
+from podwright.errors import PodwrightError
 from podwright.settings.root import Settings
 from podwright_stacks.cluster import ClusterStack
 from podwright_stacks.foundation import FoundationStack
+
+OUTDIR_VARIABLE = "CDKTF_OUTDIR"  # cdktf's own
+DEFAULT_FOLDER = "cdktf.out"
+
+
+class OutputFolderError(PodwrightError):
+    """The folder for Terraform's JSON cannot be made."""
 
 
 def synthesize(settings: Settings, folder: Path | None = None) -> None:
@@ -20,9 +29,25 @@ def synthesize(settings: Settings, folder: Path | None = None) -> None:
 
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.
+        OutputFolderError: the folder cannot be made.
         WheelError: the training program cannot be built.
     """
+    _make(folder or Path(os.environ.get(OUTDIR_VARIABLE) or DEFAULT_FOLDER))
     app = App(outdir=str(folder)) if folder else App()
     foundation = FoundationStack(app, settings=settings)
     ClusterStack(app, settings=settings, foundation=foundation)
     app.synth()
+
+
+def _make(folder: Path) -> None:
+    """Make the output folder; cdktf itself would end in a traceback of Node.
+
+    Raises:
+        OutputFolderError: its parent is missing, or it is a file or not writable.
+    """
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        given = f"cannot write Terraform's JSON to {folder}: {error.strerror}"
+        hint = f"make {folder.parent}, or set {OUTDIR_VARIABLE} to a folder in an existing one"
+        raise OutputFolderError(given, hint) from error

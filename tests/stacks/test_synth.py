@@ -72,6 +72,14 @@ def run_app(tmp_path: Path) -> RunApp:
     return run
 
 
+def test_an_output_folder_that_cannot_be_made_is_one_line(run_app: RunApp, tmp_path: Path) -> None:
+    """CDKTF_OUTDIR below a missing folder is one line that names it, not a traceback of Node."""
+    answer = run_app(SETTINGS, CDKTF_OUTDIR=str(tmp_path / "absent/out"))
+    assert answer.returncode == 1
+    assert answer.stderr.count("\n") == 1
+    assert f"cannot write Terraform's JSON to {tmp_path / 'absent/out'}: No such file or directory" in answer.stderr
+
+
 def synthesized(folder: Path, stack: str) -> dict[str, Any]:
     """The JSON of a stack of the demo cluster."""
     path = folder / "cdktf.out" / "stacks" / f"podwright-demo-{stack}" / "cdk.tf.json"

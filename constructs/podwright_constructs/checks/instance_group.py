@@ -70,7 +70,7 @@ def _partition(group: InstanceGroup) -> Iterator[Problem]:
             yield Problem("conflict", ("partition",), group.partition, need, "Only compute groups join a partition.")
         return
     name = group.partition or group.name
-    if group.partition and not facts.CLUSTER_NAME_PATTERN.fullmatch(group.partition):
+    if group.partition is not None and not facts.CLUSTER_NAME_PATTERN.fullmatch(group.partition):
         need = "letters, digits and hyphens, no hyphen first or last"
         yield Problem("malformed", ("partition",), group.partition, need)
     if name.lower() in facts.RESERVED_PARTITIONS:

@@ -1,0 +1,350 @@
+"""Hundreds of wrong files and dozens of unusual ones, each a change of one value of a good file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from golden import CASES
+
+from podwright.check.document import Document
+from podwright.check.findings import Finding, Level, render, to_json
+from podwright.check.report import check_document
+
+BASE = (CASES / "base.yaml").read_text(encoding="utf-8")
+ACCOUNT = "210987654321"
+KEY = f"arn:aws:kms:us-west-2:{ACCOUNT}:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+PLAN = f"arn:aws:sagemaker:us-west-2:{ACCOUNT}:training-plan/h100"
+LUSTRE = {
+    "source": "existing",
+    "dns_name": "fs-0a1b2c3d4e5f60718.fsx.us-west-2.amazonaws.com",
+    "mount_name": "fsx12345",
+}
+NETWORK = {
+    "source": "existing",
+    "vpc_id": "vpc-0a1b2c3d4e5f60718",
+    "subnet_ids": ["subnet-0a1b2c3d4e5f60718"],
+    "security_group_id": "sg-0a1b2c3d4e5f60718",
+}
+SUBNET = {
+    "source": "existing_vpc",
+    "vpc_id": "vpc-0a1b2c3d4e5f60718",
+    "availability_zone_id": "usw2-az1",
+    "private_subnet_cidr": "10.0.16.0/20",
+    "nat_gateway_id": "nat-0a1b2c3d4e5f60718",
+}
+DATABASE = {
+    "source": "existing",
+    "endpoint": "slurm.abc.us-west-2.rds.amazonaws.com",
+    "secret_arn": f"arn:aws:secretsmanager:us-west-2:{ACCOUNT}:secret:slurm",
+}
+WORKSPACE = {
+    "source": "existing",
+    "arn": f"arn:aws:aps:us-west-2:{ACCOUNT}:workspace/ws-1",
+    "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
+}
+STATE = {"source": "s3", "bucket": "team-states"}
+UNLINKED = {"automatic_backup_retention_days": 0, "on_destroy": "destroy"}
+MOUNT = {"bucket": "corpora", "path": "/mnt/c4"}
+LDAP = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "probe_user": "ada"}
+
+# Values for a place. A place is its path in the file; the sections it needs come after it.
+Values = dict[str, tuple[dict[str, Any], list[Any]]]
+
+PATHS = [
+    "fsx",
+    "/",
+    "//fsx",
+    "/fsx/",
+    "/fsx/..",
+    "/../fsx",
+    "/.",
+    "/a b",
+    "/fsx\t",
+    "/ä",
+    "",
+    "~",
+    "/etc",
+    "/usr/local",
+]
+PATHS += [
+    "/opt/ml",
+    "/opt/ml/data",
+    "/opt/slurm",
+    "/opt/sagemaker",
+    "/var/lib",
+    "/tmp",  # noqa: S108
+    "/proc/fsx",
+    "/lib64",
+    "/dev/shm",  # noqa: S108
+]
+BUCKETS = ["ab", "A-bucket", "a_b_c", "-abc", "abc-", "a..b", "10.1.2.3", "xn--abc", "sthree-abc", "abc-s3alias"]
+BUCKETS += [
+    "abc--ol-s3",
+    "abc--usw2-az1--x-s3",
+    "abc.mrap",
+    "abc--table-s3",
+    "amzn-s3-demo-abc",
+    "a" * 64,
+    "bucket/a",
+    "bücket",
+]
+BLOCKS = ["10.0.0.0", "10.0.0.0/8", "10.0.0.0/29", "10.0.0.1/16", "10.0.0.0/255.255.0.0", "10.0.0.0/0.0.255.255", "ten"]
+BLOCKS += [
+    "127.0.0.0/16",
+    "169.254.0.0/16",
+    "224.0.0.0/16",
+    "240.0.0.0/16",
+    "0.0.0.0/16",
+    "fd00::/64",
+    "10.0.0/16",
+    "010.0.0.0/16",
+]
+IDS = [
+    "0a1b2c3d",
+    "PREFIX-",
+    "PREFIX-0a1b2c3",
+    "PREFIX-0a1b2c3d4e5f6071",
+    "PREFIX-0a1b2c3d4e5f607189",
+    "PREFIX-0a1b2c3g",
+]
+IDS += ["PREFIX-0A1B2C3D", "PREFIX-0a1b_c3d", "other-0a1b2c3d", "PREFIX 0a1b2c3d", ""]
+NAMES = ["-x", "x-", "a_b", "a b", "ä", "a" * 64, "", "a.b", "a/b"]
+KEYS = [
+    "alias/mine",
+    KEY.replace("key/", "alias/"),
+    KEY.replace("us-west-2", "eu-west-1"),
+    KEY.replace("aws:kms", "aws-cn:kms"),
+]
+ROLES = [
+    "nodes",
+    f"arn:aws:iam::{ACCOUNT}:user/x",
+    f"arn:aws-cn:iam::{ACCOUNT}:role/x",
+    f"arn:aws-us-gov:iam::{ACCOUNT}:role/x",
+]
+ROLES += ["arn:aws:iam::12:role/x", "arn:aws:iam::111122223333:role/x"]
+ZONES = ["us-west-2a", "use1-az1", "usw2", "usw2-lax1-az1", "az1", ""]
+SECRETS = [
+    "hf_" + "aB3" * 11,
+    "ghp_" + "a1B2" * 9,
+    "github_pat_" + "11ABCDEFG0" * 4,
+    "glpat-" + "a1B2c" * 4,
+    "AKIA" + "IOSF0DNN" * 2,
+    "ASIA" + "IOSF0DNN" * 2,
+    "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzzzzzzzzzz",
+    "aws_secret_access_key=wJalrXUtnFEMI/K7MDENG/bPxRfiCYzzzzzzzzzz",
+    "-----BEGIN OPENSSH PRIVATE KEY----- b3BlbnNzaC1rZXk",
+    "-----BEGIN EC PRIVATE KEY----- MHcCAQ -----END EC PRIVATE KEY-----",
+    "https://user:hunter2@mirror.corp.net",
+    "xoxb-1234567890-abcdef",
+    "sk-proj-" + "a1B2" * 8,
+    "npm_" + "a1B2" * 9,
+]
+
+
+def ids(prefix: str) -> list[str]:
+    """Return wrong ids of a kind of resource."""
+    return [given.replace("PREFIX", prefix) for given in IDS]
+
+
+GROUP = "cluster.instance_groups.1."
+WRONG: Values = {
+    "name": ({}, [*NAMES, None, [], {}]),
+    "region": (
+        {},
+        [
+            "us-west2",
+            "US-WEST-2",
+            "oregon",
+            "",
+            "us-gov-west-1",
+            "mx-central-1",
+            "cn-north-1",
+            "eu-west-3",
+            "me-south-1",
+        ],
+    ),
+    "tags.podwright:cluster": ({}, ["mine"]),
+    "tags.Podwright:x": ({}, ["mine"]),
+    "tags.aws:x": ({}, ["mine"]),
+    "tags.AWS:x": ({}, ["mine"]),
+    "tags.token": ({}, [*SECRETS, "${x}", "%{if}", "a;b", "x" * 257]),
+    "lustre.mount_path": ({}, PATHS),
+    "openzfs.mount_path": ({"openzfs": {"source": "create"}}, PATHS),
+    "nodes.scratch.mount_path": ({"nodes": {"scratch": {}}}, PATHS),
+    "nodes.s3_mounts.0.path": ({"nodes": {"s3_mounts": [MOUNT]}}, PATHS),
+    "nodes.s3_mounts.0.bucket": ({"nodes": {"s3_mounts": [MOUNT]}, "state": STATE}, [*BUCKETS, "team-states"]),
+    "nodes.s3_mounts.0.prefix": ({"nodes": {"s3_mounts": [MOUNT]}}, ["/a/", "a", "a//b/", "a*/"]),
+    "lustre.data_repositories": (
+        {},
+        [
+            [{"path": path, "s3_uri": uri}]
+            for path, uri in (
+                ("/a/..", "s3://corpora"),
+                ("/./a", "s3://corpora"),
+                ("a", "s3://corpora"),
+                ("/a", "corpora"),
+            )
+        ]
+        + [
+            [{"path": "/a", "s3_uri": f"s3://{bucket}"}]
+            for bucket in ("a..b", "corpora/../x", "corpora/./x", "b-s3alias")
+        ],
+    ),
+    "bucket": (
+        {},
+        [
+            {"source": "existing", "name": name}
+            for name in ["scripts", *(f"sagemaker-x{b}" for b in ("..a", "-s3alias", "_", "-"))]
+        ],
+    ),
+    "state.bucket": ({"state": STATE}, [*BUCKETS, "sagemaker-podwright-demo-20261122000000000000000001"]),
+    "state.key_arn": ({"state": STATE}, KEYS),
+    "key": ({}, [{"source": "existing", "arn": arn} for arn in KEYS]),
+    "role": ({}, [{"source": "existing", "arn": arn} for arn in ROLES]),
+    "network.cidr": ({}, BLOCKS),
+    "network.private_subnet_cidr": ({}, [*BLOCKS, "10.0.0.0/24", "10.1.0.0/20"]),
+    "network.secondary_cidrs": ({}, [[block] for block in [*BLOCKS, "192.168.0.0/16", "198.19.0.0/16", "10.0.0.0/16"]]),
+    "network.availability_zone_id": ({}, ZONES),
+    "network.vpc_id": ({"network": NETWORK}, ids("vpc")),
+    "network.security_group_id": ({"network": NETWORK}, ids("sg")),
+    "network.subnet_ids": (
+        {"network": NETWORK},
+        [[], [*NETWORK["subnet_ids"]] * 2, *([given] for given in ids("subnet"))],
+    ),
+    "network.nat_gateway_id": ({"network": SUBNET}, ids("nat")[1:-1]),
+    "accounting.subnet_cidrs": (
+        {"accounting": {"source": "create"}},
+        [{"usw2-az1": "10.0.1.0/28"}, {"use1-az1": "10.0.1.0/28", "usw2-az2": "10.0.1.16/28"}]
+        + [{"usw2-az1": block, "usw2-az2": "10.0.1.16/28"} for block in BLOCKS],
+    ),
+    "accounting.endpoint": ({"accounting": DATABASE}, ["db:3306", "https://db", "", "-db"]),
+    "accounting.secret_arn": ({"accounting": DATABASE}, ["slurm", DATABASE["secret_arn"].replace("west", "east")]),
+    "prometheus.arn": (
+        {"prometheus": WORKSPACE, "nodes": {"observability": {}}},
+        ["ws-1", WORKSPACE["arn"].replace("west", "east")],
+    ),
+    "lustre.dns_name": ({"lustre": LUSTRE}, ["fsx", "10.0.0.1", LUSTRE["dns_name"].replace("west-2", "east-1"), ""]),
+    "lustre.mount_name": ({"lustre": LUSTRE}, ["/fsx", "toolongname", ""]),
+    "lustre.capacity_gib": ({}, [0, -1200, 1000, 1201, 3600, "1TiB", ""]),
+    "nodes.ldap.uri": (
+        {"nodes": {"ldap": LDAP}},
+        ["ldap.corp.net", "https://ldap.corp.net", "ldaps://a:b@ldap.corp.net", ""],
+    ),
+    f"{GROUP}name": ({}, [*NAMES, "controller", "Controller", "CONTROLLER"]),
+    f"{GROUP}role": ({}, ["worker", "Compute", "controller", "login", ""]),
+    f"{GROUP}instance_type": ({}, ["p5.48xlarge", "ml.p5", "ml.p5.48xlage", "ML.P5.48XLARGE", "", "ml.t2.nano"]),
+    f"{GROUP}count": ({}, [-1, 6759, "two", 1.5, "1e3", ""]),
+    f"{GROUP}partition": ({}, ["dev", "DEFAULT", "a_b", "", "-", "gpu,cpu"]),
+    f"{GROUP}volume_gib": ({}, [0, 16385, "500GB"]),
+    f"{GROUP}capacity": ({}, ["spot", "reserved", "Spot"]),
+    f"{GROUP}training_plan_arn": ({}, [PLAN, PLAN.replace("west", "east"), "h100"]),
+    f"{GROUP}subnet_ids": ({}, [["subnet-0a1b2c3d"] * 2, *([given] for given in ids("subnet"))]),
+    f"{GROUP}image_id": ({}, ["ubuntu", "ami-1", "ami-xyzxyzxyz"]),
+    f"{GROUP}key_arn": ({}, KEYS),
+    f"{GROUP}deep_health_checks": ({f"{GROUP}count": 1}, [["instance-connectivity"], ["stress"]]),
+}
+
+GIANT = {f"{GROUP}instance_type": "ml.p5.48xlarge", "network.private_subnet_cidr": "10.0.64.0/18"}
+UNUSUAL: Values = {
+    "name": ({}, ["a", "A", "0", "no", "1e3", "a--b", "a" * 63, "Demo-9"]),
+    "tags.zip": (
+        {},
+        [
+            "0042",
+            "",
+            "größe 1",
+            "a=b:c/d+e@f",
+            "true",
+            "null-ish",
+            "hf_short",
+            "sk-learn-workers-for-eu-central",
+            "x" * 256,
+        ],
+    ),
+    "lustre.mount_path": (
+        {},
+        ["/data", "/mnt/a/b", "/opt/datasets", "/srv", "/fsx.v2", "/..fsx", "/fsx..", "/home2", "/optical", "/FSX"],
+    ),
+    "lustre.capacity_gib": ({}, [2400, "4800", 240_000, "1200.0", "1_200"]),
+    "nodes.s3_mounts.0.bucket": ({"nodes": {"s3_mounts": [MOUNT]}}, ["abc", "a.b.c", "0-9", "a" * 63, "team-states-2"]),
+    "network.cidr": ({}, ["10.0.0.0/16"]),
+    "network.secondary_cidrs": (
+        {},
+        [["100.64.0.0/16"], ["100.64.0.0/16", "100.65.0.0/24", "10.1.0.0/16", "10.2.0.0/28"]],
+    ),
+    "network.availability_zone_id": ({}, ["usw2-az1", "usw2-az2", "usw2-az4"]),
+    f"{GROUP}name": ({}, ["WORKERS", "0", "controller2", "a" * 63]),
+    f"{GROUP}count": ({}, [0, 1, "2"]),
+    f"{GROUP}partition": ({}, ["GPU", "no", "0", "dev2"]),
+    f"{GROUP}subnet_ids": ({}, [["subnet-0a1b2c3d"], ["subnet-0a1b2c3d4e5f60718", "subnet-0a1b2c3d"]]),
+    f"{GROUP}training_plan_arn": (GIANT, [PLAN, f"{PLAN}-2"]),
+    f"{GROUP}deep_health_checks": ({**GIANT, f"{GROUP}count": 2}, [["instance-stress", "instance-connectivity"]]),
+    "state": ({}, [{**STATE, "region": "eu-west-1", "key_arn": KEY.replace("us-west-2", "eu-west-1")}]),
+}
+
+
+def put(data: Any, path: str, value: Any) -> None:
+    """Set the value at a path; make the sections above it."""
+    *above, last = [int(word) if word.isdecimal() else word for word in path.split(".")]
+    for word in above:
+        data = data.setdefault(word, {}) if isinstance(data, dict) else data[word]
+    data[last] = value
+
+
+def files(values: Values) -> Iterator[tuple[str, str]]:
+    """Yield the place with its value, and the text of each file."""
+    for place, (needed, choices) in values.items():
+        for value in choices:
+            data = yaml.safe_load(BASE)
+            for path, section in needed.items():
+                put(data, path, yaml.safe_load(yaml.safe_dump(section)))
+            put(data, place, value)
+            yield f"{place}: {value!r}", yaml.safe_dump(data, allow_unicode=True, width=10_000)
+
+
+def findings(text: str) -> list[Finding]:
+    """Return the findings of a file."""
+    return list(check_document(Document.parse(text)).findings)
+
+
+def test_no_wrong_file_slips_through():
+    """Each of more than 300 wrong files has an error, and every error has a place in the file."""
+    wrong = dict(files(WRONG))
+    assert len(wrong) >= 300
+    found = {place: [item for item in findings(text) if item.level is Level.ERROR] for place, text in wrong.items()}
+    assert [place for place, errors in found.items() if not errors] == []
+    assert all(error.line for errors in found.values() for error in errors)
+
+
+def test_unusual_files_are_right():
+    """Each of more than 40 unusual files has not even a warning."""
+    unusual = dict(files(UNUSUAL))
+    assert len(unusual) >= 40
+    assert {
+        place: found for place, text in unusual.items() if (found := [item.message for item in findings(text)])
+    } == {}
+
+
+@pytest.mark.parametrize("secret", SECRETS, ids=lambda secret: secret[:5])
+def test_a_secret_is_never_echoed(secret: str):
+    """Whatever is wrong with a file, no line printed about it has the secret."""
+    hidden = "hunter2" if "hunter2" in secret else secret[-12:]
+    for place in (
+        "name",
+        "region",
+        "tags.token",
+        f"tags.{secret.replace('.', '-')}",
+        "lustre.source",
+        "nodes.motd",
+        "training",
+    ):
+        data = yaml.safe_load(BASE)
+        put(data, place, secret)
+        source = Document.parse(yaml.safe_dump(data, width=10_000))
+        found = check_document(source).findings
+        assert "secret" in {item.code for item in found}, place
+        assert hidden not in render(found, file=source.file, text=source.text)
+        assert hidden not in to_json(found)
