@@ -100,7 +100,7 @@ class Prolog:
 
     check: bool = True  # the accelerators, before: a node that fails is drained, the job goes elsewhere
     clean: bool = True  # after: what is left of the job
-    job_folder: bool = True  # below the scratch folder, named like the job
+    job_folder: bool = True  # below the scratch folder: jobs/JOB
 
 
 @dataclass(frozen=True)

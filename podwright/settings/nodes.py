@@ -138,7 +138,7 @@ class Prolog(Section):
     )
     clean: bool = Field(default=True, description="Remove processes and shared memory that a job leaves.")
     job_folder: bool = Field(
-        default=True, description="Create a folder named after the job below nodes.scratch while it runs."
+        default=True, description="Give each job a folder jobs/JOB of its own below nodes.scratch while it runs."
     )
 
 

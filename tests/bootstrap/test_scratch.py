@@ -73,7 +73,7 @@ def test_a_free_disk_becomes_scratch(make_node, make_disk):
     again = f"umount /mnt/scratch && mount /mnt/scratch && ls /mnt/scratch/mine && {STEP}"
     boot = host.boot(f"{STEP} && {STEP} && {check} && {again}; umount /mnt/scratch")
     assert boot.exit_code == 0, boot.output
-    assert [summary.split(", ")[1] for summary in boot.summaries] == ["4 changes", "0 changes", "0 changes"], (
+    assert [summary.split(", ")[1] for summary in boot.summaries] == ["5 changes", "0 changes", "0 changes"], (
         boot.output
     )
     assert "\next4\n1777\n" in boot.output

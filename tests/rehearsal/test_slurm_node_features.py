@@ -92,15 +92,15 @@ def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, lifecycle: Pa
 def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster) -> None:
     """A job's scratch folder is its user's alone; a daemon, shared memory and the folder are gone after the job."""
     script = """
-        stat --format='%U %a' /scratch/$SLURM_JOB_ID
-        echo x >/scratch/$SLURM_JOB_ID/file && echo x >/dev/shm/left
+        stat --format='%U %a' /scratch/jobs/$SLURM_JOB_ID
+        echo x >/scratch/jobs/$SLURM_JOB_ID/file && echo x >/dev/shm/left
         setsid bash -c 'exec -a left-behind sleep 3600' >/dev/null 2>&1 &
         until pgrep --full left-behind >/dev/null; do sleep 0.1; done
     """
     job = submit(cluster, script, "--nodelist", FIRST)
     assert cluster.wait_for_job(job, timeout_s=180)["JobState"] == "COMPLETED"
     assert said(cluster, job).splitlines() == ["ubuntu 700"]
-    look = f"ls -d /scratch/{job} /dev/shm/left; pgrep --full [l]eft-behind"
+    look = f"ls -d /scratch/jobs/{job} /dev/shm/left; pgrep --full [l]eft-behind"
 
     def is_clean() -> bool:
         return not cluster.run(look, host=FIRST, user="root", check=False).stdout

@@ -40,7 +40,7 @@ def main() -> int:
 
 def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
     folder = folder_of(job, parameters)
-    if folder:
+    if folder and os.path.lexists(folder):
         shell.run("rm", "-rf", "--one-file-system", folder, timeout_s=REMOVE_LIMIT_S)
 
 

@@ -10,6 +10,9 @@ from typing import Optional
 
 from podwright_bootstrap.contract import ProvisioningParameters
 
+JOBS_DIRECTORY = "jobs"  # root's, below the scratch folder, where everybody may write
+PARENT_MODE = 0o711  # of that one: everybody reaches their job's folder, nobody makes one or lists them
+
 
 @dataclass(frozen=True)
 class Job:
@@ -30,15 +33,18 @@ class Job:
 
     @property
     def gid(self) -> int:
-        """The user's group: older Slurm does not set it; raises ``KeyError`` while the LDAP server is down."""
+        """Return the user's group; -1, which changes no group, while nobody can say it."""
         gid = os.environ.get("SLURM_JOB_GID")
-        return int(gid) if gid else pwd.getpwuid(self.uid).pw_gid
+        try:
+            return int(gid) if gid else pwd.getpwuid(self.uid).pw_gid
+        except KeyError:
+            return -1
 
 
 def folder_of(job: Job, parameters: ProvisioningParameters) -> Optional[Path]:
-    """The job's own folder on the node's disks, where cluster and node have them."""
+    """Return the job's own folder on the node's disks, where cluster and node have them."""
     nodes = parameters.nodes
     if not nodes.scratch or not nodes.prolog or not nodes.prolog.job_folder:
         return None
     root = Path(nodes.scratch.mount_path)
-    return root / job.id if root.is_dir() else None
+    return root / JOBS_DIRECTORY / job.id if root.is_dir() else None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import List
 
 from podwright_bootstrap import checks, contract
 from podwright_bootstrap.checks import accelerators
-from podwright_bootstrap.contract import InstanceFacts, NodeRecord, ProvisioningParameters
+from podwright_bootstrap.contract import ContractError, InstanceFacts, NodeRecord, ProvisioningParameters
 from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import CommandError
-from podwright_bootstrap.slurm.job import Job, folder_of
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.slurm.job import PARENT_MODE, Job, folder_of
+from podwright_bootstrap.storage import own_folder
 
 # Seconds of a job's start are everybody's: only what is quick and breaks while nodes work.
 QUICK = (accelerators.count, accelerators.gpu_memory)
@@ -21,8 +21,12 @@ REASON_LENGTH = 200
 
 def main() -> int:
     """Check, make the job's folder; 1 if the node must not have the job."""
-    parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
-    record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+    try:
+        parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
+        record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+    except (ContractError, OSError) as error:
+        print(f"prolog: {error}")
+        return 1
     found = _findings(parameters.facts_of(record.instance_group), record) if _checks(parameters) else []
     if "--only-check" in sys.argv[1:]:
         print("; ".join(found))
@@ -31,11 +35,21 @@ def main() -> int:
     if found:
         _drain(found, job)
         return 1
-    folder = folder_of(job, parameters)
-    if folder:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        os.chown(folder, job.uid, job.gid)
+    _make_folder(job, parameters)
     return 0
+
+
+def _make_folder(job: Job, parameters: ProvisioningParameters) -> None:
+    """Make the job's folder. Without it, as when users have filled the disk, the node is sound all the same."""
+    folder = folder_of(job, parameters)
+    if not folder:
+        return
+    try:
+        for change in own_folder.make_own(folder.parent, mode=PARENT_MODE):
+            shell.say(f"prolog: {change}")
+        own_folder.make_for(folder, uid=job.uid, gid=job.gid, mode=0o700)
+    except (BootstrapError, OSError) as error:
+        shell.say(f"prolog: job {job.id} has no folder: {error}")
 
 
 def _checks(parameters: ProvisioningParameters) -> bool:

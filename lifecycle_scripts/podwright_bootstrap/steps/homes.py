@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, List
 
 from podwright_bootstrap.features import User
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import regular_file, shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.ssh import KEY_NAME
 from podwright_bootstrap.steps.users import home_of
+from podwright_bootstrap.storage import own_folder
 from podwright_bootstrap.storage.copy_once import copy_once
 from podwright_bootstrap.storage.lock import locked
 
 SKELETON = Path("/etc/skel")
 HOME_MODE = 0o750
 OTHERS_MAY_WRITE = 0o022  # sshd lets nobody in whose home is so (StrictModes)
+KEYS_LIMIT_BYTES = 1 << 20
 BEGIN, END = "# podwright: from cluster.yaml, written anew at every boot", "# podwright: end"
 
 
@@ -41,25 +44,24 @@ class Homes(Step):
         homes = {user: home_of(user, node) for user in node.parameters.nodes.users}
         _refuse_foreign(homes)
         node.homes.mkdir(parents=True, exist_ok=True)
+        own_folder.refuse_writable(node.homes)
+        lock = node.homes / ".podwright.lock"
         for user, home in homes.items():
-            if _is_ready(user, home):
+            if home.is_dir() and _is_broken(user, home):
                 continue
-            lock = node.homes / ".podwright.lock"
-            with locked(lock, limit_s=600, every_s=node.poll_s, unless=partial(_is_ready, user, home)) as mine:
+            ready = partial(_is_ready, user, home)
+            if ready():
+                continue
+            with locked(lock, limit_s=600, every_s=node.poll_s, unless=ready) as mine:
                 if mine:
                     yield from _make(user, home)
 
     def verify(self, node: Node) -> None:
-        """Homes are their user's, and nobody else can write there."""
+        """Every user has a home of their own."""
         for user in node.parameters.nodes.users:
             home = home_of(user, node)
-            status = home.stat()
-            mode = stat.S_IMODE(status.st_mode)
-            if status.st_uid != user.uid or mode & OTHERS_MAY_WRITE:
-                raise BootstrapError(
-                    f"{home} is uid {status.st_uid}'s with mode {mode:o}, not {user.name}'s alone",
-                    hint=f"chown {user.uid}:{user.uid} {home}; chmod go-w {home}",
-                )
+            if home.stat().st_uid != user.uid:
+                raise BootstrapError(f"{home} is uid {home.stat().st_uid}'s, not {user.name}'s")
 
 
 def _refuse_foreign(homes: dict[User, Path]) -> None:
@@ -75,26 +77,54 @@ def _refuse_foreign(homes: dict[User, Path]) -> None:
         raise BootstrapError("; ".join(foreign), hint=hint)
 
 
+def _is_broken(user: User, home: Path) -> bool:
+    """Return whether a user has made the home unusable, which costs nobody else a node; the log says how."""
+    with _as_owner(user, home):
+        folder = home / ".ssh"
+        if os.path.lexists(folder) and not os.access(folder / ".", os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
+            raise PermissionError(f"{folder} is no folder that {user.name} may write")
+        _read(folder / "authorized_keys")
+        mode = stat.S_IMODE(home.stat().st_mode)
+        if mode & OTHERS_MAY_WRITE:
+            shell.say(f"warning: {home} has mode {mode:o}, so sshd lets {user.name} in nowhere: chmod go-w {home}")
+        return False
+    return True
+
+
 def _is_ready(user: User, home: Path) -> bool:
     """Return whether nothing is left to do; read as the user, whose home may be a link."""
     if not home.is_dir():
         return False
-    with shell.acting_as(shell.find_user(user.name)):
+    with _as_owner(user, home):
         folder = home / ".ssh"
-        return (folder / KEY_NAME).exists() and _text(folder / "authorized_keys") == _authorized(user, folder)
+        return (folder / KEY_NAME).exists() and _read(folder / "authorized_keys") == _authorized(user, folder)
+    return True
 
 
 def _make(user: User, home: Path) -> Iterator[str]:
     if copy_once(SKELETON, home, owner=user.uid, mode=HOME_MODE):
         yield f"made {home}"
-    with shell.acting_as(shell.find_user(user.name)):
+    changes: List[str] = []
+    with _as_owner(user, home):
         folder = home / ".ssh"
         folder.mkdir(mode=0o700, exist_ok=True)
         if not (folder / KEY_NAME).exists():
             _make_key(folder, comment=f"{user.name}@{os.uname().nodename}")
-            yield f"made {user.name}'s key pair"
+            changes.append(f"made {user.name}'s key pair")
         if shell.write_file(folder / "authorized_keys", _authorized(user, folder), mode=0o600):
-            yield f"wrote {folder / 'authorized_keys'}"
+            changes.append(f"wrote {folder / 'authorized_keys'}")
+    yield from changes
+
+
+@contextmanager
+def _as_owner(user: User, home: Path) -> Iterator[None]:
+    """Act as the user in the block; what fails in a user's own home is one warning, and ends the block."""
+    account = shell.find_user(user.name)
+    try:
+        with shell.acting_as(account):
+            yield
+    except (OSError, CommandError) as error:
+        shell.say(f"warning: {user.name}'s home {home} is left as it is: {error}")
 
 
 def _make_key(folder: Path, *, comment: str) -> None:
@@ -103,17 +133,21 @@ def _make_key(folder: Path, *, comment: str) -> None:
     shell.run("ssh-keygen", "-q", *key, timeout_s=60, quiet=True)
 
 
-def _authorized(user: User, folder: Path) -> str:
-    """The user's own lines as they are, and ours between two marks: a key that is no longer listed goes."""
+def _authorized(user: User, folder: Path) -> bytes:
+    """Return the user's own lines as they are, and ours between two marks: a key that is no longer listed goes."""
     own, ours = [], False
-    for line in _text(folder / "authorized_keys").splitlines():
-        ours = line == BEGIN or (ours and line != END)
-        if not ours and line != END:
+    for line in _read(folder / "authorized_keys").splitlines():
+        ours = line == BEGIN.encode() or (ours and line != END.encode())
+        if not ours and line != END.encode():
             own.append(line)
-    public = _text(folder / f"{KEY_NAME}.pub").strip()
-    keys = [key.strip() for key in (public, *user.ssh_keys) if key]
-    return "\n".join([*own, BEGIN, *keys, END]) + "\n"
+    public = _read(folder / f"{KEY_NAME}.pub").strip()
+    keys = [key.strip() for key in (public, *(key.encode() for key in user.ssh_keys)) if key]
+    return b"\n".join([*own, BEGIN.encode(), *keys, END.encode()]) + b"\n"
 
 
-def _text(path: Path) -> str:
-    return path.read_text() if path.is_file() else ""
+def _read(path: Path) -> bytes:
+    """Return a user's file, in whatever encoding; empty where there is none."""
+    try:
+        return regular_file.read(path, limit_bytes=KEYS_LIMIT_BYTES, follow_links=True)
+    except FileNotFoundError:
+        return b""

@@ -13,7 +13,7 @@ from podwright_bootstrap import contract
 from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
-from podwright_bootstrap.storage import lnet, lustre_client, mounts
+from podwright_bootstrap.storage import lnet, lustre_client, mounts, own_folder
 
 # flock: locks hold among all hosts. noatime: a read does not become a write on the metadata server.
 OPTIONS = "noatime,flock"
@@ -57,10 +57,12 @@ class Lustre(Step):
             yield from units.drop_in("slurmd.service", "podwright-lustre", _before_slurmd(root))
         if _is_tuned(node):
             yield from lustre_client.parameters(node.facts, root)
+        own_folder.refuse_writable(root)
         shared = node.shared(contract.SHARED_DIRECTORY)
         if not shared.is_dir():
             shared.mkdir(exist_ok=True)  # another host may be first
             yield f"made {shared}"
+        own_folder.refuse_writable(shared)
 
     def verify(self, node: Node) -> None:
         """A file of this node's own can be written and read."""

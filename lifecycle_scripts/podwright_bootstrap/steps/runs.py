@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract
@@ -30,19 +31,35 @@ class Runs(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Make the folder; any host may be first."""
         folder, user = node.shared(contract.RUNS_DIRECTORY), shell.find_user(contract.JOB_USER)
-        if not folder.is_dir():
+        people = node.parameters.nodes.users or node.parameters.nodes.ldap
+        if not os.path.lexists(folder):
             folder.mkdir(exist_ok=True)
             yield f"made {folder}"
-        if folder.stat().st_uid != user.pw_uid:
-            os.chown(folder, user.pw_uid, user.pw_gid)
-            yield f"gave {folder} to {contract.JOB_USER}"
-        people = node.parameters.nodes.users or node.parameters.nodes.ldap
-        if people and stat.S_IMODE(folder.stat().st_mode) != OF_EVERYBODY:
-            folder.chmod(OF_EVERYBODY)
-            yield f"opened {folder} to everybody"
+        descriptor = _open(folder)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_uid != user.pw_uid:
+                os.fchown(descriptor, user.pw_uid, user.pw_gid)
+                yield f"gave {folder} to {contract.JOB_USER}"
+            if people and stat.S_IMODE(status.st_mode) != OF_EVERYBODY:
+                os.fchmod(descriptor, OF_EVERYBODY)
+                yield f"opened {folder} to everybody"
+        finally:
+            os.close(descriptor)
 
     def verify(self, node: Node) -> None:
         """It is the job user's."""
         folder = node.shared(contract.RUNS_DIRECTORY)
         if folder.owner() != contract.JOB_USER:
             raise BootstrapError(f"{folder} belongs to {folder.owner()}, not to {contract.JOB_USER}")
+
+
+def _open(folder: Path) -> int:
+    """Open the folder itself: a link would give what it leads to away."""
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        kind = f"a link to {folder.readlink()}" if folder.is_symlink() else "no folder"
+        raise BootstrapError(
+            f"{folder} is {kind}", hint=f"move it away, and boot again: mv {folder} {folder}.old"
+        ) from error

@@ -13,8 +13,9 @@ from podwright_bootstrap.contract import COMPUTE
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
+from podwright_bootstrap.slurm.job import JOBS_DIRECTORY, PARENT_MODE
 from podwright_bootstrap.steps import Step
-from podwright_bootstrap.storage import disks, mounts
+from podwright_bootstrap.storage import disks, mounts, own_folder
 from podwright_bootstrap.storage.local_disk import instance_store
 
 LABEL = "podwright-nvme"  # of the file system, at most 16 letters: a later boot finds it by this
@@ -48,13 +49,14 @@ class Scratch(Step):
         if root.stat().st_mode & 0o7777 != EVERYBODY:
             root.chmod(EVERYBODY)
             yield f"opened {root} to everybody"
+        yield from own_folder.make_own(root / JOBS_DIRECTORY, mode=PARENT_MODE)
 
     def verify(self, node: Node) -> None:
         """It can be written, on a disk that is not the root volume's."""
         root = _root(node)
         if root.stat().st_dev == Path("/").stat().st_dev:
             raise BootstrapError(f"{root} is on the root volume")
-        mounts.prove_readback(root, hostname=node.hostname)
+        mounts.prove_readback(root / JOBS_DIRECTORY, hostname=node.hostname)
 
 
 def _root(node: Node) -> Path:
@@ -64,9 +66,7 @@ def _root(node: Node) -> Path:
 
 
 def _link(root: Path, target: Path) -> Iterator[str]:
-    if not target.is_dir():
-        target.mkdir()
-        yield f"made {target}"
+    yield from own_folder.make_own(target, mode=EVERYBODY)
     if root.is_symlink() and root.resolve() == target:
         return
     if root.exists():

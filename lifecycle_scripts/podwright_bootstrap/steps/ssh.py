@@ -7,13 +7,14 @@ https://man.openbsd.org/ssh_config#TOKENS
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, List
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import regular_file, shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
@@ -24,6 +25,8 @@ OUR_PART = Path("/etc/ssh/ssh_config.d/podwright.conf")
 INCLUDE = f"Include {OUR_PART.parent}/*.conf"  # Debian's and Ubuntu's own line
 KEY_NAME = "id_ed25519"
 USERS_OWN = "~/.ssh/known_hosts ~/.ssh/known_hosts2"  # ssh's default; new keys go into the first
+KEYS_LIMIT_BYTES = 1 << 20
+THE_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}  # faults; others are of the user's own making
 
 
 class Ssh(Step):
@@ -54,9 +57,9 @@ class Ssh(Step):
         yield from _look_into(_known(node))
 
     def verify(self, node: Node) -> None:
-        """The private key opens, this host is known by name and address, and ssh looks there."""
+        """The cluster's key opens, this host is known by name and address, and ssh looks there."""
         known = _known(node)
-        _public(_home() / KEY_NAME)
+        _public(node.shared(contract.KEYS_DIRECTORY) / KEY_NAME)
         for name in (node.hostname, node.address):
             shell.run("ssh-keygen", "-F", name, "-f", known / name, timeout_s=30, quiet=True)
         settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output
@@ -88,24 +91,36 @@ def _make_key_once(private: Path, node: Node) -> bool:
 
 
 def _install(private: Path) -> Iterator[str]:
-    """Put the pair into the job user's home and let it in."""
-    folder, user = _home(), shell.find_user(contract.JOB_USER)
-    if not folder.is_dir():
-        folder.mkdir(mode=0o700)
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        yield f"made {folder}"
-    public = _public(private)
-    authorized = folder / "authorized_keys"
-    lines = authorized.read_text().splitlines() if authorized.exists() else []
-    if public not in lines:
-        lines.append(public)
-    for path, content, mode in (
-        (folder / KEY_NAME, private.read_text(), 0o600),
-        (folder / f"{KEY_NAME}.pub", public + "\n", 0o644),
-        (authorized, "\n".join(lines) + "\n", 0o600),
-    ):
-        if shell.write_file(path, content, mode=mode, owner=contract.JOB_USER):
-            yield f"wrote {path}"
+    """Put the pair into the job user's home and let it in, as the user: whose links lead where the user may go."""
+    key, public = private.read_text(), _public(private)
+    folder, changes = _home(), []
+    with shell.acting_as(shell.find_user(contract.JOB_USER)):
+        try:
+            if not folder.is_dir():
+                folder.mkdir(mode=0o700)
+                changes.append(f"made {folder}")
+            lines = _keys(folder / "authorized_keys")
+            if public.encode() not in lines:
+                lines.append(public.encode())
+            for path, content, mode in (
+                (folder / KEY_NAME, key.encode(), 0o600),
+                (folder / f"{KEY_NAME}.pub", f"{public}\n".encode(), 0o644),
+                (folder / "authorized_keys", b"\n".join(lines) + b"\n", 0o600),
+            ):
+                if shell.write_file(path, content, mode=mode):
+                    changes.append(f"wrote {path}")
+        except OSError as error:
+            if error.errno in THE_DISKS:
+                raise
+            shell.say(f"warning: {contract.JOB_USER} cannot log in from node to node: {error}")
+    yield from changes
+
+
+def _keys(authorized: Path) -> List[bytes]:
+    try:
+        return regular_file.read(authorized, limit_bytes=KEYS_LIMIT_BYTES, follow_links=True).splitlines()
+    except FileNotFoundError:
+        return []
 
 
 def _publish(node: Node) -> Iterator[str]:

@@ -1,0 +1,102 @@
+"""Folders of root's where users may write beside them: no link is followed, nothing that a user put there is used."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap.host.shell import BootstrapError
+
+_NO_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def make_own(path: Path, *, mode: int) -> Iterator[str]:
+    """Make ``path`` a folder of ours with this mode; whatever a user put in its place is moved aside.
+
+    Its parent is a folder that is trusted, or where, as in /tmp, each removes only what is theirs.
+    """
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield from _make(path, parent, owner=os.geteuid(), group=-1, mode=mode)
+    finally:
+        os.close(parent)
+
+
+def make_for(path: Path, *, uid: int, gid: int, mode: int) -> None:
+    """Make ``path`` a folder of a user's, in a parent where only we write; the user's own folder stays as it is.
+
+    Raises:
+        BootstrapError: the parent is not ours alone.
+    """
+    parent = os.open(path.parent, _NO_LINK)
+    try:
+        status = os.fstat(parent)
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise BootstrapError(f"{path.parent} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
+        list(_make(path, parent, owner=uid, group=gid, mode=mode))
+    finally:
+        os.close(parent)
+
+
+def refuse_writable(path: Path) -> None:
+    """Refuse a folder that root's programs go by, and that others may change.
+
+    Raises:
+        BootstrapError: it is a link, not root's, or writable by others; the hint is the command that repairs it.
+    """
+    status = path.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        raise BootstrapError(f"{path} is no folder", hint=f"ls -ld {path}; remove it, and boot again")
+    raise BootstrapError(
+        f"{path} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}: who may write there can become root",
+        hint=f"chown root:root {path} && chmod go-w {path}",
+    )
+
+
+def _make(path: Path, parent: int, *, owner: int, group: int, mode: int) -> Iterator[str]:
+    folder = _open(path.name, parent, owner)
+    if folder is None:
+        if _exists(path.name, parent):
+            aside = f".{path.name}.not-podwrights-{time.time_ns()}"
+            os.rename(path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
+            yield f"moved {path} aside, to {aside}"
+        os.mkdir(path.name, 0o700, dir_fd=parent)
+        folder = os.open(path.name, _NO_LINK, dir_fd=parent)
+        os.fchown(folder, owner, group)
+        os.fchmod(folder, mode)
+        yield f"made {path}"
+    try:
+        if stat.S_IMODE(os.fstat(folder).st_mode) != mode and owner == os.geteuid():
+            os.fchmod(folder, mode)
+            yield f"gave {path} mode {mode:o}"
+    finally:
+        os.close(folder)
+
+
+def _open(name: str, parent: int, owner: int) -> "int | None":
+    """Open a real folder of this owner; None if the name is missing or is something else."""
+    try:
+        folder = os.open(name, _NO_LINK, dir_fd=parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:  # ELOOP: a link
+        if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            return None
+        raise
+    if os.fstat(folder).st_uid == owner:
+        return folder
+    os.close(folder)
+    return None
+
+
+def _exists(name: str, parent: int) -> bool:
+    try:
+        os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
