@@ -59,7 +59,7 @@ def _open(folder: Path) -> int:
     try:
         return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except NotADirectoryError as error:
-        kind = f"a link to {os.readlink(folder)}" if folder.is_symlink() else "no folder"
+        kind = f"a link to {folder.resolve()}" if folder.is_symlink() else "no folder"
         raise BootstrapError(
             f"{folder} is {kind}", hint=f"move it away, and boot again: mv {folder} {folder}.old"
         ) from error
