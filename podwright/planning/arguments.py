@@ -42,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--precision", choices=("bf16", "fp8"), help="precision of matrix products. Default: bf16")
     parser.add_argument("--optimizer", choices=("adamw", "muon", "adamw_8bit"), help="optimizer. Default: adamw")
     parser.add_argument("--tokens", metavar="N", help="tokens of the whole run, such as 78B. Adds time, cost and loss")
+    parser.add_argument("--dataset", metavar="NAME", help="dataset of the command to run. Default: podwright-train's")
+    parser.add_argument(
+        "--tokenizer", metavar="NAME", help="tokenizer of the command to run. Default: podwright-train's"
+    )
     parser.add_argument(
         "--serve", metavar="N", help="tokens the model will serve. Adds the cheapest size with the same loss"
     )

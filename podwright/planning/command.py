@@ -15,6 +15,7 @@ import yaml
 from podwright.errors import PodwrightError
 from podwright.planning.accelerator import UnknownAcceleratorError
 from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
+from podwright.planning.launch import Source, command, obstacles
 from podwright.planning.layout import LayoutError
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
@@ -125,14 +126,20 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     plan = make_plan(_model(args, run), hardware, **{**of_run, **_given(args)})
     if args.svg:
         args.svg.write_text(to_svg(roofline(plan)), encoding="utf-8")
+    source = Source(run=(args.run, run) if run and not args.model else None, **_data(args))
+    submit, reasons = command(plan, source), obstacles(plan, source)
     if args.json:
-        print(json.dumps(plan.to_dict(), indent=2))
+        print(json.dumps({**plan.to_dict(), "command": None if reasons else submit, "obstacles": reasons}, indent=2))
     else:
-        print(render(plan))
+        print(render(plan, submit=submit, obstacles=reasons))
         print(f"\n{to_text(roofline(plan))}")
         _print_serving(args, plan)
         _print_search(args, plan)
     return OK if plan.fits else DOES_NOT_FIT
+
+
+def _data(args: argparse.Namespace) -> dict[str, str | None]:
+    return {"dataset": args.dataset, "tokenizer": args.tokenizer}
 
 
 def _given(args: argparse.Namespace) -> dict[str, Any]:

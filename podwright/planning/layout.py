@@ -16,6 +16,7 @@ RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "mlp", "full")
 Precision = Literal["bf16", "fp8", "fp4", "fp32"]
 Optimizer = Literal["adamw", "muon", "adamw_8bit"]
 Training = Literal["full", "lora", "qlora"]
+ENDS = 2  # embedding and head can be parts of a pipeline, as in Llama 3 405B (arXiv:2407.21783, section 3.3.2)
 _DEGREES = (
     "gpus",
     "micro_batch",
@@ -117,9 +118,10 @@ def _problems(layout: Layout, model: Model) -> Iterator[str]:
     if model.heads % layout.tensor:
         possible = _divisors(model.heads)
         yield f"{model.heads} attention heads are not a multiple of tensor {layout.tensor}: use one of {possible}"
-    if layout.pipeline * layout.virtual_stages > model.layers:
+    parts = model.layers + ENDS
+    if layout.pipeline * layout.virtual_stages > parts:
         stages = f"{layout.pipeline} pipeline stages of {layout.virtual_stages} parts"
-        yield f"{model.layers} layers are too few for {stages}: use at most {model.layers} parts in total"
+        yield f"{model.layers} layers, embedding and head are too few for {stages}: use at most {parts} parts in total"
     if layout.expert > 1 and not model.experts:
         yield f"expert is {layout.expert}, but {model.name} has no experts: use 1"
     elif model.experts and model.experts % layout.expert:

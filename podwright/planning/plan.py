@@ -77,10 +77,6 @@ class Plan:
                 )
         return "shorten the sequence or use accelerators with more memory"
 
-    def flags(self) -> list[str]:
-        """Return the options of ``podwright-train train`` for this layout, without ``unsupported_options``."""
-        return [*trainer_options.flags(self.layout), *self._checkpoint_flag()]
-
     def unsupported_options(self) -> list[str]:
         """Return the parts of the layout that ``podwright-train`` does not support."""
         return trainer_options.unsupported(self.layout, self.model)
@@ -123,12 +119,7 @@ class Plan:
             "cost": {**asdict(self.cost), "total_usd": self.cost.total_usd} if self.cost else None,
             "checkpoint_freq_steps": self.checkpoint_steps(),
             "predicted_loss_nats_per_token": self.loss,
-            "flags": self.flags(),
         }
-
-    def _checkpoint_flag(self) -> list[str]:
-        steps = self.checkpoint_steps()
-        return [f"--checkpoint_freq={steps}"] if steps else []
 
 
 def make_plan(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 from podwright.planning.cost import Cost
@@ -14,12 +15,18 @@ BAR_WIDTH = 60
 _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 
-def render(plan: Plan) -> str:
-    """Return all sections of a plan."""
+def render(plan: Plan, *, submit: Sequence[str], obstacles: Sequence[str]) -> str:
+    """Return all sections of a plan.
+
+    Args:
+        plan: The plan.
+        submit: Words of the command that submits it.
+        obstacles: Reasons why it cannot be submitted; then the command is left out.
+    """
     sections = [_heading(plan), _memory(plan), _speed(plan)]
     if plan.cost and plan.tokens:
         sections += [_time_and_cost(plan.tokens, plan.cost), _loss(plan)]
-    sections.append(_realise(plan))
+    sections.append(_realise(plan, submit, obstacles))
     return "\n\n".join(sections)
 
 
@@ -131,8 +138,6 @@ def _loss(plan: Plan) -> str:
     )
 
 
-def _realise(plan: Plan) -> str:
-    submit = f"podwright-train launch --run_dir=runs/NAME --nodes={plan.hardware.nodes} -- {' '.join(plan.flags())}"
-    lacking = plan.unsupported_options()
-    note = f"  podwright-train does not support: {'; '.join(lacking)}\n" if lacking else ""
-    return f"To run it: {submit}\n{note}cluster.yaml:\n{plan.settings()}".rstrip()
+def _realise(plan: Plan, submit: Sequence[str], obstacles: Sequence[str]) -> str:
+    lines = [f"No command to run it: {reason}" for reason in obstacles] or [f"To run it: {shlex.join(submit)}"]
+    return "\n".join([*lines, "cluster.yaml:", plan.settings()]).rstrip()

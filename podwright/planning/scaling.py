@@ -134,15 +134,22 @@ def forecast(curve: Sequence[tuple[float, float]], tokens: float) -> Forecast:
     ``high`` span all fits with up to twice the smallest squared error.
 
     Raises:
-        ValueError: fewer than five points, or a loss that does not fall.
+        ValueError: Fewer than five points, a loss that does not fall, or one that only a floor below zero fits.
     """
     points = [(seen, loss) for seen, loss in curve if seen > 0]
     if len(points) < 5 or points[-1][1] >= points[0][1]:  # noqa: PLR2004 - three unknowns
         raise ValueError(f"a forecast needs at least 5 points of a falling loss, got {len(points)}")
     fits = [_least_squares(points, exponent / 100) for exponent in range(5, 101)]
     fits = [fit for fit in fits if fit[1] > 0]
-    best = _refined(points, min(fits, key=lambda fit: fit[3]))
-    near = [best, *(fit for fit in fits if fit[3] <= 2 * best[3])]
+    closest = _refined(points, min(fits, key=lambda fit: fit[3]))
+    limit = 2 * closest[3]
+    near = [fit for fit in (closest, *fits) if fit[0] >= 0 and fit[3] <= limit]
+    if not near:
+        raise ValueError(
+            f"the best fit has a floor of {closest[0]:.2f} nats, and no loss is below 0: "
+            "the curve is too short for a forecast"
+        )
+    best = min(near, key=lambda fit: fit[3])
     losses = [floor + scale / tokens**exponent for floor, scale, exponent, _ in near]
     floor, scale, exponent, error = best
     noise = 2 * math.sqrt(error / len(points))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from math import lcm
 from typing import Any
 
@@ -16,6 +16,8 @@ OUR_SOFTWARE = "podwright"
 OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
 OUR_CHUNK_TOKENS = QUICK_LOSS_CHUNK_TOKENS["accelerator"]
 DEFAULTS = TrainConfig()
+OFFLOADED_OPTIMIZER = "offloading the optimizer alone"
+ALWAYS = ("train_batch_size", "max_context_width", "activation_checkpointing", "sharding_strategy")
 PRECISIONS: dict[str, dict[str, Any]] = {"bf16": {}, "fp32": {"precision": "fp32"}, "fp8": {"float8": True}}
 SCHEDULES = {parallel_dims.STAGES_PER_RANK[name]: name for name in ("1f1b", "interleaved_1f1b")}
 
@@ -53,19 +55,31 @@ def options(layout: Layout) -> dict[str, Any]:
     return given
 
 
-def flags(layout: Layout) -> list[str]:
-    """Return command-line flags: batch, sequence, recomputation and sharding, and options off their default."""
-    always = ("train_batch_size", "max_context_width", "activation_checkpointing", "sharding_strategy")
+def flags(layout: Layout, base: TrainConfig = DEFAULTS) -> list[str]:
+    """Return command-line flags for what differs from ``base``, the run or preset that the command names.
+
+    From the defaults, batch, sequence, recomputation and sharding are always given.
+    """
+    given = options(layout)
+    if base.data_streams % layout.data == 0:
+        del given["data_streams"]
+    if given.setdefault("precision", "bf16") == base.compute_precision:
+        del given["precision"]
+    return as_flags(given, base, always=ALWAYS if base is DEFAULTS else ())
+
+
+def as_flags(given: Mapping[str, Any], base: TrainConfig, *, always: Collection[str] = ()) -> list[str]:
+    """Return the flags of options that differ from ``base``, and those named in ``always``."""
     return [
         f"--{name}={int(value) if isinstance(value, bool) else value}"
-        for name, value in options(layout).items()
-        if name in always or value != getattr(DEFAULTS, name)
+        for name, value in given.items()
+        if name in always or value != getattr(base, name)
     ]
 
 
 def unsupported(layout: Layout, model: Model) -> list[str]:
     """Return what the trainer does not support in a layout, with the trainer's own messages."""
-    config = TrainConfig(**options(layout), **_shape(model, layout))
+    config = TrainConfig(**options(layout), **shape(model, layout))
     problems = [message for _, message in conflicts(config)]
     # Replicas are given, not derived from nodes.
     problems += parallel_dims.problems(config, world_size=layout.gpus, nodes=1)
@@ -80,7 +94,7 @@ def _unknown(layout: Layout, model: Model) -> Iterator[str]:
         # a pipeline's weights stay gathered from one piece to the next: on the GPU that is like ZeRO-1
         f"{layout.sharding} sharding": layout.sharding != "full" and layout.pipeline == 1 and layout.data > 1,
         f"{layout.virtual_stages} stages per rank": layout.virtual_stages not in SCHEDULES,
-        "offloading the optimizer alone": layout.offload_optimizer,
+        OFFLOADED_OPTIMIZER: layout.offload_optimizer,
         f"precision {layout.precision}": layout.precision not in PRECISIONS,
         f"optimizer {layout.optimizer}": layout.optimizer not in ("adamw", "muon"),
         f"{layout.training} training": layout.training != "full",
@@ -93,14 +107,16 @@ def _other_family(model: Model) -> bool:
     parts = (
         model.hybrid, model.kv_rank, model.shared_ffn, model.dense_layers, model.latent, model.learned_positions,
         model.extra_predictions, not model.gated, model.bias != "none", model.experts and model.qk_norm,
+        model.windowed_layers not in (0, model.layers), model.windowed_layers and model.qk_norm,
     )  # fmt: skip
     return any(parts)
 
 
-def _shape(model: Model, layout: Layout) -> dict[str, Any]:
-    """Return the model options that layouts depend on."""
+def shape(model: Model, layout: Layout) -> dict[str, Any]:
+    """Return the options of a model that layouts depend on."""
+    window = model.window if model.windowed_layers else None
     return {
-        "model_type": "mixtral" if model.experts else "llama_v3",
+        "model_type": "mixtral" if model.experts else "mistral" if window else "llama_v3",
         "vocab_size": model.vocab,
         "hidden_size": model.hidden_size,
         "intermediate_size": model.expert_ffn if model.experts else model.ffn,
@@ -108,8 +124,10 @@ def _shape(model: Model, layout: Layout) -> dict[str, Any]:
         "num_heads": model.heads,
         "num_key_value_heads": model.kv_heads,
         "head_dim": model.head_dim,
+        "qk_norm": model.qk_norm,
+        "sliding_window": window,
         "max_position_embeddings": layout.sequence,
         "tie_word_embeddings": model.tied,
         "num_local_experts": model.experts or None,
-        "num_experts_per_tok": model.experts_per_token or 1,
+        "num_experts_per_tok": model.experts_per_token or DEFAULTS.num_experts_per_tok,
     }

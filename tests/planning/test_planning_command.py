@@ -41,7 +41,8 @@ def test_a_plan_explains_itself(plan):
         "USD",
         "kWh",
         "Loss about",
-        "podwright-train launch --run_dir=runs/NAME --nodes=",
+        "To run it: podwright-train launch --preset=llama3_2_1b --nodes=4 -- ",
+        "--max_steps=",
         "--gradient_accumulation_steps=",
         "instance_type: ml.g5.12xlarge",
         "Roofline",
@@ -64,6 +65,8 @@ def test_what_does_not_fit_has_another_status(plan):
     status, out, _ = plan(*G5, "--micro-batch", "3", "--recompute", "none")
     assert status == DOES_NOT_FIT
     assert "GB per GPU, an A10G has 23.1: use" in out
+    assert "To run it" not in out
+    assert "No command to run it: this run needs" in out
 
 
 def test_a_search_lists_layouts(plan):

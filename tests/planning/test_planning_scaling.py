@@ -81,6 +81,13 @@ def test_a_forecast_needs_a_falling_curve(curve):
         forecast(curve, 1e12)
 
 
+def test_a_floor_below_zero_is_no_forecast():
+    """A curve that only a negative floor fits is refused: no cross-entropy is below zero."""
+    curve = [(1e8 * step, 40 / (1e8 * step) ** 0.05 - 8) for step in range(1, 30)]
+    with pytest.raises(ValueError, match=r"has a floor of -\d+\.\d\d nats, and no loss is below 0"):
+        forecast(curve, 1e11)
+
+
 def test_failures_match_llama3s_log():
     """419 interruptions in 54 days on 16,384 GPUs are one every 3.1 hours."""
     assert failures(16_384, parameters=405e9).hours_between == pytest.approx(3.1, abs=0.02)

@@ -124,7 +124,7 @@ def test_chosen_values_fit():
     """What is left open is chosen so that it fits, and the flags say what was chosen."""
     plan = make_plan(Model.of("llama3_1_8b"), Hardware(instance_type="ml.p5.48xlarge", nodes=2), sequence=4096)
     assert plan.fits
-    assert f"--train_batch_size={plan.layout.micro_batch}" in plan.flags()
+    assert f"--train_batch_size={plan.layout.micro_batch}" in flags(plan.layout)
     assert memory(plan.model, plan.layout, plan.hardware.accelerator, OURS).peak_gb == plan.memory.peak_gb
 
 

@@ -9,10 +9,14 @@ from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podwright.planning import command as plan_command
+from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
+from podwright_training.__main__ import main
 from podwright_training.commands import launch
 from podwright_training.commands.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
 from podwright_training.config.sources import preset_names
@@ -306,3 +310,22 @@ def test_print_writes_nothing(tmp_path, capsys):
     assert launch.run(parse(*flags)) == 0
     assert capsys.readouterr().out.startswith("#!/bin/bash\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plans_command_runs(tiny_flags, tmp_path, capsys):
+    """``podwright plan`` prints a command; submitted to plain Slurm, it trains the tokens that were planned."""
+    run = tmp_path / "run.yaml"
+    options = dict(flag.removeprefix("--").split("=") for flag in tiny_flags(tmp_path / "run", ranks=1))
+    run.write_text(yaml.safe_dump({**options, "max_steps": 2, "device": "auto"}))
+    parser = ArgumentParser()
+    add_plan_arguments(parser)
+    asked = ["--run", str(run), "--instance", "ml.g5.xlarge", "--micro-batch", "4", "--recompute", "none"]
+    assert plan_command.run(parser.parse_args(asked)) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("To run it: ")]
+    program, *words = shlex.split(line.removeprefix("To run it: "))
+    assert program == "podwright-train"
+    split = words.index("--")
+    assert main([*words[:split], "--print", "--nproc_per_node=1", *words[split:]]) == 0
+    words = command_of(capsys.readouterr().out)
+    assert main([*words[words.index("podwright_training") + 1 :], "--device=cpu"]) == 0
+    assert [event["batch_sequences"] for event in RunFolder(tmp_path / "run").events("train")] == [4] * 4

@@ -1,0 +1,83 @@
+"""The command that a plan prints is the run that was planned."""
+
+import argparse
+
+import pytest
+
+from podwright.planning.hardware import Hardware
+from podwright.planning.launch import Source, command, obstacles
+from podwright.planning.layout import Layout, LayoutError, check
+from podwright.planning.model import Model, model_names
+from podwright.planning.plan import make_plan
+from podwright.planning.trainer_run import arguments, model_of, total_tokens
+from podwright_training.config import sources
+
+NODES = Hardware(instance_type="ml.p5.48xlarge", nodes=4)
+DATA = Source(dataset="data", tokenizer="data/tokenizer")
+
+
+def configured(words):
+    """The configuration that the trainer reads from a command."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    sources.add_arguments(parser)
+    split = words.index("--")
+    preset = [word for word in words[:split] if word.startswith("--preset=")]
+    args, args.unknown_flags = parser.parse_known_args([*preset, *words[split + 1 :]])
+    return sources.load(args)
+
+
+def test_every_model_is_the_one_that_was_planned():
+    """For each published model that the trainer has, the flags give its parameters, layout, tokens and data."""
+    given = {}
+    for name in model_names():
+        model = Model.of(name)
+        plan = make_plan(model, NODES, sequence=2048, tokens=1e9, recompute="full", micro_batch=1)
+        if obstacles(plan, DATA):
+            continue
+        words = command(plan, DATA)
+        config = configured(words)
+        given[name] = words[2]
+        assert config.model.parameters == model.parameters
+        assert total_tokens(config, NODES) >= 1e9
+        assert (config.dataset, config.tokenizer) == ("data", "data/tokenizer")
+        again = make_plan(model, NODES, tokens=1e9, **arguments(config))
+        assert again.layout == plan.layout
+    assert given["llama3_2_1b"] == "--preset=llama3_2_1b"
+    assert given["qwen3_8b"] == "--run_dir=runs/qwen3_8b"
+    assert len(given) > 20
+
+
+def test_a_run_is_started_from_its_file(tmp_path):
+    """The command names run.yaml, and flags for what the plan changes."""
+    path = tmp_path / "run.yaml"
+    path.write_text("preset: llama3_2_1b\ntrain_batch_size: 1\nmax_steps: 70\nbf16: false\nrun_dir: runs/a\n")
+    run = sources.load_file(path)
+    unchanged = make_plan(model_of(run), NODES, tokens=total_tokens(run, NODES), **arguments(run))
+    words = command(unchanged, Source(run=(path, run)))
+    assert words == ["podwright-train", "launch", "--run_dir=runs/a", "--nodes=4", "--", f"--config={path}"]
+    changed = make_plan(model_of(run), NODES, **{**arguments(run), "precision": "bf16", "micro_batch": 2})
+    assert command(changed, Source(run=(path, run)))[6:] == ["--train_batch_size=2", "--precision=bf16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("llama3_1_70b", {"micro_batch": 64, "recompute": "none"}, "GB per GPU, an H100-80GB has 84.0: use"),
+        ("llama2_7b", {}, "the model has 32,000 tokens, the default tokenizer EleutherAI/gpt-neox-20b 50,277: name"),
+        ("llama3_2_1b", {"optimizer": "adamw_8bit"}, "podwright-train does not support optimizer adamw_8bit"),
+    ],
+)
+def test_what_cannot_run_has_reasons_for_it(name, options, reason):
+    """Without memory, support or a fitting tokenizer there is no command."""
+    plan = make_plan(Model.of(name), NODES, sequence=4096, **options)
+    (found,) = obstacles(plan, Source())
+    assert reason in found
+
+
+def test_embedding_and_head_are_parts_of_a_pipeline():
+    """Llama 3 405B's 126 layers ran on 16 stages of 8 parts (arXiv:2407.21783); more parts than that have no work."""
+    model = Model.of("llama3_1_405b")
+    published = {"gpus": 8192, "micro_batch": 1, "sequence": 8192, "tensor": 8, "pipeline": 16}
+    check(Layout(**published, virtual_stages=8), model)
+    with pytest.raises(LayoutError, match="126 layers, embedding and head are too few for 16 pipeline stages of 9"):
+        check(Layout(**published, virtual_stages=9), model)
