@@ -90,6 +90,7 @@ def _commands() -> Sequence[Command]:
         _operation("deploy", "show price and changes, deploy, and follow the nodes' boots"),
         _operation("status", "show state, nodes, file systems, cost and failures of a running cluster"),
         _operation("scale", "set the number of nodes of an instance group"),
+        _operation("update-software", "show image versions, and install SageMaker's newest image on nodes"),
         _operation("nodes", "list, replace, reboot and delete nodes of a running cluster"),
         _operation("destroy", "say what goes and what stays, destroy, and list what is left"),
         _operation("teardown", "list what a cluster still costs, in the order to delete it"),

@@ -510,8 +510,8 @@ def test_sagemaker_errors_have_their_shapes(create, sagemaker, model):
         sagemaker.describe_cluster(ClusterName="absent")
     with pytest.raises(sagemaker.exceptions.ResourceNotFound, match="i-0"):
         sagemaker.describe_cluster_node(ClusterName=model["ClusterName"], NodeId="i-00000000000000000")
-    with pytest.raises(ClientError, match="does not implement ListClusterEvents"):
-        sagemaker.list_cluster_events(ClusterName=model["ClusterName"])
+    with pytest.raises(ClientError, match="does not implement ListClusterSchedulerConfigs"):
+        sagemaker.list_cluster_scheduler_configs()
 
 
 def test_growing_keeps_nodes_and_shrinking_drops_the_youngest(create, update, sagemaker, model):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 import time
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from podwright_rehearsal.aws import cluster_rules
 from podwright_rehearsal.aws.account import Account, Subnet, random_id
 from podwright_rehearsal.aws.errors import HandlerError
+
+IMAGE_RELEASES = ("2026.10.0", "2026.11.0")  # oldest first; AWS's own names of releases differ
 
 
 @dataclass
@@ -26,6 +28,7 @@ class ClusterNode:
     launched_at: float
     running_at: float
     updated_at: float | None = None  # when its software was updated last
+    image_release: str = IMAGE_RELEASES[-1]
 
     @property
     def status(self) -> str:
@@ -171,12 +174,13 @@ class EmulatedClusters:
         cluster.controller_groups = cluster_rules.controller_groups(model, self._account)
         self._change(cluster, "Updating")
 
-    def update_software(self, cluster: EmulatedCluster, groups: Collection[str]) -> None:
-        """Install the newest image on the nodes of these groups: instances stay, root volumes are replaced."""
+    def update_software(self, cluster: EmulatedCluster, releases: Mapping[str, str]) -> None:
+        """Install a release of the image on each named group's nodes: instances stay, root volumes are replaced."""
         cluster.note("Software update started")
         for node in cluster.nodes:
-            if node.group in groups:
+            if node.group in releases:
                 node.updated_at = time.time()
+                node.image_release = releases[node.group]
                 self.reboot(cluster, node)
         self._change(cluster, "SystemUpdating")
 

@@ -10,7 +10,13 @@ from functools import partial
 from typing import Any
 
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
-from podwright_rehearsal.aws.hyperpod import ClusterEvent, ClusterNode, EmulatedCluster, EmulatedClusters
+from podwright_rehearsal.aws.hyperpod import (
+    IMAGE_RELEASES,
+    ClusterEvent,
+    ClusterNode,
+    EmulatedCluster,
+    EmulatedClusters,
+)
 
 PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
@@ -89,12 +95,15 @@ class SageMaker:
         return {"ClusterArn": cluster.arn}
 
     def update_cluster_software(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """UpdateClusterSoftware: of the groups that are named, or of all."""
+        """UpdateClusterSoftware: of the groups that are named, or of all; to a release, or to the newest."""
         cluster = self._find_settled(request)
         known = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
-        wanted = {group["InstanceGroupName"] for group in request.get("InstanceGroups") or []} or known
-        if unknown := wanted - known:
+        named = request.get("InstanceGroups") or [{"InstanceGroupName": name} for name in known]
+        wanted = {group["InstanceGroupName"]: group.get("ImageReleaseVersion", IMAGE_RELEASES[-1]) for group in named}
+        if unknown := wanted.keys() - known:
             raise AwsError("ValidationException", f"{cluster.name} has no instance group {', '.join(sorted(unknown))}")
+        if unknown := set(wanted.values()) - set(IMAGE_RELEASES):
+            raise AwsError("ValidationException", f"there is no image release {', '.join(sorted(unknown))}")
         self._clusters.update_software(cluster, wanted)
         return {"ClusterArn": cluster.arn}
 
@@ -219,6 +228,8 @@ class SageMaker:
             "LaunchTime": node.launched_at,
             "InstanceStatus": {"Status": node.status},
             "PrivateDnsHostname": node.private_dns_hostname(self._region),
+            "CurrentImageReleaseVersion": node.image_release,
+            "ImageVersionStatus": _image_status(node.image_release),
             **({"LastSoftwareUpdateTime": node.updated_at} if node.updated_at else {}),
         }
 
@@ -231,7 +242,26 @@ def _group(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]
         "CurrentCount": len(cluster.nodes_of(group["InstanceGroupName"])),
         "TargetCount": group["InstanceCount"],
         "Status": cluster.status,
+        **_software(cluster, group["InstanceGroupName"]),
     }
+
+
+def _software(cluster: EmulatedCluster, group: str) -> dict[str, Any]:
+    """Return the oldest release on the group's nodes, and how the last update went."""
+    nodes = cluster.nodes_of(group)
+    if not nodes:
+        return {}
+    release = min((node.image_release for node in nodes), key=IMAGE_RELEASES.index)
+    updated = any(node.updated_at for node in nodes)
+    return {
+        "CurrentImageReleaseVersion": release,
+        "ImageVersionStatus": _image_status(release),
+        **({"SoftwareUpdateStatus": "Succeeded" if cluster.is_settled else "InProgress"} if updated else {}),
+    }
+
+
+def _image_status(release: str) -> str:
+    return "UpToDate" if release == IMAGE_RELEASES[-1] else "UpdateAvailable"
 
 
 def _event(cluster: EmulatedCluster, event: ClusterEvent) -> dict[str, Any]:
