@@ -20,7 +20,7 @@ DEFAULT_TOKENIZER_TOKENS = 50_277  # of DEFAULTS.tokenizer; https://huggingface.
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What the command is for.
+    """Inputs of the command besides the plan.
 
     Attributes:
         run: File of the run, and its configuration.
