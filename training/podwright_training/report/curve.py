@@ -118,7 +118,7 @@ def _spikes(steps: Sequence[int], losses: Floats, smoothed: Floats) -> list[int]
     sigma = 1.4826 * float(np.median(np.abs(residual - np.median(residual))))
     high = residual > np.maximum(SPIKE_SIGMAS * sigma, SPIKE_SHARE * np.abs(before))
     starts = np.flatnonzero(high & ~np.concatenate(([False], high[:-1])))
-    return [int(steps[index]) for index in starts]
+    return [int(steps[int(index)]) for index in starts]
 
 
 def _fit(x: Floats, y: Floats, at: Floats) -> Floats:

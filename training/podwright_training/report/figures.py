@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -276,7 +277,8 @@ def _forecast_table(history: History, ahead: Forecast) -> Table:
 
 def _locate(history: History, step: int, time: float | None = None) -> dict[str, float | None]:
     """Return where a step lies on each axis."""
-    event = next((event for event in history.train if event["step"] >= step), history.train[-1])
+    index = bisect_left(history.train, step, key=lambda event: event["step"])
+    event = history.train[min(index, len(history.train) - 1)]
     tokens = 0 if step == 0 else history.tokens(event)
     return {"step": step, "tokens": tokens, "hours": _hours(history, time or event.get("time"))}
 
