@@ -12,7 +12,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -73,12 +73,19 @@ def _section(documented: type) -> Iterator[str]:
     texts = arguments.documentation(documented) if is_dataclass(documented) else {}
     rows = [
         f"| `{name}` | `{_type(parameter)}` | {_default(parameter)} |" + (f" {texts.get(name, '')} |" if texts else "")
-        for name, parameter in inspect.signature(documented.__init__).parameters.items()
-        if name not in {"self", "scope", "id_"}
+        for name, parameter in _parameters(documented, texts)
     ]
     if rows:
         head, line = "| argument | type | default |", "|---|---|---|"
         yield "\n".join([f"{head} meaning |", f"{line}---|", *rows, ""] if texts else [head, line, *rows, ""])
+
+
+def _parameters(documented: type, texts: Iterable[str]) -> Iterator[tuple[str, inspect.Parameter]]:
+    """Yield the arguments, in the order of their documentation if they have one."""
+    parameters = inspect.signature(documented.__init__).parameters
+    for name in dict.fromkeys([*texts, *parameters]):
+        if name not in {"self", "scope", "id_"}:
+            yield name, parameters[name]
 
 
 def _type(parameter: inspect.Parameter) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import json
 import keyword
 import subprocess
@@ -24,6 +25,7 @@ from typing import Any
 
 from cdktf import TerraformResource
 
+from podwright_constructs.arguments import passed_names
 from podwright_constructs.bindings import PROVIDER_VERSION
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,9 +100,17 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
+from podwright_constructs.arguments import passed_names
 from podwright_constructs.bindings import {base}, Meta
 
 '''
+
+
+def _passed_on(imports: ast.ImportFrom) -> Iterator[str]:
+    """Yield the names under which constructs pass the fields of imported arguments on."""
+    module = importlib.import_module(str(imports.module))
+    for name in imports.names:
+        yield from passed_names(getattr(module, name.name)).values()
 
 
 class Usage:
@@ -122,6 +132,8 @@ class Usage:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("podwright_constructs.aws."):
                 imported.add(str(node.module).rpartition(".")[2])
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("podwright_constructs.arguments."):
+                words |= set(_passed_on(node))
             elif isinstance(node, ast.keyword) and node.arg:
                 words.add(node.arg)
             elif isinstance(node, ast.Attribute):

@@ -9,6 +9,7 @@ from cdktf import Fn
 from constructs import Construct
 
 from podwright_constructs import checks, facts
+from podwright_constructs.arguments import passed
 from podwright_constructs.arguments.data_repository import DataRepository
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.aws.fsx_data_repository_association import (
@@ -91,8 +92,7 @@ class LustreFileSystem(Construct):
         file_system = FsxLustreFileSystem(
             self,
             "file_system",
-            deployment_type=arguments.deployment_type,
-            storage_type=arguments.storage_type,
+            **passed(arguments),
             storage_capacity=arguments.capacity_gib or (capacities.least if capacities else None),
             per_unit_storage_throughput=checks.lustre_throughput(arguments),
             throughput_capacity=throughput if tiering else None,
@@ -100,8 +100,6 @@ class LustreFileSystem(Construct):
             data_read_cache_configuration=_read_cache(read_cache=arguments.read_cache) if tiering else None,
             metadata_configuration=_metadata(arguments),
             efa_enabled=True if arguments.efa else None,
-            file_system_type_version=arguments.file_system_type_version,
-            data_compression_type=arguments.data_compression_type,
             kms_key_id=key.arn if key else None,
             automatic_backup_retention_days=arguments.automatic_backup_retention_days if persistent else None,
             copy_tags_to_backups=True if persistent else None,
@@ -129,9 +127,8 @@ class LustreFileSystem(Construct):
         FsxDataRepositoryAssociation(
             self,
             f"repository_{repository.path.strip('/').replace('/', '_')}",
+            **passed(repository),
             file_system_id=file_system.id,
-            file_system_path=repository.path,
-            data_repository_path=repository.s3_uri,
             batch_import_meta_data_on_create=repository.import_changes,
             delete_data_in_filesystem=False,
             s3=policies or None,

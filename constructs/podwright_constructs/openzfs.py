@@ -10,6 +10,7 @@ from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks, facts
+from podwright_constructs.arguments import passed
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSystem
 from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
@@ -74,8 +75,7 @@ class OpenZfsFileSystem(Construct):
         file_system = FsxOpenzfsFileSystem(
             self,
             "file_system",
-            deployment_type=deployment_type,
-            storage_capacity=arguments.capacity_gib,
+            **passed(arguments),
             throughput_capacity=arguments.throughput_mbps or facts.OPENZFS_THROUGHPUTS_MBPS[deployment_type][0],
             root_volume_configuration={
                 "data_compression_type": arguments.data_compression_type,

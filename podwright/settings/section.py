@@ -31,11 +31,8 @@ class Section(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
         """Describe inherited arguments, and put the section's own keys first, as ``source`` is in the file."""
-        inherited = [base for base in cls.__mro__ if "__dataclass_fields__" in vars(base)]
-        documented = {name: text for base in inherited for name, text in documentation(base).items()}
-        for name, text in documented.items():
+        for name, text in documentation(cls).items():
             cls.model_fields[name].description = text
-        for name in [name for name in cls.model_fields if name in documented]:
             cls.model_fields[name] = cls.model_fields.pop(name)
 
     if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"

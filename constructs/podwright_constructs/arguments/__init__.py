@@ -6,16 +6,46 @@ and ``docs/constructs.md`` prints it.
 
 from __future__ import annotations
 
-from typing import get_type_hints
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import get_annotations
+from typing import Any, TypeVar, get_type_hints
 
 from typing_extensions import Doc
 
+T = TypeVar("T")
 
-def documentation(arguments: type) -> dict[str, str]:
-    """Return the documentation of each field that is annotated with ``Doc``."""
-    return {
-        name: item.documentation
-        for name, hint in get_type_hints(arguments, include_extras=True).items()
-        for item in getattr(hint, "__metadata__", ())
-        if isinstance(item, Doc)
-    }
+
+@dataclass(frozen=True)
+class PassedAs:
+    """Mark a field whose value the construct passes on unchanged, and name the argument that takes it.
+
+    The name is Terraform's, or the property of AWS's API where a resource takes its desired state as JSON.
+    """
+
+    name: str
+
+
+def documentation(arguments: type[Any]) -> dict[str, str]:
+    """Return the documentation of each field that is annotated with ``Doc``: its own fields, then inherited ones."""
+    return {field: item.documentation for field, item in _annotated(arguments, Doc)}
+
+
+def passed(arguments: Any) -> dict[str, Any]:
+    """Return the values of the fields that are annotated with ``PassedAs``, by the names of what takes them."""
+    return {name: getattr(arguments, field) for field, name in passed_names(type(arguments)).items()}
+
+
+def passed_names(arguments: type[Any]) -> dict[str, str]:
+    """Return the fields that are passed on unchanged, with the names of what takes them."""
+    return {field: item.name for field, item in _annotated(arguments, PassedAs)}
+
+
+def _annotated(arguments: type[Any], kind: type[T]) -> Iterator[tuple[str, T]]:
+    """Yield each field that is annotated with an item of this kind, and the item."""
+    for base in arguments.__mro__:
+        if "__dataclass_fields__" not in vars(base):
+            continue
+        hints = get_type_hints(base, include_extras=True)
+        for field in get_annotations(base):
+            yield from ((field, item) for item in getattr(hints[field], "__metadata__", ()) if isinstance(item, kind))

@@ -12,7 +12,9 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from podwright_constructs import facts
+from podwright_constructs.arguments import PassedAs
 from podwright_constructs.arguments.data_repository import DataRepository
+from podwright_constructs.arguments.file_system import FileSystemArguments
 
 _THROUGHPUTS = "; ".join(
     f"{deployment} {storage} {', '.join(map(str, choices))}"
@@ -21,7 +23,14 @@ _THROUGHPUTS = "; ".join(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LustreArguments:
+class _Mount:
+    """The mount on nodes, of a new file system or an existing one."""
+
+    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /fsx.")] = "/fsx"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LustreArguments(FileSystemArguments, _Mount):
     """A new FSx for Lustre file system."""
 
     deployment_type: Annotated[
@@ -30,10 +39,12 @@ class LustreArguments:
             "PERSISTENT_1 where a region has no PERSISTENT_2; SCRATCH_2 for data that can be lost. "
             "Default: PERSISTENT_2."
         ),
+        PassedAs("deployment_type"),
     ] = "PERSISTENT_2"
     storage_type: Annotated[
         Literal["SSD", "HDD", "INTELLIGENT_TIERING"],
         Doc("HDD goes with PERSISTENT_1, INTELLIGENT_TIERING with PERSISTENT_2. Default: SSD."),
+        PassedAs("storage_type"),
     ] = "SSD"
     capacity_gib: Annotated[
         int | None,
@@ -56,11 +67,15 @@ class LustreArguments:
         bool, Doc("Add an SSD read cache in front of HDD or INTELLIGENT_TIERING. Default: false.")
     ] = False
     data_compression_type: Annotated[
-        Literal["LZ4", "NONE"], Doc("How FSx compresses data that is written. Default: LZ4.")
+        Literal["LZ4", "NONE"],
+        Doc("How FSx compresses data that is written. Default: LZ4."),
+        PassedAs("data_compression_type"),
     ] = "LZ4"
-    file_system_type_version: Annotated[Literal["2.15", "2.12", "2.10"], Doc("Lustre's version. Default: 2.15.")] = (
-        "2.15"
-    )
+    file_system_type_version: Annotated[
+        Literal["2.15", "2.12", "2.10"],
+        Doc("Lustre's version. Default: 2.15."),
+        PassedAs("file_system_type_version"),
+    ] = "2.15"
     metadata_iops: Annotated[
         int | None,
         Doc(
@@ -72,28 +87,16 @@ class LustreArguments:
         bool,
         Doc("Let nodes reach the file system over EFA; needs PERSISTENT_2 and a larger capacity. Default: false."),
     ] = False
-    automatic_backup_retention_days: Annotated[
-        int,
-        Doc(
-            f"Days that automatic daily backups are kept, 0 to {facts.MAX_BACKUP_RETENTION_DAYS}. "
-            "Default: 0, no automatic backups."
-        ),
-    ] = 0
-    on_destroy: Annotated[
-        Literal["backup", "destroy"],
-        Doc("backup makes a last backup before the file system is deleted, destroy does not. Default: destroy."),
-    ] = "destroy"
     data_repositories: Annotated[
         Sequence[DataRepository],
         Doc(
             f"S3 prefixes that folders show, at most {facts.MAX_DATA_REPOSITORIES}. Default: no prefix.",
         ),
     ] = ()
-    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /fsx.")] = "/fsx"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingLustreArguments:
+class ExistingLustreArguments(_Mount):
     """An existing FSx for Lustre file system."""
 
     dns_name: Annotated[str, Doc("DNS name, fs-….fsx.REGION.amazonaws.com.")]
@@ -101,4 +104,3 @@ class ExistingLustreArguments:
     efa: Annotated[
         bool, Doc("Whether the file system was created with EFA; nodes with EFA then use it. Default: false.")
     ] = False
-    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /fsx.")] = "/fsx"

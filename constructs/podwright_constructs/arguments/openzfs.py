@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from podwright_constructs import facts
+from podwright_constructs.arguments import PassedAs
+from podwright_constructs.arguments.file_system import FileSystemArguments
 
 _THROUGHPUTS = "; ".join(
     f"{deployment} {', '.join(map(str, choices))}" for deployment, choices in facts.OPENZFS_THROUGHPUTS_MBPS.items()
@@ -18,7 +20,14 @@ _THROUGHPUTS = "; ".join(
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenZfsArguments:
+class _Mount:
+    """The mount on nodes, of a new file system or an existing one."""
+
+    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /home.")] = "/home"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenZfsArguments(FileSystemArguments, _Mount):
     """A new FSx for OpenZFS file system, for home directories."""
 
     deployment_type: Annotated[
@@ -27,10 +36,12 @@ class OpenZfsArguments:
             "HA has a second server in the same zone, MULTI_AZ_1 in the network's second private subnet. "
             "Default: SINGLE_AZ_HA_2."
         ),
+        PassedAs("deployment_type"),
     ] = "SINGLE_AZ_HA_2"
     capacity_gib: Annotated[
         int,
         Doc(f"Storage capacity, {facts.OPENZFS_CAPACITY_TEXT}. Default: {facts.MIN_OPENZFS_CAPACITY_GIB}."),
+        PassedAs("storage_capacity"),
     ] = facts.MIN_OPENZFS_CAPACITY_GIB
     throughput_mbps: Annotated[
         int | None, Doc(f"Throughput in MB/s: {_THROUGHPUTS}. Default: the first of the type.")
@@ -38,23 +49,10 @@ class OpenZfsArguments:
     data_compression_type: Annotated[
         Literal["ZSTD", "LZ4", "NONE"], Doc("How FSx compresses data that is written. Default: ZSTD.")
     ] = "ZSTD"
-    automatic_backup_retention_days: Annotated[
-        int,
-        Doc(
-            f"Days that automatic daily backups are kept, 0 to {facts.MAX_BACKUP_RETENTION_DAYS}. "
-            "Default: 0, no automatic backups."
-        ),
-    ] = 0
-    on_destroy: Annotated[
-        Literal["backup", "destroy"],
-        Doc("backup makes a last backup before the file system is deleted, destroy does not. Default: destroy."),
-    ] = "destroy"
-    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /home.")] = "/home"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingOpenZfsArguments:
+class ExistingOpenZfsArguments(_Mount):
     """An existing FSx for OpenZFS file system; nodes mount its root volume, /fsx."""
 
     dns_name: Annotated[str, Doc("DNS name, fs-….fsx.REGION.amazonaws.com.")]
-    mount_path: Annotated[str, Doc("Path where every node mounts the file system. Default: /home.")] = "/home"

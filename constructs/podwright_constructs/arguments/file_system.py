@@ -1,0 +1,27 @@
+"""Arguments that FSx file systems of every type have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from typing_extensions import Doc
+
+from podwright_constructs import facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSystemArguments:
+    """A new FSx file system of any type."""
+
+    automatic_backup_retention_days: Annotated[
+        int,
+        Doc(
+            f"Days that automatic daily backups are kept, 0 to {facts.MAX_BACKUP_RETENTION_DAYS}. "
+            "Default: 0, no automatic backups."
+        ),
+    ] = 0
+    on_destroy: Annotated[
+        Literal["backup", "destroy"],
+        Doc("backup makes a last backup before the file system is deleted, destroy does not. Default: destroy."),
+    ] = "destroy"
