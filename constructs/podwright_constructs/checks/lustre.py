@@ -14,14 +14,8 @@ from typing import NamedTuple
 from podwright_constructs import facts
 from podwright_constructs.arguments.data_repository import DataRepository
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
-from podwright_constructs.checks.words import (
-    backup_problems,
-    bucket_name_problems,
-    choice,
-    matches,
-    mount_path_problems,
-    one_of,
-)
+from podwright_constructs.checks.file_system import file_system_problems
+from podwright_constructs.checks.words import bucket_name_problems, choice, matches, mount_path_problems, one_of
 from podwright_constructs.problems import Path, Problem
 
 TIERING = "INTELLIGENT_TIERING"
@@ -65,7 +59,7 @@ def lustre_file_system(lustre: LustreArguments) -> list[Problem]:
         *_version(lustre),
         *_metadata(lustre),
         *_efa(lustre),
-        *backup_problems(lustre.automatic_backup_retention_days, lustre.on_destroy),
+        *file_system_problems(lustre),
         *_backups(lustre),
         *_data_repositories(lustre.data_repositories),
     ]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from podwright_constructs import facts
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
-from podwright_constructs.checks.words import backup_problems, choice, matches, mount_path_problems, one_of, within
+from podwright_constructs.checks.file_system import file_system_problems
+from podwright_constructs.checks.words import choice, matches, mount_path_problems, one_of, within
 from podwright_constructs.problems import Problem
 
 
@@ -25,7 +26,7 @@ def openzfs_file_system(openzfs: OpenZfsArguments) -> list[Problem]:
         *problems,
         *within("capacity_gib", openzfs.capacity_gib, least, most),
         *choice("data_compression_type", openzfs.data_compression_type, facts.OPENZFS_COMPRESSIONS),
-        *backup_problems(openzfs.automatic_backup_retention_days, openzfs.on_destroy),
+        *file_system_problems(openzfs),
     ]
 
 

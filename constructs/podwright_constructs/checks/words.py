@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from podwright_constructs import facts
 from podwright_constructs.problems import Path, Problem
 
-FILE_SYSTEM_ON_DESTROY = ("backup", "destroy")
 # Folders of the system and of HyperPod's image; the image's own are below /opt.
 _SYSTEM_FOLDERS = tuple(
     PurePosixPath("/", name)
@@ -93,15 +92,6 @@ def key_arn_problems(key_arn: str | None) -> list[Problem]:
     if key_arn is None:
         return []
     return matches("key_arn", key_arn, facts.KEY_ARN_PATTERN, "an ARN like arn:aws:kms:us-west-2:123456789012:key/…")
-
-
-def backup_problems(retention_days: int, on_destroy: str) -> list[Problem]:
-    """Check how long a file system's automatic backups stay, and whether a last one is made."""
-    most = facts.MAX_BACKUP_RETENTION_DAYS
-    return [
-        *within("automatic_backup_retention_days", retention_days, 0, most, f"0 (no backups) to {most}"),
-        *choice("on_destroy", on_destroy, FILE_SYSTEM_ON_DESTROY),
-    ]
 
 
 def matches(path: str | Path, value: str, pattern: re.Pattern[str], need: str, hint: str = "") -> list[Problem]:
