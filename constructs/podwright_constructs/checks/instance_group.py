@@ -113,10 +113,8 @@ def _training_plan(group: InstanceGroup) -> Iterator[Problem]:
 
 
 def _network(group: InstanceGroup) -> Iterator[Problem]:
-    if group.image_id is not None:
-        yield from matches(
-            "image_id", group.image_id, facts.IMAGE_ID_PATTERN, "an id like ami-0123456789abcdef0, or default"
-        )
+    need = "an id like ami-0123456789abcdef0, or default"
+    yield from matches("image_id", group.image_id, facts.IMAGE_ID_PATTERN, need)
     if group.security_group_ids and not group.subnet_ids:
         hint = "A group without subnets of its own is in the cluster's network, with the cluster's security group."
         given = one_of(group.security_group_ids)

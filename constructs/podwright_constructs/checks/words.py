@@ -89,14 +89,12 @@ def duplicate_problems(argument: str, values: Sequence[str]) -> Iterator[Problem
 
 def key_arn_problems(key_arn: str | None) -> list[Problem]:
     """Check the ARN of a KMS key, if one is given."""
-    if key_arn is None:
-        return []
     return matches("key_arn", key_arn, facts.KEY_ARN_PATTERN, "an ARN like arn:aws:kms:us-west-2:123456789012:key/…")
 
 
-def matches(path: str | Path, value: str, pattern: re.Pattern[str], need: str, hint: str = "") -> list[Problem]:
-    """Return a problem if the value does not match the pattern; a Terraform reference always passes."""
-    if is_reference(value) or pattern.fullmatch(value):
+def matches(path: str | Path, value: str | None, pattern: re.Pattern[str], need: str, hint: str = "") -> list[Problem]:
+    """Return a problem if a value is given and does not match the pattern; a Terraform reference always passes."""
+    if value is None or is_reference(value) or pattern.fullmatch(value):
         return []
     return [Problem("malformed", _path(path), value, need, hint)]
 
