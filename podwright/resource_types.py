@@ -122,7 +122,8 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     "aws_iam_role": ResourceType(
         label="Role",
         find=lambda account, planned: account.look(
-            f"Role.Tags[?Key=='{names.CONSTRUCT_PATH_TAG}'] && Role.RoleName",
+            f"Role.Tags[?Key=='{names.CONSTRUCT_PATH_TAG}' || Key=='{names.FORMER_CONSTRUCT_PATH_TAG}']"
+            " && Role.RoleName",
             "iam",
             "get_role",
             RoleName=planned["name"],

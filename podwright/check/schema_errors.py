@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from podwright.check.findings import Finding, KeyPath, Level, dotted
+from podwright.settings.renamed import RENAMED
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
 
@@ -121,7 +122,10 @@ def _unknown_key(target: _Target) -> Finding:
     owners = [variant for variant in target.variants if target.key in variant.model_fields]
     similar = get_close_matches(target.key, keys, n=1)
     hint = f"keys here: {', '.join(keys)}"
-    if owners:
+    renamed = RENAMED.get(target.path)
+    if renamed in keys:
+        hint = f"renamed to {renamed}"
+    elif owners:
         hint = f"{target.key} goes with source: {source_of(owners[0])}; {hint}"
     elif similar:
         hint = _did_you_mean(similar[0])

@@ -58,7 +58,7 @@ def _is_whole(stack: DeployedStack) -> bool:
 
 def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> int:
     """Report orphans of a stack that cannot be planned because its foundation is incomplete."""
-    found = [arn for arn, tags in tagged.items() if tags.get(names.CONSTRUCT_PATH_TAG, "").startswith(f"{stack.name}/")]
+    found = [arn for arn, tags in tagged.items() if names.construct_path(tags).startswith(f"{stack.name}/")]
     for arn in found:
         print(f"left {arn}: deploy its foundation first, then run adopt again")
     return len(found)

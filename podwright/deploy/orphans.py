@@ -75,7 +75,7 @@ def _by_tag(
     addresses = stack.addresses()
     taken = {address: str(values["id"]) for address, values in state.items() if values.get("id")}
     for arn, tags in sorted(tagged.items()):
-        path = tags.get(names.CONSTRUCT_PATH_TAG, "")
+        path = names.construct_path(tags)
         if not path.startswith(f"{stack.name}/") or COPIES.search(arn):
             continue
         address = addresses.get(path)

@@ -1,6 +1,7 @@
 """Make every physical name from the cluster's name."""
 
 import re
+from collections.abc import Mapping
 
 from podwright.settings.root import Settings
 from podwright.settings.storage import CreatedBucket
@@ -9,6 +10,7 @@ from podwright_constructs import facts
 TAG_PREFIX = "podwright:"  # of podwright's own tags
 CLUSTER_TAG = f"{TAG_PREFIX}cluster"
 CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}construct-path"
+FORMER_CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}place"  # of what was deployed before the tag was renamed
 
 
 def foundation_stack(name: str) -> str:
@@ -110,6 +112,11 @@ def tags(settings: Settings) -> dict[str, str]:
 def cluster_tags(settings: Settings) -> dict[str, str]:
     """The tags of the cluster itself, which the provider cannot tag: those and its construct path."""
     return {**tags(settings), CONSTRUCT_PATH_TAG: f"{cluster_stack(settings.name)}/cluster/cluster"}
+
+
+def construct_path(tags: Mapping[str, str]) -> str:
+    """Return the construct path in a resource's tags, empty if there is none."""
+    return tags.get(CONSTRUCT_PATH_TAG) or tags.get(FORMER_CONSTRUCT_PATH_TAG, "")
 
 
 def _shorten(name: str, max_length: int) -> str:

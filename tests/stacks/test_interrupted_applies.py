@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,11 +55,17 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
 
 
 def lose_and_find(workspace: Workspace, aws: AwsStandIn) -> None:
-    """What a state lost is adopted with what hangs on it, and nothing is replaced; a twin is left to the user."""
+    """What a state lost is adopted with what hangs on it, and nothing is replaced; a twin is left to the user.
+
+    A resource with the former name of the tag is found too.
+    """
     state = workspace.terraform("foundation", "state", "list").split()
     workspace.terraform("foundation", "state", "rm", *(item for item in state if item.startswith(LOST)))
     ec2 = aws.client("ec2")
     (vpc,) = ec2.describe_vpcs(Filters=[{"Name": "tag-key", "Values": [names.CONSTRUCT_PATH_TAG]}])["Vpcs"]
+    ec2.delete_tags(Resources=[vpc["VpcId"]], Tags=[{"Key": names.CONSTRUCT_PATH_TAG}])
+    former = {"Key": names.FORMER_CONSTRUCT_PATH_TAG, "Value": names.construct_path(tags_of(vpc))}
+    ec2.create_tags(Resources=[vpc["VpcId"]], Tags=[former])
     workspace.adopt("--apply")
     assert set(workspace.terraform("foundation", "state", "list").split()) == set(state)
     specification = [{"ResourceType": "vpc", "Tags": vpc["Tags"]}]
@@ -70,6 +77,11 @@ def lose_and_find(workspace: Workspace, aws: AwsStandIn) -> None:
     workspace.apply("foundation")
     assert aws.inventory() == before
     assert "No changes." in workspace.terraform("foundation", "plan")
+
+
+def tags_of(resource: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tags of a resource of EC2."""
+    return {tag["Key"]: tag["Value"] for tag in resource["Tags"]}
 
 
 def refused(workspace: Workspace, aws: AwsStandIn, stack: Stack, verb: str, *, call: str) -> None:
