@@ -1,8 +1,10 @@
 """The exported model is the trained one."""
 
 import json
+import math
 import re
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
 from podwright_training.commands.consolidate import consolidate
 from podwright_training.commands.evaluate import evaluate
+from podwright_training.config.sources import load_run
+from podwright_training.data import open_stream
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder
 
@@ -50,6 +54,21 @@ def test_the_perplexity_is_the_trainers_own(exported):
     assert found["step"] == 12
     assert found["relative_difference"] < 1e-6
     assert found["trainer_perplexity"] == list(exported.events("validation"))[-1]["perplexity"]
+    assert evaluate(exported, dtype="bfloat16")["relative_difference"] < 0.01
+
+
+def test_bits_per_byte(exported):
+    """Loss and bits per byte tell the same of the text whose tokens were predicted."""
+    found, options = evaluate(exported), load_run(exported)
+    stream = open_stream(
+        replace(options, data_workers=0), split="validation", tokenizer=str(exported.hf), rank=0, world_size=1,
+        local_batch_size=1,
+    )  # fmt: skip
+    tokenizer = AutoTokenizer.from_pretrained(exported.hf)
+    rows = [stream.next_batch().labels_BT[0] for _ in range(found["tokens"] // options.max_context_width)]
+    text = "".join(tokenizer.decode(row, skip_special_tokens=True) for row in rows)
+    bits = found["loss"] / math.log(2) * found["tokens"]
+    assert found["bits_per_byte"] == pytest.approx(bits / len(text.encode()), rel=1e-3)
 
 
 def test_documents_are_evaluated_as_they_were_trained(tiny_flags, tmp_path):

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max_new_tokens", type=int, default=64, help="new tokens per prompt [64]")
     parser.add_argument("--temperature", type=float, default=0.8, help="sampling temperature; 0: greedy [0.8]")
     parser.add_argument("--seed", type=int, default=0, help="random seed [0]")
+    parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,13 +38,16 @@ def run(args: argparse.Namespace) -> int:
         max_new_tokens=args.max_new_tokens,
         temperature=args.temperature,
         seed=args.seed,
+        device=args.device,
     )
     write_atomically(folder.samples, "\n\n".join(texts) + "\n")
     print(folder.samples.read_text(), end="")
     return 0
 
 
-def generate(folder: Path, prompts: list[str], *, max_new_tokens: int, temperature: float, seed: int) -> list[str]:
+def generate(
+    folder: Path, prompts: list[str], *, max_new_tokens: int, temperature: float, seed: int, device: str | None = None
+) -> list[str]:
     """Return one text per prompt, starting with the prompt, sampled from the model in ``folder``.
 
     Raises:
@@ -61,11 +65,12 @@ def generate(folder: Path, prompts: list[str], *, max_new_tokens: int, temperatu
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
+    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     sampling = {"do_sample": True, "temperature": temperature, "top_k": TOP_K} if temperature else {"do_sample": False}
     texts = []
     for prompt in prompts:
         torch.manual_seed(seed)  # per prompt: a text does not depend on the prompts before it
-        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
+        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).to(model.device)
         tokens = model.generate(**ids, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.eos_token_id, **sampling)
         texts.append(tokenizer.decode(tokens[0], skip_special_tokens=True))
     return texts
