@@ -106,9 +106,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         node = identify(ProvisioningParameters.from_json(source().read_text()))
         _require_needed(node.parameters.nodes.skip)
-    except (BootstrapError, ContractError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 (whatever it is, it is one line)
         hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
-        shell.say(report.failure("identity", error, host=socket.gethostname(), hint=hint))
+        shell.say(report.failure("identity", _why(error), host=socket.gethostname(), hint=hint))
         return 1
     cluster = node.parameters.cluster_name
     shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")

@@ -6,7 +6,7 @@ One class writes and reads ``provisioning_parameters.json``, one ``node.json``; 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -43,6 +43,14 @@ COMPUTE = "compute"
 
 # Keys unknown to AWS's agent are ours to add; all of ours are below this one.
 OWN_KEY = "podwright"
+AWS_KEYS = (
+    "controller_group",
+    "login_group",
+    "worker_groups",
+    "fsx_dns_name",
+    "fsx_mountname",
+    "fsx_openzfs_dns_name",
+)  # of those of the file, what we read
 VERSION = "1.0.0"
 
 
@@ -182,45 +190,30 @@ class ProvisioningParameters:
         """Read the file's text.
 
         Raises:
-            ContractError: not JSON, or keys are missing; all of them are named.
+            ContractError: not JSON, or keys are missing or of another type; all of them are named.
         """
         content = _object(text, PROVISIONING_PARAMETERS_NAME)
         own = content.get(OWN_KEY) or {}
+        if not isinstance(own, dict):
+            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME}: {OWN_KEY} must be an object")
         missing = [key for key in ("controller_group", "worker_groups") if key not in content]
         missing += [f"{OWN_KEY}.{key}" for key in ("cluster_name",) if key not in own]
         fsx = ("fsx_dns_name", "fsx_mountname")  # both or neither
-        missing += [key for key in fsx if key not in content and any(other in content for other in fsx)]
+        named = [key for key in fsx if content.get(key) is not None]
+        missing += [key for key in fsx if named and key not in named]
         if missing:
             raise ContractError(
                 f"{PROVISIONING_PARAMETERS_NAME} lacks {', '.join(missing)}: "
                 "it was not written by this version of podwright's constructs; deploy the cluster stack again"
             )
-        training = own.get("training")
-        multi_head = content.get("slurm_configurations")
-        accounting = own.get("accounting")
-        return cls(
-            cluster_name=own["cluster_name"],
-            controller_group=content["controller_group"],
-            worker_groups=[_build(WorkerGroup, group) for group in content["worker_groups"]],
-            login_group=content.get("login_group"),
-            fsx_dns_name=content.get("fsx_dns_name"),
-            fsx_mountname=content.get("fsx_mountname"),
-            fsx_openzfs_dns_name=content.get("fsx_openzfs_dns_name"),
-            lustre_mount_path=own.get("lustre_mount_path", "/fsx"),
-            lustre_efa=own.get("lustre_efa", False),
-            openzfs_mount_path=own.get("openzfs_mount_path", "/home"),
-            region=own.get("region", ""),
-            instance_facts={
-                name: _build(InstanceFacts, facts) for name, facts in own.get("instance_facts", {}).items()
-            },
-            training=_build(TrainingPayload, training) if training else None,
-            multi_head=_build(MultiHead, multi_head) if multi_head else None,
-            accounting=_build(Accounting, accounting) if accounting else None,
-            auto_resume=own.get("auto_resume", True),
-            bundle_s3_uri=own.get("bundle_s3_uri", ""),
-            prometheus_remote_write_url=own.get("prometheus_remote_write_url", ""),
-            nodes=_features(own.get("nodes", {})),
+        aws = {key: content[key] for key in AWS_KEYS if key in content}
+        features = _features(own.get("nodes", {}))
+        # Our own keys: unknown ones are a newer writer's, and what holds nothing is left out.
+        given = {key: value for key, value in own.items() if key not in {*AWS_KEYS, "nodes"} and value is not None}
+        parameters: ProvisioningParameters = _build(
+            cls, {**given, **aws, "multi_head": content.get("slurm_configurations")}, PROVISIONING_PARAMETERS_NAME
         )
+        return replace(parameters, nodes=features)
 
 
 @dataclass(frozen=True)
@@ -252,24 +245,27 @@ class NodeRecord:
     @classmethod
     def from_json(cls, text: str) -> NodeRecord:
         """Read the file's text; raises ``ContractError`` with what is missing."""
-        content = _object(text, NODE_JSON.name)
-        partitions = {name: _build(InstanceFacts, facts) for name, facts in content.get("partitions", {}).items()}
-        record: NodeRecord = _build(cls, {**content, "partitions": partitions})
+        record: NodeRecord = _build(cls, _object(text, NODE_JSON.name), NODE_JSON.name)
         return record
 
 
 def _object(text: str, name: str) -> Dict[str, Any]:
     """Read a JSON object; ``ContractError`` names the file that holds something else."""
     try:
-        content = json.loads(text)
-    except ValueError as error:
+        content = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"{name} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ContractError(f"{name} must be an object, not {type(content).__name__}")
     return content
 
 
-def _features(content: Mapping[str, Any]) -> NodeFeatures:
+def _refuse_constant(name: str) -> None:
+    """NaN and Infinity are Python's, not JSON's."""
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _features(content: Any) -> NodeFeatures:
     """Read the features; one that this version does not know is refused, because nobody would set it up."""
     try:
         return NodeFeatures.from_dict(content)
@@ -279,9 +275,9 @@ def _features(content: Mapping[str, Any]) -> NodeFeatures:
         ) from error
 
 
-def _build(cls: Any, content: Mapping[str, Any]) -> Any:
-    """Make a dataclass of a mapping: unknown keys are a newer writer's and left alone, missing ones are named."""
+def _build(cls: Any, content: Mapping[str, Any], name: str) -> Any:
+    """Make a dataclass of a file's content; unknown keys are a newer writer's and left alone."""
     try:
         return build(cls, content)
     except TypeError as error:
-        raise ContractError(f"{cls.__name__}: {error} (given: {', '.join(sorted(content))})") from error
+        raise ContractError(f"{name}: {error}") from error

@@ -6,10 +6,25 @@ Written by the constructs below ``podwright.nodes`` of ``provisioning_parameters
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Dict, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
+import re
+import textwrap
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 BUNDLE = "bundle"  # of Downloads.source
+
+# What a value must be, in the words of JSON.
+NAMES = {
+    str: "a text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    tuple: "a list",
+    list: "a list",
+    dict: "an object",
+}
+
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 T = TypeVar("T")
 
@@ -171,20 +186,70 @@ class NodeFeatures:
         return build(cls, content, strict=True)
 
 
-def build(cls: Type[T], content: Mapping[str, Any], *, strict: bool = False) -> T:
-    """Make a dataclass, and those in it, of plain JSON; ``strict`` refuses unknown keys, else they are ignored."""
-    types = get_type_hints(cls)
-    unknown = sorted(set(content) - set(types))
-    if strict and unknown:
-        raise TypeError(f"{cls.__name__} does not know {', '.join(unknown)}")
-    known = {item.name for item in fields(cls) if item.name in content}  # type: ignore[arg-type]
-    return cls(**{name: _value(types[name], content[name], strict=strict) for name in known})
+def build(cls: Type[T], content: Any, *, strict: bool = False) -> T:
+    """Make a dataclass, and those in it, of plain JSON.
+
+    Args:
+        cls: the dataclass; its annotations say which JSON is right.
+        content: an object.
+        strict: refuse unknown keys. Default: ignore them.
+
+    Raises:
+        TypeError: something is missing, unknown or of another type; the message names everything, at any depth.
+    """
+    reader = _Reader(strict=strict)
+    made: T = reader.dataclass(cls, content, cls.__name__)
+    if reader.problems:
+        raise TypeError("; ".join(reader.problems))
+    return made
 
 
-def _value(kind: Any, content: Any, *, strict: bool) -> Any:
-    """Return JSON as the type says: a dataclass, an optional one, a tuple of them, or the plain value."""
-    if get_origin(kind) is Union:  # Optional
-        return None if content is None else _value(get_args(kind)[0], content, strict=strict)
-    if get_origin(kind) is tuple:
-        return tuple(_value(get_args(kind)[0], item, strict=strict) for item in content)
-    return build(kind, content, strict=strict) if isinstance(kind, type) and is_dataclass(kind) else content
+class _Reader:
+    """Makes values of JSON and notes all that is wrong with it."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+        self.problems: List[str] = []
+
+    def dataclass(self, cls: Any, content: Any, where: str) -> Any:
+        if not isinstance(content, Mapping):
+            self.problems.append(f"{where} must be an object, not {_shown(content)}")
+            return None
+        types, known = get_type_hints(cls), {item.name: item for item in fields(cls)}
+        unknown = sorted(set(content) - set(known))
+        required = [name for name, item in known.items() if item.default is MISSING and item.default_factory is MISSING]
+        missing = [name for name in required if name not in content]
+        if missing:
+            self.problems.append(f"{where} lacks {', '.join(missing)}")
+        if self.strict and unknown:
+            self.problems.append(f"{where} does not know {', '.join(unknown)}")
+        given = [name for name in known if name in content]
+        values = {name: self.value(types[name], content[name], f"{where}.{name}") for name in given}
+        return None if self.problems else cls(**values)
+
+    def value(self, kind: Any, content: Any, where: str) -> Any:
+        """Return JSON as the type says: a dataclass, an optional one, a list or dictionary of them, or the value."""
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin is Union:  # Optional
+            return None if content is None else self.value(inner[0], content, where)
+        if origin in {tuple, list} and isinstance(content, list):
+            return origin(self.value(inner[0], item, f"{where}[{i}]") for i, item in enumerate(content))
+        if origin is dict and isinstance(content, dict):
+            return {name: self.value(inner[1], item, f"{where}.{name}") for name, item in content.items()}
+        if is_dataclass(kind):
+            return self.dataclass(kind, content, where)
+        if not _is(origin or kind, content):
+            self.problems.append(f"{where} must be {NAMES[origin or kind]}, not {_shown(content)}")
+        return content
+
+
+def _is(kind: Any, content: Any) -> bool:
+    if kind is str:
+        return isinstance(content, str) and not SURROGATE.search(content)  # JSON may hold half a character
+    if kind is bool or isinstance(content, bool):
+        return kind is bool and isinstance(content, bool)
+    return isinstance(content, (int, float) if kind is float else kind)
+
+
+def _shown(content: Any) -> str:
+    return textwrap.shorten(ascii(content), 60, placeholder=" …")

@@ -7,7 +7,7 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, Dict, Iterable, List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, InstanceFacts, ProvisioningParameters
@@ -132,7 +132,7 @@ def identify(parameters: ProvisioningParameters) -> Node:
         instance_group=me.group,
         instance_type=me.instance_type,
         role=role_of(me.group, parameters),
-        cluster_arn=str(_read_json(path).get("ClusterConfig", {}).get("ClusterArn", "")),
+        cluster_arn=_text(_read_json(path).get("ClusterConfig"), "ClusterArn"),
         controllers=tuple(i.address for i in known if i.group == parameters.controller_group),
         hosts=len(known),
     )
@@ -152,13 +152,13 @@ def read_instances(path: Path) -> list[Instance]:
     """All instances of the resource config; none while the file is missing or half-written."""
     return [
         Instance(
-            group=group.get("Name", ""),
-            instance_type=group.get("InstanceType", ""),
-            instance_id=instance.get("InstanceId", ""),
-            address=instance.get("CustomerIpAddress", ""),
+            group=_text(group, "Name"),
+            instance_type=_text(group, "InstanceType"),
+            instance_id=_text(instance, "InstanceId"),
+            address=_text(instance, "CustomerIpAddress"),
         )
-        for group in _read_json(path).get("InstanceGroups") or []
-        for instance in group.get("Instances") or []  # the service writes null for a group without any
+        for group in _objects(_read_json(path), "InstanceGroups")
+        for instance in _objects(group, "Instances")  # the service writes null for a group without any
     ]
 
 
@@ -186,9 +186,21 @@ def own_addresses() -> set[str]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _objects(content: Dict[str, Any], key: str) -> List[Dict[str, Any]]:
+    """Return the objects of a list; none where something else is written."""
+    items = content.get(key)
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _text(content: Any, key: str) -> str:
+    """Return a printable text; "" where something else is written."""
+    value = content.get(key) if isinstance(content, dict) else ""
+    return value if isinstance(value, str) and value.isprintable() else ""
 
 
 def _names(items: Iterable[str]) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Iterable
+from typing import Iterable, List
 
 from podwright_bootstrap import contract
+from podwright_bootstrap.features import build
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.node import Node
 
@@ -19,7 +20,7 @@ class Result:
 
     step: str
     outcome: str  # CHANGED | UNCHANGED | SKIPPED | FAILED
-    changes: list[str]
+    changes: List[str]
     seconds: float
     detail: str = ""  # why it was skipped or failed
     hint: str = ""
@@ -58,6 +59,6 @@ def save(results: Iterable[Result]) -> None:
 def load() -> list[Result]:
     """Return the results of the last boot; empty before the first, or if another version wrote them."""
     try:
-        return [Result(**item) for item in json.loads(contract.BOOTSTRAP_JSON.read_text())]
-    except (FileNotFoundError, ValueError, TypeError):
+        return [build(Result, item, strict=True) for item in json.loads(contract.BOOTSTRAP_JSON.read_text())]
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return []

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
-from typing import get_args, get_type_hints
+from random import Random
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -23,7 +25,9 @@ from podwright_bootstrap.contract import (
     TrainingPayload,
     WorkerGroup,
 )
-from podwright_bootstrap.features import NodeFeatures
+from podwright_bootstrap.features import Health, NodeFeatures, Scratch, User
+from podwright_bootstrap.node import read_instances
+from podwright_bootstrap.report import failure
 
 ONLY_IN_SETTINGS = {nodes.S3Mount: {"key_arn"}}  # of the role
 
@@ -94,7 +98,7 @@ def test_an_incomplete_group_is_named():
     text = (
         '{"controller_group": "c", "worker_groups": [{"instance_group_name": "w"}], "podwright": {"cluster_name": "x"}}'
     )
-    with pytest.raises(ContractError, match=r"WorkerGroup.*partition_name"):
+    with pytest.raises(ContractError, match=r"worker_groups\[0\] lacks partition_name"):
         ProvisioningParameters.from_json(text)
 
 
@@ -116,8 +120,8 @@ def test_a_record_survives_the_disk():
     ("features", "message"),
     [
         ({"motdd": True}, r"podwright\.nodes: NodeFeatures does not know motdd"),
-        ({"limits": {"open_file": 1}}, "Limits does not know open_file"),
-        ({"users": [{"name": "ada", "uid": 2001, "shell": "zsh"}]}, "User does not know shell"),
+        ({"limits": {"open_file": 1}}, r"NodeFeatures\.limits does not know open_file"),
+        ({"users": [{"name": "ada", "uid": 2001, "shell": "zsh"}]}, r"users\[0\] does not know shell"),
     ],
 )
 def test_an_unknown_feature_is_refused(features, message):
@@ -149,3 +153,67 @@ def test_settings_and_contract_have_the_same_features():
     assert compared == {cls.__name__ for cls in Section.__subclasses__() if cls.__module__ == nodes.__name__} - {
         "Nodes"
     }
+
+
+FILES = {
+    "parameters": ProvisioningParameters(
+        "demo",
+        "controller",
+        [WorkerGroup("workers", "gpu")],
+        fsx_dns_name="fs-1.fsx",
+        fsx_mountname="abc",
+        instance_facts={"workers": InstanceFacts("gpu", 8, "H100", 32)},
+        training=TrainingPayload("s3://b/w", "0", "s3://b/r", "1"),
+        accounting=Accounting("db", 3306, "arn"),
+        nodes=NodeFeatures(users=(User("ada", 2001, ssh_keys=("k",)),), scratch=Scratch(), health=Health()),
+    ).to_dict(),
+    "resources": {
+        "ClusterConfig": {"ClusterArn": "arn"},
+        "InstanceGroups": [
+            {"Name": "workers", "InstanceType": "ml.p5.48xlarge", "Instances": [{"CustomerIpAddress": "10.0.0.1"}]},
+            {"Name": "controller", "InstanceType": "ml.m5.large", "Instances": None},
+        ],
+    },
+}
+JUNK = (None, True, -1, 10**400, 1.5, float("nan"), "", "\ud800", "\0", "\u2028\n", [], [[]], [None], {}, {"": {}})
+
+
+def _mutated(content: Any, random: Random) -> str:
+    """Return the file's text after one accident: a value replaced or lost, or the text cut or garbled."""
+    content = copy.deepcopy(content)
+    place = content
+    while True:
+        key = random.choice(sorted(place) if isinstance(place, dict) else range(len(place)))
+        if not (isinstance(place[key], (dict, list)) and place[key]) or random.random() < 0.2:
+            break
+        place = place[key]
+    if random.random() < 0.2:
+        del place[key]
+    else:
+        place[key] = random.choice(JUNK)
+    text = json.dumps(content)
+    accident = random.random()
+    if accident < 0.05:
+        return text[: random.randrange(len(text))]
+    if accident < 0.1:
+        index = random.randrange(len(text))
+        return text[:index] + random.choice('{}[]",:9\\') + text[index + 1 :]
+    return "[" * 100_000 if accident < 0.101 else text
+
+
+def test_of_four_thousand_broken_files_each_is_a_line(tmp_path):
+    """Whatever is in the two files, a node reads it, or says in one line what is wrong."""
+    random, path = Random(0), tmp_path / "resource_config.json"  # noqa: S311 (repeatable accidents)
+    refusals: list[str] = []
+    for _ in range(2000):
+        try:
+            read = ProvisioningParameters.from_json(_mutated(FILES["parameters"], random))
+        except ContractError as error:
+            refusals.append(failure("identity", error, host="h", hint="x"))
+        else:
+            assert ProvisioningParameters.from_json(json.dumps(read.to_dict())) == read
+        path.write_text(_mutated(FILES["resources"], random), errors="surrogatepass")
+        for instance in read_instances(path):
+            assert all(isinstance(value, str) and value.isprintable() for value in vars(instance).values())
+    assert [line for line in refusals if len(line.encode().splitlines()) != 1] == []
+    assert 500 < len(refusals) < 2000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -168,6 +169,39 @@ def test_a_collector_that_fails_says_so_and_leaves_the_others_alone(measured, mo
     assert "podwright_slurm" not in text
     assert "podwright_efa_rx_bytes_total" in text
     assert "slurm: " in capsys.readouterr().out
+
+
+def test_runs_that_users_broke_take_nothing_from_the_others(tmp_path, monkeypatch):
+    """Beside pipes, links, names and numbers that are none, the run that works is measured; each is counted."""
+    runs, output = tmp_path / "runs", tmp_path / "output"
+    output.mkdir()
+    step = {"event": "train", "loss": 2.5, "step": 7}
+    for name in (b"good", b"pipe", b"link", b"huge", b"deep", b"\xff", b"\xfe", b"list", b"endless"):
+        folder = runs / os.fsdecode(name)
+        folder.mkdir(parents=True)
+        if name not in {b"pipe", b"link"}:
+            (folder / "metrics.jsonl").write_text(json.dumps(step) + "\n")
+    os.mkfifo(runs / "pipe/metrics.jsonl")
+    (runs / "link/metrics.jsonl").symlink_to("/dev/zero")
+    (runs / "file").touch()
+    (runs / "huge/metrics.jsonl").write_text('{"event": "train", "loss": 1%s}\n' % ("0" * 400))
+    (runs / "deep/metrics.jsonl").write_text("[" * 60_000 + "\n")
+    (runs / "list/metrics.jsonl").write_text('[1]\n"x"\n')
+    with (runs / "endless/metrics.jsonl").open("r+b") as file:
+        file.truncate(1 << 40)
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n" + json.dumps({**step, "step": 9}).encode() + b"\n")
+    monkeypatch.setattr(training, "RUNS", runs)
+
+    collectors.measure(["training"], output)
+
+    lines = (output / "podwright.prom").read_text().splitlines()
+    assert 'podwright_collector_works{collector="training"} 1' in lines
+    assert 'podwright_training_loss{run="good"} 2.5' in lines
+    assert 'podwright_training_step{run="endless"} 9' in lines
+    assert 'podwright_training_loss{run="huge"}' not in "".join(lines)
+    assert len([line for line in lines if line.startswith('podwright_training_loss{run="\ufffd"}')]) == 1
+    assert "podwright_training_unreadable_runs 3" in lines  # pipe, link, deep
 
 
 @pytest.mark.hosts

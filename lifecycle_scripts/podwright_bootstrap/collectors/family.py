@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import dataclass, field
-from typing import Iterable, List, Mapping, Tuple
+from typing import Dict, Iterable, Mapping
 
 COMMAND_LIMIT_S = 20
 
@@ -18,17 +18,21 @@ class Family:
 
     name: str
     meaning: str
-    samples: List[Tuple[Mapping[str, str], float]] = field(default_factory=list)
+    samples: Dict[str, float] = field(default_factory=dict)  # by labels, as they are written
 
     def add(self, value: float, **labels: str) -> None:
-        """A value."""
-        self.samples.append((labels, value))
+        """Add a value; one without a place in a double is left out, and so is a second one with the same labels."""
+        try:
+            number = float(value)
+        except OverflowError:
+            return
+        self.samples.setdefault(_labels(labels), number)
 
     def text(self) -> str:
         """The lines of the exposition."""
         kind = "counter" if self.name.endswith("_total") else "gauge"
         lines = [f"# HELP {self.name} {self.meaning}", f"# TYPE {self.name} {kind}"]
-        lines += [f"{self.name}{_labels(labels)} {value:.10g}" for labels, value in self.samples]
+        lines += [f"{self.name}{labels} {value:.10g}" for labels, value in self.samples.items()]
         return "\n".join(lines) + "\n"
 
 
@@ -50,4 +54,5 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _escape(value: str) -> str:
+    value = value.encode(errors="surrogateescape").decode(errors="replace")  # a file's name may be any bytes
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

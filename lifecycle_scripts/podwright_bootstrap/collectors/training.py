@@ -6,14 +6,17 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, List, Tuple
 
 from podwright_bootstrap.collectors.family import Family
+from podwright_bootstrap.host import regular_file
 
 RUNS = Path(os.environ.get("PODWRIGHT_RUNS", "/fsx/runs"))
 METRICS_NAME = "metrics.jsonl"
 RECENT_S = 900  # a run that wrote nothing for longer has ended, or hangs
 TAIL_BYTES = 1 << 16
+LOOK_LIMIT_S = 10
+MOST_RUNS = 200  # AWS counts every series
 FIELDS = (
     ("tokens_per_s", "tokens_per_second", "Tokens a second of the whole run"),
     ("mfu", "mfu_ratio", "Model FLOP utilisation"),
@@ -23,24 +26,53 @@ FIELDS = (
 
 
 def collect() -> List[Family]:
-    """The last step of each run that still writes."""
+    """Return the last step of each run that still writes, and how many runs could not be read.
+
+    Runs are their users': one that is a pipe, closed or nonsense is counted, and takes nothing from the others.
+    """
     families = [Family(f"podwright_training_{name}", meaning) for _, name, meaning in FIELDS]
-    for path in sorted(RUNS.glob(f"*/{METRICS_NAME}")):
-        if time.time() - path.stat().st_mtime > RECENT_S:
+    unreadable = Family("podwright_training_unreadable_runs", "Runs whose metrics could not be read")
+    failed = 0
+    for folder in _recent_runs():
+        try:
+            last = _last_step(folder / METRICS_NAME)
+        except (OSError, ValueError, RecursionError):
+            failed += 1
             continue
-        steps = [event for event in _last_events(path) if event.get("event") == "train"]
         for family, (key, *_) in zip(families, FIELDS):  # noqa: B905 (Python 3.8)
-            if steps and isinstance(steps[-1].get(key), (int, float)):
-                family.add(steps[-1][key], run=path.parent.name)
-    return families
+            if isinstance(last.get(key), (int, float)):
+                family.add(last[key], run=folder.name)
+    unreadable.add(failed)
+    return [*families, unreadable]
 
 
-def _last_events(path: Path) -> Iterator[Dict[str, Any]]:
-    """The whole lines at the end of the file."""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        for line in file.read().split(b"\n")[:-1]:
+def _recent_runs() -> List[Path]:
+    """Return the folders whose metrics changed lately, the newest first; no more than can be looked at in time."""
+    found: List[Tuple[float, str]] = []
+    end, now = time.monotonic() + LOOK_LIMIT_S, time.time()
+    with os.scandir(RUNS) as entries:
+        for entry in entries:
+            if time.monotonic() > end:
+                break
             try:
-                yield json.loads(line)
-            except ValueError:  # the first one may be cut
+                changed = (Path(entry.path) / METRICS_NAME).lstat().st_mtime
+            except (FileNotFoundError, NotADirectoryError):
                 continue
+            except OSError:
+                changed = now  # of a closed folder: it is counted
+            if now - changed <= RECENT_S:
+                found.append((changed, entry.path))
+    return [Path(path) for _, path in sorted(found, reverse=True)[:MOST_RUNS]]
+
+
+def _last_step(path: Path) -> Dict[str, Any]:
+    """Return the last whole line of a train step; empty if the end of the file has none."""
+    lines = regular_file.read(path, limit_bytes=TAIL_BYTES, tail=True).split(b"\n")[:-1]
+    for line in reversed(lines):
+        try:
+            event = json.loads(line)
+        except ValueError:  # the first one may be cut
+            continue
+        if isinstance(event, dict) and event.get("event") == "train":
+            return event
+    return {}
