@@ -44,7 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 10 ms
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        options = _parser(arguments).parse_args(arguments)
+        parser = _parser(arguments)
+        if not arguments:
+            parser.print_help()
+            return OK
+        if not arguments[0].startswith("-"):
+            _require_known(arguments[0], parser)
+        options = parser.parse_args(arguments)
         status: int = options.command(options)
         sys.stdout.flush()
     except PodwrightError as error:
@@ -67,15 +73,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser; only commands named in the arguments add theirs."""
     parser = argparse.ArgumentParser(
-        prog="podwright", description="Deploy a SageMaker HyperPod Slurm cluster and train on it, from one YAML file."
+        prog="podwright",
+        description="Deploy a SageMaker HyperPod Slurm cluster and train on it, from one YAML file.",
+        allow_abbrev=False,
     )
+    parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _commands():
-        subparser = subparsers.add_parser(command.name, help=command.help)
+        subparser = subparsers.add_parser(command.name, help=command.help, allow_abbrev=False)
         subparser.set_defaults(command=command.run)
         if command.name in arguments:
             command.add_arguments(subparser)
     return parser
+
+
+class _Version(argparse.Action):
+    """Print the version, which is looked up when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('podwright')}")
+        parser.exit()
+
+
+def _require_known(name: str, parser: argparse.ArgumentParser) -> None:
+    """End with the closest command if ``name`` is none."""
+    commands = [command.name for command in _commands()]
+    if name not in commands:
+        close = get_close_matches(name, commands, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(commands)}"
+        parser.error(f"unknown command {name}; {hint}")
 
 
 def _commands() -> Sequence[Command]:

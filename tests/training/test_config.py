@@ -103,7 +103,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
     flags = f"""--config={file} --max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=gpt_neox --num_heads=7
         --warmup=.7 --plateau=.7 --offload_activations=1 --activation_checkpointing=0"""
     assert problems(*flags.split()) == [
-        "unknown flag --max_step; did you mean --max_steps?",
+        "unknown flag --max-step; did you mean --max-steps?",
         f"unknown option in {file} learning_rat",
         f"unknown option in {file} min_lrr; did you mean min_lr?",
         f"model_type = gpt_neox (flag): must be one of {', '.join(families.FAMILIES)}",

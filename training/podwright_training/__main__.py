@@ -22,7 +22,7 @@ COMMANDS = {  # name: (module, summary)
     "consolidate": ("consolidate", "export the newest checkpoint as a Hugging Face model"),
     "evaluate": ("evaluate", "compute the perplexity of the consolidated model with transformers"),
     "generate": ("generate", "generate text from the consolidated model"),
-    "report": ("report", "write the loss curve and summary of a run"),
+    "report": ("report", "write a page on a run, or on several side by side"),
     "replay": ("replay", "read the batch of a step again and show its documents"),
     "tokenize": ("tokenize", "convert a dataset to token shards, which training reads without tokenizing"),
     "prepare": ("prepare", "convert text files to a dataset in C4's layout, and train a tokenizer"),
@@ -36,11 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="podwright-train", description="Pre-train a language model and use it.", allow_abbrev=False
     )
+    parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
         subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name in arguments[:1]:
             _add(subparser, module)
+    if not arguments:
+        parser.print_help()
+        return 0
+    if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        parser.error(_unknown_command(arguments[0]))
     args, unknown = parser.parse_known_args(arguments)
     if unknown and not hasattr(args, "unknown_flags"):
         parser.error(f"unknown arguments: {' '.join(unknown)}")
@@ -57,6 +63,35 @@ def _add(subparser: argparse.ArgumentParser, module: str) -> None:
     command = importlib.import_module(f"podwright_training.commands.{module}")
     command.add_arguments(subparser)
     subparser.set_defaults(command=command.run)
+    _show_dashes(subparser)
+
+
+def _show_dashes(parser: argparse.ArgumentParser) -> None:
+    """Document flags with dashes, as the rest of the world does; flags with underscores are taken for ever."""
+    for action in parser._actions:  # noqa: SLF001 -- argparse has no public list
+        dashed = [name.replace("_", "-") for name in action.option_strings]
+        parser._option_string_actions.update(dict.fromkeys(dashed, action))  # noqa: SLF001
+        action.option_strings = list(dict.fromkeys(dashed))
+
+
+def _unknown_command(name: str) -> str:
+    from difflib import get_close_matches  # only a mistake needs it
+
+    close = get_close_matches(name, COMMANDS, n=1)
+    return f"unknown command {name}; " + (f"did you mean {close[0]}?" if close else f"use one of {', '.join(COMMANDS)}")
+
+
+class _Version(argparse.Action):
+    """Print the version, which is looked up when it is asked for."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="show the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"{parser.prog} {version('podwright-training')}")
+        parser.exit()
 
 
 def _report(error: UserError) -> None:

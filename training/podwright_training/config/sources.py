@@ -36,7 +36,8 @@ def load(args: argparse.Namespace) -> TrainConfig:
         ConfigError: With every problem of all sources.
     """
     flags = {name: getattr(args, name) for name in option_names() if hasattr(args, name)}
-    problems = [_unknown(flag.split("=")[0], "flag", [f"--{name}" for name in _types()]) for flag in args.unknown_flags]
+    known = [_flag(name) for name in _types()]
+    problems = [_unknown(_flag(word.split("=")[0]), "flag", known) for word in args.unknown_flags]
     return _resolve(args.config, flags, problems)
 
 
@@ -203,6 +204,11 @@ def _unknown(name: str, what: str, known: Iterable[str]) -> str:
 
     close = get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _flag(name: str) -> str:
+    """Return a flag as the help shows it."""
+    return f"--{name.lstrip('-').replace('_', '-')}"
 
 
 def _default(default: Any) -> str:

@@ -1,0 +1,50 @@
+"""Both programs speak one language."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+PROGRAMS = ("podwright", "podwright_training")
+
+
+def call(program, *arguments):
+    """Run a program."""
+    return subprocess.run(
+        [sys.executable, "-m", program, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_alone_it_shows_its_commands(program):
+    """Without arguments a program prints its help, and has succeeded."""
+    alone = call(program)
+    assert (alone.returncode, alone.stderr) == (0, "")
+    assert alone.stdout == call(program, "--help").stdout
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_version(program):
+    """The version is the distribution's."""
+    name, version = call(program, "--version").stdout.split()
+    assert name in ("podwright", "podwright-train")
+    assert version == "0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("program", "wrong", "close"), [("podwright", "chek", "check"), ("podwright_training", "trian", "train")]
+)
+def test_a_misspelt_command(program, wrong, close):
+    """The closest command is named."""
+    answer = call(program, wrong)
+    assert answer.returncode == 2
+    assert answer.stderr.endswith(f"error: unknown command {wrong}; did you mean {close}?\n")
+
+
+def test_flags_have_dashes():
+    """The help has dashes alone; underscores are taken too."""
+    assert not re.search(r"--\w+_", call("podwright_training", "train", "--help").stdout)
+    for flag in ("--max-steps", "--max_steps"):
+        answer = call("podwright_training", "train", flag, "x")
+        assert answer.stderr == "error: max_steps = x (flag): must be a whole number\n"
