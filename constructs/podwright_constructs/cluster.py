@@ -9,6 +9,7 @@ from cdktf import Fn
 from constructs import Construct
 
 from podwright_constructs import checks
+from podwright_constructs.arguments import passed
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
 from podwright_constructs.bindings import given
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
@@ -122,18 +123,12 @@ def _mode(
 
 def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[str, Any]:
     return {
-        "InstanceGroupName": group.name,
-        "InstanceType": group.instance_type,
-        "InstanceCount": group.count,
-        "MinInstanceCount": group.min_count,
+        **passed(group),
         "ExecutionRole": role.arn,
-        "ThreadsPerCore": group.threads_per_core,
-        "TrainingPlanArn": group.training_plan_arn,
         "CapacityRequirements": group.capacity and {_api_word(group.capacity): {}},
         "OnStartDeepHealthChecks": [_api_word(check) for check in group.deep_health_checks] or None,
         "NetworkInterface": group.network_interface and {"InterfaceType": group.network_interface},
         "OverrideVpcConfig": _own_network(group, network),
-        "ImageId": group.image_id,
         "AutoPatchConfig": group.auto_patch and {"PatchingStrategy": _api_word(group.auto_patch)},
         "ScheduledUpdateConfig": group.scheduled_update and _scheduled_update(group.scheduled_update),
     }
@@ -167,7 +162,7 @@ def _scheduled_update(update: ScheduledUpdate) -> dict[str, Any]:
         "WaitIntervalInSeconds": update.wait_s or None,
         "AutoRollbackConfiguration": [{"AlarmName": name} for name in update.rollback_alarms] or None,
     }
-    return {"ScheduleExpression": update.schedule, "DeploymentConfig": given(deployment) or None}
+    return {**passed(update), "DeploymentConfig": given(deployment) or None}
 
 
 def _api_word(word: str) -> str:

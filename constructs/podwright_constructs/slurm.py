@@ -10,7 +10,7 @@ from cdktf import ITerraformDependable
 
 from podwright_constructs import checks
 from podwright_constructs.accounting import AccountingDatabase
-from podwright_constructs.instance_group import InstanceGroup
+from podwright_constructs.arguments.instance_group import InstanceGroup
 from podwright_constructs.lustre import Lustre
 from podwright_constructs.problems import refuse
 

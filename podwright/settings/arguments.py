@@ -6,8 +6,8 @@ from pydantic.fields import FieldInfo
 
 from podwright.settings.cluster import InstanceGroup
 from podwright.settings.section import Section, UnknownValueError
-from podwright_constructs.instance_group import InstanceGroup as GroupArguments
-from podwright_constructs.instance_group import ScheduledUpdate
+from podwright_constructs.arguments.instance_group import InstanceGroup as GroupArguments
+from podwright_constructs.arguments.instance_group import ScheduledUpdate
 
 
 def arguments(section: Section, *without: str) -> dict[str, Any]:

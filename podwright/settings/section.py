@@ -1,8 +1,9 @@
 """The base class of every section of the settings file."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, get_args
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, cast, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict
 
@@ -30,10 +31,15 @@ class Section(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: object) -> None:
-        """Describe inherited arguments, and put the section's own keys first, as ``source`` is in the file."""
+        """Describe inherited arguments, and put the section's own keys first, as ``source`` is in the file.
+
+        A list of a file is a tuple here, because settings are frozen.
+        """
         for name, text in documentation(cls).items():
-            cls.model_fields[name].description = text
-            cls.model_fields[name] = cls.model_fields.pop(name)
+            field = cls.model_fields[name] = cls.model_fields.pop(name)
+            field.description = field.description or text
+            if get_origin(field.annotation) is Sequence:
+                field.annotation = cast("Any", GenericAlias(tuple, (*get_args(field.annotation), ...)))
 
     if not TYPE_CHECKING:  # a type checker would take it as "any attribute exists"
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from podwright_constructs import checks, lustre, openzfs
+from podwright_constructs import arguments, checks, cluster, instance_group, lustre, openzfs
 from podwright_constructs.arguments import documentation, passed_names
 from podwright_constructs.arguments.data_repository import DataRepository
+from podwright_constructs.arguments.instance_group import InstanceGroup, ScheduledUpdate
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.arguments.openzfs import OpenZfsArguments
 
@@ -24,6 +25,8 @@ READERS: dict[type, tuple[Code, ...]] = {
     LustreArguments: (lustre, checks.lustre_throughput, checks.lustre_capacities),
     DataRepository: (lustre,),
     OpenZfsArguments: (openzfs,),
+    InstanceGroup: (cluster, instance_group.in_order, arguments.instance_group),
+    ScheduledUpdate: (cluster,),
 }
 
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from podwright_constructs import facts
+from podwright_constructs.arguments.instance_group import InstanceGroup
 from podwright_constructs.checks.instance_group import instance_group
 from podwright_constructs.checks.words import choice, counted, name_problems, one_of
-from podwright_constructs.instance_group import InstanceGroup
 from podwright_constructs.problems import Code, Problem
 
 NODE_RECOVERIES = ("automatic", "none")

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from podwright_constructs import facts
+from podwright_constructs.arguments.instance_group import (
+    AUTO_PATCHES,
+    CAPACITIES,
+    DEEP_HEALTH_CHECKS,
+    NETWORK_INTERFACES,
+    ROLES,
+    InstanceGroup,
+    ScheduledUpdate,
+)
 from podwright_constructs.catalog import InstanceType, cluster_instance_types, similar_names
 from podwright_constructs.checks.words import (
     choice,
@@ -15,15 +24,6 @@ from podwright_constructs.checks.words import (
     one_of,
     resource_id_problems,
     within,
-)
-from podwright_constructs.instance_group import (
-    AUTO_PATCHES,
-    CAPACITIES,
-    DEEP_HEALTH_CHECKS,
-    NETWORK_INTERFACES,
-    ROLES,
-    InstanceGroup,
-    ScheduledUpdate,
 )
 from podwright_constructs.problems import Problem
 
