@@ -7,9 +7,12 @@ starts Slurm is the lifecycle script, as on HyperPod.
 from __future__ import annotations
 
 import ipaddress
+import json
 import secrets
+import shlex
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +25,7 @@ from podwright_bootstrap.contract import RESOURCE_CONFIG, RESOURCE_CONFIG_VARIAB
 from podwright_rehearsal.clusters.boots import BootResult, follow
 from podwright_rehearsal.clusters.node_files import NodeFiles
 from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
+from podwright_rehearsal.hosts import session_manager_plugin
 from podwright_rehearsal.hosts.description import HostDescription
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.fabric import Fabric
@@ -98,6 +102,7 @@ class NamespacedCluster(RehearsedCluster):
             HostError: a host did not come up; nothing is left running.
         """
         self.fabric.start([self._describe(node) for node in self.nodes.values()])
+        self._publish_instances()
 
     def stop(self) -> None:
         """End everything. May be called twice."""
@@ -176,6 +181,26 @@ class NamespacedCluster(RehearsedCluster):
         """Return the calls of the shims on a host (`mount.lustre …`, `systemctl …`, `modprobe …`), in order."""
         return self.fabric.shim_calls(hostname)
 
+    def session_plugin(self) -> Path:
+        """Return a folder with a ``session-manager-plugin`` that opens sessions on these hosts; put it on PATH."""
+        folder = self.directory / "bin"
+        folder.mkdir(exist_ok=True)
+        program = folder / "session-manager-plugin"
+        command = [sys.executable, "-I", "-S", session_manager_plugin.__file__, str(self.directory)]
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+        program.chmod(0o755)
+        return folder
+
+    def _publish_instances(self) -> None:
+        """Write which process is which instance's, for the plugin."""
+        pids = {node.instance_id: self.fabric.init(name) for name, node in self.nodes.items() if self._is_on(name)}
+        partial_file = self.directory / f".{session_manager_plugin.INSTANCES}"
+        partial_file.write_text(json.dumps(pids))
+        partial_file.replace(self.directory / session_manager_plugin.INSTANCES)
+
+    def _is_on(self, hostname: str) -> bool:
+        return self.fabric.is_up.get(hostname, False)
+
     # ---- faults ---------------------------------------------------------------------------------------------------
 
     def kill(self, hostname: str, *, how: Failure = "power") -> None:
@@ -201,6 +226,7 @@ class NamespacedCluster(RehearsedCluster):
         """
         node = self.nodes[hostname]
         self.fabric.reboot(HostDescription(hostname, node.private_ip, node.accelerators))
+        self._publish_instances()
 
     def replace(
         self,
@@ -221,6 +247,7 @@ class NamespacedCluster(RehearsedCluster):
             self.fabric.power_off(hostname)
         self._name_instance(hostname, instance_id)
         self.fabric.start_hosts([self._describe(self.nodes[hostname])])
+        self._publish_instances()
         for name, is_up in self.fabric.is_up.items():
             if is_up:
                 self.path(name, RESOURCE_CONFIG).write_text(self._files().resource_config())

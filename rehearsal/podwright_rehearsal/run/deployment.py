@@ -62,6 +62,11 @@ class Deployment:
         """The deployed cluster's ARN."""
         return str(self._describe_cluster()["ClusterArn"])
 
+    @property
+    def log_group(self) -> str:
+        """The CloudWatch log group that HyperPod writes the nodes' output to."""
+        return f"/aws/sagemaker/Clusters/{self.settings.name}/{self.cluster_arn.rpartition('/')[2]}"
+
     def nodes(self) -> list[Node]:
         """Return the deployed cluster's nodes in the order of the instance groups."""
         client = self.aws.client("sagemaker")

@@ -30,6 +30,7 @@ from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
 from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
 from podwright_rehearsal.run.deployment import Deployment
+from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 from podwright_rehearsal.run.progress import StepFailed
 from podwright_rehearsal.run.supplies import CACHE, Supplies
 
@@ -69,6 +70,10 @@ class Hosts(ABC):
     def stop(self) -> None:
         """End everything. May be called twice."""
         self.cluster.stop()
+
+    @abstractmethod
+    def delete_logs(self) -> None:
+        """Delete the log group that AWS made for the cluster and keeps."""
 
     @property
     @abstractmethod
@@ -115,6 +120,7 @@ class NamespacedHosts(Hosts):
     folder: ClassVar[Path] = CACHE / "rehearsal"
     cluster: NamespacedCluster = field(init=False)
     lifecycle: Path = field(init=False)
+    logs: LifecycleLogs = field(init=False)
 
     def start(self) -> None:
         """Start the hosts; no lifecycle script has run."""
@@ -132,6 +138,7 @@ class NamespacedHosts(Hosts):
             binds=[(self.supplies.wheelhouse, WHEELS)],
         )
         self.cluster.start()
+        self.logs = LifecycleLogs(self.deployment.aws.client("logs"), self.deployment.log_group)
 
     def bootstrap(self) -> str:
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
@@ -157,6 +164,10 @@ class NamespacedHosts(Hosts):
         """The mount path of the Lustre file system."""
         return Path(self.settings.lustre.mount_path)
 
+    def delete_logs(self) -> None:
+        """Delete the copies of the boots' output."""
+        self.logs.delete()
+
     def lose(self, hostname: str) -> None:
         """Cut its power."""
         self.cluster.kill(hostname, how="power")
@@ -167,20 +178,28 @@ class NamespacedHosts(Hosts):
             job_id,
             lifecycle=self.lifecycle,
             new_instance_id=lambda name: self.deployment.replace_instance(self.cluster.nodes[name].instance_id),
-            on_line=lambda host, line: self.note(f"{host}: {line}"),
+            on_line=self._on_line,
         )
+        self.logs.flush()
 
     def _step_seconds(self, hostname: str) -> dict[str, float]:
         """Return seconds by boot step, without skipped steps."""
         results = json.loads(self.cluster.path(hostname, BOOTSTRAP_JSON).read_text())
         return {result["step"]: result["seconds"] for result in results if result["outcome"] != "skipped"}
 
+    def _on_line(self, hostname: str, line: str) -> None:
+        """Show a line of a boot, and copy it to CloudWatch as HyperPod's agent does."""
+        self.note(f"{hostname}: {line}")
+        node = self.cluster.nodes[hostname]
+        self.logs.write(instance_group=node.instance_group, instance_id=node.instance_id, line=line)
+
     def _boot(self) -> list[BootResult]:
         results = self.cluster.boot(
             self.lifecycle,
             timeout_s=BOOT_TIMEOUT_S,
-            on_line=lambda host, line: self.note(f"{host}: {line}"),
+            on_line=self._on_line,
         )
+        self.logs.flush()
         for result in results.values():
             if not result.ok:
                 message = f"the lifecycle script ended with exit code {result.exit_code}"
@@ -238,6 +257,9 @@ class FlatHosts(Hosts):
     def lose(self, hostname: str) -> None:
         """Kill its processes."""
         self.cluster.kill(hostname, how="processes")
+
+    def delete_logs(self) -> None:
+        """Delete nothing: no lifecycle script has run."""
 
     def auto_resume(self, job_id: int) -> None:
         """Replace the instance in SageMaker and the slurmd in Slurm."""

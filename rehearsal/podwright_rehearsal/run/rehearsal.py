@@ -242,6 +242,7 @@ class Rehearsal:
             self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True
         )  # environments: a gigabyte, and built anew each time
         self.deployment.destroy()
+        self.hosts.delete_logs()
         left = self.aws.inventory()
         if left:
             raise StepFailed(f"{len(left)} resources left: {'; '.join(left)}", log=self.deployment.log("destroy"))
