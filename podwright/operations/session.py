@@ -29,7 +29,7 @@ class Session:
 
     def __init__(self, *, region: str | None = None, profile: str | None = None) -> None:
         self._given_region = region or os.environ.get("AWS_REGION")
-        self._profile = profile
+        self.profile = profile
         self.client = cache(self._client)
 
     @cached_property
@@ -96,4 +96,4 @@ class Session:
     def _boto3(self) -> boto3.Session:
         import boto3  # noqa: PLC0415 — it takes 0.2 s to import
 
-        return boto3.Session(region_name=self._given_region, profile_name=self._profile)
+        return boto3.Session(region_name=self._given_region, profile_name=self.profile)

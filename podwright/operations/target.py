@@ -45,13 +45,14 @@ class Target:
         return existing if wanted is None else cluster.select(found, existing, wanted)
 
 
-def add_target_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take ``--cluster``, ``--region``, ``--profile`` and ``--json``."""
+def add_target_arguments(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
+    """Take ``--cluster``, ``--region``, ``--profile`` and, unless the command is a session, ``--json``."""
     group = parser.add_argument_group("cluster")
     group.add_argument("--cluster", metavar="NAME", help=f"default: the name in ${CONFIG_VARIABLE}, else cluster.yaml")
     group.add_argument("--region", help="default: cluster.yaml's for its own cluster, else AWS_REGION")
     group.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    if has_json:
+        parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:

@@ -1,0 +1,102 @@
+"""Slurm's jobs, as its own commands on a node of the cluster tell them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import starmap
+
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.remote import Remote, RemoteError, quoted
+
+SEPARATOR = "\x1f"  # no name of a job has it
+# https://slurm.schedmd.com/squeue.html#OPT_format, in the order of Job
+SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", "%R"))
+# https://slurm.schedmd.com/sacct.html#SECTION_Job-Accounting-Fields, in the order of Job
+SACCT = "JobID,JobName,User,Partition,State,Elapsed,Timelimit,NNodes,NodeList"
+JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # of a job, a task of an array, a part of a heterogeneous job
+_FIELD = re.compile(r"(?:^|\s)(\w[\w/:]*)=(.*?)(?=\s\w[\w/:]*=|\s*$)")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job. ``where`` is its nodes, or why it waits."""
+
+    job_id: str
+    name: str
+    user: str
+    partition: str
+    state: str
+    elapsed: str
+    time_limit: str
+    node_count: int
+    where: str
+
+
+def queue(node: Remote, *, user: str | None = None, job_ids: Sequence[str] = ()) -> list[Job]:
+    """Return the jobs that wait, run or end, in squeue's order.
+
+    Raises:
+        OperationError: the node or Slurm does not answer.
+    """
+    only = [*([f"--user={user}"] if user else []), *([f"--jobs={','.join(job_ids)}"] if job_ids else [])]
+    return _jobs(node.run(quoted("squeue", "--noheader", f"--format={SQUEUE}", *only)))
+
+
+def ended(node: Remote, *, days: int, user: str | None = None) -> list[Job]:
+    """Return the jobs that ended within some days, oldest first.
+
+    Raises:
+        OperationError: the cluster has no accounting, or as ``queue``.
+    """
+    who = [f"--user={user}"] if user else ["--allusers"]
+    command = quoted(
+        *("sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={SACCT}"),
+        *(f"--starttime=now-{days}days", "--state=BF,CA,CD,DL,F,NF,OOM,PR,TO", *who),
+    )
+    try:
+        return _jobs(node.run(command))
+    except RemoteError as error:
+        if "accounting storage is disabled" not in str(error):
+            raise
+        raise OperationError(
+            f"{node.cluster.name} keeps no ended jobs: Slurm's accounting is off", "see `podwright explain accounting`"
+        ) from error
+
+
+def job(node: Remote, job_id: str) -> dict[str, str]:
+    """Return the fields of ``scontrol show job``: JobState, StdOut, WorkDir and others.
+
+    Raises:
+        ArgumentError: Slurm does not know the job, or no longer.
+        OperationError: the node or Slurm does not answer.
+    """
+    try:
+        told = node.run(quoted("scontrol", "show", "job", "--oneliner", job_id))
+    except RemoteError as error:
+        if "Invalid job id" not in str(error):
+            raise
+        raise ArgumentError(
+            f"Slurm knows no job {job_id}: it forgets a job minutes after its end",
+            "`podwright jobs --ended 7` lists ended ones; `podwright logs RUN` reads a run's output",
+        ) from error
+    return {key: value.strip() for key, value in _FIELD.findall(told.splitlines()[0])}
+
+
+def cancel(node: Remote, job_ids: Sequence[str]) -> None:
+    """Cancel jobs.
+
+    Raises:
+        OperationError: Slurm does not cancel one; the message has its words.
+    """
+    node.run(quoted("scancel", *job_ids))
+
+
+def _jobs(told: str) -> list[Job]:
+    return list(starmap(_job, (line.split(SEPARATOR) for line in told.splitlines() if line)))
+
+
+def _job(*fields: str) -> Job:
+    job_id, name, user, partition, state, elapsed, limit, nodes, where = fields
+    return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), where)

@@ -1,0 +1,340 @@
+"""The commands that reach the nodes of a running cluster, on rehearsed hosts with real sshd and Slurm.
+
+The cluster was made through SageMaker's API, not by podwright. Of Session Manager only the plugin is replaced: it
+enters a host instead of opening a WebSocket.
+"""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
+from podwright_testing.hyperpod import ClusterMaker
+
+pytestmark = pytest.mark.hosts
+
+CHECKOUT = Path(__file__).parents[2]
+NAME = "demo"
+COMMAND_TIMEOUT_S = 300
+
+
+@dataclass
+class Operator:
+    """Somebody with a terminal, AWS credentials and an ssh key."""
+
+    home: Path
+    environment: dict[str, str]
+    hosts: NamespacedCluster
+    aws: AwsStandIn
+    key: list[str] = field(default_factory=list)  # the argument that names the private key
+
+    def start(self, *words, **options):
+        """Start a program as this person does."""
+        return subprocess.Popen(
+            words,
+            env=self.environment,
+            cwd=self.home,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            **options,
+        )
+
+    def run(self, *words, status=0):
+        """Run a program; return its output, or the errors of one that is to fail."""
+        with self.start(*words) as process:
+            output, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        assert process.returncode == status, f"{words}: {process.returncode}\n{output}{errors}"
+        return errors if status else output
+
+    def podwright(self, command, *words, status=0):
+        return self.run(*self.command(command, *words), status=status)
+
+    def command(self, command, *words):
+        return [sys.executable, "-m", "podwright", command, "--cluster", NAME, *map(str, words)]
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory, node_image, lifecycle):
+    """An operator of a running cluster: a controller and two workers, booted, their output in CloudWatch."""
+    folder = tmp_path_factory.mktemp("operator")
+    with AwsStandIn(directory=folder / "aws", transition_s=0.2) as aws:
+        arn = ClusterMaker(aws).make(NAME, workers=2)
+        with NamespacedCluster(
+            directory=folder / "cluster",
+            image=node_image,
+            cluster_name=NAME,
+            cluster_arn=arn,
+            subnet_cidr="10.1.0.0/20",
+            nodes=list(nodes(aws)),
+            shared=folder / "fsx",
+        ) as hosts:
+            boot(hosts, aws, lifecycle, folder)
+            (folder / "fsx" / "runs").mkdir(mode=0o777)
+            (folder / "fsx" / "runs").chmod(0o777)
+            home = folder / "home"
+            home.mkdir()
+            environment = {**os.environ, **aws.environment(), "HOME": str(home), "NO_COLOR": "1"}
+            environment |= {"PATH": f"{hosts.session_plugin()}:{os.environ['PATH']}", "PYTHONPATH": python_path()}
+            yield Operator(home, environment, hosts, aws)
+
+
+@pytest.fixture(scope="module")
+def known(operator):
+    """The same person, whose key the controller and the first worker know."""
+    key = operator.home / "key"
+    operator.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
+    operator.podwright("ssh-config", "--authorize", f"{key}.pub", "controller", "workers/1")
+    operator.key = ["--identity", str(key)]
+    return operator
+
+
+def nodes(aws):
+    """Yield the cluster's nodes as the API describes them."""
+    sagemaker = aws.client("sagemaker")
+    for summary in sagemaker.list_cluster_nodes(ClusterName=NAME)["ClusterNodeSummaries"]:
+        details = sagemaker.describe_cluster_node(ClusterName=NAME, NodeId=summary["InstanceId"])["NodeDetails"]
+        is_worker = details["InstanceGroupName"] == "workers"
+        yield Node(
+            hostname=details["PrivateDnsHostname"].partition(".")[0],
+            private_ip=details["PrivatePrimaryIp"],
+            instance_id=details["InstanceId"],
+            instance_group=details["InstanceGroupName"],
+            instance_type=details["InstanceType"],
+            role="compute" if is_worker else "controller",
+            partition="gpu" if is_worker else None,
+            vcpus=48,
+            memory_mib=190_000,
+        )
+
+
+def boot(hosts, aws, lifecycle, folder):
+    scripts = shutil.copytree(lifecycle, folder / "lifecycle")
+    controller = hosts.nodes[hosts.controller]
+    (scripts / "controller_ip").write_text(f"{controller.private_ip}\n")
+    logs = LifecycleLogs(aws.client("logs"), f"/aws/sagemaker/Clusters/{NAME}/{hosts.cluster_arn.rpartition('/')[2]}")
+
+    def copy(hostname, line):
+        node = hosts.nodes[hostname]
+        logs.write(instance_group=node.instance_group, instance_id=node.instance_id, line=line)
+
+    results = hosts.boot(scripts, on_line=copy)
+    logs.flush()
+    assert all(result.ok for result in results.values()), "\n".join(result.describe() for result in results.values())
+    hosts.wait_until_idle()
+
+
+def python_path():
+    """Return the source roots, for a podwright that ssh starts."""
+    return os.pathsep.join(str(CHECKOUT / name) for name in (".", "constructs", "lifecycle_scripts"))
+
+
+def worker(operator, number=1):
+    """Return a worker, counted by address."""
+    return sorted(
+        (node for node in operator.hosts.nodes.values() if node.role == "compute"), key=lambda node: node.private_ip
+    )[number - 1]
+
+
+def finish(operator, job_id):
+    """Wait for the end of a job."""
+    return operator.hosts.wait_for_job(int(job_id))
+
+
+def wait_for(reached, *, timeout_s=180):
+    deadline = time.monotonic() + timeout_s
+    while not reached():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.1)
+
+
+def batch_script(operator, name, text):
+    path = operator.home / f"{name}.sbatch"
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    return path
+
+
+def test_connect_opens_a_shell_of_the_job_user(operator):
+    """Without a node it is the controller's; another user and node can be asked for."""
+    for arguments, expected in (
+        ([], ["ubuntu", operator.hosts.controller]),
+        (["workers/2", "--user", "root"], ["root", worker(operator, 2).hostname]),
+    ):
+        with operator.start(*operator.command("connect", *arguments)) as process:
+            told, errors = process.communicate("whoami; hostname; exit\n", timeout=COMMAND_TIMEOUT_S)
+        assert process.returncode == 0, errors
+        assert set(expected) <= set(told.split()), told
+
+
+def test_a_node_that_knows_no_key_is_said_in_one_line(operator):
+    """A refusal by sshd becomes what to do."""
+    errors = operator.podwright("jobs", status=1)
+    assert f"{operator.hosts.controller} accepts no key of yours" in errors
+    assert "ssh-config --authorize" in errors
+    assert len(errors.splitlines()) == 1
+
+
+def test_ssh_goes_in_through_the_written_config(known):
+    """OpenSSH reads the file, checks host keys, and knows a node by three names; a second write changes nothing."""
+    told = known.podwright("ssh-config", "--write", *known.key)
+    config = known.home / ".ssh" / "podwright" / "demo.config"
+    assert told == f"wrote {config}: 3 nodes; `ssh demo`\n"
+    assert "StrictHostKeyChecking accept-new" in config.read_text()
+    first = config.read_text()
+    own = known.home / ".ssh" / "config"
+    assert own.read_text().splitlines()[0] == "Include podwright/*.config"
+    known.podwright("ssh-config", "--write", *known.key)
+    assert (config.read_text(), own.read_text().count("Include")) == (first, 1)
+    place = worker(known)
+    for name, hostname in {
+        "demo": known.hosts.controller,
+        "demo-workers-1": place.hostname,
+        f"demo-{place.hostname}": place.hostname,
+    }.items():
+        assert known.run("ssh", "-F", config, name, "hostname").strip() == hostname
+    keys = (known.home / ".ssh" / "podwright" / "known_hosts").read_text()
+    assert place.instance_id in keys
+    assert (config.stat().st_mode & 0o777, config.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+
+
+def test_a_changed_host_key_is_refused(known):
+    """A host that shows another key than its instance did is not talked to."""
+    known.podwright("jobs", *known.key)
+    file = known.home / ".ssh" / "podwright" / "known_hosts"
+    kept = file.read_text()
+    controller = known.hosts.nodes[known.hosts.controller]
+    other = (known.home / "key.pub").read_text().split()[:2]
+    file.write_text(f"{controller.instance_id} {' '.join(other)}\n")
+    errors = known.podwright("jobs", *known.key, status=1)
+    assert "Host key verification failed" in errors
+    assert controller.instance_id in errors
+    file.write_text(kept)
+
+
+def test_forward_makes_a_port_of_a_worker_ours(known):
+    """What listens on the worker's loopback answers here, until Ctrl-C."""
+    place = worker(known)
+    known.hosts.run("mkdir -p /tmp/site && echo hello > /tmp/site/index.html", host=place.hostname, user="root")
+    serve = "nohup python3 -m http.server 8765 --bind 127.0.0.1 --directory /tmp/site > /dev/null 2>&1 & echo $!"
+    pid = known.hosts.run(serve, host=place.hostname, user="root").stdout.strip()
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        errors = known.podwright("forward", 8765, "workers/1", "--local-port", port, status=1)
+        assert f"port {port} of this machine: Address already in use" in errors
+    with known.start(*known.command("forward", 8765, "workers/1", "--local-port", port)) as process:
+        wait_for(lambda: "Waiting for connections" in process.stdout.readline())
+        with urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+            assert answer.read() == b"hello\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=COMMAND_TIMEOUT_S)
+    known.hosts.run(f"kill {pid}", host=place.hostname, user="root")
+
+
+def test_a_job_from_submit_to_fetch(known):
+    """Files arrive, the job runs in its folder, its output is followed to the end, results come back once."""
+    (known.home / "src").mkdir()
+    (known.home / "src" / "hello.py").write_text("print('hello from', __file__)\n")
+    script = batch_script(
+        known,
+        "train",
+        "#SBATCH --ntasks-per-node=1\n"
+        "srun hostname | sort\npython3 src/hello.py\n"
+        "until [ -e go ]; do sleep 0.2; done\n"
+        "mkdir -p hf checkpoints && echo weights > hf/model.safetensors && echo much > checkpoints/step-1\necho done",
+    )
+    told = known.podwright("submit", script, "--send", "src", "--nodes", 2, "--name", "first", *known.key, "--json")
+    job = json.loads(told)
+    assert (job["schema"], job["run"], job["folder"]) == ("podwright.submit/1", "first", "/fsx/runs/first")
+    listed = json.loads(known.podwright("jobs", *known.key, "--json"))["jobs"]
+    assert [(item["job_id"], item["name"], item["user"], item["node_count"]) for item in listed] == [
+        (job["job_id"], "first", "ubuntu", 2)
+    ]
+    again = known.podwright("submit", script, "--name", "first", *known.key, status=1)
+    assert f"run first has job {job['job_id']} already" in again
+    (known.hosts.directory.parent / "fsx" / "runs" / "first" / "go").touch()
+    output = known.podwright("logs", job["job_id"], "--follow", *known.key)
+    hostnames = [worker(known, number).hostname for number in (1, 2)]
+    assert output.splitlines() == [*hostnames, "hello from /fsx/runs/first/src/hello.py", "done"]
+    assert known.podwright("logs", "first", "--lines", 1, *known.key) == "done\n"
+    assert finish(known, job["job_id"])["JobState"] == "COMPLETED"
+    assert known.podwright("jobs", *known.key) == "no jobs on demo\n"
+
+    fetched = json.loads(known.podwright("fetch", "first", *known.key, "--json"))
+    brought = {item["path"] for item in fetched["fetched"]}
+    assert {"hf/model.safetensors", "submission.json", "src/hello.py", "train.sbatch"} <= brought
+    assert not any(path.startswith("checkpoints/") for path in brought)
+    run = known.home / "runs" / "first"
+    assert (run / "hf" / "model.safetensors").read_text() == "weights\n"
+    record = json.loads((run / "submission.json").read_text())
+    assert set(record["sha256"]) == {"train.sbatch", "src/hello.py"}
+    (run / "hf" / "model.safetensors").unlink()
+    more = json.loads(known.podwright("fetch", "first", "--checkpoints", *known.key, "--json"))
+    assert {item["path"] for item in more["fetched"]} == {"hf/model.safetensors", "checkpoints/step-1"}
+    assert more["unchanged"] == len(brought) - 1
+
+
+def test_a_followed_log_leaves_nothing_running(known):
+    """After Ctrl-C no process of the command is left on the controller, and the job goes on."""
+    script = batch_script(known, "long", "echo started\nsleep 600")
+    job_id = json.loads(known.podwright("submit", script, *known.key, "--json"))["job_id"]
+    with known.start(*known.command("logs", "long", "--follow", *known.key), start_new_session=True) as process:
+        wait_for(lambda: process.stdout.readline() == "started\n")
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=COMMAND_TIMEOUT_S)
+        assert process.returncode == 130
+    tail = "pgrep --full '^tail -n' || true"
+    wait_for(lambda: not known.hosts.run(tail, user="root").stdout.strip())
+    assert known.hosts.job(int(job_id))["JobState"] == "RUNNING"
+
+    refused = known.podwright("cancel", "99", job_id, *known.key, status=2)
+    assert "demo has no job 99: jobs that wait or run: " in refused
+    assert "confirm with --yes" in known.podwright("cancel", job_id, *known.key, status=2)
+    told = known.podwright("cancel", "long", "--yes", *known.key)
+    assert told.startswith(f"canceled {job_id} (long, ubuntu, RUNNING)")
+    assert finish(known, job_id)["JobState"] == "CANCELLED"
+
+
+def test_lifecycle_logs_come_from_cloudwatch(known):
+    """A node's name leads to its stream; all streams are listed; Slurm's own log is read on the node."""
+    place = worker(known)
+    lines = known.podwright("logs", "--lifecycle", place.hostname).splitlines()
+    assert lines[0].endswith(f" boot of {place.hostname}")
+    assert lines[-1].endswith(" booted")
+    assert known.podwright("logs", "--lifecycle", place.instance_id, "-n", 1).splitlines() == lines[-1:]
+    streams = json.loads(known.podwright("logs", "--lifecycle", "--json"))["streams"]
+    assert {stream["name"] for stream in streams} == {
+        f"LifecycleConfig/{node.instance_group}/{node.instance_id}" for node in known.hosts.nodes.values()
+    }
+    errors = known.podwright("logs", "--health", "workers/1", status=1)
+    assert f"{place.hostname} ({place.instance_id}) has written no line yet; it is Running" in errors
+    assert "slurmctld" in known.podwright("logs", "--slurm", "-n", 1000, *known.key)
+    assert "slurmd" in known.podwright("logs", "--slurm", "workers/1", "-n", 1000, *known.key)
+
+
+def test_what_slurm_does_not_know_is_said(known):
+    """Unknown jobs and runs, accounting that is off, and a batch script that Slurm refuses."""
+    assert "Slurm knows no job 4711" in known.podwright("logs", "4711", *known.key, status=2)
+    assert "no output of a run 'absent' in /fsx/runs" in known.podwright("logs", "absent", *known.key, status=2)
+    assert "no run 'absent' in /fsx/runs" in known.podwright("fetch", "absent", *known.key, status=2)
+    assert "Slurm's accounting is off" in known.podwright("jobs", "--ended", 7, *known.key, status=1)
+    script = batch_script(known, "refused", "true")
+    assert "partition" in known.podwright("submit", script, "--partition", "none", *known.key, status=1)
+    run = known.home / "run.yaml"
+    run.write_text("preset: tiny\n")
+    errors = known.podwright("submit", run, "--nodes", 1, *known.key, status=1)
+    assert "the node has no environment of podwright-train" in errors
