@@ -95,12 +95,12 @@ def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> 
     excluded = " ".join(f"-not -path {quoted(f'./{part}/*')}" for part in without)
     hidden = r"-not -path '*/.*'"  # half-written files
     listing = _LIST.format(folder=quoted(folder), without=f"{excluded} {hidden}")
-    told = node.run(f"[ -d {quoted(folder)} ] && {listing} || echo none")
-    if told == "none\n":
+    output = node.run(f"[ -d {quoted(folder)} ] && {listing} || echo none")
+    if output == "none\n":
         parent = quoted(str(PurePosixPath(folder).parent))
         there = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
         raise ArgumentError(f"no run {name!r} in {PurePosixPath(folder).parent}", f"runs there: {there or 'none'}")
-    return [_file(entry) for entry in told.split("\0") if entry]
+    return [_file(entry) for entry in output.split("\0") if entry]
 
 
 def _file(entry: str) -> RemoteFile:

@@ -120,8 +120,8 @@ def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
     place = pick(wanted, cluster, options.slurm)
     node = connection(wanted, cluster, place, options)
     key = "SlurmctldLogFile" if place.is_controller else "SlurmdLogFile"
-    told = node.run("scontrol show config")
-    values = (line.split("=", 1)[1].strip() for line in told.splitlines() if line.split("=")[0].strip() == key)
+    output = node.run("scontrol show config")
+    values = (line.split("=", 1)[1].strip() for line in output.splitlines() if line.split("=")[0].strip() == key)
     path = next(values, "").replace("%h", place.name).replace("%n", place.name)
     if not path.startswith("/"):
         raise OperationError(f"slurm.conf of {cluster.name} names no {key}", f"`podwright connect {place.name}`")
@@ -133,12 +133,12 @@ def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
 
 
 def _show_file(node: Remote, path: str, options: argparse.Namespace, *, sudo: str = "") -> None:
-    told = node.run(f"{sudo}tail -n {options.lines} {quoted(path)}")
+    output = node.run(f"{sudo}tail -n {options.lines} {quoted(path)}")
     if options.json:
-        lines = [{"time": None, "message": line} for line in told.splitlines()]
+        lines = [{"time": None, "message": line} for line in output.splitlines()]
         print_json("podwright.logs/1", {"cluster": node.cluster.name, "source": path, "lines": lines})
     else:
-        sys.stdout.write(told)
+        sys.stdout.write(output)
 
 
 # ---- in CloudWatch -----------------------------------------------------------------------------

@@ -142,7 +142,7 @@ def connection(wanted: Target, cluster: Cluster, node: Node, options: argparse.N
     given = ssh.options(wanted.session, cluster, node, user=options.user, identity=options.identity)
     ssh.make_folder()
     flags = [f"-o{keyword}={value}" for keyword, value in given.items()]
-    # Nobody answers a prompt; what ssh tells about new host keys is no output of the command.
+    # Nobody answers a prompt; messages about new host keys are no output of the command.
     return Remote(cluster, node, ("ssh", *flags, "-oBatchMode=yes", "-oLogLevel=ERROR", "-T"))
 
 

@@ -42,8 +42,8 @@ def find(node: Remote, given: str | None, *, beside: str = "true") -> Runs:
         OperationError: the node does not answer, or has no shared file system that is known.
     """
     record = f"cat {quoted(NODE_JSON)} 2>/dev/null; printf '\\036'; test -d {DEFAULT_SHARED} && echo yes; "
-    told = node.run(f"{record} printf '\\036'; {beside}; true").split(_RECORD_END)
-    text, has_default, rest = (part.strip() for part in told)
+    output = node.run(f"{record} printf '\\036'; {beside}; true").split(_RECORD_END)
+    text, has_default, rest = (part.strip() for part in output)
     try:
         known = NodeRecord.from_json(text) if text else None
     except ContractError as error:

@@ -46,7 +46,7 @@ def replace_process(session: Session, target: str, document: str = "", **paramet
     os.execvpe(command[0], command, environment)  # noqa: S606 — no shell
 
 
-def output(session: Session, target: str, document: str, **parameters: str) -> str:
+def run_command(session: Session, target: str, document: str, **parameters: str) -> str:
     """Start a session, wait until it ends and return what it printed, with the plugin's own lines.
 
     Raises:
@@ -102,9 +102,9 @@ def require() -> None:
     """
     if shutil.which(PLUGIN) is None:
         raise OperationError(f"{PLUGIN} is not on PATH", f"install it: {INSTALL_PAGE}")
-    told = subprocess.run([PLUGIN, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    version = tuple(map(int, told.split("."))) if re.fullmatch(r"\d+(\.\d+){1,3}", told) else ()
+    output = subprocess.run([PLUGIN, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    version = tuple(map(int, output.split("."))) if re.fullmatch(r"\d+(\.\d+){1,3}", output) else ()
     if version <= LAST_VERSION_WITHOUT_VARIABLE:
         needed = ".".join(map(str, LAST_VERSION_WITHOUT_VARIABLE))
-        said = told or "of an unknown version"
+        said = output or "of an unknown version"
         raise OperationError(f"{PLUGIN} {said} is too old", f"install a version after {needed}: {INSTALL_PAGE}")

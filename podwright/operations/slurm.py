@@ -1,4 +1,4 @@
-"""Slurm's jobs, as its own commands on a node of the cluster tell them."""
+"""Slurm's jobs, listed by its own commands on a node of the cluster."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def job(node: Remote, job_id: str) -> dict[str, str]:
         OperationError: the node or Slurm does not answer.
     """
     try:
-        told = node.run(quoted("scontrol", "show", "job", "--oneliner", job_id))
+        output = node.run(quoted("scontrol", "show", "job", "--oneliner", job_id))
     except RemoteError as error:
         if "Invalid job id" not in str(error):
             raise
@@ -81,7 +81,7 @@ def job(node: Remote, job_id: str) -> dict[str, str]:
             f"Slurm knows no job {job_id}: it forgets a job minutes after its end",
             "`podwright jobs --ended 7` lists ended ones; `podwright logs RUN` reads a run's output",
         ) from error
-    return {key: value.strip() for key, value in _FIELD.findall(told.splitlines()[0])}
+    return {key: value.strip() for key, value in _FIELD.findall(output.splitlines()[0])}
 
 
 def cancel(node: Remote, job_ids: Sequence[str]) -> None:
@@ -93,8 +93,8 @@ def cancel(node: Remote, job_ids: Sequence[str]) -> None:
     node.run(quoted("scancel", *job_ids))
 
 
-def _jobs(told: str) -> list[Job]:
-    return list(starmap(_job, (line.split(SEPARATOR) for line in told.splitlines() if line)))
+def _jobs(output: str) -> list[Job]:
+    return list(starmap(_job, (line.split(SEPARATOR) for line in output.splitlines() if line)))
 
 
 def _job(*fields: str) -> Job:

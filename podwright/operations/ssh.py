@@ -1,4 +1,4 @@
-"""How ssh reaches a node: through a Session Manager session, with the host key pinned to the instance.
+"""Reach a node by ssh: through a Session Manager session, with the host key pinned to the instance.
 
 https://man.openbsd.org/ssh_config
 """

@@ -107,9 +107,11 @@ def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: s
     """
     line = AUTHORIZE.format(key=quoted(key), done=quoted(AUTHORIZED))
     command = f"sudo su --login {user} --shell /bin/sh --command {quoted(line)}"
-    told = session_plugin.output(wanted.session, cluster.session_target(node), session_plugin.COMMAND, command=command)
-    if AUTHORIZED not in told.splitlines():
-        said = " ".join(line for line in told.split("\n") if line and "session with" not in line.lower()).strip()
+    output = session_plugin.run_command(
+        wanted.session, cluster.session_target(node), session_plugin.COMMAND, command=command
+    )
+    if AUTHORIZED not in output.splitlines():
+        said = " ".join(line for line in output.split("\n") if line and "session with" not in line.lower()).strip()
         raise OperationError(f"{node.name} did not take the key for {user}: {said or 'it said nothing'}")
 
 

@@ -93,10 +93,10 @@ def run(options: argparse.Namespace) -> int:
     folder = found.path(name)
     command = _trainer(options, found, folder) if _is_run(options.file) else _batch(options, name)
     record = _record(files, command)
-    told = _send(node, folder, {**files, RECORD: record}, command)
-    number = JOB_NUMBER.search(told)
+    output = _send(node, folder, {**files, RECORD: record}, command)
+    number = JOB_NUMBER.search(output)
     if number is None:
-        raise OperationError(f"{node.node.name} named no job: {told.strip() or 'it said nothing'}")
+        raise OperationError(f"{node.node.name} named no job: {output.strip() or 'it said nothing'}")
     job_id = number[1]
     if options.json:
         document = {"cluster": node.cluster.name, "run": name, "folder": folder, "job_id": job_id}
@@ -217,10 +217,10 @@ def _send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command:
             raise OperationError("ssh was started without pipes")
         with contextlib.suppress(BrokenPipeError), process.stdin:  # the node's own message says why
             _pack(process.stdin, files)
-        told, errors = process.stdout.read(), process.stderr.read()
+        output, errors = process.stdout.read(), process.stderr.read()
     if process.returncode:
         raise node.failure(process.returncode, errors.decode(errors="replace"))
-    return told.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 def _pack(stream: IO[bytes], files: Mapping[str, Path | bytes]) -> None:
