@@ -253,7 +253,7 @@ def test_a_job_from_submit_to_fetch(known):
         known,
         "train",
         "#SBATCH --ntasks-per-node=1\n"
-        "srun hostname | sort\npython3 src/hello.py\n"
+        "srun hostname 2> /dev/null | sort\npython3 src/hello.py\n"
         "until [ -e go ]; do sleep 0.2; done\n"
         "mkdir -p hf checkpoints && echo weights > hf/model.safetensors && echo much > checkpoints/step-1\necho done",
     )
