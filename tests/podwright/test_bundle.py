@@ -89,9 +89,8 @@ def settings_file(tmp_path: Path) -> Path:
 @pytest.mark.usefixtures("releases", "lock")
 def test_a_bundle_is_made_checked_and_uploaded_once(aws, settings_file, tmp_path, monkeypatch, capsys):
     """Programs, wheels for the nodes' Python and an index lie where nodes look; a second run sends the index alone."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", aws.endpoint_url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
     command = ["bundle", str(settings_file), "-o", str(tmp_path / "bundle"), "--upload"]
     assert main(command) == 0, capsys.readouterr().err
     first = capsys.readouterr().out

@@ -21,8 +21,11 @@ def ask(tmp_path_factory):
     with AwsStandIn(directory=tmp_path_factory.mktemp("aws"), region="us-west-2") as stand_in:
         connection = http.client.HTTPConnection(urlsplit(stand_in.endpoint_url).netloc)
 
+        key = stand_in.environment()["AWS_ACCESS_KEY_ID"]
+        headers = {name: value.replace("Credential=a", f"Credential={key}") for name, value in FORM.items()}
+
         def ask(form, invocation):
-            connection.request("POST", "/", form, FORM | {"amz-sdk-invocation-id": invocation})
+            connection.request("POST", "/", form, headers | {"amz-sdk-invocation-id": invocation})
             answer = connection.getresponse()
             return answer.status, answer.read()
 

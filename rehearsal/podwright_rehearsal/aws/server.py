@@ -21,7 +21,6 @@ from xml.sax.saxutils import escape
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
 from waitress.channel import ClientDisconnected
-from waitress.server import create_server
 from werkzeug.wrappers import Request, Response
 
 from podwright_rehearsal.aws import cluster_schema, interruption, moto_patches
@@ -29,6 +28,7 @@ from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cloud_control import CloudControl
 from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.file_systems import FileSystems
+from podwright_rehearsal.aws.gate import KEY_VARIABLE, Gate, Server
 from podwright_rehearsal.aws.hyperpod import EmulatedClusters
 from podwright_rehearsal.aws.quotas import Quotas
 from podwright_rehearsal.aws.retries import RetryCache
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 OWNER_POLL_S = 0.5
 THREADS = 32  # more than Terraform and the rehearsal ever ask at once
+MAX_CONNECTIONS = 1000
+MAX_BODY_BYTES = 256 * 1024 * 1024  # SDKs upload larger objects in parts of 5 or 8 MiB
 FORM = "application/x-www-form-urlencoded"
 REFUSED = "AccessDenied"  # no SDK tries again after it
 
@@ -52,7 +54,15 @@ _log = logging.getLogger("podwright_rehearsal.aws")
 def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool, owner_pid: int | None) -> None:
     """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
     application = Application(region=region, transition_s=transition_s, instant_deletion=instant_deletion)
-    server = create_server(RetryCache(application), host=HOST, port=port, threads=THREADS, expose_tracebacks=True)
+    server = Server(
+        Gate(RetryCache(application), access_key=os.environ[KEY_VARIABLE]),
+        host=HOST,
+        port=port,
+        threads=THREADS,
+        connection_limit=MAX_CONNECTIONS,
+        max_request_body_size=MAX_BODY_BYTES,
+        expose_tracebacks=True,
+    )
     if owner_pid is not None:
         threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
     print(f"http://{HOST}:{server.effective_port}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import selectors
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from botocore.config import Config
 
 from podwright.errors import PodwrightError
 from podwright_rehearsal.aws import inventory
+from podwright_rehearsal.aws.gate import KEY_VARIABLE
 from podwright_rehearsal.aws.interruption import PATH, REFUSAL_PATH, Kind
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 180
 STOP_TIMEOUT_S = 60
 LOG_LINES_SHOWN = 20
-ACCESS_KEY, SECRET_KEY = "rehearsal", "rehearsal"  # not checked
+SECRET_KEY = "rehearsal"  # noqa: S105 -- not checked: the id of the access key is the secret
 
 
 class AwsStandInError(PodwrightError):
@@ -58,6 +60,7 @@ class AwsStandIn:
         self._options += ["--instant-deletion"] * instant_deletion
         self.directory = directory
         self.log = directory / "aws.log"
+        self._access_key = f"REHEARSAL{secrets.token_hex(16).upper()}"
         self._config_file = directory / "aws.config"
         self._process: subprocess.Popen[str] | None = None
         self._endpoint_url = ""
@@ -98,9 +101,11 @@ class AwsStandIn:
         if self._process is not None:
             raise AwsStandInError(f"The AWS stand-in already runs as process {self._process.pid}")
         self.directory.mkdir(parents=True, exist_ok=True)
+        self._config_file.unlink(missing_ok=True)
+        self._config_file.touch(mode=0o600)
         self._config_file.write_text(
             f"[default]\nregion = {self.region}\n"
-            f"aws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n",
+            f"aws_access_key_id = {self._access_key}\naws_secret_access_key = {SECRET_KEY}\n",
             encoding="utf-8",
         )
         command = [sys.executable, "-m", __package__, *self._options, "--owner-pid", str(os.getpid())]
@@ -111,7 +116,11 @@ class AwsStandIn:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    KEY_VARIABLE: self._access_key,
+                },
                 start_new_session=True,  # Ctrl-C is for the rehearsal, which still needs the account to destroy
             )
         self._process = process
@@ -151,7 +160,7 @@ class AwsStandIn:
             # Empty, not false: Terraform's S3 backend takes any word for yes.
             "AWS_USE_FIPS_ENDPOINT": "",
             "AWS_USE_DUALSTACK_ENDPOINT": "",
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_ACCESS_KEY_ID": self._access_key,
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_SESSION_TOKEN": "",
             "AWS_REGION": self.region,
@@ -201,7 +210,8 @@ class AwsStandIn:
         parts = urlsplit(self.endpoint_url)
         connection = HTTPConnection(parts.hostname or "", parts.port)
         with closing(connection):
-            connection.request(method, path, json.dumps(body) if body else None)
+            signed = {"Authorization": f"AWS4-HMAC-SHA256 Credential={self._access_key}/"}
+            connection.request(method, path, json.dumps(body) if body else None, signed)
             return dict(json.load(connection.getresponse()))
 
     @cached_property

@@ -14,6 +14,8 @@ from podwright import checkout
 from podwright.deploy.terraform import terraform_environment
 from podwright.settings import names
 from podwright.settings.root import Settings
+from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
+from podwright_constructs import lifecycle_archive
 from podwright_constructs.catalog import InstanceType
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn
@@ -91,11 +93,22 @@ class Deployment:
         return next(node.instance_id for node in self.nodes() if node.hostname == hostname)
 
     def download_lifecycle(self, folder: Path) -> Path:
-        """Download everything below the cluster's SourceS3Uri, as HyperPod does on a new node."""
-        for item in self._lifecycle_objects():
-            target = folder / item["name"]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            self.aws.client("s3").download_file(item["bucket"], item["key"], str(target))
+        """Download everything below the cluster's SourceS3Uri, as HyperPod does on a new node.
+
+        Raises:
+            StepFailed: there is something else than this checkout's scripts, and hosts run scripts as root.
+        """
+        expected = lifecycle_archive.pack(checkout.ROOT / "lifecycle_scripts", into=self.project / "lifecycle")
+        names = {PROVISIONING_PARAMETERS_NAME, *(file.name for file in expected.iterdir())}
+        objects = list(self._lifecycle_objects())
+        if {item["name"] for item in objects} != names:
+            found = ", ".join(sorted(item["name"] for item in objects))
+            raise StepFailed(f"the bucket has {found}, the checkout {', '.join(sorted(names))}")
+        for item in objects:
+            self.aws.client("s3").download_file(item["bucket"], item["key"], str(folder / item["name"]))
+        for file in expected.iterdir():
+            if (folder / file.name).read_bytes() != file.read_bytes():
+                raise StepFailed(f"{file.name} in the bucket is not the checkout's")
         return folder
 
     def _lifecycle_objects(self) -> Iterator[dict[str, str]]:

@@ -1,0 +1,104 @@
+"""Let only the rehearsal's own requests in: what the stand-in stores, hosts run as root.
+
+Other users of this machine can connect to 127.0.0.1 too.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote
+
+from waitress.server import TcpWSGIServer
+from werkzeug.wrappers import Response
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
+
+KEY_VARIABLE = "PODWRIGHT_REHEARSAL_ACCESS_KEY"
+CONNECTIONS = Path("/proc/net/tcp")  # https://docs.kernel.org/networking/proc_net_tcp.html
+ESTABLISHED = "01"
+ROOT = 0
+MOTO_API = "/moto-api"  # moto's own: it reads and deletes everything
+_CREDENTIAL = re.compile(r"Credential=([^/,\s]+)")
+
+
+class Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
+    """A waitress server that closes connections of other users at once, before it reads from them."""
+
+    def accept(self) -> Any:
+        """Return the next connection and its address; None if there is none, or if it is another user's."""
+        accepted = super().accept()
+        if accepted is None:
+            return None
+        connection, address = accepted
+        if _is_ours(connection, address):
+            return accepted
+        connection.close()
+        return None
+
+
+class Gate:
+    """WSGI middleware that refuses requests without the run's access key.
+
+    Also refused: moto's own API, and paths with a folder ``..``, which no file may be named after.
+
+    Args:
+        application: what answers the other requests.
+        access_key: the id of the run's access key, random and known to nobody else.
+    """
+
+    def __init__(self, application: WSGIApplication, *, access_key: str) -> None:
+        self._application = application
+        self._access_key = access_key
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer with an error, or let the application answer."""
+        path = unquote(str(environ["REQUEST_URI"]).partition("?")[0])
+        host = environ.get("HTTP_HOST", "")
+        if not hmac.compare_digest(_given_key(environ), self._access_key):
+            return _error(403, "InvalidAccessKeyId", "not signed with this run's access key")(environ, start_response)
+        if path.startswith(MOTO_API) or host.startswith("motoapi."):
+            return _error(403, "AccessDenied", "moto's own API is off")(environ, start_response)
+        if ".." in path.split("/"):
+            return _error(400, "InvalidURI", "no folder of a key is called ..")(environ, start_response)
+        return self._application(environ, start_response)
+
+
+def _given_key(environ: WSGIEnvironment) -> str:
+    """Return the id of the access key in a request's header or, if it was signed in advance, its query."""
+    found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
+    if found:
+        return found[1]
+    signed = parse_qs(environ.get("QUERY_STRING", "")).get("X-Amz-Credential", [""])
+    return signed[0].partition("/")[0]
+
+
+def _error(status: int, code: str, message: str) -> Response:
+    text = f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
+    return Response(text, status, content_type="text/xml")
+
+
+def _is_ours(connection: socket.socket, address: tuple[str, int]) -> bool:
+    """Return whether the other end belongs to this process's user or to root, which can do everything anyway."""
+    here = connection.getsockname()
+    try:
+        lines = CONNECTIONS.read_text().splitlines()[1:]
+    except OSError:  # not Linux: the access key alone decides
+        return True
+    for _, local, remote, state, *rest in map(str.split, lines):
+        # The kernel shows a socket that is being closed as root's.
+        if (local, remote, state) == (_hexadecimal(address), _hexadecimal(here), ESTABLISHED):
+            return int(rest[3]) in {os.geteuid(), ROOT}
+    return False
+
+
+def _hexadecimal(address: tuple[str, int]) -> str:
+    """Return an address as /proc/net/tcp writes it: the number in this machine's byte order, and the port."""
+    number = int.from_bytes(socket.inet_aton(address[0]), "little")
+    return f"{number:08X}:{address[1]:04X}"
