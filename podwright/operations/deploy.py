@@ -32,6 +32,7 @@ OK, FAILED = 0, 1
 SCHEMA = "podwright.deploy/1"
 PARTS = ("foundation", "cluster")
 SKIP_SYNTH, APPROVED = "--skip-synth", "--auto-approve"
+ALONE = "--ignore-missing-stack-dependencies"
 
 # What cdktf prints of Terraform: ``STACK  aws_vpc.NAME: Creation complete after 2s [id=vpc-1]``.
 _DONE = re.compile(
@@ -91,7 +92,8 @@ def run(options: argparse.Namespace) -> int:
     nodes = sum(group.count for group in settings.cluster.instance_groups)
     follow = resource_lines(preview.stacks.values(), say)
     with followed(session, settings.name, nodes=nodes, on_line=say):
-        kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, on_line=follow)
+        alone = [ALONE] if options.only else []
+        kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
     _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
     return OK
 

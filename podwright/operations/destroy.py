@@ -12,7 +12,7 @@ from typing import Any
 from podwright.check.load import load
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.operations.bucket import Contents, empty
-from podwright.operations.deploy import APPROVED, PARTS, SKIP_SYNTH, add_kit_arguments, resource_lines, speaker
+from podwright.operations.deploy import ALONE, APPROVED, PARTS, SKIP_SYNTH, add_kit_arguments, resource_lines, speaker
 from podwright.operations.errors import ArgumentError
 from podwright.operations.inventory import inventory
 from podwright.operations.kit import Kit
@@ -27,7 +27,6 @@ from podwright.settings.storage import CreatedBucket
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.destroy/1"
-ALONE = "--ignore-missing-stack-dependencies"
 WITH_BUCKET = ("bucket/", "key/")  # without its key a kept bucket could not be read
 DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}
 

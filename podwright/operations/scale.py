@@ -10,18 +10,22 @@ from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.findings import has_errors
 from podwright.check.report import check_document
+from podwright.deploy.deployed import stacks
 from podwright.diagram import prices
+from podwright.operations.changes import Change, planned, summary
 from podwright.operations.cluster import suggestion
 from podwright.operations.errors import ArgumentError
 from podwright.operations.group_request import group_request
+from podwright.operations.kit import Kit
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
-from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host.shell import write_file
 from podwright_constructs import facts
 
+OK, FAILED = 0, 1
+SCHEMA = "podwright.scale/1"
 BYTE_ORDER_MARK = "\ufeff"
 GROUPS = ("cluster", "instance_groups")  # their path in cluster.yaml
 
@@ -58,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         ArgumentError: there is no such group.
         InvalidSettingsError: the file with the new number has errors; it stays as it was.
+        TerraformError: the file is written, and Terraform cannot plan it.
         AwsError: AWS refuses or does not answer.
     """
     wanted = target(options)
@@ -101,16 +106,28 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
     path = file.resolve()  # a link stays a link
     write_file(path, text, mode=path.stat().st_mode & 0o777)
     line = edited.position((*GROUPS, _index(edited, options.group), "count")).line
+    changes = _changes(settings, file)
     if options.json:
-        print_json("podwright.scale/1", {**vars(scaling), "file": file, "line": line})
-        return 0
+        document = {"changes": None if changes is None else [change.to_dict() for change in changes]}
+        print_json(SCHEMA, {**vars(scaling), "file": file, "line": line, **document})
+        return OK
     print(f"{file}:{line}: {scaling.text()}")
+    if changes is not None:
+        print("\n".join([f"cluster: {summary(changes)}", *(f"  {change.line()}" for change in changes)]))
     if scaling.after < scaling.before:
         print("AWS chooses the nodes that go: to choose yourself, `podwright nodes delete` them first")
-    if scaling.before != scaling.after:
-        stack = names.cluster_stack(scaling.cluster)
-        print(f"next: `cdktf diff {stack}` shows the plan, `cdktf deploy {stack}` carries it out")
-    return 0
+    if changes != []:
+        print("next: `podwright deploy --only cluster`")
+    return OK
+
+
+def _changes(settings: Settings, file: Path) -> list[Change] | None:
+    """Return Terraform's plan of the cluster; None where it was not deployed from this folder."""
+    stack = stacks(settings.name, folder=Path.cwd())["cluster"]
+    if not stack.is_there:
+        return None
+    Kit(file, Path.cwd()).run("synth")
+    return planned(stack)
 
 
 def _checked(source: Document) -> Settings:
@@ -142,15 +159,15 @@ def _in_aws(options: argparse.Namespace, wanted: Target) -> int:
     )
     if scaling.before != scaling.after:
         if not confirm(f"Scale {cluster.name}? {scaling.text()}.", yes=options.yes):
-            return 1
+            return FAILED
         request = group_request(wanted.session, group, count=options.count)
         wanted.session.call("sagemaker", "update_cluster", ClusterName=cluster.arn, InstanceGroups=[request])
     if options.json:
-        print_json("podwright.scale/1", {**vars(scaling), "file": None, "line": None})
+        print_json(SCHEMA, {**vars(scaling), "file": None, "line": None, "changes": None})
     else:
         print(f"{cluster.name}: {scaling.text()}")
         print("next: `podwright status --wait` waits until they run")
-    return 0
+    return OK
 
 
 def _index(source: Document, group: str) -> int:

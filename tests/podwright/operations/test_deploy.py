@@ -154,6 +154,20 @@ def test_teardown_lists_what_costs(aws: AwsStandIn) -> None:
     assert podwright("teardown").out.splitlines()[-1].startswith(f"{NAME}: ")
 
 
+def test_scaling_to_nothing_and_back_keeps_the_rest(aws: AwsStandIn, project: Path) -> None:
+    """Each plan changes the cluster alone and in place; nodes go and come, the file system and the file stay."""
+    before = (project / "cluster.yaml").read_bytes()
+    kept = [item for item in aws.inventory() if "FSx" in item]
+    for count, nodes in (("0", 1), ("1", 2)):
+        scaled = podwright("scale", "workers", count)
+        assert scaled.status == 0, scaled.err
+        assert "cluster: 1 to update\n  ~ cluster/cluster (aws_cloudcontrolapi_resource): desired_state" in scaled.out
+        assert podwright("deploy", "--only", "cluster", "--yes").status == 0
+        assert len(aws.client("sagemaker").list_cluster_nodes(ClusterName=NAME)["ClusterNodeSummaries"]) == nodes
+    assert [item for item in aws.inventory() if "FSx" in item] == kept != []
+    assert (project / "cluster.yaml").read_bytes() == before
+
+
 def test_destroy_keeps_a_bucket_with_runs(aws: AwsStandIn) -> None:
     """Objects that podwright did not upload stay with their bucket, which is named with its price; all else goes."""
     s3 = aws.client("s3")

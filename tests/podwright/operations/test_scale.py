@@ -38,7 +38,7 @@ def test_only_the_number_changes(capsys, before, after):
     line = after.splitlines().index(next(line for line in after.splitlines() if "count: 16" in line)) + 1
     out = capsys.readouterr().out
     assert f"cluster.yaml:{line}: workers: 2 -> 16 nodes, 11.45 -> 91.63 $/h" in out
-    assert "cdktf diff podwright-demo-cluster" in out
+    assert "next: `podwright deploy --only cluster`" in out
 
 
 def test_scaling_to_zero_and_back_restores_the_file(capsys):
