@@ -37,6 +37,7 @@ from podwright_bootstrap.steps.ldap import Ldap
 from podwright_bootstrap.steps.limits import Limits
 from podwright_bootstrap.steps.lustre import Lustre
 from podwright_bootstrap.steps.metadata import Metadata
+from podwright_bootstrap.steps.metadata_access import MetadataAccess
 from podwright_bootstrap.steps.motd import Motd
 from podwright_bootstrap.steps.neuron import Neuron
 from podwright_bootstrap.steps.node_record import Record
@@ -79,6 +80,7 @@ STEPS: tuple[Step, ...] = (
     Docker(),
     Enroot(),
     Observability(),
+    MetadataAccess(),  # lets the user in that observability adds
     Record(),
     Controllers(),
     Accounting(),  # slurmctld asks it for its users when it starts

@@ -156,6 +156,13 @@ class PamSlurmAdopt:
 
 
 @dataclass(frozen=True)
+class MetadataAccess:
+    """The users who reach the instance's metadata service, beside root."""
+
+    users: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class NodeFeatures:
     """The features of a cluster's nodes."""
 
@@ -175,6 +182,7 @@ class NodeFeatures:
     containers: Optional[Containers] = None
     observability: Optional[Observability] = None
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
+    metadata_access: Optional[MetadataAccess] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on, as JSON has them: with lists for tuples."""

@@ -185,6 +185,15 @@ class PamSlurmAdopt(Section):
     admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in without a job.")
 
 
+class MetadataAccess(Section):
+    """Block the instance's metadata service, and so the node's role, for every user but root; needs nftables.
+
+    Jobs that read or write S3 with the node's role need their user here.
+    """
+
+    users: tuple[str, ...] = Field((), description="Users whose programs may use the node's role.")
+
+
 class Nodes(Section):
     """Settings of the nodes, beyond Slurm and file systems; lifecycle scripts apply them."""
 
@@ -227,6 +236,10 @@ class Nodes(Section):
     )
     pam_slurm_adopt: PamSlurmAdopt | None = Field(
         default=None, description="Restrict logins on compute nodes. Default: every user may log in."
+    )
+    metadata_access: MetadataAccess | None = Field(
+        default=None,
+        description="Restrict the node's role to root and these users; `{}` for root alone. Default: all users.",
     )
 
     def features(self) -> "NodeFeatures":

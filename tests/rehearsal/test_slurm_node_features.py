@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
-from podwright_bootstrap.features import Health, Limits, LustreClient, NodeFeatures, Prolog, Scratch
+from podwright_bootstrap.features import Health, Limits, LustreClient, NodeFeatures, Prolog, Scratch, User
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
+ATTACK = Path(__file__).with_name("attack.sh")
 SCRIPTS = Path(__file__).parents[2] / "lifecycle_scripts"
 PARAMETERS = ProvisioningParameters(
     cluster_name="demo",
@@ -36,7 +37,12 @@ PARAMETERS = ProvisioningParameters(
         )
     },
     nodes=NodeFeatures(
-        lustre_client=LustreClient(), health=Health(), limits=Limits(), scratch=Scratch(), prolog=Prolog()
+        users=(User("ada", 2001), User("mallory", 2002)),
+        lustre_client=LustreClient(),
+        health=Health(),
+        limits=Limits(),
+        scratch=Scratch(),
+        prolog=Prolog(),
     ),
 )
 
@@ -122,6 +128,26 @@ def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:
     assert cluster.run("ls /dev/shm/other", host=FIRST, user="root").stdout
     cluster.run(f"scancel {other}")
     cluster.wait_for_job(other, timeout_s=180)
+
+
+def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecycle: Path) -> None:
+    """After all of attack.sh nothing has leaked, every host boots, no node is drained and another user's job runs."""
+    kept = "stat --format='%n %u %g %a' /etc /etc/passwd /etc/shadow; sha256sum /etc/passwd"
+    before = cluster.run(kept, host=FIRST, user="root").stdout
+    shutil.copy(ATTACK, cluster.directory / "fsx" / "runs" / "attack.sh")
+    following = submit(cluster, "true", "--nodelist", FIRST) + 2  # after the attack's own
+    attack = f"srun --nodelist={FIRST} --chdir=/tmp bash /fsx/runs/attack.sh {following}"
+    said_by_it = cluster.run(attack, user="mallory", timeout_s=180).stdout
+    assert said_by_it.splitlines() == ["DONE"]
+
+    log = boot(cluster, lifecycle)
+
+    assert "warning: mallory's home" in log
+    assert cluster.run(kept, host=FIRST, user="root").stdout == before
+    look = "stat --format=%U:%a /scratch/jobs/$SLURM_JOB_ID"
+    answer = cluster.run(f"srun --nodelist={FIRST} --chdir=/tmp sh -c '{look}'", user="ada", timeout_s=180)
+    assert answer.stdout.strip() == "ada:700"
+    assert set(cluster.node_states().values()) <= {"idle", "mixed", "allocated", "completing"}
 
 
 def test_a_node_that_lost_a_gpu_is_drained_and_the_job_runs_elsewhere(cluster: NamespacedCluster) -> None:

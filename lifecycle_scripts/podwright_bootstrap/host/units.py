@@ -51,8 +51,10 @@ def exists(name: str) -> bool:
     return (FOLDER / name).is_file()
 
 
-def run_at_boot(name: str, text: str) -> Iterator[str]:
-    """A service of Type=oneshot with RemainAfterExit=yes: run now unless it has, and after every reboot.
+def run_at_boot(name: str, text: str, *, rerun: bool = False) -> Iterator[str]:
+    """A service of Type=oneshot with RemainAfterExit=yes: run after every reboot, and now unless it has.
+
+    With ``rerun`` it runs now in any case.
 
     Raises:
         CommandError: one of its commands failed.
@@ -62,7 +64,7 @@ def run_at_boot(name: str, text: str) -> Iterator[str]:
     if answer("is-enabled", name) != "enabled":
         shell.run("systemctl", "enable", name, timeout_s=60)
         yield f"enabled {name}"
-    if changed or answer("is-active", name) != "active":
+    if changed or rerun or answer("is-active", name) != "active":
         shell.run("systemctl", "restart", name, timeout_s=START_LIMIT_S)
         yield f"ran {name}"
 

@@ -1,0 +1,90 @@
+"""Access to the instance's metadata service, which gives a program the rights of the node's role.
+
+https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html, "Limiting access"
+https://wiki.nftables.org/wiki-nftables/index.php/Matching_packet_metainformation
+"""
+
+from __future__ import annotations
+
+import pwd
+import shutil
+from pathlib import Path
+from typing import Iterator, List
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.steps import Step
+from podwright_bootstrap.steps.observability import USER as METRICS_USER
+
+RULES = contract.STATE_DIRECTORY / "metadata.nft"
+UNIT = "podwright-metadata-access.service"
+TABLE = ("inet", "podwright_metadata")
+
+
+class MetadataAccess(Step):
+    """Only root and the users named for it reach the instance's metadata service; containers do not."""
+
+    name = "metadata_access"
+    whose = "clusters with nodes.metadata_access"
+    hint = f"nft --check --file {RULES} says which line the kernel refuses"
+    time_limit_s = 300
+
+    def applies(self, node: Node) -> bool:
+        """Run with nodes.metadata_access."""
+        return node.parameters.nodes.metadata_access is not None
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Load the rules now and after every reboot; an image without nftables is a warning."""
+        nft = shutil.which("nft")
+        if not nft:
+            shell.say("warning: every user reaches the instance's metadata: this image lacks nft (package nftables)")
+            return
+        rules = shell.write_file(RULES, _rules(_allowed(node)))
+        if rules:
+            yield f"wrote {RULES}"
+        yield from units.run_at_boot(UNIT, _unit(nft), rerun=rules)
+
+    def verify(self, node: Node) -> None:  # noqa: ARG002
+        """The kernel has the table."""
+        if shutil.which("nft") and shell.run("nft", "list", "table", *TABLE, timeout_s=30, check=False).exit_code:
+            raise CommandError(f"the kernel has no table {' '.join(TABLE)}")
+
+
+def _allowed(node: Node) -> List[int]:
+    """Return root's id, that of the agent which sends metrics, and those of cluster.yaml."""
+    wanted = node.parameters.nodes.metadata_access
+    named = [shell.find_user(name).pw_uid for name in (wanted.users if wanted else ())]
+    metrics = [entry.pw_uid for entry in pwd.getpwall() if entry.pw_name == METRICS_USER]
+    return sorted({0, *metrics, *named})
+
+
+def _rules(allowed: List[int]) -> str:
+    """Return the table, made anew: what leaves this host by user, what it forwards for containers not at all."""
+    table, ids = " ".join(TABLE), ", ".join(map(str, allowed))
+    return f"""# Written by podwright's bootstrap.
+table {table}
+delete table {table}
+table {table} {{
+  chain output {{
+    type filter hook output priority filter; policy accept;
+    ip daddr 169.254.169.254 meta skuid != {{ {ids} }} reject with icmp type admin-prohibited
+    ip6 daddr fd00:ec2::254 meta skuid != {{ {ids} }} reject with icmpv6 type admin-prohibited
+  }}
+  chain forward {{
+    type filter hook forward priority filter; policy accept;
+    ip daddr 169.254.169.254 reject with icmp type admin-prohibited
+    ip6 daddr fd00:ec2::254 reject with icmpv6 type admin-prohibited
+  }}
+}}
+"""
+
+
+def _unit(nft: str) -> str:
+    return (
+        "[Unit]\nDescription=Metadata of the instance for root alone\nDefaultDependencies=no\n"
+        f"Before=network-pre.target\nWants=network-pre.target\nRequiresMountsFor={Path(RULES).parent}\n"
+        f"[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart={nft} --file {RULES}\n"
+        "[Install]\nWantedBy=multi-user.target\n"
+    )

@@ -1,0 +1,64 @@
+"""The instance's metadata service, behind a real nftables: root reaches it, users do not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from podwright_rehearsal.hosts import debian
+
+pytestmark = pytest.mark.hosts
+
+CACHE = Path(__file__).parents[2] / ".cache" / "podwright" / "nftables"
+# The program and those of its libraries that Debian's base lacks.
+PACKAGES = ("nftables", "libnftables1", "libnftnl11", "libjansson4", "libmnl0", "libxtables12", "libedit2", "libbsd0")
+STEP = "./on_create.sh --only metadata_access"
+SERVE = """
+ip address add 169.254.169.254/32 dev lo
+python3 -m http.server --bind 169.254.169.254 80 >/dev/null 2>&1 &
+trap "kill $!" EXIT
+until (exec 3<>/dev/tcp/169.254.169.254/80) 2>/dev/null; do sleep 0.1; done
+ask() { runuser -u "$1" -- bash -c 'exec 3<>/dev/tcp/169.254.169.254/80' 2>/dev/null && echo "$1 in" || echo "$1 out"; }
+"""
+
+
+@pytest.fixture(scope="session")
+def nftables() -> Path:
+    """Debian's nft, unpacked once."""
+    if missing := debian.missing_programs():
+        pytest.skip(f"needs {', '.join(missing)}")
+    if not CACHE.exists():
+        CACHE.parent.mkdir(parents=True, exist_ok=True)
+        temporary = CACHE.with_name(".nftables.new")
+        shutil.rmtree(temporary, ignore_errors=True)
+        debian.unpack(PACKAGES, temporary)
+        temporary.rename(CACHE)
+    return CACHE
+
+
+def test_only_root_and_named_users_have_the_role(make_host, cloud, nftables):
+    """Root and a named user reach the service, the others do not; a second boot changes nothing."""
+    cloud.contract["podwright"]["nodes"] = {"metadata_access": {"users": ["ubuntu"]}}
+    host = make_host()
+    host.write(
+        "opt/shims/nft",
+        f'#!/bin/sh\nLD_LIBRARY_PATH=$(echo {nftables}/usr/lib/*-linux-gnu) exec {nftables}/usr/sbin/nft "$@"\n',
+        mode=0o755,
+    )
+    boot = host.boot(f"{SERVE}\nask nobody; {STEP} && {STEP} && for user in root ubuntu nobody; do ask $user; done")
+    assert boot.exit_code == 0, boot.output
+    assert boot.output.splitlines()[0] == "nobody in"
+    assert boot.output.splitlines()[-3:] == ["root in", "ubuntu in", "nobody out"]
+    assert [summary.split(", ")[1] for summary in boot.summaries] == ["4 changes", "0 changes"]
+
+
+def test_an_image_without_nftables_is_a_warning(make_host, cloud):
+    """A node that cannot keep users out says so, and boots."""
+    if shutil.which("nft"):
+        pytest.skip("this machine has nft")
+    cloud.contract["podwright"]["nodes"] = {"metadata_access": {"users": []}}
+    boot = make_host().boot(STEP)
+    assert boot.exit_code == 0, boot.output
+    assert "warning: every user reaches the instance's metadata: this image lacks nft" in boot.output

@@ -1,0 +1,53 @@
+#!/bin/bash
+# What an ordinary user of the cluster can try against nodes, from a shell on one of them. It prints DONE at the end,
+# and a line LEAK for each thing that should not have worked. Run it on a cluster that may be thrown away:
+#   srun --nodelist NODE bash attack.sh NEXT_JOB_ID
+set -u
+job=$1
+host=$(hostname)
+
+try() { # what must fail
+  if "$@" 2>/dev/null; then
+    echo "LEAK: $*"
+  fi
+}
+
+# The scratch folder: names that the prolog, the epilog and the boot will use.
+for ((id = job; id < job + 20; id++)); do
+  touch "/scratch/$id"
+  try mkdir "/scratch/jobs/$id"
+  try ln -s /etc "/scratch/jobs/$id"
+done
+try mv /scratch/jobs /scratch/mine
+try ls /scratch/jobs
+ln -s /etc/passwd "/scratch/.written-by-$host"
+ln -s /etc "/scratch/.jobs"
+
+# The shared file system: folders that root trusts, locks, keys.
+try mkdir /fsx/podwright/mine
+try mv /fsx/runs /fsx/mine
+try ln -s /etc /fsx/mine
+try rmdir /fsx/home
+try cat /fsx/podwright/ssh/id_ed25519
+try sh -c ': >>/fsx/home/.podwright.lock'
+try flock --nonblock /opt/podwright/.boot.lock true
+try sh -c ': >>/opt/podwright/node.json'
+
+# Runs that no collector should read.
+mkdir -p /fsx/runs/pipe /fsx/runs/link /fsx/runs/closed $'/fsx/runs/\xff'
+mkfifo /fsx/runs/pipe/metrics.jsonl
+ln -s /dev/zero /fsx/runs/link/metrics.jsonl
+touch $'/fsx/runs/\xff/metrics.jsonl'
+chmod 0 /fsx/runs/closed
+
+# Memory that the epilog clears: a link instead of a folder.
+ln -s /etc /dev/shm/link
+
+# The own home, last: nothing may follow its links, and no boot may fail.
+ln -sf /etc/shadow ~/.bashrc
+printf '\xff\n' >>~/.ssh/authorized_keys
+mv ~/.ssh/id_ed25519 ~/.ssh/old
+ln -s /etc/shadow ~/.ssh/id_ed25519.pub
+chmod 0 ~/.ssh
+chmod g+w,o+w ~
+echo DONE
