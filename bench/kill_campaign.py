@@ -218,6 +218,7 @@ class Run:
             "val_batch_size": GLOBAL_BATCH // ranks,
             "validation_batches": 2,
             "max_steps": self.steps,
+            "logging_freq": 1,
             "checkpoint_freq": CHECKPOINT_FREQ,
             "keep_checkpoints": 2,
             "lr": 1e-3,

@@ -144,6 +144,7 @@ def options_of_work(*, vocab_size: int) -> dict[str, Any]:
         "data_streams": 16,
         "validation_batches": 1,
         "val_batch_size": 1,
+        "logging_freq": 1,
     }
 
 

@@ -61,6 +61,7 @@ class Layout:
     optimizer: Optimizer = "adamw"
     offload_activations: bool = False
     offload_optimizer: bool = False
+    whole_gradients: bool = False  # kept in full between micro-batches, with FSDP
     loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: the whole micro-batch
 
     @cached_property

@@ -156,10 +156,15 @@ class _Sizing:
         level = SHARDINGS.index(layout.sharding)
         return {
             "parameters": self._sharded(software.weight_bytes, sharded=level >= SHARDINGS.index("full")),
-            "gradients": self._sharded(software.gradient_bytes, sharded=level >= SHARDINGS.index("gradients")),
+            "gradients": self._sharded(software.gradient_bytes, sharded=self._shards_gradients(level)),
             "master_weights": self._sharded(master, sharded=level >= SHARDINGS.index("optimizer")),
             "optimizer": self._sharded(optimizer, sharded=level >= SHARDINGS.index("optimizer")),
         }
+
+    def _shards_gradients(self, level: int) -> bool:
+        layout = self.layout
+        kept_whole = layout.whole_gradients and layout.micro_batches > 1 and layout.pipeline == 1
+        return level >= SHARDINGS.index("gradients") and not kept_whole
 
     def _moments(self) -> float:
         """Return the optimizer's states relative to AdamW's: Muon has one per block matrix, 8-bit AdamW a byte each."""

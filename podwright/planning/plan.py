@@ -133,6 +133,7 @@ def make_plan(
     offload_activations: bool = False,
     offload_optimizer: bool = False,
     loss_chunk_tokens: int = OUR_CHUNK_TOKENS,
+    whole_gradients: bool = False,
     hybrid: bool = False,
     replicas: int | None = None,
     degrees: Mapping[str, Any] | None = None,
@@ -168,6 +169,7 @@ def make_plan(
         offload_activations=offload_activations,
         offload_optimizer=offload_optimizer,
         loss_chunk_tokens=loss_chunk_tokens,
+        whole_gradients=whole_gradients,
         precision=precision,
         optimizer=optimizer,
     )

@@ -34,6 +34,7 @@ def options(layout: Layout) -> dict[str, Any]:
         "max_context_width": layout.sequence,
         "activation_checkpointing": layout.recompute != "none",
         "offload_activations": layout.offload_activations,
+        "accumulated_gradients": "whole" if layout.whole_gradients else "sharded",
         "sharding_strategy": "hybrid" if layout.shards else "full",
         "tensor_parallel": layout.tensor,
         "context_parallel": layout.context,

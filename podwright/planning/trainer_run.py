@@ -51,6 +51,7 @@ def arguments(config: TrainConfig) -> dict[str, Any]:
         "offload_activations": config.offload_activations,
         "offload_optimizer": config.cpu_offload,
         "loss_chunk_tokens": OUR_CHUNK_TOKENS if config.loss_chunk_tokens is None else config.loss_chunk_tokens,
+        "whole_gradients": config.accumulated_gradients == "whole",
         "hybrid": config.sharding_strategy == "hybrid",
         "replicas": config.data_replicas,
         "degrees": {

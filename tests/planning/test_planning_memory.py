@@ -161,3 +161,12 @@ def test_all_problems_of_a_layout_are_said_at_once():
     with pytest.raises(LayoutError) as caught:
         check(layout, LLAMA)
     assert len(str(caught.value).splitlines()) == 2
+
+
+def test_whole_gradients_are_counted():
+    """A rank that accumulates the whole gradient of 8B parameters keeps 32 GB, not its shard."""
+    layout = Layout(gpus=64, micro_batch=1, micro_batches=4, sequence=4096, recompute="full")
+    sharded = memory(LLAMA, layout, H100, OURS).gradients
+    assert memory(LLAMA, replace(layout, whole_gradients=True), H100, OURS).gradients == pytest.approx(64 * sharded)
+    assert 64 * sharded == pytest.approx(32.1, abs=0.1)
+    assert memory(LLAMA, replace(layout, whole_gradients=True, micro_batches=1), H100, OURS).gradients == sharded

@@ -70,6 +70,7 @@ def tiny_flags(text_dataset):
             "data_streams": 4,
             "data_workers": 0,
             "max_steps": 12,
+            "logging_freq": 1,
             "checkpoint_freq": 4,
             "lr": 0.01,
             "warmup": 0.2,

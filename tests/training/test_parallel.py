@@ -54,6 +54,10 @@ LAYOUTS = {  # what four ranks do with a model
         {"reshard_after_forward": "auto", "gradient_accumulation_steps": 2, **HYBRID},
     ),
     "hybrid": ("llama", HYBRID),
+    "whole gradients, hybrid": (
+        "tied",
+        {"accumulated_gradients": "whole", "gradient_accumulation_steps": 2, **HYBRID},
+    ),
     "cpu offload, accumulating": ("llama", {"cpu_offload": True, "gradient_accumulation_steps": 2}),
     "tensor 2 x shards 2": ("llama", {"tensor_parallel": 2}),
     "replicas 2 x tensor 2": ("tied", {"tensor_parallel": 2, **HYBRID}),

@@ -26,15 +26,21 @@ class Batch:
     positions_BT: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch on another device; the copy is asynchronous."""
+        """Return the batch on another device; the copy is asynchronous, from pinned memory for a GPU."""
         positions_BT = self.positions_BT
         return Batch(
-            self.tokens_BT.to(device, non_blocking=True),
-            self.labels_BT.to(device, non_blocking=True),
-            None if positions_BT is None else positions_BT.to(device, non_blocking=True),
+            _to(self.tokens_BT, device),
+            _to(self.labels_BT, device),
+            None if positions_BT is None else _to(positions_BT, device),
         )
 
     @property
     def counted_tokens(self) -> int:
         """Return the number of labels that count; on a GPU this synchronizes."""
         return int((self.labels_BT != IGNORED).sum())
+
+
+def _to(values: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda" and not values.is_cuda:
+        values = values.pin_memory()  # a copy from pageable memory waits for all earlier work of the GPU
+    return values.to(device, non_blocking=True)

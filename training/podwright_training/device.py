@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import os
 import resource
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
+from torch.distributed import distributed_c10d
 
 from podwright_training.hardware import peak_flops
 from podwright_training.ranks import Ranks
 
+DEFAULT_TIMEOUT_S = 1800  # PyTorch's
 NAMES = {"cuda": "CUDA", "neuron": "Neuron"}
 
 
@@ -68,16 +72,31 @@ def synchronize(device: torch.device) -> None:
 
 
 @contextmanager
-def process_group(ranks: Ranks, device: torch.device) -> Iterator[None]:
-    """Join the job's process group, in which this rank uses ``device``."""
+def process_group(ranks: Ranks, device: torch.device, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[None]:
+    """Join the job's process group, in which this rank uses ``device`` and waits at most ``timeout_s`` for others."""
     use(device)
     store = None if "RANK" in os.environ else HashStore()  # a single rank needs no rendezvous
-    dist.init_process_group(backend_of(device), store=store, rank=ranks.rank, world_size=ranks.world_size)
+    dist.init_process_group(
+        backend_of(device),
+        store=store,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        timeout=timedelta(seconds=timeout_s),
+    )
     try:
         yield
         dist.barrier()  # keep connections open until every rank is done
     finally:
         dist.destroy_process_group()
+
+
+def limit_waits(timeout_s: float, *, besides: dist.ProcessGroup) -> None:
+    """Set the longest wait of every process group but ``besides``; Neuron's cannot be set."""
+    for group in list(distributed_c10d._world.pg_map):  # noqa: SLF001 - there is no public list of groups
+        if group is not besides:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Set timeout is now only supported")
+                distributed_c10d._set_pg_timeout(timedelta(seconds=timeout_s), group)  # noqa: SLF001 - as torchtitan does
 
 
 def peak_memory_bytes(device: torch.device) -> tuple[int, int | None]:

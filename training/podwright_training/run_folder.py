@@ -56,6 +56,14 @@ class RunFolder:
         """Return the folder of the traces of ``profile_steps``."""
         return self.root / "traces"
 
+    def stacks(self, rank: int) -> Path:
+        """Return the file of a rank's stacks, written when no step ended for half of ``step_timeout_s``."""
+        return self.root / "stacks" / f"rank-{rank:05d}.txt"
+
+    def memory_snapshot(self, rank: int) -> Path:
+        """Return the file of a rank's allocations, written when its GPU was out of memory."""
+        return self.root / "memory" / f"rank-{rank:05d}.pickle"
+
     @property
     def tensorboard(self) -> Path:
         """Return the folder of TensorBoard's event files."""

@@ -58,13 +58,16 @@ class Saver:
     Args:
         options: Where to save, how many to keep, and whether to write in the background.
         on_saved: Called with each complete checkpoint, from the saving thread.
+
+    Attributes:
+        group: Process group of the saving threads.
     """
 
     def __init__(self, options: TrainConfig, *, on_saved: Callable[[Saved], None]) -> None:
         self._options = options
         self._on_saved = on_saved
         self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
-        self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._stager = _stager()
         self._in_progress: Future[None] | None = None
@@ -88,7 +91,7 @@ class Saver:
     def fetch(self) -> None:
         """Copy the newest checkpoint of a remote ``checkpoint_dir`` if it is newer than the local ones."""
         if self._mirror:
-            self._mirror.fetch(self._group)
+            self._mirror.fetch(self.group)
 
     def save(self, state: TrainerState, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> None:
         """Begin to write a checkpoint.
@@ -131,16 +134,16 @@ class Saver:
     def _write(self, snapshot: Snapshot, begin: float, paused_s: float) -> None:
         options = self._options
         try:
-            path = step_folder.write(options.checkpoints, snapshot, group=self._group)
+            path = step_folder.write(options.checkpoints, snapshot, group=self.group)
             seconds = perf_counter() - begin
             self._on_saved(
                 Saved(snapshot.state.step, path, seconds, paused_s if options.async_checkpoints else seconds)
             )
             kept = step_folder.retain(
-                options.checkpoints, newest=options.keep_checkpoints, every=options.keep_every, group=self._group
+                options.checkpoints, newest=options.keep_checkpoints, every=options.keep_every, group=self.group
             )
             if self._mirror:
-                self._mirror.upload(path, kept=kept, group=self._group)
+                self._mirror.upload(path, kept=kept, group=self.group)
             self._failures = []
         except CheckpointError as error:
             self._failures.append(error)

@@ -30,9 +30,11 @@ from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import merge_states
-from podwright_training.device import device_of, job_peak_flops, peak_memory_bytes, process_group
+from podwright_training.device import device_of, job_peak_flops, limit_waits, peak_memory_bytes, process_group
 from podwright_training.errors import UserError
-from podwright_training.loop import guard, preflight
+from podwright_training.loop import garbage, guard, preflight
+from podwright_training.loop.faults import StallWatch, memory_snapshot
+from podwright_training.loop.garbage import manual_collection
 from podwright_training.loop.guard import Guard
 from podwright_training.loop.loss_scale import LossScale
 from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
@@ -58,7 +60,10 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
     tokenizer = preflight.check(options, ranks)
     device = device_of(ranks, options.device)
     make_repeatable(options)
-    with process_group(ranks, device):
+    with (
+        memory_snapshot(RunFolder(Path(options.run_dir)).memory_snapshot(ranks.rank), ranks, device),
+        process_group(ranks, device, timeout_s=options.start_timeout_s),
+    ):
         Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer).train()
 
 
@@ -125,11 +130,18 @@ class Trainer:
 
     def train(self) -> None:
         """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
-        with _stop_requests() as requests, self.saver, closing(self.data.training):
+        stalls = StallWatch(self.folder.stacks(self.ranks.rank), self.options.step_timeout_s / 2)
+        with _stop_requests() as requests, self.saver, closing(self.data.training), stalls, manual_collection():
             self._start(resumed_from=self._resume())
             self._logged_sequences = self.sequences
+            waits_limited = False
             while self.step < self.options.max_steps and not self._stop_agreed:
                 self._take_step(requests)
+                if not waits_limited:  # the first step compiles, connects and reads far into the data
+                    limit_waits(self.options.step_timeout_s, besides=self.saver.group)
+                    waits_limited = True
+                stalls.alive()
+                garbage.collect(self.step)
                 if self._due(self.options.validation_freq):
                     self.validate()
                 if self._due(self.options.checkpoint_freq) or self._stop_agreed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from math import prod
 from typing import cast
@@ -30,15 +31,21 @@ def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     """Return the squared global norm of the gradient, a scalar in fp32, on all ranks.
 
     Each element of the gradient is on as many ranks as its parameter has replicas: each rank adds the square divided by
-    their number, so that one sum over all ranks is correct for any mesh.
+    their number, so that one sum over all ranks is correct for any mesh. Nothing waits for the device.
     """
-    given = [parameter for parameter in parameters if parameter.grad is not None]
-    norms = torch.stack(torch._foreach_norm([_gradient(item) for item in given], dtype=torch.float32))  # noqa: SLF001 - as torch.nn.utils does
-    copies = torch.tensor([_copies(item) for item in given], dtype=torch.float32, device=norms.device)
-    total = (norms.square() / copies).sum()
+    by_copies = defaultdict(list)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            by_copies[_copies(parameter)].append(_gradient(parameter))
+    squares = [_squared_norm(gradients) / copies for copies, gradients in by_copies.items()]
+    total = torch.stack(squares).sum()
     if dist.is_initialized():  # without a process group, this rank has it all
         dist.all_reduce(total)
     return total
+
+
+def _squared_norm(gradients: list[Tensor]) -> Tensor:
+    return torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)).square().sum()  # noqa: SLF001 - as torch.nn.utils does
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

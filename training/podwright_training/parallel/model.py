@@ -42,6 +42,7 @@ class ParallelModel:
         for stage in self._stages:
             _allocate(stage, options, device)
         self._pipeline = _pipeline(options, self._stages, meshes)
+        self._keeps_whole_gradients = options.accumulated_gradients == "whole"
         self._pieces = options.pipeline_micro_batches or options.train_batch_size
         self.parts = [stage.model for stage in self._stages]
 
@@ -51,7 +52,7 @@ class ParallelModel:
             yield from part.named_parameters()
 
     def forward_backward(self, micro_batches: Sequence[Batch], *, tokens: int, loss_scale: float = 1.0) -> Tensor:
-        """Accumulate the gradient of the mean loss of a global batch; ranks synchronize at the last micro-batch.
+        """Accumulate the gradient of the mean loss of a global batch; it is complete after the last micro-batch.
 
         Args:
             micro_batches: This rank's share of the global batch.
@@ -113,9 +114,11 @@ class ParallelModel:
         return loss
 
     def _synchronise(self, *, last: bool) -> None:
+        """Choose what the next backward reduces: replicas always add up their gradients after the last one only."""
         for stage in self._stages:
             if isinstance(stage, FSDPModule):
-                stage.set_requires_gradient_sync(last)
+                stage.set_requires_gradient_sync(last or not self._keeps_whole_gradients)
+                stage.set_requires_all_reduce(last)
 
 
 def _pipeline(options: TrainConfig, stages: list[Stage], meshes: Meshes) -> Pipeline | None:

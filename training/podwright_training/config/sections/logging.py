@@ -11,7 +11,9 @@ from podwright_training.config.option import option
 class LoggingOptions:
     """Set what is measured and where it is logged."""
 
-    logging_freq: int = option(1, "Steps between log lines.", at_least=1)
+    logging_freq: int = option(
+        10, "Steps between log lines; each waits for the device, the steps between do not.", at_least=1
+    )
     noise_scale_freq: int | None = option(
         None, "Steps between estimates of the gradient noise scale. Default: no estimates.", at_least=1
     )

@@ -19,6 +19,12 @@ class MemoryOptions:
         "take at most 1 GiB, or a pipeline needs them again.",
         choices=("auto", "always", "never"),
     )
+    accumulated_gradients: str = option(
+        "sharded",
+        "Between micro-batches; sharded: reduce after each, keep a shard; whole: reduce after the last, keep the whole "
+        "gradient in fp32 on every rank, with less communication.",
+        choices=("sharded", "whole"),
+    )
     cpu_offload: bool = option(False, "Keep weights, gradients and optimizer state in host memory.")
     loss_chunk_tokens: int | None = option(
         None,

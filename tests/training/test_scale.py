@@ -1,0 +1,144 @@
+"""What every GPU of a large job would do at each step, counted without one: a fake process group of eight ranks."""
+
+import faulthandler
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from podwright_training.batch import Batch
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.device import limit_waits, process_group
+from podwright_training.errors import UserError
+from podwright_training.loop.faults import StallWatch, memory_snapshot
+from podwright_training.optim import Optimizers, clip_adaptively
+from podwright_training.parallel import ParallelModel
+from podwright_training.ranks import Ranks
+
+RANKS = 8
+CPU = torch.device("cpu")
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_layers": 2,
+    "num_heads": 4,
+    "max_context_width": 16,
+    "bf16": False,
+    "device": "cpu",
+}
+
+
+@pytest.fixture
+def first_rank():
+    """Builds the first rank's model of a job of eight, whose collectives move nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+
+    def build(**options):
+        config = TrainConfig(**SMALL, **options)
+        return config, ParallelModel(config, Ranks(0, RANKS, 0, RANKS), CPU)
+
+    yield build
+    dist.destroy_process_group()
+
+
+def batch():
+    """Two sequences."""
+    tokens = torch.arange(2 * 17).reshape(2, 17) % 96
+    return Batch(tokens[:, :-1], tokens[:, 1:])
+
+
+def kept_elements(model):
+    """Elements of gradients on this rank: shards, and what FSDP keeps before it reduces."""
+    modules = [module for part in model._stages for module in part.modules() if isinstance(module, FSDPModule)]
+    groups = [module._get_fsdp_state()._fsdp_param_group for module in modules]
+    kept = 0
+    for item in (item for group in groups if group for item in group.fsdp_params):
+        shard, whole = item.sharded_param.grad, getattr(item, "_unsharded_param", None)
+        kept += shard.to_local().numel() if shard is not None else 0
+        kept += whole.grad.numel() if whole is not None and whole.grad is not None else 0
+        kept += 0 if item.unsharded_accumulated_grad is None else item.unsharded_accumulated_grad.numel()
+    return kept
+
+
+@pytest.mark.parametrize(("accumulated_gradients", "share"), [("sharded", 1 / RANKS), ("whole", 1)])
+def test_gradients_between_micro_batches(first_rank, accumulated_gradients, share):
+    """By default a rank keeps its shard of the accumulated gradient; on request all of it, for less communication."""
+    config, model = first_rank(accumulated_gradients=accumulated_gradients)
+    found = []
+    stage = model._stages[0]
+    stage.register_forward_pre_hook(lambda *_: found.append(kept_elements(model)))
+    model.forward_backward([batch(), batch()], tokens=64)
+    assert found[0] == 0
+    assert found[1] == pytest.approx(share * config.model.parameters, rel=0.02)
+    assert kept_elements(model) == pytest.approx(config.model.parameters / RANKS, rel=0.02)
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations that make the host wait for a device, or copy its own numbers there."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function._schema.name in {"aten::_local_scalar_dense", "aten::lift_fresh", "aten::nonzero"}:
+            self.found.append(function._schema.name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("options", [{}, {"optimizer": "muon", "ema_decay": 0.9, "adaptive_grad_clip": 0.1}])
+def test_no_step_waits_for_the_device(first_rank, options):
+    """Forward, backward, clipping and update give the device work only: a GPU's queue never runs empty between logs."""
+    config, model = first_rank(**options)
+    optimizers = Optimizers(model.named_parameters(), config)
+    optimizers.allocate()
+    with Waits() as waits:
+        model.forward_backward([batch(), batch()], tokens=64)
+        if config.adaptive_grad_clip:
+            clip_adaptively((item for _, item in model.named_parameters()), config.adaptive_grad_clip)
+        model.clip_grad_norm(1.0)
+        optimizers.step(lr=1e-3)
+    assert waits.found == []
+
+
+def test_waits_are_limited_but_those_for_checkpoints():
+    """After the first step a rank waits a shorter time for the others."""
+    with process_group(Ranks(), CPU, timeout_s=1800):
+        saving = dist.new_group(backend="gloo")
+        before = timeout_s(saving)
+        assert timeout_s(dist.group.WORLD) == 1800
+        limit_waits(5, besides=saving)
+        assert timeout_s(dist.group.WORLD) == 5
+        assert timeout_s(saving) == before
+
+
+def timeout_s(group):
+    """The longest wait of a process group."""
+    return group._get_backend(CPU).options._timeout.total_seconds()
+
+
+def test_a_stall_leaves_the_stacks_of_its_rank(tmp_path):
+    """They are in a file of the rank when no step ends in time; without a stall there is none."""
+    path = tmp_path / "stacks" / "rank-00003.txt"
+    with StallWatch(path, timeout_s=3600) as stalls:
+        stalls.alive()
+    assert not path.exists()
+    with StallWatch(path, timeout_s=0.05):
+        while not path.stat().st_size:
+            time.sleep(0.05)
+    assert "test_a_stall_leaves_the_stacks" in path.read_text()
+    faulthandler.cancel_dump_traceback_later()
+
+
+def test_out_of_memory_says_what_to_do(tmp_path):
+    """One line for the user, with the rank."""
+    with (
+        pytest.raises(UserError, match=r"rank 7 on .* is out of memory: CUDA out of memory.* Lower train_batch_size"),
+        memory_snapshot(tmp_path / "rank-00007.pickle", Ranks(7, 8), CPU),
+    ):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")

@@ -1,0 +1,85 @@
+"""Leave evidence of a stall or of exhausted memory: stacks of every rank, a snapshot of the allocator."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from podwright_training.errors import UserError
+from podwright_training.ranks import Ranks
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
+
+logger = logging.getLogger(__name__)
+
+MOST_ALLOCATIONS = 100_000  # in a snapshot
+
+
+class StallWatch:
+    """Write the stacks of this rank's threads to a file when no step ends for a time; training goes on.
+
+    Every rank has its own file, so that the rank whose stack differs from all others can be found.
+
+    Args:
+        path: File of the stacks, written only then.
+        timeout_s: Longest time between two calls of ``alive``.
+    """
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._file = path.open("a")
+        self._timeout_s = timeout_s
+
+    def __enter__(self) -> Self:
+        self.alive()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        faulthandler.cancel_dump_traceback_later()
+        self._file.close()
+        if self._path.stat().st_size == 0:
+            self._path.unlink()
+
+    def alive(self) -> None:
+        """Begin to wait anew."""
+        faulthandler.dump_traceback_later(self._timeout_s, file=self._file)
+
+
+@contextmanager
+def memory_snapshot(path: Path, ranks: Ranks, device: torch.device) -> Iterator[None]:
+    """Turn an out-of-memory error into one that a user can act on; on a GPU, write a snapshot of its allocator.
+
+    Raises:
+        UserError: The device is out of memory.
+    """
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.memory._record_memory_history(max_entries=MOST_ALLOCATIONS, stacks="python")  # noqa: SLF001 - documented, no public name
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        first = str(error).splitlines()[0]
+        snapshot = f"; snapshot for https://docs.pytorch.org/memory_viz: {path}" if cuda and _dump(path) else ""
+        raise UserError(
+            f"rank {ranks.rank} on {socket.gethostname()} is out of memory: {first} Lower train_batch_size, keep less "
+            f"(activation_checkpointing), or use more ranks; podwright plan --run shows what fits{snapshot}"
+        ) from error
+
+
+def _dump(path: Path) -> bool:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]  # noqa: SLF001 - no public name
+    except OSError as error:
+        logger.warning("cannot write %s: %s", path, error.strerror)
+        return False
+    return True
