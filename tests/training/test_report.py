@@ -230,10 +230,20 @@ def test_unfinished_run(tmp_path):
     assert "Restarts None." in text
 
 
+def test_a_loss_that_is_no_number(folder):
+    """A run whose loss became NaN has diverged, and its page still draws what there is."""
+    with folder.metrics.open("a") as metrics:
+        metrics.write(json.dumps({**train(301), "loss": math.nan, "grad_norm": math.inf}) + "\n")
+    write([folder.root])
+    page = folder.report / "index.html"
+    assert "diverged the loss of 1 steps is no finite number, the first at step 301" in text_of(page)
+    assert "NaN" not in re.search(r'id="report-data">(.*?)</script>', page.read_text(), re.DOTALL)[1]
+
+
 def test_long_run_is_thinned_out():
     """Of a long run the page has a thousand points a curve, and no step's loss lies outside the band drawn."""
     steps = [{**train(step), "loss": 50.0 if step == 4321 else 3.0} for step in range(1, 20_001)]
-    history = History("long", {}, [start(0, 2)], [], steps, [], [], None)
+    history = History("long", {}, [start(0, 2)], [], steps, [], [], [], None)
     table = tables(history)["train"]
     assert len(table["step"]) == 1000
     assert max(table["loss_high"]) == 50

@@ -23,6 +23,7 @@ COMMANDS = {  # name: (module, summary)
     "evaluate": ("evaluate", "compute the perplexity of the consolidated model with transformers"),
     "generate": ("generate", "generate text from the consolidated model"),
     "report": ("report", "write a page on a run, or on several side by side"),
+    "watch": ("watch", "follow a run in the terminal: loss, speed, time left, events"),
     "replay": ("replay", "read the batch of a step again and show its documents"),
     "tokenize": ("tokenize", "convert a dataset to token shards, which training reads without tokenizing"),
     "prepare": ("prepare", "convert text files to a dataset in C4's layout, and train a tokenizer"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ NUMBERS = {
     "end": ("step",),
 }
 WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequences", "tokens")
+DIVERGING = ("loss", "perplexity", "grad_norm")  # what may be NaN or infinite
 LARGEST = 1e100  # of a number that is not damage
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
 
@@ -99,17 +101,22 @@ class RunFolder:
         """Return the result of ``evaluate``, JSON."""
         return self.root / "evaluation.json"
 
-    def events(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the metrics' events in order, optionally of one ``kind``.
+    def events(self, kind: str | None = None, *, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
+        """Yield the metrics' events in order, optionally of one ``kind``, or those in the file's last bytes.
 
         A half-written last line is skipped, and so is a damaged line, with a warning.
         """
         if not self.metrics.exists():
             return
-        for number, line in enumerate(self.metrics.read_bytes().split(b"\n")[:-1], start=1):
+        with self.metrics.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - last_bytes) if last_bytes else 0
+            file.seek(begin)
+            lines = file.read().split(b"\n")[:-1]
+        for number, line in enumerate(lines[1:] if begin else lines, start=1):
             event = _event(line)
             if event is None:
-                logger.warning("%s:%d is damaged; skipped", self.metrics, number)
+                if not begin:
+                    logger.warning("%s:%d is damaged; skipped", self.metrics, number)
             elif kind is None or event["event"] == kind:
                 yield event
 
@@ -122,16 +129,18 @@ def _event(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return None
-    needed = all(_is_number(event.get(name)) for name in NUMBERS.get(event["event"], ()))
+    needed = all(_is_number(name, event.get(name)) for name in NUMBERS.get(event["event"], ()))
     others = event["event"] not in NUMBERS or all(
-        value is None or isinstance(value, str) or _is_number(value) for value in event.values()
+        value is None or isinstance(value, str) or _is_number(name, value) for name, value in event.items()
     )
     whole = all(type(event[name]) is int and 0 <= event[name] < 2**63 for name in WHOLE_NUMBERS if name in event)
-    return event if needed and others and whole and _is_number(event.get("time", 0)) else None
+    return event if needed and others and whole and _is_number("time", event.get("time", 0)) else None
 
 
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a number that is not damage; NaN is."""
+def _is_number(name: str, value: Any) -> bool:
+    """Return whether a value is a number that is not damage."""
+    if type(value) is float and not math.isfinite(value):
+        return name in DIVERGING
     return type(value) in (int, float) and abs(value) < LARGEST
 
 

@@ -126,7 +126,9 @@ def tables(history: History) -> dict[str, Table]:
                 train[f"{name}_low"].append(_brief(min(known)) if known else None)
                 train[f"{name}_high"].append(_brief(max(known)) if known else None)
     validation = [
-        (_locate(history, event["step"], event.get("time")), float(event["loss"])) for event in history.validation
+        (_locate(history, event["step"], event.get("time")), float(event["loss"]))
+        for event in history.validation
+        if math.isfinite(event["loss"])
     ]
     made: dict[str, Table] = {
         "train": train,
@@ -241,7 +243,7 @@ def _plot(axes: Any, table: Table, line: Line) -> None:
 def _train_columns(history: History) -> dict[str, Column]:
     def column(key: str, scale: float = 1.0) -> Column:
         values = (event.get(key) for event in history.train)
-        return [None if value is None else value * scale for value in values]
+        return [value * scale if value is not None and math.isfinite(value) else None for value in values]
 
     return {
         "step": column("step"),

@@ -5,6 +5,7 @@ A restarted run wrote some steps twice: the last event of a step counts, as trai
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,20 +40,22 @@ class History:
     config: dict[str, Any]  # of config.yaml; empty if there is none
     starts: list[dict[str, Any]]
     restarts: list[Restart]
-    train: list[dict[str, Any]]
+    train: list[dict[str, Any]]  # steps whose loss is a number
+    not_finite: list[int]  # the other steps
     validation: list[dict[str, Any]]
     notable: list[dict[str, Any]]  # all other events, in the order they happened
     end: dict[str, Any] | None
 
     @classmethod
-    def of(cls, folder: RunFolder) -> History:
-        """Read the metrics and the configuration.
+    def of(cls, folder: RunFolder, *, last_bytes: int | None = None) -> History:
+        """Read the metrics, or their last bytes, and the configuration.
 
         Raises:
             ReportError: No step was logged, or the configuration is damaged.
         """
-        events = list(folder.events())
-        train = _last_per_step(events, "train")
+        events = list(folder.events(last_bytes=last_bytes))
+        steps = _last_per_step(events, "train")
+        train = [event for event in steps if math.isfinite(event["loss"])]
         if not train:
             raise ReportError(f"{folder.metrics} has no training step yet: has the job started? See {folder.log}")
         return cls(
@@ -61,6 +64,7 @@ class History:
             starts=[event for event in events if event["event"] == "start"],
             restarts=list(_restarts(events)),
             train=train,
+            not_finite=[event["step"] for event in steps if not math.isfinite(event["loss"])],
             validation=_last_per_step(events, "validation"),
             notable=[event for event in events if event["event"] in NOTABLE],
             end=_end(events),

@@ -23,6 +23,9 @@ Row = tuple[str, str]
 
 def verdict(history: History) -> Verdict:
     """Judge the loss curve."""
+    if history.not_finite:
+        count, first = len(history.not_finite), history.not_finite[0]
+        return Verdict("diverged", f"the loss of {count} steps is no finite number, the first at step {first}", [])
     return judge([event["step"] for event in history.train], [event["loss"] for event in history.train])
 
 
