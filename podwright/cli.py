@@ -117,6 +117,7 @@ def _commands() -> Sequence[Command]:
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
+        Command("align", "prepare Terraform's state for an update of instance groups", _add_file, _align),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
         _operation("deploy", "show price and changes, deploy, and follow the nodes' boots"),
         _operation("status", "show state, nodes, file systems, cost and failures of a running cluster"),
@@ -297,6 +298,18 @@ def _outputs(options: argparse.Namespace) -> int:
 
     found = outputs.outputs(load(options.file).name, folder=Path.cwd())
     print(json.dumps(found, indent=2, sort_keys=True) if options.json else outputs.in_lines(found))
+    return OK
+
+
+# ---- align -------------------------------------------------------------------------------------
+
+
+def _align(options: argparse.Namespace) -> int:
+    from podwright.check.load import load
+    from podwright.deploy import align
+
+    changed = align.align(load(options.file), folder=Path.cwd())
+    print("the state lists the cluster as AWS does now" if changed else "the state lists the cluster as AWS does")
     return OK
 
 

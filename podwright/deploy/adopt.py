@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from podwright.check.account import Account
+from podwright.deploy.align import identifier
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.deploy.orphans import Orphan, orphans
 from podwright.deploy.terraform import TerraformError
@@ -18,7 +19,6 @@ from podwright.settings.root import Settings
 
 STATE_VERSION = 4  # https://developer.hashicorp.com/terraform/internals/json-format says nothing of it; it is old
 NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API lists deleted resources for a while
-KEYS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
 
 
 def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
@@ -160,14 +160,8 @@ def as_made(wanted: Any, made: Any) -> Any:
     if isinstance(wanted, dict) and isinstance(made, dict):
         return {key: as_made(value, made[key]) for key, value in wanted.items() if key in made}
     if isinstance(wanted, list) and isinstance(made, list):
-        by_key = {_key(item): item for item in wanted}
+        by_key = {identifier(item): item for item in wanted}
         order = {key: number for number, key in enumerate(by_key)}
-        ordered = sorted(made, key=lambda item: order.get(_key(item), len(order)))
-        return [as_made(by_key.get(_key(item), item), item) for item in ordered]
+        ordered = sorted(made, key=lambda item: order.get(identifier(item), len(order)))
+        return [as_made(by_key.get(identifier(item), item), item) for item in ordered]
     return made
-
-
-def _key(item: Any) -> str:
-    """Return the key of a list's item; the whole item if it has none."""
-    names_of_it = [str(item[key]) for key in KEYS if key in item] if isinstance(item, dict) else []
-    return names_of_it[0] if names_of_it else json.dumps(item, sort_keys=True)

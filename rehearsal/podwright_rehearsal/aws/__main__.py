@@ -23,6 +23,7 @@ def main() -> None:
         "--transition-s", type=float, default=1.0, help="seconds that creating, updating, deleting take"
     )
     parser.add_argument("--instant-deletion", action="store_true", help="answer FSx deletions as already done")
+    parser.add_argument("--order-seed", type=int, help="read lists in an order of this seed (default: as written)")
     parser.add_argument("--owner-pid", type=int, help="end when this parent process ends")
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -32,6 +33,7 @@ def main() -> None:
         port=arguments.port,
         transition_s=arguments.transition_s,
         instant_deletion=arguments.instant_deletion,
+        order_seed=arguments.order_seed,
         owner_pid=arguments.owner_pid,
     )
 

@@ -19,6 +19,7 @@ import jsonpointer
 from podwright_rehearsal.aws import cluster_schema
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
 from podwright_rehearsal.aws.hyperpod import EmulatedCluster, EmulatedClusters
+from podwright_rehearsal.aws.list_order import reordered
 
 
 @dataclass
@@ -41,9 +42,13 @@ class CloudControl:
         clusters: the store.
         region: whose schema counts.
         transition_s: how long a request stays IN_PROGRESS.
+        order_seed: of the order in which lists are read. Default: as they were written.
     """
 
-    def __init__(self, *, clusters: EmulatedClusters, region: str, transition_s: float) -> None:
+    def __init__(
+        self, *, clusters: EmulatedClusters, region: str, transition_s: float, order_seed: int | None = None
+    ) -> None:
+        self._order_seed = order_seed
         self._clusters = clusters
         self._region = region
         self._transition_s = transition_s
@@ -66,7 +71,7 @@ class CloudControl:
     def get(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """GetResource: the model with its read-only properties."""
         self._check_type(request)
-        return {"TypeName": cluster_schema.CLUSTER_TYPE, "ResourceDescription": _description(self._find(request))}
+        return {"TypeName": cluster_schema.CLUSTER_TYPE, "ResourceDescription": self._description(self._find(request))}
 
     def update(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """UpdateResource: a JSON patch (RFC 6902) on the model."""
@@ -95,7 +100,7 @@ class CloudControl:
     def list(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """ListResources: all in one page."""
         self._check_type(request)
-        descriptions = [_description(cluster) for cluster in self._clusters.all()]
+        descriptions = [self._description(cluster) for cluster in self._clusters.all()]
         return {"TypeName": cluster_schema.CLUSTER_TYPE, "ResourceDescriptions": descriptions}
 
     def status(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,10 +184,11 @@ class CloudControl:
 
     def _patched(self, model: dict[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            patched = jsonpatch.apply_patch(model, request["PatchDocument"])
+            patched = jsonpatch.apply_patch(reordered(model, self._order_seed), request["PatchDocument"])
         except (ValueError, jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
             raise AwsError("ValidationException", f"Invalid patch document: {error}") from error
-        changed = cluster_schema.touched(self._schema["createOnlyProperties"], old=model, new=patched)
+        read = reordered(model, self._order_seed)
+        changed = cluster_schema.touched(self._schema["createOnlyProperties"], old=read, new=patched)
         if changed:
             raise AwsError(
                 "NotUpdatableException",
@@ -199,25 +205,24 @@ class CloudControl:
             raise AwsError("ValidationException", f"readOnlyProperties [{', '.join(given)}] cannot be specified")
         return model
 
+    def _description(self, cluster: EmulatedCluster) -> dict[str, str]:
+        model = reordered(cluster.model, self._order_seed)
+        groups = [
+            {**group, "CurrentCount": len(cluster.nodes_of(group["InstanceGroupName"]))}
+            for group in model["InstanceGroups"]
+        ]
+        properties = {
+            **model,
+            "InstanceGroups": groups,
+            "ClusterArn": cluster.arn,
+            "ClusterStatus": cluster.status,
+            "CreationTime": datetime.fromtimestamp(cluster.created_at, timezone.utc).isoformat(),
+        }
+        return {"Identifier": cluster.arn, "Properties": json.dumps(properties)}
+
     @property
     def _schema(self) -> dict[str, Any]:
         return cluster_schema.schema(self._region)
-
-
-def _description(cluster: EmulatedCluster) -> dict[str, str]:
-    created = datetime.fromtimestamp(cluster.created_at, timezone.utc).isoformat()
-    groups = [
-        {**group, "CurrentCount": len(cluster.nodes_of(group["InstanceGroupName"]))}
-        for group in cluster.model["InstanceGroups"]
-    ]
-    properties = {
-        **cluster.model,
-        "InstanceGroups": groups,
-        "ClusterArn": cluster.arn,
-        "ClusterStatus": cluster.status,
-        "CreationTime": created,
-    }
-    return {"Identifier": cluster.arn, "Properties": json.dumps(properties)}
 
 
 def _not_found(request: Mapping[str, Any]) -> str:

@@ -74,9 +74,9 @@ def _given_key(environ: WSGIEnvironment) -> str:
     """Return the id of the access key in a request's header or, if it was signed in advance, its query."""
     found = _CREDENTIAL.search(environ.get("HTTP_AUTHORIZATION", ""))
     if found:
-        return found[1]
+        return str(found[1])
     signed = parse_qs(environ.get("QUERY_STRING", "")).get("X-Amz-Credential", [""])
-    return signed[0].partition("/")[0]
+    return str(signed[0]).partition("/")[0]
 
 
 def _error(status: int, code: str, message: str) -> Response:

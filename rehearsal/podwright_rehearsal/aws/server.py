@@ -51,9 +51,19 @@ Operations = Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]
 _log = logging.getLogger("podwright_rehearsal.aws")
 
 
-def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool, owner_pid: int | None) -> None:
+def serve(
+    *,
+    region: str,
+    port: int,
+    transition_s: float,
+    instant_deletion: bool,
+    order_seed: int | None = None,
+    owner_pid: int | None = None,
+) -> None:
     """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
-    application = Application(region=region, transition_s=transition_s, instant_deletion=instant_deletion)
+    application = Application(
+        region=region, transition_s=transition_s, instant_deletion=instant_deletion, order_seed=order_seed
+    )
     server = Server(
         Gate(RetryCache(application), access_key=os.environ[KEY_VARIABLE]),
         host=HOST,
@@ -65,6 +75,7 @@ def serve(*, region: str, port: int, transition_s: float, instant_deletion: bool
     )
     if owner_pid is not None:
         threading.Thread(target=_end_with, args=(owner_pid,), daemon=True).start()
+    _log.info("lists without an order are read in the order of seed %s", order_seed)
     print(f"http://{HOST}:{server.effective_port}", flush=True)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # who reads the URL need not read on: moto prints too
     server.run()
@@ -77,13 +88,14 @@ class Application:
         region: the only region there is.
         transition_s: how long what takes minutes in AWS takes here.
         instant_deletion: see ``FileSystems``.
+        order_seed: see ``CloudControl``.
     """
 
-    def __init__(self, *, region: str, transition_s: float, instant_deletion: bool) -> None:
+    def __init__(self, *, region: str, transition_s: float, instant_deletion: bool, order_seed: int | None) -> None:
         moto_patches.install()
         account = Account(region=region)
         clusters = EmulatedClusters(account=account, transition_s=transition_s)
-        cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s)
+        cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s, order_seed=order_seed)
         file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
         tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
         self._region = region

@@ -50,14 +50,22 @@ class AwsStandIn:
         transition_s: how long what takes minutes in AWS (a file system, a cluster) takes here.
         instant_deletion: answer the deletion of a file system as already done. Without it Terraform's provider sleeps
             for ten minutes after each (seen with hashicorp/aws 5.100).
+        order_seed: of the order in which Cloud Control lists what has no order. Default: as it was written.
     """
 
     def __init__(
-        self, *, directory: Path, region: str = "us-west-2", transition_s: float = 1.0, instant_deletion: bool = False
+        self,
+        *,
+        directory: Path,
+        region: str = "us-west-2",
+        transition_s: float = 1.0,
+        instant_deletion: bool = False,
+        order_seed: int | None = None,
     ) -> None:
         self.region = region
         self._options = ["--region", region, "--transition-s", str(transition_s)]
         self._options += ["--instant-deletion"] * instant_deletion
+        self._options += [] if order_seed is None else ["--order-seed", str(order_seed)]
         self.directory = directory
         self.log = directory / "aws.log"
         self._access_key = f"REHEARSAL{secrets.token_hex(16).upper()}"

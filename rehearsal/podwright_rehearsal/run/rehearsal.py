@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shutil
 import time
 from collections import Counter
@@ -99,7 +100,12 @@ class Rehearsal:
 
     def start_aws(self, stack: ExitStack) -> str:
         """Start the AWS stand-in with an empty account."""
-        self.aws = AwsStandIn(directory=self._empty("aws"), region=self.settings.region, instant_deletion=True)
+        self.aws = AwsStandIn(
+            directory=self._empty("aws"),
+            region=self.settings.region,
+            instant_deletion=True,
+            order_seed=secrets.randbelow(2**32),  # aws.log has it
+        )
         stack.callback(self.aws.stop)
         self.aws.start()
         return self.aws.endpoint_url

@@ -1,0 +1,89 @@
+"""Write the cluster as AWS lists it into Terraform's state, so that the next update changes the right groups.
+
+AWS returns instance groups in an order of its own. Terraform's provider compares the old desired state with the new
+one by index, and Cloud Control applies the difference to AWS's order: "remove one group, add one" then changes others.
+https://github.com/hashicorp/terraform-provider-awscc/issues/3110 describes the same for another provider.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from podwright.check.account import Account
+from podwright.deploy.deployed import DeployedStack, stacks
+from podwright.resource_types import CLUSTER
+from podwright.settings.root import Settings
+
+IDENTIFIERS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
+
+
+def align(settings: Settings, *, folder: Path) -> bool:
+    """Align the state of the cluster's stack with AWS; return whether it changed. Nothing changes in AWS.
+
+    Args:
+        settings: The settings of the cluster.
+        folder: The folder it was deployed from, with cdktf.out.
+
+    Raises:
+        NotDeployedError: It was not deployed from this folder.
+        TerraformError: Terraform cannot read or write the state.
+        UnansweredError: AWS does not answer.
+    """
+    stack = stacks(settings.name, folder=folder)["cluster"]
+    stack.check()
+    return align_stack(stack, Account(region=settings.region))
+
+
+def align_stack(stack: DeployedStack, account: Account) -> bool:
+    """Align the clusters in the state of one stack; return whether it changed."""
+    state = json.loads(stack.terraform("state", "pull") or "{}")
+    changed = False
+    for attributes in _clusters(state):
+        found = account.look(
+            "ResourceDescription.Properties",
+            "cloudcontrol",
+            "get_resource",
+            TypeName=attributes["type_name"],
+            Identifier=attributes["id"],
+        )
+        if found is None:
+            continue  # deleted: Terraform's next plan creates it
+        before = json.loads(attributes["desired_state"])
+        after = as_read(before, json.loads(found))
+        if after != before:
+            attributes["desired_state"] = json.dumps(after, sort_keys=True)
+            changed = True
+    if changed:
+        state["serial"] += 1
+        stack.terraform("state", "push", "-", text=json.dumps(state))
+    return changed
+
+
+def as_read(asked: Any, found: Any) -> Any:
+    """Return what was asked for with AWS's values in AWS's order, without members that only AWS has."""
+    if isinstance(asked, dict) and isinstance(found, dict):
+        return {key: as_read(value, found[key]) for key, value in asked.items() if key in found}
+    if isinstance(asked, list) and isinstance(found, list):
+        by_name = {identifier(item): item for item in asked}
+        return [as_read(by_name.get(identifier(item), _members(asked)), item) for item in found]
+    return found
+
+
+def _members(items: list[Any]) -> dict[str, Any] | None:
+    """Return the members that items of a list have, for an item that somebody else added; None without members."""
+    return {key: value for item in items if isinstance(item, dict) for key, value in item.items()} or None
+
+
+def identifier(item: Any) -> str:
+    """Return what identifies an item of a list: its name or key, else the whole item."""
+    names = [str(item[name]) for name in IDENTIFIERS if name in item] if isinstance(item, dict) else []
+    return names[0] if names else json.dumps(item, sort_keys=True)
+
+
+def _clusters(state: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for resource in state.get("resources", ()):
+        if resource["type"] == CLUSTER:
+            yield from (instance["attributes"] for instance in resource["instances"])
