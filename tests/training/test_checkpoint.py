@@ -1,6 +1,8 @@
 """Only whole checkpoints count."""
 
+import enum
 import hashlib
+import io
 import json
 import logging
 import os
@@ -9,6 +11,7 @@ import shutil
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
@@ -193,6 +196,44 @@ def test_a_crafted_checkpoint_runs_no_code(copied, tmp_path):
     with pytest.raises(DamagedCheckpointError, match=r"system is not part of an index of tensors"):
         step_folder.shapes(path)
     assert not mark.exists()
+
+
+class PicklerOfDebian12(pickle.Pickler):
+    """Pickles an enumeration's member as Python 3.11.2 does, which hosts have."""
+
+    def reducer_override(self, obj):
+        return (getattr, (type(obj), obj.name)) if isinstance(obj, enum.Enum) else NotImplemented
+
+
+def pickled(content):
+    """Return what Python 3.11.2 writes."""
+    file = io.BytesIO()
+    PicklerOfDebian12(file).dump(content)
+    return file.getvalue()
+
+
+def test_an_index_of_python_3_11_2_is_read(copied):
+    """Python 3.11.0 to 3.11.3 pickle an enumeration's member as an attribute of its class."""
+    path = copied / "checkpoints" / "step-00000012"
+    expected = step_folder.shapes(path)
+    metadata = pickle.loads((path / ".metadata").read_bytes())  # noqa: S301 (our own)
+    rewrite(path, ".metadata", pickled(metadata))
+    assert b"getattr" in (path / ".metadata").read_bytes()
+    assert step_folder.shapes(path) == expected
+
+
+@pytest.mark.parametrize(("owner", "name"), [(torch.Size, "count"), (_MEM_FORMAT_ENCODING, "mro")])
+def test_an_index_reads_no_other_attribute(copied, owner, name):
+    """An attribute that is no member of that enumeration is refused."""
+
+    class Attribute:
+        def __reduce__(self):
+            return getattr, (owner, name)
+
+    path = copied / "checkpoints" / "step-00000012"
+    rewrite(path, ".metadata", pickle.dumps(Attribute()))
+    with pytest.raises(DamagedCheckpointError, match=r"is not part of an index of tensors"):
+        step_folder.shapes(path)
 
 
 def test_an_index_cannot_name_files_elsewhere(copied):

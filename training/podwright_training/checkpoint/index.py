@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata, StorageMeta
 
 from podwright_training.checkpoint.collective_io import DamagedCheckpointError
 
@@ -73,4 +73,13 @@ class _Unpickler(pickle.Unpickler):
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or (module, name) in KNOWN:
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):  # how Python 3.11.0 to 3.11.3 pickle an enumeration's member
+            return _member
         raise pickle.UnpicklingError(f"{module}.{name} is not part of an index of tensors; the file was not loaded")
+
+
+def _member(enumeration: object, name: str) -> _MEM_FORMAT_ENCODING:
+    """Return a member of the one enumeration that an index names, and no other attribute of anything."""
+    if enumeration is not _MEM_FORMAT_ENCODING or name not in _MEM_FORMAT_ENCODING.__members__:
+        raise pickle.UnpicklingError(f"attribute {name} is not part of an index of tensors; the file was not loaded")
+    return _MEM_FORMAT_ENCODING[name]
