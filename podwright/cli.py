@@ -23,7 +23,11 @@ from typing import NamedTuple
 from podwright.errors import PodwrightError
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
-DISTRIBUTIONS = {"podwright_training": "podwright-training", "podwright_rehearsal": "podwright-rehearsal"}
+MISSING = {  # by package
+    "podwright_training": "podwright-training is not installed: install its wheel (plans need no torch: `pip install "
+    "--no-deps` is enough), or use the checkout",
+    "podwright_rehearsal": "podwright-rehearsal is not installed: install its wheel, or use the checkout",
+}
 
 
 class Command(NamedTuple):
@@ -57,10 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error.render(), file=sys.stderr)
         return error.exit_status
     except ModuleNotFoundError as error:
-        distribution = DISTRIBUTIONS.get(error.name or "")
-        if distribution is None:
+        if error.name not in MISSING:
             raise
-        print(f"podwright: {distribution} is not installed: install its wheel, or use the checkout", file=sys.stderr)
+        print(f"podwright: {MISSING[error.name]}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -195,6 +198,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "key", nargs="?", metavar="KEY|FILE", help="such as lustre.capacity_gib, vpc-dns or cluster.yaml"
     )
+    parser.add_argument("--codes", action="store_true", help="list the codes of findings, a line each")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg", help="draw the file's cluster as .svg, .html or .md"
     )
@@ -208,6 +212,10 @@ def _explain(options: argparse.Namespace) -> int:
     if options.output or (options.key and _is_file(options.key)):
         return _draw(Path(options.key or config_path()), options.output)
     meanings = codes()
+    if options.codes:
+        width = max(map(len, meanings))
+        print("\n".join(f"{code:{width}}  {meaning.splitlines()[0]}" for code, meaning in sorted(meanings.items())))
+        return OK
     if options.key in meanings:
         print(f"{options.key}\n{indent(meanings[options.key], '    ')}")
         return OK
@@ -219,7 +227,8 @@ def _explain(options: argparse.Namespace) -> int:
         return OK
     names = dict.fromkeys([*(key.name for key in everything), *meanings])  # variants share keys
     similar = get_close_matches(options.key, names, n=3)
-    hint = f"did you mean {' or '.join(similar)}?" if similar else "`podwright explain` lists all keys"
+    listed = "`podwright explain` lists all keys, --codes all codes"
+    hint = f"did you mean {' or '.join(similar)}?" if similar else listed
     print(f"podwright: no key or code {options.key!r}: {hint}", file=sys.stderr)
     return UNREADABLE
 

@@ -40,7 +40,8 @@ def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") 
     for word, field in section.model_fields.items():
         name = prefix + word
         inner = sections(field.annotation)
-        yield Key(name, source, _values(field.annotation), _default(field), field.description or "")
+        default, description = _default_and_description(field)
+        yield Key(name, source, _values(field.annotation), default, description)
         for variant in inner:
             chosen = source_of(variant) if len(inner) > 1 else ""
             item = "[]" if get_origin(field.annotation) is tuple else ""
@@ -60,6 +61,15 @@ def _values(annotation: Any) -> str:
     return "mapping"
 
 
+def _default_and_description(field: FieldInfo) -> tuple[str, str]:
+    """Return both without a default that is in both: a description may say more about it than its value."""
+    default, description = _default(field), field.description or ""
+    if not default.startswith("default: "):
+        return default, description
+    shortened = description.removesuffix(f" D{default[1:]}.")
+    return ("optional" if " Default: " in shortened else default), shortened
+
+
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
@@ -69,6 +79,6 @@ def _default(field: FieldInfo) -> str:
         return f"default: {str(field.default).lower()}"
     if field.default and isinstance(field.default, tuple):
         return f"default: {', '.join(map(str, field.default))}"
-    if field.default in (None, {}, ()):  # the description says what applies then
+    if field.default in (None, {}, (), ""):  # the description says what applies then
         return "optional"
     return f"default: {field.default}"

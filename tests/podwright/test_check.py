@@ -221,6 +221,21 @@ def test_explains_codes(podwright: Podwright):
     assert podwright("explain", "duplicate-key").stdout.startswith("duplicate-key\n    The same key twice")
 
 
+def test_explain_lists_codes(podwright: Podwright):
+    """``explain --codes`` has a line for each code."""
+    listed = podwright("explain", "--codes").stdout.splitlines()
+    assert len(listed) == len(codes())
+    assert any(line.split()[0] == "run-fits" for line in listed)
+
+
+def test_explain_prints_a_default_once(podwright: Podwright):
+    """A default is beside the type; a description that says more about it has it alone."""
+    assert podwright("explain", "lustre.deployment_type").stdout.count("efault: PERSISTENT_2") == 1
+    assert "text; optional\n    Prefix to mount" in podwright("explain", "nodes.s3_mounts.prefix").stdout
+    twice = [key.name for key in keys() if key.default.startswith("default: ") and " Default: " in key.description]
+    assert twice == []
+
+
 def test_explain_offers_near_names(podwright: Podwright):
     """A misspelt key is answered with the nearest ones and exit status 2."""
     answer = podwright("explain", "lustre.capacity")
@@ -256,6 +271,18 @@ sys.exit(main({arguments}))
     )
     assert answer.stderr.startswith(f"podwright: {module.replace('_', '-')} is not installed")
     assert answer.returncode == 1
+
+
+def test_check_and_explain_need_no_trainer():
+    """``check`` and ``explain`` run with only the declared dependencies of podwright's wheel."""
+    script = """
+import sys
+sys.modules["podwright_training"] = sys.modules["podwright_rehearsal"] = None
+from podwright.cli import main
+for arguments in (["check", "cluster.yaml"], ["explain"], ["explain", "run-fits"], ["explain", "--codes"]):
+    assert main(arguments) == 0, arguments
+"""
+    subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, cwd=ROOT, check=True)
 
 
 def test_codes_and_keys_do_not_clash():

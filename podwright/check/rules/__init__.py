@@ -29,6 +29,7 @@ from podwright.check.rules import (
     users,
 )
 from podwright.check.rules.rule import Rule, until_unknown_value
+from podwright.check.rules.run import run_fits
 from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
@@ -111,8 +112,6 @@ CODES = {UNANSWERED: "AWS did not answer a question of a `check --live` rule, so
 
 def run_rules() -> tuple[RunRule, ...]:
     """Return the rules that also read a training run."""
-    from podwright.check.rules.run import run_fits  # noqa: PLC0415 — the planner, which only `--run` needs
-
     return (run_fits,)
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from podwright.check.findings import Finding, error
 from podwright.check.rules.rule import GROUPS
-from podwright.planning.hardware import Hardware, accelerated_types
-from podwright.planning.trainer_run import plan_run
 from podwright.settings.root import Settings
-from podwright_training.config import parallel_dims
-from podwright_training.config.train_config import TrainConfig
+
+if TYPE_CHECKING:
+    from podwright_training.config.train_config import TrainConfig
 
 
 def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
     """The run of --run needs more memory than the compute group's GPUs have, or its parallelism does not fit them."""
+    # Only `check --run` needs the trainer's options; `explain` reads the line above without them.
+    from podwright.planning.hardware import Hardware, accelerated_types  # noqa: PLC0415
+    from podwright.planning.trainer_run import plan_run  # noqa: PLC0415
+    from podwright_training.config import parallel_dims  # noqa: PLC0415
+
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
             continue

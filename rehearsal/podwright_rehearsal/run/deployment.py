@@ -23,6 +23,8 @@ from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.run.progress import StepFailed
 
 SKIP_SYNTH = "--skip-synth"  # the stacks in the output folder are up to date
+# `terraform init` locks the provider for this machine; hashes for others are of no use in a rehearsal's folder.
+SKIP_PROVIDER_LOCK = "--skip-provider-lock"
 
 
 @dataclass
@@ -148,7 +150,7 @@ class Deployment:
             self.on_line(line)
 
         code = processes.run_logged(
-            [str(checkout.ROOT / "node_modules" / ".bin" / "cdktf"), verb, *arguments],
+            [str(checkout.ROOT / "node_modules" / ".bin" / "cdktf"), verb, *arguments, SKIP_PROVIDER_LOCK],
             log=self.log(verb),
             cwd=self.project,
             environment=self._environment(),
