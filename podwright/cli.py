@@ -126,7 +126,7 @@ def _commands() -> Sequence[Command]:
         _operation("status", "show state, nodes, file systems, cost and failures of a running cluster"),
         _operation("scale", "set the number of nodes of an instance group"),
         _operation("update-software", "show image versions, and install SageMaker's newest image on nodes"),
-        _operation("nodes", "list, replace, reboot and delete nodes of a running cluster"),
+        _operation("nodes", "list, replace, reboot, delete, drain and undrain nodes of a running cluster"),
         _operation("connect", "open a shell on a node"),
         _operation("ssh-config", "let ssh, scp and rsync reach the nodes by name"),
         _operation("forward", "make a port of a node a port of this machine"),

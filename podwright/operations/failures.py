@@ -26,7 +26,7 @@ class _Known(NamedTuple):
     command: str
 
 
-LOGS = "aws logs tail {log_group} --region {region} --since 3h"
+LOGS = "podwright logs --lifecycle --cluster {name} --region {region}"
 CHECK = "podwright check --live"
 RULES = "aws ec2 describe-security-group-rules --region {region} --filters Name=group-id,Values={security_groups}"
 KNOWN = (
@@ -88,7 +88,7 @@ def causes(cluster: Cluster, messages: Iterable[str]) -> Iterator[Cause]:
         messages: AWS's, of the cluster, its nodes and events.
     """
     values = {
-        "log_group": cluster.log_group,
+        "name": cluster.name,
         "region": cluster.region,
         "security_groups": ",".join(cluster.security_group_ids),
         "scripts": next((group.scripts_s3_uri for group in cluster.groups if group.scripts_s3_uri), "s3://BUCKET"),

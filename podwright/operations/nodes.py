@@ -1,17 +1,20 @@
-"""``podwright nodes``: list nodes, and replace, reboot or delete some of them."""
+"""``podwright nodes``: list nodes, replace, reboot or delete some of them, drain them and back."""
 
 from __future__ import annotations
 
 import argparse
+import getpass
 from collections import Counter
 
-from podwright.operations import node_changes
-from podwright.operations.cluster import Cluster, Node
+from podwright.operations import node_changes, slurm_nodes
+from podwright.operations.cluster import Cluster, Node, select
 from podwright.operations.errors import ArgumentError
 from podwright.operations.node_changes import Change, Result
 from podwright.operations.output import Column, age, confirm, print_json, print_table
-from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
+from podwright.operations.slurm_nodes import ACTIONS, SlurmState
+from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
 
+AFTER_JOBS = "Slurm starts no job on them from now on; HyperPod does it when their jobs have ended."
 NAMED = 8  # nodes that a question names; of more, their number
 COLUMNS = (
     Column("NODE"),
@@ -21,8 +24,12 @@ COLUMNS = (
     Column("TYPE", rank=3),
     Column("UP", rank=2, right=True),
     Column("IMAGE", rank=4),
+    Column("SLURM", rank=6),
+    Column("REASON", rank=7),
     Column("MESSAGE", rank=5),
 )
+SLURM = (Column("NODE"), Column("GROUP", rank=1), Column("SLURM"), Column("REASON"))
+UNKNOWN = SlurmState("", "")
 RESULTS = (Column("NODE"), Column("GROUP", rank=1), Column("INSTANCE ID", rank=2), Column("RESULT"))
 
 
@@ -32,11 +39,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing = verbs.add_parser("list", help="show every node, its state and its instance")
     add_target_arguments(listing)
     listing.add_argument("--group", metavar="NAME", help="only this instance group")
+    listing.add_argument("--slurm", action="store_true", help="also Slurm's state and reason, from the controller")
     listing.set_defaults(verb=_list)
-    add_examples(listing, "podwright nodes list --group workers")
+    add_examples(listing, "podwright nodes list --group workers --slurm")
     _add_change(verbs, node_changes.REPLACE, "give nodes new instances with empty disks")
     _add_change(verbs, node_changes.REBOOT, "restart nodes; their disks stay")
     _add_change(verbs, node_changes.DELETE, "remove nodes, and lower their groups' counts")
+    draining = _add_slurm(verbs, "drain", "let jobs end, and start no other there")
+    draining.add_argument(
+        "--reason", default=f"drained by {getpass.getuser()}", help="what Slurm shows; default: %(default)s"
+    )
+    _add_slurm(verbs, "undrain", "let jobs start again on drained, failed or down nodes")
     add_examples(
         parser,
         "podwright nodes list --json | jq -r '.nodes[].slurm_name'",
@@ -51,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
-def row(node: Node) -> tuple[str, ...]:
+def row(node: Node, slurm: SlurmState) -> tuple[str, ...]:
     """Return a node as a row of ``COLUMNS``."""
     return (
         node.name,
@@ -61,6 +74,8 @@ def row(node: Node) -> tuple[str, ...]:
         node.instance_type,
         age(node.launched_at),
         node.image_version,
+        slurm.state,
+        slurm.reason,
         node.message,
     )
 
@@ -86,11 +101,57 @@ def to_dict(node: Node) -> dict[str, object]:
 def _list(options: argparse.Namespace) -> int:
     wanted = target(options)
     cluster = wanted.cluster()
-    nodes = _of_group(wanted, cluster, options.group) if options.group else wanted.nodes(cluster)
+    existing = wanted.nodes(cluster)
+    if options.group:
+        cluster.group(options.group)
+    nodes = [node for node in existing if options.group in {None, node.group}]
+    slurm = {}
+    if options.slurm:
+        slurm = slurm_nodes.states(slurm_nodes.controller_shell(wanted.session, cluster, existing))
+    found = [(node, slurm.get(node.slurm_name, UNKNOWN)) for node in nodes]
     if options.json:
-        print_json("podwright.nodes/1", {"cluster": cluster.name, "nodes": [to_dict(node) for node in nodes]})
+        extra = [
+            {"slurm_state": known.state, "slurm_reason": known.reason} if options.slurm else {} for _, known in found
+        ]
+        document = [{**to_dict(node), **given} for node, given in zip(nodes, extra, strict=True)]
+        print_json("podwright.nodes/1", {"cluster": cluster.name, "nodes": document})
     else:
-        print_table(COLUMNS, [row(node) for node in nodes])
+        print_table(COLUMNS, [row(node, known) for node, known in found])
+    return 0
+
+
+def _add_slurm(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], verb: str, help_: str
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(verb, help=help_)
+    parser.add_argument("nodes", nargs="+", metavar="NODE", help=NODE_HELP)
+    add_target_arguments(parser)
+    parser.set_defaults(verb=lambda options: _slurm(options, verb))
+    add_examples(parser, f"podwright nodes {verb} ip-10-1-0-7 workers/3")
+    return parser
+
+
+def _slurm(options: argparse.Namespace, verb: str) -> int:
+    wanted = target(options)
+    cluster = wanted.cluster()
+    existing = wanted.nodes(cluster)
+    nodes = select(cluster, existing, options.nodes)
+    shell = slurm_nodes.controller_shell(wanted.session, cluster, existing)
+    if verb == "drain":
+        slurm_nodes.drain(shell, nodes, reason=options.reason)
+    else:
+        slurm_nodes.resume(shell, nodes)
+    states = slurm_nodes.states(shell)
+    found = [(node, states.get(node.slurm_name, UNKNOWN)) for node in nodes]
+    if options.json:
+        document = [
+            {**to_dict(node), "slurm_state": known.state, "slurm_reason": known.reason} for node, known in found
+        ]
+        print_json(f"podwright.nodes.{verb}/1", {"cluster": cluster.name, "nodes": document})
+    else:
+        print_table(
+            SLURM, [(node.name, f"{node.group}/{node.index}", known.state, known.reason) for node, known in found]
+        )
     return 0
 
 
@@ -99,6 +160,8 @@ def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], chan
     parser.add_argument("nodes", nargs="*", metavar="NODE", help=NODE_HELP)
     parser.add_argument("--group", metavar="NAME", help="all nodes of this instance group")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    if change.verb in ACTIONS:
+        parser.add_argument("--after-jobs", action="store_true", help="when the nodes' jobs have ended")
     if change.for_controllers:
         parser.add_argument("--include-controller", action="store_true", help="also a node that runs slurmctld")
     add_target_arguments(parser)
@@ -111,22 +174,31 @@ def _change(options: argparse.Namespace, change: Change) -> int:
     if bool(options.nodes) == bool(options.group):
         raise ArgumentError(f"which nodes to {change.verb}?", "name nodes, or --group NAME")
     cluster = wanted.cluster()
-    nodes = wanted.nodes(cluster, options.nodes) if options.nodes else _of_group(wanted, cluster, options.group)
+    existing = wanted.nodes(cluster)
+    nodes = select(cluster, existing, options.nodes) if options.nodes else _of_group(cluster, existing, options.group)
+    after_jobs = getattr(options, "after_jobs", False)
     include_controller = getattr(options, "include_controller", False)
     node_changes.protect_controllers(change, nodes, include_controller=include_controller)
-    if not nodes:
-        raise ArgumentError(f"{options.group} of {cluster.name} has no nodes")
-    question = f"{change.verb.capitalize()} {_names(nodes)} of {cluster.name}? {change.consequences}"
+    consequences = AFTER_JOBS if after_jobs else change.consequences
+    question = f"{change.verb.capitalize()} {_names(nodes)} of {cluster.name}? {consequences}"
     if not confirm(question, yes=options.yes):
         return 1
-    results = list(node_changes.apply(wanted.session, cluster, change, nodes))
+    if after_jobs:
+        shell = slurm_nodes.controller_shell(wanted.session, cluster, existing)
+        slurm_nodes.act_after_jobs(shell, nodes, change.verb)
+        results = [Result(node) for node in nodes]
+    else:
+        results = list(node_changes.apply(wanted.session, cluster, change, nodes))
     _print(options, cluster, change, results)
     return 0 if all(result.accepted for result in results) else 1
 
 
-def _of_group(wanted: Target, cluster: Cluster, name: str) -> tuple[Node, ...]:
+def _of_group(cluster: Cluster, existing: tuple[Node, ...], name: str) -> tuple[Node, ...]:
     cluster.group(name)
-    return tuple(node for node in wanted.nodes(cluster) if node.group == name)
+    nodes = tuple(node for node in existing if node.group == name)
+    if not nodes:
+        raise ArgumentError(f"{name} of {cluster.name} has no nodes")
+    return nodes
 
 
 def _names(nodes: tuple[Node, ...]) -> str:

@@ -60,14 +60,14 @@ def _used_percent(session: Session, found: Iterable[Mapping[str, Any]]) -> dict[
     queries = [_query(number, item) for number, item in enumerate(found) if item["FileSystemType"] in METRICS]
     if not queries:
         return {}
-    now = datetime.now(timezone.utc)
+    end = datetime.now(timezone.utc).replace(second=0, microsecond=0)  # the sum of a minute that runs lacks disks
     results = session.items(
         "cloudwatch",
         "get_metric_data",
         "MetricDataResults",
         MetricDataQueries=queries,
-        StartTime=now - WINDOW,
-        EndTime=now,
+        StartTime=end - WINDOW,
+        EndTime=end,
         ScanBy="TimestampDescending",
     )
     kinds = {item["FileSystemId"]: item["FileSystemType"] for item in found}

@@ -163,6 +163,11 @@ def wait_for(reached, *, timeout_s=180):
         time.sleep(0.1)
 
 
+def on_nodes(operator, verb, *words, status=0):
+    """Run ``podwright nodes VERB``."""
+    return operator.run(sys.executable, "-m", "podwright", "nodes", verb, "--cluster", NAME, *words, status=status)
+
+
 def batch_script(operator, name, text):
     path = operator.home / f"{name}.sbatch"
     path.write_text(f"#!/bin/bash\n{text}\n")
@@ -338,3 +343,47 @@ def test_what_slurm_does_not_know_is_said(known):
     run.write_text("preset: tiny\n")
     errors = known.podwright("submit", run, "--nodes", 1, *known.key, status=1)
     assert "the node has no environment of podwright-train" in errors
+
+
+def test_nodes_are_drained_and_back_without_a_key(operator):
+    """A drained node takes no job and shows its reason; undrained it takes jobs; no ssh key is involved."""
+    place = worker(operator, 2)
+    drained = json.loads(on_nodes(operator, "drain", "workers/2", "--reason", "it's slow | hot", "--json"))
+    assert [(node["slurm_name"], node["slurm_reason"]) for node in drained["nodes"]] == [
+        (place.hostname, "it's slow | hot")
+    ]
+    listed = json.loads(on_nodes(operator, "list", "--slurm", "--json"))["nodes"]
+    states = {node["slurm_name"]: node["slurm_state"] for node in listed}
+    assert states[place.hostname].startswith("drain")
+    assert states[worker(operator).hostname] == "idle"
+    assert states[operator.hosts.controller] == ""
+    assert place.hostname in on_nodes(operator, "undrain", place.hostname)
+    operator.hosts.wait_until_idle()
+    errors = on_nodes(operator, "drain", "controller", status=2)
+    assert "runs slurmctld and no jobs" in errors
+    errors = on_nodes(operator, "drain", "workers/1", "--reason", "Action:Replace", status=2)
+    assert "`podwright nodes replace --after-jobs`" in errors
+    assert "Invalid node state" in on_nodes(operator, "undrain", "workers/1", status=1)
+
+
+def test_replacement_waits_for_the_job(operator):
+    """With --after-jobs the running job goes on, and Slurm has exactly the reason that HyperPod acts on."""
+    over = operator.hosts.directory.parent / "fsx" / "runs" / "over"
+    line = (
+        "sbatch --parsable --partition=gpu --output=/dev/null --wrap 'until [ -e /fsx/runs/over ]; do sleep 0.2; done'"
+    )
+    job_id = int(operator.hosts.run(line).stdout)
+    operator.hosts.wait_for_job(job_id, frozenset({"RUNNING"}))
+    name = operator.hosts.job(job_id)["NodeList"]
+    on_nodes(operator, "replace", name, "--after-jobs", "--yes")
+    (node,) = [
+        node
+        for node in json.loads(on_nodes(operator, "list", "--slurm", "--json"))["nodes"]
+        if node["slurm_name"] == name
+    ]
+    assert (node["slurm_state"][:4], node["slurm_reason"]) == ("fail", "Action:Replace")  # failing where all is taken
+    assert operator.hosts.job(job_id)["JobState"] == "RUNNING"
+    over.touch()
+    assert finish(operator, job_id)["JobState"] == "COMPLETED"
+    on_nodes(operator, "undrain", name)
+    operator.hosts.wait_until_idle()

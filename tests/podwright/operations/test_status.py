@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from rich.console import Console
@@ -32,9 +32,8 @@ def name(aws, maker):
     )["FileSystem"]
     dimensions = [{"Name": "FileSystemId", "Value": made["FileSystemId"]}]
     metric = {"MetricName": "FreeDataStorageCapacity", "Value": 800 * 2**30, "Dimensions": dimensions}
-    cloudwatch.put_metric_data(
-        Namespace="AWS/FSx", MetricData=[{**metric, "Timestamp": datetime.now(timezone.utc), "Unit": "Bytes"}]
-    )
+    earlier = datetime.now(timezone.utc) - timedelta(minutes=3)
+    cloudwatch.put_metric_data(Namespace="AWS/FSx", MetricData=[{**metric, "Timestamp": earlier, "Unit": "Bytes"}])
     mount = {"DnsName": made["DNSName"], "MountName": made["LustreConfiguration"]["MountName"]}
     maker.make(
         "status",
@@ -108,7 +107,7 @@ def test_a_failure_names_its_cause_and_the_evidence(found):
     assert not failed.is_healthy
     text = screen(failed, 200)
     assert "likely: the security group must let all traffic pass to and from itself" in text
-    assert f"look:   aws logs tail {cluster.log_group} --region us-west-2 --since 3h" in text
+    assert "look:   podwright logs --lifecycle --cluster status --region us-west-2" in text
     assert "Failure" in text
 
 
@@ -139,7 +138,7 @@ def test_known_failures_have_causes(found, message, expected):
 
 def test_every_command_of_the_table_can_be_written(found):
     """All placeholders of all rows are values of the cluster."""
-    values = {"log_group": "", "region": "", "security_groups": "", "scripts": ""}
+    values = {"name": "", "region": "", "security_groups": "", "scripts": ""}
     assert [row.command for row in KNOWN if "{" in row.command.format(**values)] == []
     assert found.causes == ()
 
