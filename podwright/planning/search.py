@@ -14,12 +14,11 @@ from podwright.planning.memory import Memory, largest_micro_batch, memory
 from podwright.planning.model import Model, model_names
 from podwright.planning.software import Sharding, Software
 from podwright.planning.throughput import Speed, speed
-from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, unsupported
+from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, is_trained_dense, unsupported
 from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 
 _TRIED: tuple[tuple[Recompute, bool], ...] = (("none", False), ("selective", False), ("full", False), ("full", True))
-LLAMAS = ("llama", "mistral_7b", "mathstral")  # podwright-train has these families
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +171,7 @@ def largest_model(
     """Return offers for the largest published dense model that can be trained within budget and deadline."""
     models = sorted({Model.of(name) for name in model_names()}, key=lambda model: -model.parameters)
     for model in models:
-        if not model.name.startswith(LLAMAS):
+        if not is_trained_dense(model):
             continue
         offers = cheapest_cluster(
             model,

@@ -9,7 +9,9 @@ from typing import Any
 from podwright.planning.layout import Layout, Recompute
 from podwright.planning.model import Model
 from podwright_training.config import parallel_dims
+from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES
 from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
+from podwright_training.config.sources import preset_names
 from podwright_training.config.train_config import TrainConfig, conflicts
 
 OUR_SOFTWARE = "podwright"
@@ -19,6 +21,7 @@ DEFAULTS = TrainConfig()
 OFFLOADED_OPTIMIZER = "offloading the optimizer alone"
 ALWAYS = ("train_batch_size", "max_context_width", "activation_checkpointing", "sharding_strategy")
 PRECISIONS: dict[str, dict[str, Any]] = {"bf16": {}, "fp32": {"precision": "fp32"}, "fp8": {"float8": True}}
+ARCHITECTURES = tuple(family.architecture for family in FAMILIES.values())  # published models are named after them
 SCHEDULES = {parallel_dims.STAGES_PER_RANK[name]: name for name in ("1f1b", "interleaved_1f1b")}
 
 
@@ -103,21 +106,41 @@ def _unknown(layout: Layout, model: Model) -> Iterator[str]:
     return (name for name, wanted in asked.items() if wanted)
 
 
+def is_trained_dense(model: Model) -> bool:
+    """Return whether a published model is dense and of a family that the trainer has."""
+    return not model.experts and (model.name.startswith(ARCHITECTURES) or model.name in preset_names())
+
+
 def _other_family(model: Model) -> bool:
     """Return whether a model has parts that no model family of the trainer has."""
     parts = (
         model.hybrid, model.kv_rank, model.shared_ffn, model.dense_layers, model.latent, model.learned_positions,
-        model.extra_predictions, not model.gated, model.bias != "none", model.experts and model.qk_norm,
-        model.windowed_layers not in (0, model.layers), model.windowed_layers and model.qk_norm,
+        model.extra_predictions, not model.gated, model.bias != "none", model.windowed_layers not in (0, model.layers),
+        _family(model) is None,
     )  # fmt: skip
     return any(parts)
+
+
+def _family(model: Model) -> str | None:
+    """Return the first ``model_type`` with the model's features, and without any that the model lacks."""
+    features = {
+        "sliding_window": bool(model.windowed_layers),
+        "qk_norm": bool(model.qk_norm),
+        "num_local_experts": bool(model.experts),
+    }
+    matching = (
+        name
+        for name, family in FAMILIES.items()
+        if all(family.supports(key) if features[key] else not family.requires(key) for key in OPTIONAL_FEATURES)
+    )
+    return next(matching, None)
 
 
 def shape(model: Model, layout: Layout) -> dict[str, Any]:
     """Return the options of a model that layouts depend on."""
     window = model.window if model.windowed_layers else None
     return {
-        "model_type": "mixtral" if model.experts else "mistral" if window else "llama_v3",
+        "model_type": _family(model) or DEFAULTS.model_type,
         "vocab_size": model.vocab,
         "hidden_size": model.hidden_size,
         "intermediate_size": model.expert_ffn if model.experts else model.ffn,

@@ -16,7 +16,7 @@ from podwright.planning.model import Model
 from podwright.planning.plan import make_plan
 from podwright.planning.search import best, cheapest_cluster, largest_model, layouts, minimum_nodes, pareto
 from podwright.planning.software import Software
-from podwright.planning.trainer_options import flags, unsupported
+from podwright.planning.trainer_options import flags, is_trained_dense, unsupported
 from podwright.planning.trainer_run import plan_run
 from podwright.planning.units import DAY_S
 from podwright_constructs.catalog import UnknownInstanceTypeError
@@ -209,3 +209,12 @@ def test_a_run_comes_back_from_its_plan(given):
     shares = parallel_dims.ParallelDims.of(config, world_size=64, nodes=8).data_size
     assert plan.tokens == config.max_steps * config.max_context_width * plan.layout.global_batch
     assert plan.layout.data == shares
+
+
+@pytest.mark.parametrize(
+    ("name", "trained"),
+    [("llama3_2_1b", True), ("mathstral_7b", True), ("seed_1b", True), ("mixtral_8x7b", False), ("llama4_scout", False)],
+)
+def test_a_budget_buys_dense_models_of_the_trainers_families(name, trained):
+    """Offers are for dense models that podwright-train has a family for."""
+    assert is_trained_dense(Model.of(name)) is trained
