@@ -146,10 +146,13 @@ class ExecutionRole(Construct):
         return f"arn:{self._partition}:{service}:{self._region}:{self._account}:{resource}"
 
     def _assumed_by_sagemaker(self) -> DataIamPolicyDocumentStatement:
+        """Trust the service without a condition on aws:SourceAccount: no page says that HyperPod sends it.
+
+        https://docs.aws.amazon.com/sagemaker/latest/dg/security-confused-deputy-prevention.html lists who does.
+        """
         return {
             "actions": ["sts:AssumeRole"],
             "principals": [{"type": "Service", "identifiers": ["sagemaker.amazonaws.com"]}],
-            "condition": [self._equals("aws:SourceAccount", self._account)],
         }
 
     def _logs_and_metrics(self) -> list[DataIamPolicyDocumentStatement]:
