@@ -119,14 +119,14 @@ class _Target:
 
 def _unknown_key(target: _Target) -> Finding:
     keys = list(target.section.model_fields)
-    owners = [variant for variant in target.variants if target.key in variant.model_fields]
+    name = RENAMED.get(target.path, target.key)
+    owners = [variant for variant in target.variants if name in variant.model_fields]
     similar = get_close_matches(target.key, keys, n=1)
     hint = f"keys here: {', '.join(keys)}"
-    renamed = RENAMED.get(target.path)
-    if renamed in keys:
-        hint = f"renamed to {renamed}"
+    if name in keys:
+        hint = f"renamed to {name}"
     elif owners:
-        hint = f"{target.key} goes with source: {source_of(owners[0])}; {hint}"
+        hint = f"{name} goes with source: {source_of(owners[0])}; {hint}"
     elif similar:
         hint = _did_you_mean(similar[0])
     section = dotted(target.path[:-1]) or "the file"
