@@ -10,6 +10,7 @@ from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks, facts
+from podwright_constructs.arguments.accounting import ExistingAccountingArguments
 from podwright_constructs.aws.db_instance import DbInstance
 from podwright_constructs.aws.db_subnet_group import DbSubnetGroup
 from podwright_constructs.aws.security_group import SecurityGroup
@@ -52,16 +53,13 @@ class LocalAccountingDatabase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingAccountingDatabase:
+class ExistingAccountingDatabase(ExistingAccountingArguments):
     """A MySQL or MariaDB you have, which lets the nodes' security group in.
 
     Raises:
         InvalidArgumentsError: the endpoint or the secret's ARN is malformed; all problems are in it.
     """
 
-    endpoint: str
-    secret_arn: str
-    port: int = facts.MYSQL_PORT
     ready: Sequence[ITerraformDependable] = ()
 
     def __post_init__(self) -> None:

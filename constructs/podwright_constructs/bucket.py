@@ -12,6 +12,7 @@ from cdktf import AssetType, ITerraformDependable, TerraformAsset, TerraformReso
 from constructs import Construct
 
 from podwright_constructs import checks
+from podwright_constructs.arguments.bucket import ExistingBucketArguments
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
 from podwright_constructs.aws.data_iam_policy_document import (
     DataIamPolicyDocument,
@@ -54,7 +55,7 @@ class Bucket(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingBucket:
+class ExistingBucket(ExistingBucketArguments):
     """A bucket you have; its encryption and policy are yours.
 
     Raises:
@@ -62,8 +63,6 @@ class ExistingBucket:
             malformed.
     """
 
-    name: str
-    key_arn: str | None = None
     ready: Sequence[ITerraformDependable] = ()
 
     def __post_init__(self) -> None:

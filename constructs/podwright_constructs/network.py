@@ -10,6 +10,7 @@ from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks
+from podwright_constructs.arguments.network import ExistingNetworkArguments
 from podwright_constructs.aws.default_security_group import DefaultSecurityGroup
 from podwright_constructs.aws.eip import Eip
 from podwright_constructs.aws.internet_gateway import InternetGateway
@@ -52,17 +53,13 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExistingNetwork:
+class ExistingNetwork(ExistingNetworkArguments):
     """A network you have; its rules and routes are yours to keep in order.
 
     Raises:
         InvalidArgumentsError: an id is malformed, or there is no subnet; all problems are in it.
     """
 
-    vpc_id: str
-    subnet_ids: Sequence[str]
-    security_group_id: str
-    route_table_ids: Sequence[str] = ()
     security_group_rules: Sequence[ITerraformDependable] = ()
     routes: Sequence[ITerraformDependable] = ()
 

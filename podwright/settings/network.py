@@ -6,13 +6,12 @@ from pydantic import Field
 
 from podwright.settings.section import Section
 from podwright_constructs import facts
+from podwright_constructs.arguments.network import ExistingNetworkArguments
+from podwright_constructs.subnet_configuration import SubnetConfiguration
 
 
-class PrivateSubnet(Section):
+class PrivateSubnet(Section, SubnetConfiguration):
     """A further private subnet of the created VPC."""
-
-    availability_zone_id: str = Field(description="Id of its zone, such as usw2-az2.")
-    cidr: str = Field(description="Its addresses, within cidr or secondary_cidrs and apart from every other subnet.")
 
 
 class CreatedNetwork(Section):
@@ -65,15 +64,7 @@ class CreatedSubnet(Section):
     )
 
 
-class ExistingNetwork(Section):
+class ExistingNetwork(Section, ExistingNetworkArguments):
     """An existing VPC; its security group must allow all traffic to itself, in and out, or EFA is unhealthy."""
 
     source: Literal["existing"] = Field(description="An existing VPC.")
-    vpc_id: str = Field(description="The VPC, vpc-….")
-    subnet_ids: tuple[str, ...] = Field(description="Private subnets, subnet-…; nodes and Lustre are in the first.")
-    security_group_id: str = Field(description="Security group of nodes and file system, sg-….")
-    route_table_ids: tuple[str, ...] = Field(
-        (),
-        description="Route tables of the subnets, rtb-…, where a created OpenZFS of two zones adds routes. "
-        "Default: the main route table.",
-    )

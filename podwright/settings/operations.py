@@ -7,6 +7,7 @@ from pydantic import Field
 
 from podwright.settings.section import Section
 from podwright_constructs import facts
+from podwright_constructs.arguments.accounting import ExistingAccountingArguments
 
 
 class LocalAccounting(Section):
@@ -35,13 +36,10 @@ class CreatedAccounting(Section):
     )
 
 
-class ExistingAccounting(Section):
+class ExistingAccounting(Section, ExistingAccountingArguments):
     """An existing MySQL or MariaDB that admits the nodes' security group."""
 
     source: Literal["existing"] = Field(description="An existing database.")
-    endpoint: str = Field(description="Its host name.")
-    port: int = Field(facts.MYSQL_PORT, description="Its TCP port.")
-    secret_arn: str = Field(description="The Secrets Manager secret with its username and password.")
 
 
 DatabaseAccounting = CreatedAccounting | ExistingAccounting  # one that outlives the controller

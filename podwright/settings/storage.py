@@ -5,8 +5,8 @@ from typing import Literal
 from pydantic import Field
 
 from podwright.settings.section import Section
-from podwright_constructs import facts
 from podwright_constructs.arguments import data_repository
+from podwright_constructs.arguments.bucket import ExistingBucketArguments
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 
@@ -66,11 +66,7 @@ class CreatedBucket(Section):
     )
 
 
-class ExistingBucket(Section):
+class ExistingBucket(Section, ExistingBucketArguments):
     """An S3 bucket of yours."""
 
     source: Literal["existing"] = Field(description="An existing bucket.")
-    name: str = Field(description=f"Its name; HyperPod reads scripts only from {facts.BUCKET_NAME_PREFIX}….")
-    key_arn: str | None = Field(
-        None, description="ARN of the KMS key that it is encrypted with, which a created role may then use."
-    )

@@ -1,0 +1,24 @@
+"""Arguments of buckets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from typing_extensions import Doc
+
+from podwright_constructs import facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExistingBucketArguments:
+    """An existing S3 bucket."""
+
+    name: Annotated[str, Doc(f"Its name; HyperPod reads scripts only from {facts.BUCKET_NAME_PREFIX}….")]
+    key_arn: Annotated[
+        str | None,
+        Doc(
+            "ARN of the KMS key that it is encrypted with, which a created role may then use. "
+            "Default: S3's own encryption."
+        ),
+    ] = None
