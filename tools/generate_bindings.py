@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +109,9 @@ from podwright_constructs.bindings import {base}, Meta
 def _passed_on(imports: ast.ImportFrom) -> Iterator[str]:
     """Yield the names under which constructs pass the fields of imported arguments on."""
     module = importlib.import_module(str(imports.module))
-    for name in imports.names:
-        yield from passed_names(getattr(module, name.name)).values()
+    for item in (getattr(module, name.name) for name in imports.names):
+        if is_dataclass(item) and isinstance(item, type):
+            yield from passed_names(item).values()
 
 
 class Usage:
