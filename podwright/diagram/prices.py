@@ -1,7 +1,6 @@
-"""Hourly prices of parts, where AWS publishes them: list prices in us-east-1, recalled in November 2026.
+"""Hourly prices of parts, where AWS publishes them.
 
 HyperPod's own price is not public: nodes are counted at EC2's on-demand price, and every sum is labelled so.
-Check https://aws.amazon.com/fsx/lustre/pricing, /ebs/pricing, /vpc/pricing, /privatelink/pricing and /kms/pricing.
 """
 
 from __future__ import annotations
@@ -9,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from podwright.planning.cost import LUSTRE_USD_PER_GIB_MONTH, MONTH_H, NAT_USD_PER_HOUR
 from podwright.planning.hardware import usd_per_hour
+from podwright.prices import (
+    ADDRESS_USD_PER_HOUR,
+    EBS_USD_PER_GIB_MONTH,
+    ENDPOINT_USD_PER_HOUR,
+    KEY_USD_PER_MONTH,
+    LUSTRE_SCRATCH_USD_PER_GIB_MONTH,
+    LUSTRE_USD_PER_GIB_MONTH,
+    MONTH_H,
+    NAT_USD_PER_HOUR,
+)
 from podwright.resource_types import resource_type
 
 LABEL = "EC2 on-demand based"
-EBS_USD_PER_GIB_MONTH = 0.08
-ENDPOINT_USD_PER_HOUR = 0.01  # in one zone
-ADDRESS_USD_PER_HOUR = 0.005  # a public IPv4 address
-KEY_USD_PER_MONTH = 1.0
-# PERSISTENT_2 on SSD by throughput in MB/s for each TiB; the smallest is the planner's.
-LUSTRE_USD_PER_GIB_MONTH_BY_THROUGHPUT = {125: LUSTRE_USD_PER_GIB_MONTH, 250: 0.21, 500: 0.34, 1000: 0.60}
-SCRATCH_USD_PER_GIB_MONTH = 0.14
 
 
 def nodes(instance_type: str, count: int, volume_gib: int) -> float | None:
@@ -45,9 +46,9 @@ def of(kind: str, arguments: Mapping[str, Any]) -> float | None:
 
 def _lustre(arguments: Mapping[str, Any]) -> float | None:
     kind, capacity_gib = arguments["deployment_type"], arguments.get("storage_capacity")
-    per_gib = LUSTRE_USD_PER_GIB_MONTH_BY_THROUGHPUT.get(arguments.get("per_unit_storage_throughput", 0))
+    per_gib = LUSTRE_USD_PER_GIB_MONTH.get(arguments.get("per_unit_storage_throughput", 0))
     if kind == "SCRATCH_2":
-        per_gib = SCRATCH_USD_PER_GIB_MONTH
+        per_gib = LUSTRE_SCRATCH_USD_PER_GIB_MONTH
     if per_gib is None or capacity_gib is None or kind == "PERSISTENT_1":
         return None
     return float(capacity_gib * per_gib / MONTH_H)

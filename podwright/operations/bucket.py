@@ -7,11 +7,11 @@ from itertools import islice
 
 from podwright.operations.errors import OperationError
 from podwright.operations.session import Session
+from podwright.prices import S3_USD_PER_GIB_MONTH
 
 BATCH = 1000  # the most that one DeleteObjects takes
 MAX_COUNTED = 10_000
 GIB = 1 << 30
-USD_PER_GIB_MONTH = 0.023  # S3 Standard in us-east-1, recalled in November 2026
 GONE = {"NoSuchBucket", "404"}
 
 
@@ -46,7 +46,7 @@ class Contents:
     @property
     def usd_per_month(self) -> float:
         """The price of what was counted."""
-        return self.size / GIB * USD_PER_GIB_MONTH
+        return self.size / GIB * S3_USD_PER_GIB_MONTH
 
 
 def empty(session: Session, bucket: str, *, prefixes: Sequence[str] = ("",)) -> int:

@@ -1,6 +1,6 @@
 """Find what a cluster still costs in an account: by its tag, by its name, and by what it refers to.
 
-Every listing needs one read permission. Prices are those of ``podwright.diagram.prices``, or recalled in November 2026.
+Every listing needs one read permission. Prices are those of ``podwright.prices``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,18 @@ from podwright.diagram import prices
 from podwright.operations.bucket import GIB, Contents
 from podwright.operations.errors import OperationError
 from podwright.operations.session import Session
-from podwright.planning.cost import MONTH_H
+from podwright.prices import (
+    ADDRESS_USD_PER_HOUR,
+    BACKUP_USD_PER_GIB_MONTH,
+    EBS_USD_PER_GIB_MONTH,
+    ENDPOINT_USD_PER_HOUR,
+    LOGS_USD_PER_GIB_MONTH,
+    MONTH_H,
+    SECRET_USD_PER_MONTH,
+    SNAPSHOT_USD_PER_GIB_MONTH,
+)
 from podwright.settings import names
 
-LOGS_USD_PER_GIB_MONTH = 0.03
-SNAPSHOT_USD_PER_GIB_MONTH = 0.05
-BACKUP_USD_PER_GIB_MONTH = 0.05
-SECRET_USD_PER_MONTH = 0.40
 LOG_GROUPS = "/aws/sagemaker/Clusters"
 
 Description = Mapping[str, Any]
@@ -202,7 +207,7 @@ class _Search:
             if item["VpcEndpointType"] == "Interface" and item["State"].lower() not in {"deleted", "deleting"}:
                 name, zones = item["VpcEndpointId"], len(item.get("SubnetIds", ())) or 1
                 delete = f"aws ec2 delete-vpc-endpoints --vpc-endpoint-ids {name}"
-                yield Leftover("endpoint", name, item["ServiceName"], zones * prices.ENDPOINT_USD_PER_HOUR, delete)
+                yield Leftover("endpoint", name, item["ServiceName"], zones * ENDPOINT_USD_PER_HOUR, delete)
 
     def nat_gateways(self) -> Iterator[Leftover]:
         """NAT gateways; the price includes the address."""
@@ -218,7 +223,7 @@ class _Search:
             if not item.get("AssociationId") and not item.get("NetworkInterfaceId"):
                 name = item["AllocationId"]
                 delete = f"aws ec2 release-address --allocation-id {name}"
-                yield Leftover("address", name, item.get("PublicIp", ""), prices.ADDRESS_USD_PER_HOUR, delete)
+                yield Leftover("address", name, item.get("PublicIp", ""), ADDRESS_USD_PER_HOUR, delete)
 
     def interfaces(self) -> Iterator[Leftover]:
         """Network interfaces that a service left in the cluster's VPC: free, but they keep it from being deleted."""
@@ -237,7 +242,7 @@ class _Search:
         for item in self._session.items("ec2", "describe_volumes", "Volumes", Filters=self._filter):
             name, gib = item["VolumeId"], item["Size"]
             delete = f"aws ec2 delete-volume --volume-id {name}"
-            price = _monthly(gib, prices.EBS_USD_PER_GIB_MONTH)
+            price = _monthly(gib, EBS_USD_PER_GIB_MONTH)
             yield Leftover("volume", name, f"{gib} GiB, {item['State']}", price, delete)
 
     def snapshots(self) -> Iterator[Leftover]:

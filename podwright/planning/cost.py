@@ -5,19 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from podwright import prices
 from podwright.planning.hardware import Hardware, usd_per_hour
 from podwright.planning.units import GB, HOUR_S
 
 # 419 unexpected interruptions in 54 days on 16,384 H100: https://arxiv.org/abs/2407.21783, section 3.3.4.
 GPU_HOURS_BETWEEN_FAILURES = 54 * 24 * 16_384 / 419
-# AWS list prices in us-east-1, recalled in November 2026: check aws.amazon.com/fsx/lustre/pricing and
-# aws.amazon.com/vpc/pricing.
-LUSTRE_USD_PER_GIB_MONTH = 0.145  # PERSISTENT_2 SSD at 125 MB/s per TiB
-LUSTRE_GIB = 1200
-NAT_USD_PER_HOUR = 0.045
-NAT_USD_PER_GB = 0.045
+LUSTRE_GIB, LUSTRE_MB_S_PER_TIB = 1200, 125  # the smallest PERSISTENT_2
 CONTROLLER = "ml.m5.xlarge"
-MONTH_H = 730.0
 # Power outside the accelerators (host, network, cooling) over the accelerators' own: DGX H100 takes 10.2 kW for 8 x
 # 0.7 kW.
 MACHINE_POWER_FACTOR = 1.6
@@ -98,8 +93,8 @@ def cost(
         usd = {
             "accelerated machines": machines * hours,
             "controller": (usd_per_hour(CONTROLLER) or 0.0) * hours,
-            "Lustre": LUSTRE_GIB * LUSTRE_USD_PER_GIB_MONTH * hours / MONTH_H,
-            "NAT gateway": NAT_USD_PER_HOUR * hours + NAT_USD_PER_GB * dataset_gb,
+            "Lustre": LUSTRE_GIB * prices.LUSTRE_USD_PER_GIB_MONTH[LUSTRE_MB_S_PER_TIB] * hours / prices.MONTH_H,
+            "NAT gateway": prices.NAT_USD_PER_HOUR * hours + prices.NAT_USD_PER_GB * dataset_gb,
         }
     watts = hardware.gpus * hardware.accelerator.watts * AVERAGE_ACCELERATOR_LOAD * MACHINE_POWER_FACTOR
     return Cost(hours=hours, failures=stops, usd=usd, kwh=watts * hours / 1000, price_note=note)
