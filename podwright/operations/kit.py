@@ -70,22 +70,27 @@ class Kit:
         return self.folder / OUTPUT / f"podwright-{verb}.log"
 
     def _command(self, verb: str, arguments: tuple[str, ...]) -> list[str]:
-        program = shutil.which("cdktf", path=self._environment()["PATH"])
+        program = shutil.which("cdktf", path=search_path())
         if program is None:
             raise OperationError("no cdktf on PATH", "run `make setup` in the checkout, or `npm install -g cdktf-cli`")
         return [program, verb, *arguments]
 
     def _environment(self) -> dict[str, str]:
-        programs = [Path(sys.executable).parent, checkout.ROOT / "node_modules" / ".bin", checkout.BIN]
         return {
             "CHECKPOINT_DISABLE": "1",
             "DISABLE_VERSION_CHECK": "1",
             **os.environ,
             "CI": "1",  # lines instead of a screen that is drawn again and again
             CONFIG_VARIABLE: str(self.config.resolve()),
-            "PATH": os.pathsep.join([*map(str, programs), os.environ.get("PATH", "")]),
+            "PATH": search_path(),
             "TERRAFORM_BINARY_NAME": str(find_terraform()),
         }
+
+
+def search_path() -> str:
+    """Return PATH with what ``make setup`` installed into the checkout first."""
+    programs = [Path(sys.executable).parent, checkout.ROOT / "node_modules" / ".bin", checkout.BIN]
+    return os.pathsep.join([*map(str, programs), os.environ.get("PATH", "")])
 
 
 @contextmanager

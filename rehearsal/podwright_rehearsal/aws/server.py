@@ -23,7 +23,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 from waitress.channel import ClientDisconnected
 from werkzeug.wrappers import Request, Response
 
-from podwright_rehearsal.aws import cluster_schema, interruption, moto_patches
+from podwright_rehearsal.aws import cluster_schema, interruption, moto_patches, simulation
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cloud_control import CloudControl
 from podwright_rehearsal.aws.errors import AwsError
@@ -156,6 +156,11 @@ class Application:
             return _json_answer(self._services[call.target], call)
         if (call.service, call.operation) == ("cloudformation", "DescribeType"):
             return self._describe_type(call.form.get("TypeName", ""))
+        if (call.service, call.operation) == ("iam", "SimulatePrincipalPolicy"):
+            try:
+                return _xml(200, simulation.simulate(call.form))
+            except AwsError as error:
+                return _error(call, error)
         return None
 
     def _is_ours(self, call: Call) -> bool:

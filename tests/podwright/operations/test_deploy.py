@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from podwright import checkout
 from podwright.cli import main
 from podwright.deploy.terraform import terraform_environment
 from podwright.operations.boots import BootLog
+from podwright.operations.create_cluster import problems
 from podwright.operations.session import Session
 from podwright_rehearsal.aws import AwsStandIn
 
@@ -105,10 +107,89 @@ def test_deploy_asks_first(aws: AwsStandIn, monkeypatch: pytest.MonkeyPatch) -> 
     assert aws.inventory() == []
 
 
-def test_deploy_follows_every_resource(aws: AwsStandIn) -> None:
-    """Each created resource has one line with its construct and id; the last lines are the next commands."""
+def test_the_deployer_policy_is_simulated(aws: AwsStandIn, project: Path) -> None:
+    """A role with the policy lacks nothing of it; one without an action is reported with this action."""
+    policy = podwright("policy", "deployer")
+    (project / "deployer.json").write_text(policy.out, encoding="utf-8")
+    assert policy.status == 0, policy.err
+    assert len(json.dumps(json.loads(policy.out), separators=(",", ":"))) < 10_240  # a role's inline policies
+    iam = aws.client("iam")
+    arn = iam.create_role(RoleName="ci", AssumeRolePolicyDocument=policy.out)["Role"]["Arn"]
+    iam.put_role_policy(RoleName="ci", PolicyName="deployer", PolicyDocument=policy.out)
+    assert podwright("policy", "deployer", "--simulate", arn, "--json").json["missing"] == []
+    iam.put_role_policy(
+        RoleName="ci", PolicyName="deployer", PolicyDocument=policy.out.replace('ec2:CreateVpc"', 'ec2:Other"')
+    )
+    answer = podwright("policy", "deployer", "--simulate", arn)
+    assert (answer.status, answer.out.splitlines()[0]) == (1, "ec2:CreateVpc")
+    iam.delete_role_policy(RoleName="ci", PolicyName="deployer")
+    iam.delete_role(RoleName="ci")
+
+
+PREFIXES = {"cloudcontrolapi": "cloudformation", "tagging": "tag", "servicequotas": "servicequotas"}
+S3_WORDS = {  # of IAM's actions, by the subresource in the URL
+    "lifecycle": "LifecycleConfiguration",
+    "versioning": "BucketVersioning",
+    "policy": "BucketPolicy",
+    "encryption": "EncryptionConfiguration",
+    "publicAccessBlock": "BucketPublicAccessBlock",
+    "website": "BucketWebsite",
+    "requestPayment": "BucketRequestPayment",
+    "replication": "ReplicationConfiguration",
+    "object-lock": "BucketObjectLockConfiguration",
+    "logging": "BucketLogging",
+    "cors": "BucketCORS",
+    "acl": "BucketAcl",
+    "accelerate": "AccelerateConfiguration",
+}
+
+BUCKET_METHODS = {"PUT": "CreateBucket", "DELETE": "DeleteBucket"}
+
+
+def called(aws: AwsStandIn, *, after: int) -> set[str]:
+    """Return the calls in the stand-in's log, from this character on, in IAM's words."""
+    log = aws.log.read_text(encoding="utf-8")[after:]
+    calls = re.findall(r"podwright_rehearsal\.aws ([a-z0-9-]+) (\w+)(?: (\S+))?: \d{3} ", log)
+    return {
+        s3_action(word, path) if service == "s3" else f"{PREFIXES.get(service, service)}:{word}"
+        for service, word, path in calls
+    }
+
+
+def s3_action(method: str, path: str) -> str:
+    """Return the action of a call to S3.
+
+    https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
+    """
+    place, _, query = path.partition("?")
+    what = "Object" if place.strip("/").count("/") else "Bucket"
+    key = query.partition("=")[0].partition("&")[0]
+    verb = "Put" if method == "PUT" else "Get"
+    if key in S3_WORDS:
+        special = method == "DELETE" and key == "policy"
+        verb = "Delete" if special else "Put" if method == "DELETE" else verb
+        return f"s3:{verb}{S3_WORDS[key]}"
+    if key == "tagging":
+        return f"s3:{verb}{what}Tagging"
+    if what == "Bucket":
+        listing = {"versions": "ListBucketVersions", "delete": "DeleteObjectVersion"}.get(key, "ListBucket")
+        return f"s3:{BUCKET_METHODS.get(method, listing)}"
+    by_method = {"PUT": "PutObject", "DELETE": "DeleteObjectVersion" if "versionId" in query else "DeleteObject"}
+    return f"s3:{by_method.get(method, 'GetObject')}"
+
+
+def allowed(project: Path) -> set[str]:
+    """Return the actions of the saved policy."""
+    policy = json.loads((project / "deployer.json").read_text(encoding="utf-8"))
+    return {action for statement in policy["Statement"] for action in statement["Action"]}
+
+
+def test_deploy_follows_every_resource(aws: AwsStandIn, project: Path) -> None:
+    """Each created resource has one line with its construct and id; every call is in the deployer's policy."""
+    before = len(aws.log.read_text(encoding="utf-8"))
     answer = podwright("deploy", "--yes")
     assert answer.status == 0, answer.err
+    assert called(aws, after=before) - allowed(project) == set()
     (vpc,) = aws.client("ec2").describe_vpcs(Filters=[{"Name": "tag:podwright:cluster", "Values": [NAME]}])["Vpcs"]
     lines = answer.out.splitlines()
     assert any(line.startswith(f"created   network/vpc {vpc['VpcId']} (") for line in lines)
@@ -166,6 +247,124 @@ def test_scaling_to_nothing_and_back_keeps_the_rest(aws: AwsStandIn, project: Pa
         assert len(aws.client("sagemaker").list_cluster_nodes(ClusterName=NAME)["ClusterNodeSummaries"]) == nodes
     assert [item for item in aws.inventory() if "FSx" in item] == kept != []
     assert (project / "cluster.yaml").read_bytes() == before
+
+
+def test_export_is_what_the_cluster_was_made_of(aws: AwsStandIn, project: Path) -> None:
+    """The exported request has every id of the deployed cluster, and CreateCluster makes the same cluster of it."""
+    assert podwright("export", "create-cluster.json").out == (
+        "create-cluster.json: 2 instance groups, valid for sagemaker:CreateCluster\n"
+    )
+    request = json.loads((project / "create-cluster.json").read_text(encoding="utf-8"))
+    assert problems(request) == []
+    described = aws.client("sagemaker").describe_cluster(ClusterName=NAME)
+    assert request["VpcConfig"] == described["VpcConfig"]
+    groups = {group["InstanceGroupName"]: group for group in described["InstanceGroups"]}
+    for group in request["InstanceGroups"]:
+        for key in ("InstanceType", "LifeCycleConfig", "ExecutionRole", "InstanceStorageConfigs"):
+            assert group[key] == groups[group["InstanceGroupName"]][key]
+
+
+def test_export_refuses_what_the_service_model_refuses(project: Path) -> None:
+    """An unknown key, a missing one, a word and a number out of range are all named with their path."""
+    request = json.loads((project / "create-cluster.json").read_text(encoding="utf-8"))
+    group = request["InstanceGroups"][0]
+    group.update({"InstanceCount": 10_000_000, "InstanceType": "ml.g5.tiny", "Colour": "red"})
+    del request["InstanceGroups"][1]["ExecutionRole"]
+    text = "\n".join(problems(request))
+    for words in ("Colour", "ExecutionRole", "InstanceGroups[0].InstanceCount: got", "got ml.g5.tiny, need"):
+        assert words in text
+
+
+def test_doctor_finds_nothing_wrong_with_a_fresh_cluster() -> None:
+    """Settings, account, network, scripts and role of a fresh cluster are in order."""
+    answer = podwright("doctor", "--json")
+    assert [item for item in answer.json["findings"] if item["level"] == "error"] == []
+    assert (answer.status, answer.json["schema"], answer.json["account"]) == (0, "podwright.doctor/1", "123456789012")
+
+
+def edit_count_and_script(aws: AwsStandIn) -> None:
+    sagemaker, s3 = aws.client("sagemaker"), aws.client("s3")
+    keys = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "InstanceStorageConfigs")
+    groups = [
+        {**{key: group[key] for key in keys}, "InstanceCount": group["TargetCount"]}
+        for group in sagemaker.describe_cluster(ClusterName=NAME)["InstanceGroups"]
+    ]
+    workers = next(group for group in groups if group["InstanceGroupName"] == "workers")
+    bucket, prefix = workers["LifeCycleConfig"]["SourceS3Uri"].removeprefix("s3://").split("/", 1)
+    source = {"Bucket": bucket, "Key": f"{prefix}/on_create.sh"}
+    s3.copy_object(Bucket=bucket, Key=f"{prefix}/other.sh", CopySource=source)
+    workers.update(InstanceCount=3, LifeCycleConfig={"SourceS3Uri": f"s3://{bucket}/{prefix}", "OnCreate": "other.sh"})
+    sagemaker.update_cluster(ClusterName=NAME, InstanceGroups=groups, NodeRecovery="None")
+    s3.put_object(Body=b"#!/bin/bash\n", **source)
+    s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Suspended"})
+    s3.delete_public_access_block(Bucket=bucket)
+
+
+def edit_network(aws: AwsStandIn) -> None:
+    ec2 = aws.client("ec2")
+    own = [{"Name": "tag:podwright:cluster", "Values": [NAME]}]
+    private = [{"Name": "tag:Name", "Values": [f"{NAME}-private"]}]  # the role's policy refers to it
+    (subnet,) = ec2.describe_subnets(Filters=private)["Subnets"]
+    ec2.create_tags(Resources=[subnet["SubnetId"]], Tags=[{"Key": "Name", "Value": "mine"}])
+    groups = ec2.describe_security_groups(Filters=own)["SecurityGroups"]
+    group = next(group["GroupId"] for group in groups if group["GroupName"] != "default")
+    rules = ec2.describe_security_group_rules(Filters=[{"Name": "group-id", "Values": [group]}])["SecurityGroupRules"]
+    lustre = next(rule["SecurityGroupRuleId"] for rule in rules if rule.get("FromPort") == 988)
+    ec2.revoke_security_group_ingress(GroupId=group, SecurityGroupRuleIds=[lustre])
+    ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[ssh])
+    for table in ec2.describe_route_tables(Filters=own)["RouteTables"]:
+        if any("NatGatewayId" in route for route in table["Routes"]):
+            ec2.delete_route(RouteTableId=table["RouteTableId"], DestinationCidrBlock="0.0.0.0/0")
+    (flow_log,) = ec2.describe_flow_logs()["FlowLogs"]
+    ec2.delete_flow_logs(FlowLogIds=[flow_log["FlowLogId"]])
+
+
+def edit_role(aws: AwsStandIn) -> None:
+    iam, role = aws.client("iam"), f"{NAME}-{aws.region}-nodes"
+    policy = iam.get_role_policy(RoleName=role, PolicyName="hyperpod-node")["PolicyDocument"]
+    policy["Statement"] = [item for item in policy["Statement"] if item["Sid"] != "AcceptSessions"]
+    iam.put_role_policy(RoleName=role, PolicyName="hyperpod-node", PolicyDocument=json.dumps(policy))
+    everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+    iam.put_role_policy(RoleName=role, PolicyName="more", PolicyDocument=json.dumps(everything))
+    trust = iam.get_role(RoleName=role)["Role"]["AssumeRolePolicyDocument"]
+    trust["Statement"][0]["Principal"] = {"AWS": "*"}
+    iam.update_assume_role_policy(RoleName=role, PolicyDocument=json.dumps(trust))
+
+
+DRIFTS = {  # code, the end of the path, and words of the message
+    ("edited", "cluster.instance_groups[1].count", "InstanceCount: AWS has 3, deployed was 1"),
+    ("edited", "cluster.instance_groups[1].name", "OnCreate: AWS has other.sh, deployed was on_create.sh"),
+    ("edited", "cluster", "NodeRecovery: AWS has None, deployed was Automatic"),
+    ("overwritten", "cluster.lifecycle/on_create.sh", "is not what was uploaded"),
+    ("edited", "foundation.bucket/versioning.versioning_configuration.0.status", "AWS has Suspended"),
+    ("gone", "foundation.bucket/public_access_block", "is gone from AWS"),
+    ("edited", "foundation.network/private/subnet.tags.Name", "AWS has mine, deployed was minimal-private"),
+    ("gone", "foundation.network/security_group/ingress_lustre_988", "is gone from AWS"),
+    ("added", "foundation.network/security_group/group", "one more rule: tcp 22-22 from 0.0.0.0/0"),
+    ("gone", "foundation.network/private/route", "is gone from AWS"),
+    ("gone", "foundation.flow_logs/flow_log", "is gone from AWS"),
+    ("edited", "foundation.role/policy.policy.Statement.AcceptSessions", "AWS has nothing"),
+    ("added", "foundation.role/role", "has one more policy: more"),
+    ("edited", "foundation.role/role.assume_role_policy.Statement.0.Principal.AWS", "AWS has *, deployed was nothing"),
+}
+
+
+def test_drift_names_every_edit(aws: AwsStandIn) -> None:
+    """After a deployment nothing drifts; each of fourteen edits made in AWS is one finding at its place."""
+    answer = podwright("drift")
+    assert (answer.status, answer.out) == (0, f"{NAME}: AWS, the state and the settings agree\n")
+    edit_count_and_script(aws)
+    edit_network(aws)
+    edit_role(aws)
+    answer = podwright("drift", "--json")
+    assert (answer.status, answer.json["schema"]) == (1, "podwright.drift/1")
+    found = [(item["code"], item["path"], item["message"]) for item in answer.json["findings"]]
+    for code, path, words in DRIFTS:
+        matching = [item for item in found if item[0] == code and item[1].startswith(path) and words in item[2]]
+        assert len(matching) == 1, "\n".join(map(str, [(code, path, words), "of", *found]))
+    counted = next(item for item in answer.json["findings"] if "InstanceCount" in item["message"])
+    assert counted["line"] == 27
 
 
 def test_destroy_keeps_a_bucket_with_runs(aws: AwsStandIn) -> None:

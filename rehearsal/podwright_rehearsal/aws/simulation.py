@@ -1,0 +1,79 @@
+"""IAM's SimulatePrincipalPolicy, which moto lacks: a role's own and attached policies, without conditions.
+
+https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+from xml.sax.saxutils import escape
+
+from moto.iam.models import iam_backends
+
+from podwright_rehearsal.aws.errors import AwsError
+from podwright_rehearsal.aws.identity import ACCOUNT_ID
+
+
+def simulate(form: Mapping[str, str], *, partition: str = "aws") -> str:
+    """Return the answer's XML.
+
+    Raises:
+        AwsError: there is no such role; users and groups are not simulated.
+    """
+    arn = form["PolicySourceArn"]
+    backend = iam_backends[ACCOUNT_ID][partition]
+    role = next((role for role in backend.roles.values() if role.arn == arn), None)
+    if role is None:
+        raise AwsError("NoSuchEntity", f"The principal {arn} cannot be found")
+    documents = [*role.policies.values(), *(policy.document for policy in role.managed_policies.values())]
+    statements = [statement for document in documents for statement in _statements(document)]
+    resources = list(_members(form, "ResourceArns")) or ["*"]
+    results = (
+        _result(action, resource, _decide(statements, action, resource))
+        for action in _members(form, "ActionNames")
+        for resource in resources
+    )
+    return (
+        '<SimulatePrincipalPolicyResponse xmlns="https://iam.amazonaws.com/doc/2010-05-08/">'
+        "<SimulatePrincipalPolicyResult>"
+        f"<IsTruncated>false</IsTruncated><EvaluationResults>{''.join(results)}</EvaluationResults>"
+        "</SimulatePrincipalPolicyResult></SimulatePrincipalPolicyResponse>"
+    )
+
+
+def _statements(document: str | Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    parsed = json.loads(document) if isinstance(document, str) else document
+    return list(_list(parsed["Statement"]))
+
+
+def _decide(statements: list[Mapping[str, Any]], action: str, resource: str) -> str:
+    """Return IAM's word: an explicit Deny wins over every Allow."""
+    effects = {
+        statement["Effect"]
+        for statement in statements
+        if any(fnmatchcase(action.lower(), pattern.lower()) for pattern in _list(statement.get("Action", ())))
+        and any(fnmatchcase(resource, pattern) for pattern in _list(statement.get("Resource", ())))
+    }
+    return "explicitDeny" if "Deny" in effects else "allowed" if "Allow" in effects else "implicitDeny"
+
+
+def _result(action: str, resource: str, decision: str) -> str:
+    return (
+        f"<member><EvalActionName>{escape(action)}</EvalActionName>"
+        f"<EvalResourceName>{escape(resource)}</EvalResourceName><EvalDecision>{decision}</EvalDecision></member>"
+    )
+
+
+def _members(form: Mapping[str, str], name: str) -> Iterator[str]:
+    """Yield the items of a list in the query protocol: ``ActionNames.member.1`` and so on."""
+    number = 1
+    while (value := form.get(f"{name}.member.{number}")) is not None:
+        yield value
+        number += 1
+
+
+def _list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
