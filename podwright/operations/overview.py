@@ -12,9 +12,11 @@ from typing import Any
 from podwright.diagram import prices
 from podwright.operations import cluster as clusters
 from podwright.operations.cluster import Cluster, InstanceGroup, Node
-from podwright.operations.errors import AwsError
+from podwright.operations.errors import OperationError
 from podwright.operations.failures import Cause, causes
 from podwright.operations.session import Session
+from podwright.operations.slurm import Job, queue
+from podwright.operations.slurm_nodes import controller_shell
 from podwright.operations.storage import FileSystem, file_systems
 
 FAILED = {"Failed", "RollingBack"}
@@ -53,6 +55,7 @@ class Overview:
     zones: dict[str, str]  # by instance id
     file_systems: tuple[FileSystem, ...]
     events: tuple[Event, ...]
+    jobs: tuple[Job, ...] | None  # None where they were not asked for, or the controller did not answer
     causes: tuple[Cause, ...]
     missing: tuple[str, ...]
 
@@ -82,8 +85,13 @@ class Overview:
         return counts and not any(node.status in CHANGING_NODE for node in self.nodes)
 
 
-def overview(session: Session, name: str) -> Overview:
+def overview(session: Session, name: str, *, jobs: bool = False) -> Overview:
     """Read the state of a cluster; parts that a permission is missing for are left out and named in ``missing``.
+
+    Args:
+        session: the account and region.
+        name: the cluster's name or ARN.
+        jobs: whether to ask Slurm for its jobs, on the controller.
 
     Raises:
         ArgumentError: there is no such cluster.
@@ -96,11 +104,14 @@ def overview(session: Session, name: str) -> Overview:
     def optional(part: str, read: Any) -> Any:
         try:
             return read()
-        except AwsError as error:
+        except OperationError as error:
             missing.append(f"{part}: {error}")
-            return ()
+            return None
 
-    events = tuple(optional("events", lambda: _events(session, cluster)))
+    def queued() -> tuple[Job, ...]:
+        return tuple(queue(controller_shell(session, cluster, nodes)))
+
+    events = tuple(optional("events", lambda: _events(session, cluster)) or ())
     messages = [
         cluster.failure_message,
         *(node.message for node in nodes if node.status in FAULTY_NODE),
@@ -110,9 +121,10 @@ def overview(session: Session, name: str) -> Overview:
         cluster=cluster,
         groups=tuple(_state(group, nodes) for group in cluster.groups),
         nodes=nodes,
-        zones=dict(optional("zones", lambda: _zones(session, cluster, nodes))),
-        file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster)))),
+        zones=dict(optional("zones", lambda: _zones(session, cluster, nodes)) or ()),
+        file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster))) or ()),
         events=events,
+        jobs=optional("jobs", queued) if jobs else None,
         causes=tuple(causes(cluster, messages)),
         missing=tuple(missing),
     )

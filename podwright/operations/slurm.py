@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import starmap
+from typing import Protocol
 
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.remote import Remote, RemoteError, quoted
@@ -17,6 +18,13 @@ SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", "%R"))
 SACCT = "JobID,JobName,User,Partition,State,Elapsed,Timelimit,NNodes,NodeList"
 JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # of a job, a task of an array, a part of a heterogeneous job
 _FIELD = re.compile(r"(?:^|\s)(\w[\w/:]*)=(.*?)(?=\s\w[\w/:]*=|\s*$)")
+
+
+class Shell(Protocol):
+    """Runs lines of shell on a node of the cluster."""
+
+    def run(self, line: str) -> str:
+        """Run a line and return its output, or raise ``OperationError``."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +42,7 @@ class Job:
     where: str
 
 
-def queue(node: Remote, *, user: str | None = None, job_ids: Sequence[str] = ()) -> list[Job]:
+def queue(node: Shell, *, user: str | None = None, job_ids: Sequence[str] = ()) -> list[Job]:
     """Return the jobs that wait, run or end, in squeue's order.
 
     Raises:

@@ -41,12 +41,15 @@ class ControllerShell:
     node: Node
 
     def run(self, line: str) -> str:
-        """Run a line and return what it printed.
+        """Run a line and return its standard output.
 
         Raises:
             OperationError: no session, or the line failed; the message has what it said.
         """
-        wrapped = f"{SLURM_PATH}; export PATH; echo {quoted(BEGIN)}; ( {line} ) 2>&1; echo {quoted(END)} $?"
+        wrapped = (
+            f"{SLURM_PATH}; export PATH; errors=$(mktemp); echo {quoted(BEGIN)}; ( {line} ) 2> $errors; status=$?; "
+            f"[ $status = 0 ] || cat $errors; rm -f $errors; echo {quoted(END)} $status"  # a session has one stream
+        )
         command = f"sudo su --login root --shell /bin/sh --command {quoted(wrapped)}"
         target = self.cluster.session_target(self.node)
         output = session_plugin.run_command(self.session, target, session_plugin.COMMAND, command=command)

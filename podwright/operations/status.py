@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from podwright.diagram.prices import LABEL
+from podwright.operations import jobs as job_table
 from podwright.operations.errors import ArgumentError, AwsError
 from podwright.operations.nodes import to_dict
 from podwright.operations.output import Column, age, console, print_json, state, table
@@ -62,10 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help=f"draw again every so many seconds until Ctrl-C; default: {WATCH_S}",
     )
+    parser.add_argument("--jobs", action="store_true", help="also Slurm's jobs, from the controller")
     parser.add_argument(
         "--wait", action="store_true", help="first wait until the cluster is InService with all its nodes, or Failed"
     )
-    add_examples(parser, "podwright status", "podwright status --watch", "podwright status --wait --json")
+    add_examples(parser, "podwright status", "podwright status --watch --jobs", "podwright status --wait --json")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -74,8 +76,8 @@ def run(options: argparse.Namespace) -> int:
     if options.watch and (options.json or not sys.stdout.isatty()):
         raise ArgumentError("--watch draws on a terminal", "in a pipe, repeat `podwright status --json`")
     if options.watch:
-        return _watch(wanted, options.watch)
-    found = _settled(wanted) if options.wait else overview(wanted.session, wanted.name)
+        return _watch(wanted, options.watch, jobs=options.jobs)
+    found = (_settled if options.wait else _look)(wanted, jobs=options.jobs)
     if options.json:
         print_json("podwright.status/1", to_document(found))
     else:
@@ -98,6 +100,10 @@ def render(found: Overview, *, width: int) -> RenderableType:
         parts.append(Text(f"{len(found.nodes) - len(shown)} more nodes run: `podwright nodes list` shows all"))
     if found.file_systems:
         parts += [Text(), table(FILE_SYSTEMS, list(_file_system_rows(found)), width=width)]
+    if found.jobs:
+        parts += [Text(), table(job_table.COLUMNS, [job_table.row(job) for job in found.jobs], width=width)]
+    elif found.jobs is not None:
+        parts += [Text(), Text("no jobs")]
     if found.events:
         rows = [(age(event.time) + " ago", event.level, event.resource, event.description) for event in found.events]
         parts += [Text(), table(EVENTS, rows, width=width)]
@@ -124,15 +130,20 @@ def to_document(found: Overview) -> dict[str, object]:
         "nodes": [{**to_dict(node), "zone": found.zones.get(node.instance_id, "")} for node in found.nodes],
         "file_systems": found.file_systems,
         "events": found.events,
+        "jobs": found.jobs,
         "causes": [cause._asdict() for cause in found.causes],
         "missing": found.missing,
     }
 
 
-def _watch(wanted: Target, seconds: float) -> int:
+def _look(wanted: Target, *, jobs: bool) -> Overview:
+    return overview(wanted.session, wanted.name, jobs=jobs)
+
+
+def _watch(wanted: Target, seconds: float, *, jobs: bool) -> int:
     """Draw until Ctrl-C. A call that fails leaves the last screen, with the reason below it."""
     to = console()
-    found = overview(wanted.session, wanted.name)
+    found = _look(wanted, jobs=jobs)
     failure = ""
     with Live(console=to, screen=True, auto_refresh=False) as live:
         while True:
@@ -140,22 +151,22 @@ def _watch(wanted: Target, seconds: float) -> int:
             live.update(Group(render(found, width=to.width), looked), refresh=True)
             time.sleep(seconds)
             try:
-                found, failure = overview(wanted.session, wanted.name), ""
+                found, failure = _look(wanted, jobs=jobs), ""
             except AwsError as error:
                 failure = f"The last look failed: {error}"
 
 
-def _settled(wanted: Target) -> Overview:
+def _settled(wanted: Target, *, jobs: bool) -> Overview:
     """Look until no change is in progress; progress goes to stderr, a line per change."""
     last = ""
     while True:
-        found = overview(wanted.session, wanted.name)
+        found = _look(wanted, jobs=False)
         counts = ", ".join(f"{item.group.name} {_count(item)}" for item in found.groups)
         line = f"{found.cluster.name} is {found.cluster.status}: {counts}"
         if line != last:
             print(line, file=sys.stderr, flush=True)
         if found.is_settled:
-            return found
+            return _look(wanted, jobs=True) if jobs else found
         last = line
         time.sleep(WATCH_S)
 

@@ -383,6 +383,9 @@ def test_replacement_waits_for_the_job(operator):
     ]
     assert (node["slurm_state"][:4], node["slurm_reason"]) == ("fail", "Action:Replace")  # failing where all is taken
     assert operator.hosts.job(job_id)["JobState"] == "RUNNING"
+    (job,) = json.loads(operator.podwright("status", "--jobs", "--json"))["jobs"]
+    assert (job["job_id"], job["state"], job["where"]) == (str(job_id), "RUNNING", name)
+    assert " RUNNING " in operator.podwright("status", "--jobs")
     over.touch()
     assert finish(operator, job_id)["JobState"] == "COMPLETED"
     on_nodes(operator, "undrain", name)

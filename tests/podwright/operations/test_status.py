@@ -64,7 +64,7 @@ def test_json_has_state_nodes_fill_and_price(name, capsys):
     assert (answer["schema"], answer["status"], answer["healthy"]) == ("podwright.status/1", "InService", True)
     assert set(answer) == {
         *("schema", "cluster", "arn", "region", "status", "healthy", "failure_message", "created_at"),
-        *("usd_per_hour", "unpriced", "groups", "nodes", "file_systems", "events", "causes", "missing"),
+        *("usd_per_hour", "unpriced", "groups", "nodes", "file_systems", "events", "jobs", "causes", "missing"),
     }
     assert [node["zone"] for node in answer["nodes"]] == ["us-west-2a"] * 3
     (file_system,) = answer["file_systems"]
@@ -149,6 +149,15 @@ def test_a_missing_permission_leaves_out_one_part(aws, name, capsys):
     assert main(["status", "--cluster", name]) == 0
     out = capsys.readouterr().out
     assert "not shown: file systems: AWS denied fsx:DescribeFileSystems" in out
+    assert "workers" in out
+
+
+def test_jobs_that_cannot_be_read_are_left_out(name, capsys, monkeypatch, folder):
+    """Without AWS's plugin the rest is shown, and the missing program is named."""
+    monkeypatch.setenv("PATH", str(folder))
+    assert main(["status", "--cluster", name, "--jobs"]) == 0
+    out = capsys.readouterr().out
+    assert "not shown: jobs: session-manager-plugin is not on PATH" in out
     assert "workers" in out
 
 
