@@ -34,6 +34,12 @@ class RemoteFile:
     size_bytes: int
     modified_s: float
 
+    @property
+    def is_inside(self) -> bool:
+        """Return True if the path stays in the folder that it is relative to."""
+        path = PurePosixPath(self.path)
+        return not path.is_absolute() and ".." not in path.parts
+
     def is_at(self, folder: Path) -> bool:
         """Return True if a folder has this file with the same size and time."""
         try:
@@ -100,7 +106,10 @@ def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> 
         parent = quoted(str(PurePosixPath(folder).parent))
         there = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
         raise ArgumentError(f"no run {name!r} in {PurePosixPath(folder).parent}", f"runs there: {there or 'none'}")
-    return [_file(entry) for entry in output.split("\0") if entry]
+    files = [_file(entry) for entry in output.split("\0") if entry]
+    if outside := [file.path for file in files if not file.is_inside]:  # a cluster is no owner of this machine
+        raise OperationError(f"{node.node.name} names files outside of {folder}: {', '.join(outside[:3])}")
+    return files
 
 
 def _file(entry: str) -> RemoteFile:
@@ -144,7 +153,7 @@ def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:
     with tarfile.open(fileobj=stream, mode="r|") as archive:
         for item in archive:
             source = archive.extractfile(item)
-            if source is None or item.name not in expected or ".." in PurePosixPath(item.name).parts:
+            if source is None or item.name not in expected:
                 continue  # nothing that was not asked for is written
             path = to / item.name
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import starmap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.remote import Remote, RemoteError, quoted
 
-SEPARATOR = "\x1f"  # no name of a job has it
+SEPARATOR, END = "\x1f", "\x1e"  # of fields and jobs: a name may have spaces, bars and line breaks
 # https://slurm.schedmd.com/squeue.html#OPT_format, in the order of Job
-SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", "%R"))
+SQUEUE = SEPARATOR.join(("%i", "%j", "%u", "%P", "%T", "%M", "%l", "%D", f"%R{END}"))
 # https://slurm.schedmd.com/sacct.html#SECTION_Job-Accounting-Fields, in the order of Job
 SACCT = "JobID,JobName,User,Partition,State,Elapsed,Timelimit,NNodes,NodeList"
 JOB_ID = re.compile(r"\d+(_\d+)?(\+\d+)?")  # of a job, a task of an array, a part of a heterogeneous job
@@ -42,6 +41,9 @@ class Job:
     where: str
 
 
+FIELDS = len(fields(Job))
+
+
 def queue(node: Shell, *, user: str | None = None, job_ids: Sequence[str] = ()) -> list[Job]:
     """Return the jobs that wait, run or end, in squeue's order.
 
@@ -49,7 +51,7 @@ def queue(node: Shell, *, user: str | None = None, job_ids: Sequence[str] = ()) 
         OperationError: the node or Slurm does not answer.
     """
     only = [*([f"--user={user}"] if user else []), *([f"--jobs={','.join(job_ids)}"] if job_ids else [])]
-    return _jobs(node.run(quoted("squeue", "--noheader", f"--format={SQUEUE}", *only)))
+    return _jobs(node.run(quoted("squeue", "--noheader", f"--format={SQUEUE}", *only)).split(END))
 
 
 def ended(node: Remote, *, days: int, user: str | None = None) -> list[Job]:
@@ -61,10 +63,10 @@ def ended(node: Remote, *, days: int, user: str | None = None) -> list[Job]:
     who = [f"--user={user}"] if user else ["--allusers"]
     command = quoted(
         *("sacct", "--allocations", "--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={SACCT}"),
-        *(f"--starttime=now-{days}days", "--state=BF,CA,CD,DL,F,NF,OOM,PR,TO", *who),
+        *(f"--starttime=now-{days}days", "--endtime=now", "--state=BF,CA,CD,DL,F,NF,OOM,PR,TO", *who),
     )
     try:
-        return _jobs(node.run(command))
+        return _jobs(node.run(command).splitlines())
     except RemoteError as error:
         if "accounting storage is disabled" not in str(error):
             raise
@@ -101,10 +103,17 @@ def cancel(node: Remote, job_ids: Sequence[str]) -> None:
     node.run(quoted("scancel", *job_ids))
 
 
-def _jobs(output: str) -> list[Job]:
-    return list(starmap(_job, (line.split(SEPARATOR) for line in output.splitlines() if line)))
+def _jobs(records: Iterable[str]) -> list[Job]:
+    """Return a job for each record that has all fields: users name jobs as they like."""
+    values = (_printable(record.strip()).split(SEPARATOR) for record in records)
+    return [_job(*each) for each in values if len(each) == FIELDS]
 
 
-def _job(*fields: str) -> Job:
-    job_id, name, user, partition, state, elapsed, limit, nodes, where = fields
+def _job(*values: str) -> Job:
+    job_id, name, user, partition, state, elapsed, limit, nodes, where = values
     return Job(job_id, name, user, partition, state, elapsed, limit, int(nodes), where)
+
+
+def _printable(record: str) -> str:
+    """Replace what a terminal would obey."""
+    return "".join(letter if letter.isprintable() or letter == SEPARATOR else "?" for letter in record)

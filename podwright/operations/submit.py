@@ -127,6 +127,9 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
         problems.append(f"--nodes {options.nodes}: must be at least 1")
     names = [path.resolve().name for path in paths]
     problems += [f"{name}: two files of this name" for name in sorted(set(names)) if names.count(name) > 1]
+    problems += [
+        f"--send {path}: a file system, not a file or folder of one" for path in paths if not path.resolve().name
+    ]
     if RECORD in names:
         problems.append(f"{RECORD}: submit writes a file of this name")
     if problems:
@@ -161,7 +164,7 @@ def _batch(options: argparse.Namespace, name: str) -> str:
     """Return sbatch's command."""
     flags = {"nodes": options.nodes, "partition": options.partition, "time": options.time_limit, "job-name": name}
     given = [f"--{flag}={value}" for flag, value in flags.items() if value]
-    return quoted("sbatch", "--parsable", *given, options.file.resolve().name, *options.arguments)
+    return quoted("sbatch", "--parsable", *given, f"./{options.file.resolve().name}", *options.arguments)
 
 
 def _record(files: Mapping[str, Path], command: str) -> bytes:

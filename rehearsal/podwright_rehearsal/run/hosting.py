@@ -71,6 +71,10 @@ class Hosts(ABC):
         """End everything. May be called twice."""
         self.cluster.stop()
 
+    def operator_variables(self) -> dict[str, str]:
+        """Return the variables that lead podwright's commands, Terraform and the AWS CLI to this cluster."""
+        return self.deployment.aws.environment()
+
     @abstractmethod
     def delete_logs(self) -> None:
         """Delete the log group that AWS made for the cluster and keeps."""
@@ -163,6 +167,10 @@ class NamespacedHosts(Hosts):
     def mount_path(self) -> Path:
         """The mount path of the Lustre file system."""
         return Path(self.settings.lustre.mount_path)
+
+    def operator_variables(self) -> dict[str, str]:
+        """Return also PATH, with a session-manager-plugin that enters the hosts."""
+        return {**super().operator_variables(), "PATH": f"{self.cluster.session_plugin()}:{os.environ['PATH']}"}
 
     def delete_logs(self) -> None:
         """Delete the copies of the boots' output."""

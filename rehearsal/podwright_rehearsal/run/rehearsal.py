@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shlex
 import shutil
 import time
 from collections import Counter
@@ -264,7 +265,11 @@ class Rehearsal:
     # ---- how they do it --------------------------------------------------------------------------------------------
 
     def _stay_up(self) -> None:
+        variables = self.hosts.operator_variables()
+        file = self.directory / "operator.env"
+        file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
         self.progress.note(f"up: AWS at {self.aws.endpoint_url}, run folder {self.run.root}; Ctrl-C ends everything")
+        self.progress.note(f"in another terminal: . {file} && podwright status")
         while True:
             time.sleep(1)
 
