@@ -267,6 +267,8 @@ class Rehearsal:
     def _stay_up(self) -> None:
         variables = self.hosts.operator_variables()
         file = self.directory / "operator.env"
+        file.unlink(missing_ok=True)
+        file.touch(mode=0o600)  # it has the account's keys
         file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
         self.progress.note(f"up: AWS at {self.aws.endpoint_url}, run folder {self.run.root}; Ctrl-C ends everything")
         self.progress.note(f"in another terminal: . {file} && podwright status")
