@@ -105,7 +105,7 @@ def cancel(node: Remote, job_ids: Sequence[str]) -> None:
 
 def _jobs(records: Iterable[str]) -> list[Job]:
     """Return a job for each record that has all fields: users name jobs as they like."""
-    values = (_printable(record.strip()).split(SEPARATOR) for record in records)
+    values = (_printable(record.strip("\r\n")).split(SEPARATOR) for record in records)
     return [_job(*each) for each in values if len(each) == FIELDS]
 
 
