@@ -7,7 +7,6 @@ casts to bf16 on every device alike: there is no autocast.
 
 from __future__ import annotations
 
-import os
 import resource
 import warnings
 from collections.abc import Iterator
@@ -16,10 +15,11 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import distributed_c10d
 
 from podwright_training.hardware import peak_flops
+from podwright_training.job_store import JobStore
 from podwright_training.ranks import Ranks
 
 DEFAULT_TIMEOUT_S = 1800  # PyTorch's
@@ -72,13 +72,15 @@ def synchronize(device: torch.device) -> None:
 
 
 @contextmanager
-def process_group(ranks: Ranks, device: torch.device, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Iterator[None]:
+def process_group(
+    ranks: Ranks, device: torch.device, *, store: JobStore | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> Iterator[None]:
     """Join the job's process group, in which this rank uses ``device`` and waits at most ``timeout_s`` for others."""
     use(device)
-    store = None if "RANK" in os.environ else HashStore()  # a single rank needs no rendezvous
+    store = store or JobStore(ranks, timeout_s=timeout_s)
     dist.init_process_group(
         backend_of(device),
-        store=store,
+        store=PrefixStore("default_pg", store.store),
         rank=ranks.rank,
         world_size=ranks.world_size,
         timeout=timedelta(seconds=timeout_s),

@@ -9,6 +9,7 @@ errors). torch is imported with the first batch: worker processes do not need it
 from podwright_training.data.faults import DataError
 from podwright_training.data.mixture import Source, sources_of
 from podwright_training.data.splits import find_split
+from podwright_training.data.storage import shared_listings
 from podwright_training.data.stream import PackedStream, merge_states, open_stream
 from podwright_training.data.tokenizer import load_tokenizer
 
@@ -20,5 +21,6 @@ __all__ = [
     "load_tokenizer",
     "merge_states",
     "open_stream",
+    "shared_listings",
     "sources_of",
 ]

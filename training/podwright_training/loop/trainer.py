@@ -29,9 +29,10 @@ from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import merge_states
+from podwright_training.data import merge_states, shared_listings
 from podwright_training.device import device_of, job_peak_flops, limit_waits, peak_memory_bytes, process_group
 from podwright_training.errors import UserError
+from podwright_training.job_store import JobStore
 from podwright_training.loop import garbage, guard, preflight
 from podwright_training.loop.faults import StallWatch, memory_snapshot
 from podwright_training.loop.garbage import manual_collection
@@ -57,14 +58,17 @@ LARGEST_LOSS = 700.0  # with a finite perplexity
 
 def run(options: TrainConfig, ranks: Ranks) -> None:
     """Train, or resume training, until ``max_steps`` or a signal."""
-    tokenizer = preflight.check(options, ranks)
-    device = device_of(ranks, options.device)
-    make_repeatable(options)
-    with (
-        memory_snapshot(RunFolder(Path(options.run_dir)).memory_snapshot(ranks.rank), ranks, device),
-        process_group(ranks, device, timeout_s=options.start_timeout_s),
-    ):
-        Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer).train()
+    store = JobStore(ranks, timeout_s=options.start_timeout_s)
+    folder = RunFolder(Path(options.run_dir))
+    with shared_listings(store.of_first_rank):
+        tokenizer = preflight.check(options, ranks)
+        device = device_of(ranks, options.device)
+        make_repeatable(options)
+        with (
+            memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device),
+            process_group(ranks, device, store=store, timeout_s=options.start_timeout_s),
+        ):
+            Trainer(options, ranks=ranks, device=device, tokenizer=tokenizer).train()
 
 
 def make_repeatable(options: TrainConfig) -> None:

@@ -1,0 +1,48 @@
+"""The first rank of a job lists a remote dataset, for all ranks."""
+
+import sys
+import time
+from pathlib import Path
+
+from podwright_training.data import DataError, remote, shared_listings
+from podwright_training.data.storage import list_files
+from podwright_training.job_store import JobStore
+from podwright_training.ranks import Ranks
+
+RANKS = 3
+
+
+def test_the_store_is_listed_once_for_all_ranks(run_ranks, tmp_path):
+    """Every rank has the files, and its errors, of the one listing of each dataset, however often it asks."""
+    run_ranks(__file__, tmp_path, ranks=RANKS)
+    listed = sorted(path.name for path in tmp_path.glob("listed-*"))
+    assert listed == ["listed-0-one", "listed-0-two"]
+    found = {path.read_text() for path in tmp_path.glob("found-*")}
+    assert len(list(tmp_path.glob("found-*"))) == RANKS
+    assert found == {"{'a': 'hf://a'} dataset 'owner/two': no local folder"}
+
+
+def _rank(folder):
+    ranks = Ranks.from_environment()
+
+    def list_hub(dataset, _folder):
+        (folder / f"listed-{ranks.rank}-{dataset.removeprefix('owner/')}").touch(exist_ok=False)
+        if dataset == "owner/two":
+            raise DataError("dataset 'owner/two': no local folder")
+        return {"a": "hf://a"}
+
+    remote.list_hub = list_hub
+    store = JobStore(ranks, timeout_s=60)  # the first rank's holds what the others read
+    with shared_listings(store.of_first_rank):
+        files = [list_files("owner/one") for _ in range(4)][-1]
+        try:
+            list_files("owner/two")
+        except DataError as error:
+            (folder / f"found-{ranks.rank}").write_text(f"{files} {error}")
+    (folder / f"done-{ranks.rank}").touch()
+    while len(list(folder.glob("done-*"))) < RANKS:
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    _rank(Path(sys.argv[1]))

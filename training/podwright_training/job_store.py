@@ -1,0 +1,63 @@
+"""Share a result of the first rank with all others before their process group exists."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from torch._C._distributed_c10d import HashStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from podwright_training.data.faults import DataError
+from podwright_training.ranks import Ranks
+
+
+class JobStore:
+    """Keys and values of a job, at torchrun's address; connected when it is first used."""
+
+    def __init__(self, ranks: Ranks, *, timeout_s: float) -> None:
+        self._ranks = ranks
+        self._timeout = timedelta(seconds=timeout_s)
+        self._known: dict[str, Any] = {}
+
+    @cached_property
+    def store(self) -> Store:
+        """Return PyTorch's store."""
+        if "RANK" not in os.environ:
+            return HashStore()  # a single rank needs no rendezvous
+        found = rendezvous("env://", self._ranks.rank, self._ranks.world_size, timeout=self._timeout)
+        store: Store = next(iter(found))[0]
+        store.set_timeout(self._timeout)
+        return store
+
+    def of_first_rank(self, name: str, action: Callable[[], Any]) -> Any:
+        """Run ``action`` on the first rank, once; return its result, JSON values, on all ranks.
+
+        Raises:
+            DataError: That of the action, the same on all ranks, or the first rank is gone.
+        """
+        if name not in self._known:
+            self._known[name] = self._act(name, action) if self._ranks.rank == 0 else self._receive(name)
+        return self._known[name]
+
+    def _receive(self, name: str) -> Any:
+        try:
+            answer = json.loads(self.store.get(name))
+        except RuntimeError as error:
+            raise DataError(f"the first rank did not say what {name} has: see its error") from error
+        if "problem" in answer:
+            raise DataError(answer["problem"])
+        return answer["result"]
+
+    def _act(self, name: str, action: Callable[[], Any]) -> Any:
+        try:
+            result = action()
+        except DataError as error:
+            self.store.set(name, json.dumps({"problem": str(error)}))
+            raise
+        self.store.set(name, json.dumps({"result": result}))
+        return result
