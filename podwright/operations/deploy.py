@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -11,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from podwright.check.account import Account
 from podwright.check.load import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path, load
+from podwright.deploy.align import align_stack
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.deploy.outputs import outputs
 from podwright.deploy.terraform import TerraformError
@@ -20,7 +23,7 @@ from podwright.diagram.resources import read
 from podwright.diagram.text import total
 from podwright.operations import changes
 from podwright.operations.boots import followed
-from podwright.operations.changes import Change
+from podwright.operations.changes import UPDATE, Change
 from podwright.operations.kit import OUTPUT, Kit
 from podwright.operations.output import confirm, print_json
 from podwright.operations.session import Session
@@ -66,12 +69,19 @@ def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def use_profile(name: str | None) -> None:
+    """Let Terraform and boto3 use one profile of AWS's configuration."""
+    if name:
+        os.environ["AWS_PROFILE"] = name
+
+
 def run(options: argparse.Namespace) -> int:
     """Deploy the stacks of a settings file.
 
     Raises:
         PodwrightError: the file is wrong, the kit fails, or AWS refuses.
     """
+    use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     kit.run("synth")
     preview = Preview.of(settings, kit, options.only)
@@ -91,6 +101,8 @@ def run(options: argparse.Namespace) -> int:
     say = speaker(quiet=options.json)
     nodes = sum(group.count for group in settings.cluster.instance_groups)
     follow = resource_lines(preview.stacks.values(), say)
+    if preview.updates_cluster:
+        align_stack(preview.stacks["cluster"], Account(region=settings.region))
     with followed(session, settings.name, nodes=nodes, on_line=say):
         alone = [ALONE] if options.only else []
         kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
@@ -129,6 +141,11 @@ class Preview:
     def changes_nothing(self) -> bool:
         """True if every stack is as the settings say."""
         return all(change == [] for change in self.changes.values())
+
+    @property
+    def updates_cluster(self) -> bool:
+        """True if the cluster is changed in place; then its groups have to be in AWS's order in the state."""
+        return any(change.kind == CLUSTER and change.verb == UPDATE for change in self.changes.get("cluster") or ())
 
     @property
     def usd_per_hour(self) -> float:

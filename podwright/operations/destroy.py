@@ -12,7 +12,16 @@ from typing import Any
 from podwright.check.load import load
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.operations.bucket import Contents, empty
-from podwright.operations.deploy import ALONE, APPROVED, PARTS, SKIP_SYNTH, add_kit_arguments, resource_lines, speaker
+from podwright.operations.deploy import (
+    ALONE,
+    APPROVED,
+    PARTS,
+    SKIP_SYNTH,
+    add_kit_arguments,
+    resource_lines,
+    speaker,
+    use_profile,
+)
 from podwright.operations.errors import ArgumentError
 from podwright.operations.inventory import inventory
 from podwright.operations.kit import Kit
@@ -45,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
     """
+    use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     kit.run("synth")
