@@ -255,13 +255,19 @@ def test_mixture_shares(make_ranks, mixture):
         assert abs(sum(source == {True} for source in sources) - 18) <= 1
 
 
-@given(weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6), every=st.integers(1, 128), rest=st.integers(0))
-def test_mixture_is_even(weights, every, rest):
-    """In the sequences of any stream, after any number of them, a source's share is its weight's, but for a few."""
-    mixed = Mixture(weights)
-    counts = Counter(mixed.source(rest % every + every * number) for number in range(400))
-    for source, weight in enumerate(weights):
-        assert abs(counts[source] - 400 * weight / sum(weights)) <= 40
+@given(
+    weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6),
+    streams=st.integers(1, 4096),
+    begin=st.integers(0, 10**9),
+    count=st.integers(1, 500),
+)
+def test_mixture_is_even(weights, streams, begin, count):
+    """In any stream, and in all of them, a source's share of any sequences in a row is its weight's, but for a few."""
+    mixed = Mixture(weights, streams=streams)
+    for stride, few in ((streams, 6), (1, 12)):
+        counts = Counter(mixed.source(begin + stride * number) for number in range(count))
+        for source, weight in enumerate(weights):
+            assert abs(counts[source] - count * weight / sum(weights)) <= few
 
 
 def test_weights_may_change(make_ranks, mixture):

@@ -14,7 +14,9 @@ import yaml
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.faults import DataError
 
-GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio: its multiples spread most evenly
+# Multiples of badly approximable numbers spread most evenly over [0, 1): here in units of 2**-64.
+GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
+SILVER = 0x6A09E667F3BCC909  # the square root of 2, - 1
 YAML_SUFFIXES = (".yaml", ".yml")
 
 
@@ -56,17 +58,24 @@ def sources_of(options: TrainConfig) -> list[Source]:
 class Mixture:
     """Assign every global sequence to a source, by its number alone.
 
-    After any n sequences, a source with share w has provided about n·w of them: the multiples of the golden ratio
-    fall evenly into [0, 1), also those of every k-th number.
+    After any n sequences of the run, or of any stream, a source with share w has provided about n·w of them: one
+    number spreads the sequences of a row, one from each stream, and another the rows. Multiples of a single number
+    would not do, as those of every k-th number are uneven for some k.
+
+    Args:
+        weights: share of each source, relative to the others.
+        streams: of the run; sequence ``g`` belongs to stream ``g % streams``.
     """
 
-    def __init__(self, weights: Sequence[float]) -> None:
+    def __init__(self, weights: Sequence[float], *, streams: int) -> None:
         total = sum(weights)
+        self._streams = streams
         self._bounds = [int(bound / total * 2**64) for bound in accumulate(weights)][:-1]
 
     def source(self, sequence: int) -> int:
         """Return the index of the source of a global sequence."""
-        return bisect_right(self._bounds, sequence * GOLDEN % 2**64)
+        row, stream = divmod(sequence, self._streams)
+        return bisect_right(self._bounds, (row * SILVER + stream * GOLDEN) % 2**64)
 
 
 def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Source:

@@ -114,7 +114,7 @@ class PackedStream:
             )
         self._recipe = Recipe(
             corpora=_corpora(sources, split, streams=streams, seed=seed),
-            mixture=Mixture([source.weight for source in sources]),
+            mixture=Mixture([source.weight for source in sources], streams=streams),
             encoder=Encoder(load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer),
             streams=streams,
             width=context_width + 1,
