@@ -6,6 +6,8 @@ One class writes and reads ``provisioning_parameters.json``, one ``node.json``; 
 from __future__ import annotations
 
 import json
+import platform
+import sys
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
@@ -26,7 +28,8 @@ BOOTSTRAP_JSON = STATE_DIRECTORY / "bootstrap.json"  # how the last boot went, s
 
 # Below the shared file system's mount path.
 SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
-ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content hash
+ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content, Python and machine
+CURRENT_ENVIRONMENT = "current"  # a link to the one that compute nodes have
 KEYS_DIRECTORY = "podwright/ssh"
 DOWNLOADS_DIRECTORY = ".cache/podwright"  # programs, each fetched once
 RUNS_DIRECTORY = "runs"  # one folder per training run
@@ -89,10 +92,13 @@ class TrainingPayload:
     requirements_s3_uri: str
     requirements_sha256: str
 
-    @property
     def environment_name(self) -> str:
-        """Name of the virtual environment built from exactly this payload."""
-        return self.wheel_sha256[:12] + "-" + self.requirements_sha256[:12]
+        """Return the name of the virtual environment built from exactly this payload, for this Python and machine.
+
+        An image that moves to another Python gets an environment of its own: an older one would not start there.
+        """
+        python = f"py{sys.version_info.major}.{sys.version_info.minor}"
+        return f"{self.wheel_sha256[:12]}-{self.requirements_sha256[:12]}-{python}-{platform.machine()}"
 
 
 @dataclass(frozen=True)
@@ -233,7 +239,7 @@ class NodeRecord:
     accelerator_name: str
     efa_interfaces: int
     shared_root: str  # mount path of the shared file system, "" without one
-    environment: Optional[str]  # the virtual environment jobs run in
+    environment: Optional[str]  # the virtual environment jobs run in; on nodes that run none, the link to it
     wheel_sha256: Optional[str]
     # By partition, what a job finds there: jobs are submitted on nodes that have no accelerators of their own.
     partitions: Dict[str, InstanceFacts] = field(default_factory=dict)

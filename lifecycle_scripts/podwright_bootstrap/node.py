@@ -86,10 +86,15 @@ class Node:
 
     @property
     def environment(self) -> Path | None:
-        """The virtual environment that jobs run in, if the cluster trains."""
+        """The virtual environment that jobs run in, if the cluster trains.
+
+        Nodes that run no jobs may have another Python or machine: they follow the link.
+        """
         if not self.has_shared or not self.parameters.training:
             return None
-        return self.shared(contract.ENVIRONMENTS_DIRECTORY) / self.parameters.training.environment_name
+        name = self.parameters.training.environment_name()
+        folder = self.shared(contract.ENVIRONMENTS_DIRECTORY)
+        return folder / (name if self.role == COMPUTE else contract.CURRENT_ENVIRONMENT)
 
 
 def identify(parameters: ProvisioningParameters) -> Node:

@@ -29,6 +29,7 @@ import pytest
 from uv import find_uv_bin
 
 from podwright_bootstrap.boot import STEPS
+from podwright_bootstrap.contract import TrainingPayload
 from tests.bootstrap.case import FAULTS
 
 HERE = Path(__file__).resolve().parent
@@ -132,7 +133,7 @@ class Cloud:
     def environment(self) -> Path:
         """The environment's folder, as named by the hashes."""
         training = self.contract["podwright"]["training"]
-        name = f"{training['wheel_sha256'][:12]}-{training['requirements_sha256'][:12]}"
+        name = TrainingPayload(**training).environment_name()
         return self.shared / "podwright" / "environments" / name
 
     def replace_lock(self, text: str) -> None:

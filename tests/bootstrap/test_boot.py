@@ -23,6 +23,7 @@ def test_compute_node_has_everything_before_it_takes_jobs(make_host, cloud):
     assert record.partitions["gpu"].accelerator_name == "A10G"
     assert Path(str(record.environment)).name == cloud.environment.name
     assert (cloud.environment / ".complete").exists()
+    assert cloud.environment.with_name("current").readlink() == Path(cloud.environment.name)
     assert host.read("opt/podwright/slurmd.env") == "SLURMD_OPTIONS=--conf-server 10.1.0.10\n"
     assert (cloud.shared / "runs").stat().st_uid == 1000
     assert (host.disk / "home/ubuntu/.ssh/id_ed25519").stat().st_mode & 0o777 == 0o600
@@ -39,12 +40,12 @@ def test_second_boot_changes_nothing(make_host):
         assert ", 0 changes, " in boot.summaries[1]
 
 
-def test_controller_waits_for_nobody(make_host, cloud):
+def test_controller_waits_for_nobody(make_host):
     """The controller boots alone: it neither builds nor waits for the environment, and never starts slurmd."""
     host = make_host(role="controller")
     boot = host.boot(controller_listens=False)
     assert boot.exit_code == 0, boot.output
     assert boot.results["environment"]["outcome"] == "skipped"
-    assert json.loads(host.read("opt/podwright/node.json"))["environment"].endswith(cloud.environment.name)
+    assert json.loads(host.read("opt/podwright/node.json"))["environment"].endswith("/environments/current")
     assert "systemctl restart slurmctld" in host.calls
     assert not any(call.startswith("systemctl") and call.endswith("start slurmd") for call in host.calls)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Callable, Iterator, Mapping
 
 from podwright_bootstrap.aws import s3
-from podwright_bootstrap.contract import COMPUTE, TrainingPayload
+from podwright_bootstrap.contract import COMPUTE, CURRENT_ENVIRONMENT, TrainingPayload
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
@@ -41,7 +43,7 @@ UV_VARIABLES = {
 
 
 class Environment(Step):
-    """The training environment named by the contract's hashes is there and can import the trainer."""
+    """The environment of the contract's hashes and this Python is there and can import the trainer."""
 
     name = "environment"
     # Never the controller: it is small, and it must not wait for nodes that in turn wait for its slurmctld.
@@ -58,10 +60,15 @@ class Environment(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Build it, unless it is complete or another host builds it."""
+        target, _ = _wanted(node)
+        marker = target / COMPLETE
+        if not marker.exists():
+            yield from self._build(node)
+        yield from _lead_to(target)
+
+    def _build(self, node: Node) -> Iterator[str]:
         target, payload = _wanted(node)
         marker, lock = target / COMPLETE, target.with_name(f".{target.name}.lock")
-        if marker.exists():
-            return
         with locked(lock, limit_s=BUILD_LIMIT_S, every_s=node.poll_s, unless=marker.exists) as mine:
             if mine and not marker.exists():
                 copy = partial(s3.copy, region=node.parameters.region)
@@ -112,6 +119,7 @@ def build(target: Path, payload: TrainingPayload, *, uv: Path, copy: Copy, bundl
         "requirements_sha256": payload.requirements_sha256,
         "packages": [package for package in packages if "==" in package],
     }
+    shell.run("sync", "--file-system", target, timeout_s=600)  # no marker outlives a loss of power that files did not
     shell.write_file(target / COMPLETE, json.dumps(content, indent=2) + "\n")
 
 
@@ -178,6 +186,18 @@ def _compile(python: Path) -> None:
     packages = python.parents[1] / "lib"
     words = ("-m", "compileall", "-qq", "-j", "0", "-x", NEVER_IMPORTED, packages)
     shell.run(python, *words, timeout_s=BUILD_LIMIT_S, check=False)
+
+
+def _lead_to(target: Path) -> Iterator[str]:
+    """Let the link of people's commands lead to this environment; jobs have its own name, and keep their code."""
+    link = target.with_name(CURRENT_ENVIRONMENT)
+    if link.is_symlink() and os.readlink(link) == target.name:  # noqa: PTH115 (Python 3.8)
+        return
+    new = link.with_name(f".{link.name}.{socket.gethostname()}")
+    new.unlink(missing_ok=True)
+    new.symlink_to(target.name)
+    new.replace(link)
+    yield f"linked {link} to {target.name}"
 
 
 def _wanted(node: Node) -> tuple[Path, TrainingPayload]:

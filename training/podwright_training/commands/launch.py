@@ -126,7 +126,7 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
         run=RunFolder(run_dir),
         nodes=args.nodes,
         nproc_per_node=nproc_per_node,
-        environment=args.environment or Path(nodes.environment or sys.prefix),
+        environment=args.environment or Path(nodes.environment or sys.prefix).resolve(),  # not the link: it moves
         partition=partition,
         accelerator=accelerator,
         efa=bool(nodes.efa_interfaces) if args.efa is None else args.efa,
