@@ -67,7 +67,7 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
             paths += wheels(LOCK, folder / "wheels", python=python, machine=machine)
     index = write_index(folder, sorted(set(paths)))
     if bucket:
-        client = boto3.client("s3", region_name=settings.region)
+        client = boto3.Session(region_name=settings.region).client("s3")
         prefix = names.bundle_prefix(settings.name)
         sent = send(folder, index, client=client, bucket=bucket, prefix=prefix)
         print(f"uploaded {sent} of {len(index) + 1} objects to s3://{bucket}/{prefix}, the others were there")

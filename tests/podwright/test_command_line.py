@@ -48,3 +48,12 @@ def test_flags_have_dashes():
     for flag in ("--max-steps", "--max_steps"):
         answer = call("podwright_training", "train", flag, "x")
         assert answer.stderr == "error: max_steps = x (flag): must be a whole number\n"
+
+
+@pytest.mark.parametrize("given", ["--auto_resume", "--auto-resume", "--no-auto_resume", "--no-auto-resume"])
+def test_switches_have_dashes(given, tmp_path):
+    """A switch is on or off, however it is spelt."""
+    command = ("launch", "--print", "--nodes=1", "--nproc_per_node=1", "--partition=p", "--accelerator=cpu", given)
+    answer = call("podwright_training", *command, f"--run-dir={tmp_path}/run", f"--environment={sys.prefix}")
+    assert answer.returncode == 0, answer.stderr
+    assert ("--auto-resume=1" in answer.stdout) == (not given.startswith("--no"))

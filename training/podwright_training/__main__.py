@@ -43,6 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name in arguments[:1]:
             _add(subparser, module)
+            arguments = _with_dashes(arguments, subparser)
     if not arguments:
         parser.print_help()
         return 0
@@ -68,11 +69,23 @@ def _add(subparser: argparse.ArgumentParser, module: str) -> None:
 
 
 def _show_dashes(parser: argparse.ArgumentParser) -> None:
-    """Document flags with dashes, as the rest of the world does; flags with underscores are taken for ever."""
+    """Give flags dashes, as the rest of the world does."""
     for action in parser._actions:  # noqa: SLF001 -- argparse has no public list
         dashed = [name.replace("_", "-") for name in action.option_strings]
         parser._option_string_actions.update(dict.fromkeys(dashed, action))  # noqa: SLF001
         action.option_strings = list(dict.fromkeys(dashed))
+
+
+def _with_dashes(arguments: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Return the arguments with dashes in the flags before ``--``: underscores are taken for ever."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    words = []
+    for word in arguments[:end]:
+        name, equals, value = word.partition("=")
+        dashed = name.replace("_", "-")
+        known = name.startswith("--") and dashed in parser._option_string_actions  # noqa: SLF001 -- as above
+        words.append(f"{dashed}{equals}{value}" if known else word)
+    return words + arguments[end:]
 
 
 def _unknown_command(name: str) -> str:

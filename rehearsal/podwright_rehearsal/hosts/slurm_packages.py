@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
@@ -69,15 +70,21 @@ def fetch_slurm(folder: Path) -> SlurmPackages:
         DebianError: no apt, no network, no such packages; the message says what to do.
     """
     key = _key()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # others may want it at the same time; none may find it half gone
+        _fetch(folder, key)
+    return SlurmPackages(folder.resolve())
+
+
+def _fetch(folder: Path, key: str) -> None:
     if not (folder / KEY).exists() or (folder / KEY).read_text() != key:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
             work = Path(temporary) / folder.name
             _fill(work)
             (work / KEY).write_text(key)
             shutil.rmtree(folder, ignore_errors=True)
             work.rename(folder)
-    return SlurmPackages(folder.resolve())
 
 
 def _key() -> str:
