@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -71,9 +72,12 @@ def fetch_slurm(folder: Path) -> SlurmPackages:
     """
     key = _key()
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f".{folder.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # others may want it at the same time; none may find it half gone
+    parent = os.open(folder.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)  # others may want it at the same time; none may find it half gone
         _fetch(folder, key)
+    finally:
+        os.close(parent)
     return SlurmPackages(folder.resolve())
 
 
