@@ -44,6 +44,7 @@ LONGEST_FIRST = (
     "test_deployed_examples.py",
     "test_foundation.py",
     "test_deployed_cluster.py",
+    "operations/test_deploy.py",
     "test_parallel.py",
 )
 # Files whose tests share nothing, and take minutes each.
