@@ -5,19 +5,25 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/
 # Found by their first lines. Tests check the batch script's template when they render it.
 SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.py' ':!*.sbatch')
 
-# One worker more than cores, because Terraform tests mostly wait. tests/conftest.py groups tests by worker.
-SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 1)) --maxprocesses=6 --dist=loadfile
+# Two workers more than cores: one mostly waits for Terraform, one for Slurm. tests/conftest.py groups tests by worker.
+SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 2)) --maxprocesses=6 --dist=loadfile
 
-.PHONY: rehearse test setup setup-rehearsal setup-test lint types quick lock clean
+# Tests start hundreds of Pythons; without bytecode on disk each would compile the checkout's sources again.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: rehearse test setup setup-rehearsal setup-test lint types quick bench-smoke lock clean
 
 rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
 
 test: setup-test lint types ## run everything CI checks
-	$(BIN)/pytest $(SIDE_BY_SIDE)
+	$(BIN)/pytest $(SIDE_BY_SIDE) --slowest 20
 
 quick: setup lint types ## run the tests without hosts and Terraform
 	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not hosts and not terraform and not rehearsal"
+
+bench-smoke: setup-test ## run the smallest case of each benchmark
+	$(BIN)/python bench/smoke.py
 
 setup:
 	@tools/setup.sh
@@ -43,5 +49,4 @@ lock: setup ## pin all dependencies again
 
 clean:
 	$(BIN)/podwright rehearse --clean
-	$(BIN)/podwright rehearse --clean --flat
 	rm -rf cdktf.out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -9,7 +9,8 @@ import sys
 for warning in ("DEPRECATED", "END_OF_LIFE"):
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
 
-from podwright.check.load import config_path, load
+from podwright.check.load import load
+from podwright.config_file import config_path
 from podwright.errors import PodwrightError
 from podwright_constructs.problems import InvalidArgumentsError
 from podwright_stacks.app import synthesize

@@ -1,4 +1,7 @@
-"""Boots of the hosts of tests/bootstrap, for benchmarks: root, namespaces, real files, mounts, pip and ssh-keygen."""
+"""Boot hosts of tests/bootstrap for benchmarks: root, namespaces, real files, mounts, pip and ssh-keygen.
+
+Used by bootstrap.py and scale.py.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ TRACED = "%file,flock,write"
 
 @dataclass(frozen=True)
 class Measured:
-    """What one host does, by step: operations on the shared file system, and seconds of its own."""
+    """One host's boot, by step: operations on the shared file system, and seconds of its own."""
 
     operations: dict[str, int]
     seconds: dict[str, float]

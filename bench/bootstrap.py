@@ -1,6 +1,10 @@
-"""How long a node's bootstrap takes, beside AWS's reference scripts for HyperPod on the same hosts.
+"""Time a node's bootstrap, beside AWS's reference scripts for HyperPod on the same hosts.
 
-    python bench/bootstrap.py        as root: hosts of tests/bootstrap, medians of interleaved rounds
+    python bench/bootstrap.py [--rounds 5]
+
+Smallest: python bench/bootstrap.py --rounds 1
+
+As root, on hosts of tests/bootstrap. Prints medians of interleaved rounds.
 
 Measured: our boots, and those commands of the reference that a host of tests/bootstrap can run: mounts, key pairs,
 daemons.

@@ -1,12 +1,17 @@
 """Fit the planner's efficiencies to measured rows: robust, within bounds, near physically plausible values.
 
-``python bench/calibrate.py`` writes the constants into the product. Coordinate search on the mean absolute
-logarithmic error, every source group weighing as the square root of its rows, with a pull towards the prior so that a
-handful of rows cannot drive a constant anywhere.
+    python bench/calibrate.py [--passes 4] [--output podwright/planning/data/calibration.csv]
+
+Smallest: python bench/calibrate.py --passes 1 --output /dev/shm/calibration.csv
+
+Without ``--output`` the constants go into the product. Coordinate search on the mean absolute logarithmic error, every
+source group weighing as the square root of its rows, with a pull towards the prior so that a handful of rows cannot
+drive a constant anywhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 from collections import Counter
@@ -14,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from podwright import planning
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.table_row import ROW_ERRORS, ParsedRow, parse_row
 from podwright.planning.throughput import speed
@@ -57,7 +63,9 @@ FREE: Mapping[str, tuple[float, float, float, float]] = {
     "fixed_ms": (15, 0, 60, 0.7),
     "quantising": (4, 2, 12, 0.4),
 }
+PRODUCT = Path(planning.__file__).parent / "data" / "calibration.csv"
 STEPS = (1.25, 1.08, 1.03)
+PASSES = 4  # over all constants, with each of the steps
 OUTLIER = 0.5  # beyond this logarithmic error a row pulls less
 
 
@@ -84,9 +92,9 @@ def read(table: Path) -> list[Measured]:
     return measured
 
 
-def fit(rows: Sequence[Measured], start: Calibration) -> dict[str, float]:
-    """Return the constants of ``FREE`` that fit ``rows`` best."""
-    return _Fit(rows, start).run()
+def fit(rows: Sequence[Measured], start: Calibration, *, passes: int = PASSES) -> dict[str, float]:
+    """Return the constants of ``FREE`` that fit ``rows`` best, after at most ``passes`` with each step."""
+    return _Fit(rows, start).run(passes)
 
 
 class _Fit:
@@ -98,9 +106,9 @@ class _Fit:
         self.constants = start.replaced(self.values)
         self.losses = [self._loss(index, self.constants) for index in range(len(rows))]
 
-    def run(self) -> dict[str, float]:
+    def run(self, passes: int) -> dict[str, float]:
         for step in STEPS:
-            for _ in range(4):
+            for _ in range(passes):
                 if not sum(self._improve(name, step) for name in FREE):
                     break
         return self.values
@@ -147,8 +155,8 @@ def _pull(value: float, prior: float, width: float) -> float:
 
 
 def write(values: Mapping[str, float], target: Path) -> None:
-    """Write the values into the product's file of constants. Append new names."""
-    with target.open(newline="", encoding="utf-8") as file:
+    """Write the product's constants with the values in their place. Append new names."""
+    with PRODUCT.open(newline="", encoding="utf-8") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     for name, value in values.items():
         known = rows.setdefault(
@@ -168,10 +176,15 @@ def _prefixes(name: str) -> list[str]:
     return [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
-if __name__ == "__main__":
-    from podwright import planning
+def main() -> None:
+    """Fit and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--passes", type=int, default=PASSES, help="over all constants, with each step")
+    parser.add_argument("--output", type=Path, default=PRODUCT, help="CSV file to write")
+    arguments = parser.parse_args()
+    rows = read(Path(__file__).parent / "data" / "published_throughput.csv")
+    write(fit(rows, calibration(), passes=arguments.passes), arguments.output)
 
-    write(
-        fit(read(Path(__file__).parent / "data" / "published_throughput.csv"), calibration()),
-        Path(planning.__file__).parent / "data" / "calibration.csv",
-    )
+
+if __name__ == "__main__":
+    main()

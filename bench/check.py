@@ -1,6 +1,8 @@
 """Time ``podwright check``: alone, and for every wrong file of the tests in one process.
 
-python bench/check.py [--rounds 10]
+    python bench/check.py [--rounds 10]
+
+Smallest: python bench/check.py --rounds 1
 """
 
 from __future__ import annotations

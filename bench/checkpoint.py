@@ -1,7 +1,11 @@
 """Measure the cost of a checkpoint: step times with saves in the background, with saves in between, and without.
 
-``python bench/checkpoint.py`` trains a Llama of some million parameters in this process, on a GPU if there is one, in
-rounds of a few steps; of each round's kinds, all three take their turn, so that what else the machine does is shared.
+    python bench/checkpoint.py [--rounds 5] [--steps 8]
+
+Smallest: python bench/checkpoint.py --rounds 1 --steps 2 --hidden_size 64 --num_layers 1 --context 64
+
+Trains a Llama of some million parameters in this process, on a GPU if there is one, in rounds of a few steps. In each
+round all three kinds take their turn, so that what else the machine does is shared.
 The time lost to a save is what a round took longer than one without, in steps.
 """
 

@@ -1,4 +1,7 @@
-"""Compare the columns of each published row with each other: FLOP/s against tokens/s, layout against accelerators."""
+"""Compare the columns of each published row with each other: FLOP/s against tokens/s, layout against accelerators.
+
+Used by planner.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Measure the data path: ``python bench/data.py [--rounds 5] [--documents 5000]``.
+"""Measure the data path.
+
+    python bench/data.py [--rounds 5] [--documents 5000]
+
+Smallest: python bench/data.py --rounds 1 --documents 100
+
+With few documents the start of our worker is most of its time: compare rates only with thousands.
 
 Prints tokens/s on one core of tokenise + pack, ours beside the way of the reference (AWS's FSDP test case, after
 MosaicML's ConcatTokensDataset: one text at a time, Python lists added up and cut), round by round in turns, medians and

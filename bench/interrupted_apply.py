@@ -3,6 +3,8 @@
     python bench/interrupted_apply.py --kind refused --every 8
     python bench/interrupted_apply.py --kind killed --calls 19 38 65
 
+Smallest: python bench/interrupted_apply.py --calls 5
+
 A row is a fresh account of the AWS stand-in: the first deployment is interrupted at its n-th changing call, the second
 goes on from there, a plan follows, and a destroy. "orphans" are resources in no state after the interruption, "left"
 those after the destroy. After a kill, `podwright adopt --apply` comes between; "adopt" is how much
@@ -32,12 +34,12 @@ from podwright_testing.workspace import ALL_AT_ONCE, STACKS, Workspace, kill
 KILLED: Literal["killed"] = "killed"
 MINIMAL = Path(__file__).resolve().parents[1] / "examples" / "minimal" / "cluster.yaml"
 POLL_S = 0.02
-ERROR_CODE = r"RequestID: \S*, (?:api error )?([\w.]+)"  # as AWS's SDK for Go writes it
+ERROR_CODE = r"RequestID: [^,]*, (?:HostID: [^,]*, )?(?:api error )?([\w.]+)"  # as AWS's SDK for Go writes it
 
 
 @dataclass(frozen=True)
 class Row:
-    """What happened; texts as they are printed, ``-`` for nothing."""
+    """One interrupted deployment; texts as they are printed, ``-`` for nothing."""
 
     at: int
     call: str

@@ -1,10 +1,14 @@
 """Kill a training job with SIGKILL, again and again, mostly while it writes checkpoints, and see what is lost: nothing.
 
-``python bench/kill_campaign.py --kills 100`` trains tiny models on 2 and on 4 gloo ranks, and on a number of ranks that
-changes with every start. Each job is killed at a drawn moment, all ranks at once as Slurm and a power cut do, and
-started again with the same command until the run is complete. Then every step's loss, gradient norm and batch must be
-that of an undisturbed run: bit for bit on as many ranks, to 1e-6 where their number changed. After each kill
-the newest checkpoint must be at least as new as before, and the next start must resume from it.
+    python bench/kill_campaign.py [--kills 100] [--ranks 2 4 2,3,4] [--steps 40] [--seed 0]
+
+Smallest: python bench/kill_campaign.py --kills 1 --ranks 2 --steps 8
+
+Trains tiny models on 2 and on 4 gloo ranks, and on a number of ranks that changes with every start. Each job is killed
+at a drawn moment, all ranks at once as Slurm and a power cut do, and started again with the same command until the run
+is complete. Then every step's loss, gradient norm and batch must be that of an undisturbed run: bit for bit on as many
+ranks, to 1e-6 where their number changed. After each kill the newest checkpoint must be at least as new as before, and
+the next start must resume from it.
 
 This process imports torch once and forks the ranks: a start takes a second instead of ten. The product has no hooks for
 this; the forked ranks have some of its functions wrapped, so that they mark which of them they are in.
@@ -346,7 +350,7 @@ _entered: Counter[str] = Counter()  # of one rank: a forked process begins with 
 
 
 def _reached(pipe: int, aim: Aim | None, rank: int, phase: str) -> None:
-    """Tell the campaign when the aim comes in sight."""
+    """Signal the campaign when a rank reaches the point to kill at."""
     _entered[phase] += 1
     if aim and rank == aim.rank and phase == aim.phase and _entered[phase] == aim.occurrence:
         os.write(pipe, b"!")

@@ -1,4 +1,8 @@
-"""Compare the planner's predictions with published measurements: ``python bench/planner.py [--in-sample]``.
+"""Compare the planner's predictions with published measurements.
+
+    python bench/planner.py [--in-sample]
+
+Smallest: python bench/planner.py --in-sample
 
 Every source group is predicted with constants fitted to the other groups only (leave one source out). Print errors
 by group and the goals missed. Data: ``bench/data/published_throughput.csv``, sources in its last columns.

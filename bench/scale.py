@@ -1,6 +1,10 @@
 """Simulate the requests of a boot to shared services, for 16 to 5,000 hosts, before and after they were bounded.
 
-    python bench/scale.py            as root, with strace: two hosts of tests/bootstrap boot first, and are measured
+    python bench/scale.py [--hosts 16 64 …]
+
+Smallest: python bench/scale.py --hosts 16
+
+As root, with strace: two hosts of tests/bootstrap boot first, and are measured.
 
 Measured here: what each step does to the shared file system (system calls of a real boot, by strace) and its seconds,
 what reading the service's list of all instances takes, and the real lock with a thread per host.
@@ -18,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -100,7 +104,7 @@ class Cluster:
 
     def __post_init__(self) -> None:
         self.built = not self.build_s
-        self.random = random.Random(self.hosts)  # noqa: S311
+        self.random = random.Random(self.hosts)  # noqa: S311 - not for secrets
         self.metadata = Service(self.env, METADATA_OPS_PER_S)
         self.mounts = Service(self.env, MOUNTS_PER_S)
         self.slurmctld = Service(self.env, SLURMCTLD_RPCS_PER_S)
@@ -221,7 +225,7 @@ def identify_s(folder: Path, hosts: int) -> float:
     path.write_text(json.dumps({"InstanceGroups": [{"Name": "g", "InstanceType": "t", "Instances": instances}]}))
     began = time.perf_counter()
     found = node.read_instances(path)
-    assert len(found) == hosts  # noqa: S101
+    assert len(found) == hosts  # noqa: S101 - a benchmark checks itself
     return time.perf_counter() - began
 
 
@@ -262,7 +266,8 @@ def print_growth(measured: Measured) -> None:
 def main() -> None:
     """Measure, simulate, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
+    parser.add_argument("--hosts", type=int, nargs="+", default=SIZES)
+    sizes = parser.parse_args().hosts
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         tempfile.tempdir = name  # what is linked into hosts' files has to lie on the same file system
         folder = Path(name)
@@ -275,16 +280,16 @@ def main() -> None:
         (BUILD_S, f"a new cluster: one host builds for {BUILD_S:.0f} s"),
         (0.0, "all replaced at once"),
     ):
-        print_simulated(measured, what=what, build_s=build_s)
+        print_simulated(measured, what=what, build_s=build_s, sizes=sizes)
 
 
-def print_simulated(measured: Measured, *, what: str, build_s: float) -> None:
+def print_simulated(measured: Measured, *, what: str, build_s: float, sizes: Sequence[int]) -> None:
     """Print both designs at each size: seconds until the last host finished a step."""
     print(f"\n{what}; seconds until the last host was done with a step")
     steps = ("lustre", "ssh", "environment", "slurm")
     heads = "  ".join(f"{step:>11}" for step in steps)
     print(f" hosts         {heads}  ready  operations  worst wait  refused  failed")
-    for hosts, design in itertools.product(SIZES, DESIGNS):
+    for hosts, design in itertools.product(sizes, DESIGNS):
         it = Cluster(hosts, design, measured, build_s)
         it.boot()
         done = "  ".join(f"{it.passed_s.get(step, float('nan')):11.1f}" for step in steps)

@@ -1,4 +1,6 @@
-"""The trainer beside its peers on the same work, each in a process of its own; they take turns within each round.
+"""Run the trainer beside its peers on the same work, each in a process of its own, by turns within each round.
+
+Used by train_cpu.py and train_gpu.py.
 
 A shared machine is never the same twice: what counts is the ratio of medians over all steps of all rounds. Peers come
 from PyPI into an environment of their own below ``.cache/bench``; nothing in them is edited.

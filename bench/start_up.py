@@ -1,6 +1,8 @@
 """Time how long commands take to start: medians of interleaved rounds, beside a Python that does nothing.
 
-    python bench/start_up.py cluster.yaml
+    python bench/start_up.py cluster.yaml [--rounds 7]
+
+Smallest: python bench/start_up.py cluster.yaml --rounds 1
 
 ``podwright check`` reads the given file. A round runs every command once, so that other work on the machine slows all
 of them. CPU time is user and system time together; it depends less on other work than wall time.
@@ -16,8 +18,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-ROUNDS = 7
 BARE = "python -c pass"
+HELPED = ("deploy", "status", "submit", "drift")
 
 
 def commands(settings: Path) -> dict[str, list[str]]:
@@ -28,6 +30,7 @@ def commands(settings: Path) -> dict[str, list[str]]:
         "podwright-train --help": ["-m", "podwright_training", "--help"],
         "podwright-train train --help": ["-m", "podwright_training", "train", "--help"],
         "podwright --help": ["-m", "podwright", "--help"],
+        **{f"podwright {name} --help": ["-m", "podwright", name, "--help"] for name in HELPED},
         "podwright check": ["-m", "podwright", "check", str(settings)],
     }
 
@@ -48,11 +51,13 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", type=Path, metavar="cluster.yaml")
-    measured = commands(parser.parse_args().settings)
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    measured = commands(given.settings)
     for arguments in measured.values():
         seconds(arguments)  # bytecode is compiled, files are in the cache
-    rounds = [{name: seconds(arguments) for name, arguments in measured.items()} for _ in range(ROUNDS)]
-    print(f"{'medians of ' + str(ROUNDS):48s}  wall s  CPU s")
+    rounds = [{name: seconds(arguments) for name, arguments in measured.items()} for _ in range(given.rounds)]
+    print(f"{f'medians of {given.rounds}':48s}  wall s  CPU s")
     for name in measured:
         wall_s, cpu_s = (median(times) for times in zip(*(taken[name] for taken in rounds), strict=True))
         print(f"{name:48s}  {wall_s:6.3f}  {cpu_s:5.3f}")

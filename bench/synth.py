@@ -2,6 +2,8 @@
 
     python bench/synth.py [--rounds 3]
 
+Smallest: python bench/synth.py --rounds 1
+
 They take turns. podwright's side is the whole of it: settings, rules, constructs, scripts, both stacks; the other
 side is a program that only makes the same resources, as `cdktf` users write it. Beside them an app of one empty stack:
 what CDKTF itself takes, to start Node and to load its library. Memory is the peak of Python and of the Node processes

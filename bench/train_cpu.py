@@ -1,4 +1,8 @@
-"""The trainer beside its peers on CPUs: ``python bench/train_cpu.py [--rounds 5] [--case fp32-v2048 …]``.
+"""Compare the trainer with its peers on CPUs.
+
+    python bench/train_cpu.py [--rounds 5] [--steps 12] [--case fp32-v2048]
+
+Smallest: python bench/train_cpu.py --rounds 1 --steps 4 --case fp32-v2048
 
 Two gloo ranks of one thread train the same small Llama (4 layers of 256, 512 tokens, 8 sequences per rank) on the same
 prose. Peak memory is the largest resident size of any process of a run.

@@ -1,4 +1,8 @@
-"""The trainer beside its peers on one GPU: ``python bench/train_gpu.py [--rounds 5] [--sequence 8192 2048]``.
+"""Compare the trainer with its peers on one GPU.
+
+    python bench/train_gpu.py [--rounds 5] [--sequence 8192 2048]
+
+Smallest: python bench/train_gpu.py --device cpu --preset tiny --sequence 256 --tokens 1024 --rounds 1 --steps 5
 
 Llama 3.2 1B in bf16, compiled, nothing recomputed, 16,384 tokens per step. Two of ours: one that lets tokens see all
 before them, as the plain loops do, and one that keeps documents apart, as torchtitan does. Peak memory is what was
@@ -8,7 +12,7 @@ allocated on the GPU; MFU is of the rate of one large product of matrices, measu
 ``--peer_python`` is a Python that has the peers already. What costs a save: ``bench/checkpoint.py --hidden_size 2048
 --num_layers 16 --context 2048 --batch 8``.
 
-``--device cpu --preset tiny --sequence 256 --tokens 1024`` shows on a machine without a GPU that all sides run.
+The smallest case shows on a machine without a GPU that all sides run.
 """
 
 from __future__ import annotations

@@ -115,6 +115,7 @@ def _require_known(name: str, parser: argparse.ArgumentParser) -> None:
 def _commands() -> Sequence[Command]:
     """Return all commands, in the order of ``--help``."""
     return (
+        _operation("init", "write a first cluster.yaml: from answers, flags, or an example"),
         Command("check", "report everything that is wrong with a settings file", _check_arguments, _check),
         Command("explain", "describe a key, a finding's code, or a file's cluster", _explain_arguments, _explain),
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
@@ -122,11 +123,14 @@ def _commands() -> Sequence[Command]:
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("align", "prepare Terraform's state for an update of instance groups", _add_file, _align),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
+        _operation(
+            "import", "write cluster.yaml and state for a cluster that podwright did not make", "import_cluster"
+        ),
         _operation("deploy", "show price and changes, deploy, and follow the nodes' boots"),
         _operation("status", "show state, nodes, file systems, cost and failures of a running cluster"),
         _operation("scale", "set the number of nodes of an instance group"),
         _operation("update-software", "show image versions, and install SageMaker's newest image on nodes"),
-        _operation("nodes", "list, replace, reboot, delete, drain and undrain nodes of a running cluster"),
+        _operation("nodes", "list, add, replace, reboot, delete, drain and undrain nodes"),
         _operation("connect", "open a shell on a node"),
         _operation("ssh-config", "let ssh, scp and rsync reach the nodes by name"),
         _operation("forward", "make a port of a node a port of this machine"),
@@ -136,19 +140,21 @@ def _commands() -> Sequence[Command]:
         _operation("cancel", "cancel Slurm's jobs"),
         _operation("fetch", "bring a run's report, metrics, log and model"),
         _operation("ssh-proxy", "reach a node's sshd; ssh's ProxyCommand runs it"),
+        _operation("validate", "measure nodes, network and shared file system, and name what is slow"),
         _operation("doctor", "report what is wrong with a cluster, its account, scripts and role"),
         _operation("drift", "compare AWS with Terraform's state and the settings"),
         _operation("policy", "print the IAM policy that deploying needs"),
         _operation("export", "write the request of aws sagemaker create-cluster"),
+        _operation("move", "take a cluster with files, people, accounts and jobs to another zone or region"),
         _operation("destroy", "say what goes and what stays, destroy, and list what is left"),
         _operation("teardown", "list what a cluster still costs, in the order to delete it"),
         Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
     )
 
 
-def _operation(name: str, help_: str) -> Command:
+def _operation(name: str, help_: str, module_name: str = "") -> Command:
     """Return the command of a module of ``podwright.operations``, which has ``add_arguments`` and ``run``."""
-    module = f"podwright.operations.{name.replace('-', '_')}"
+    module = f"podwright.operations.{module_name or name.replace('-', '_')}"
     return Command(
         name,
         help_,
@@ -210,8 +216,8 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _explain(options: argparse.Namespace) -> int:
     from podwright.check.explain import keys
-    from podwright.check.load import config_path
     from podwright.check.report import codes
+    from podwright.config_file import config_path
 
     if options.output or (options.key and _is_file(options.key)):
         return _draw(Path(options.key or config_path()), options.output)
@@ -351,7 +357,14 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     _add_file(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
-    parser.add_argument("--flat", action="store_true", help="run hosts as plain processes, without root")
+    parser.add_argument(
+        "--hosts",
+        choices=["debian-13", "debian-12", "machine", "flat"],
+        default="machine",
+        help="what hosts boot: systemd on a Debian root of their own (Slurm 24.11 or 22.05), this machine's root "
+        "without systemd, or nothing: plain processes, without root; default: %(default)s",
+    )
+    parser.add_argument("--flat", dest="hosts", action="store_const", const="flat", help="the same as --hosts flat")
     parser.add_argument(
         "--compute-nodes",
         type=_count,
@@ -374,12 +387,12 @@ def _rehearse(options: argparse.Namespace) -> int:
     from podwright_rehearsal import command
 
     if options.clean:
-        return command.clean(flat=options.flat)
+        return command.clean()
     return command.rehearse(
         options.file,
         as_json=options.json,
         keep=options.keep,
-        flat=options.flat,
+        kind=options.hosts,
         compute_nodes=options.compute_nodes,
     )
 
@@ -389,7 +402,7 @@ def _rehearse(options: argparse.Namespace) -> int:
 
 def _add_file(parser: argparse.ArgumentParser) -> None:
     """Take the settings file as the first argument."""
-    from podwright.check.load import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
+    from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
 
     parser.add_argument(
         "file",

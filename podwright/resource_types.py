@@ -95,6 +95,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
     "aws_cloudwatch_event_rule": ResourceType(label="Event rule"),
     "aws_cloudwatch_event_target": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
     "aws_cloudwatch_log_group": ResourceType(label="Log group"),
+    "aws_cloudwatch_metric_alarm": ResourceType(label="Alarm", untagged=WRITTEN_AGAIN),
     "aws_db_instance": ResourceType(
         label="Database",
         hourly=True,

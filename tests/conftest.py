@@ -21,6 +21,8 @@ from podwright.deploy.terraform import find_mirror, terraform_environment
 if TYPE_CHECKING:
     from cdktf import TerraformStack
 
+pytest_plugins = ["podwright_testing.slowest"]
+
 # Before cdktf is imported: its Node process reads them once.
 for warning in ("DEPRECATED", "END_OF_LIFE"):
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
@@ -38,8 +40,10 @@ if worker and not find_mirror():
 
 # Scopes that take minutes start first, the longest at the top: one that starts last is waited for.
 LONGEST_FIRST = (
-    "test_flat_rehearsal.py",
     "clusters",
+    "test_tutorial.py",
+    "test_rehearsal.py",
+    "test_flat_rehearsal.py",
     "test_interrupted_applies.py",
     "test_deployed_examples.py",
     "test_foundation.py",
@@ -56,6 +60,7 @@ WITHOUT_HOSTS = (
     "test_progress.py",
     "test_prose.py",
     "test_size.py",
+    "test_transcript.py",
     "test_slurm_nodes.py",
 )
 
@@ -66,8 +71,9 @@ def scope(nodeid: str) -> str:
     folder, name = file.rpartition("/")[::2]
     if name in ONE_BY_ONE:
         return nodeid
-    # A flat rehearsal has a folder and ports of its own.
-    shared = folder.endswith("/rehearsal") and not name.startswith(("test_flat_rehearsal", *WITHOUT_HOSTS))
+    # Each kind of rehearsal has a folder, ports and namespaces of its own.
+    alone = ("test_tutorial.py", "test_rehearsal.py", "test_flat_rehearsal.py", *WITHOUT_HOSTS)
+    shared = folder.endswith("/rehearsal") and not name.startswith(alone)
     return "clusters" if shared else file
 
 
@@ -96,6 +102,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if worker:
         tests = Counter(scope(item.nodeid) for item in items)
         items.sort(key=lambda item: (start_rank(item.nodeid), -tests[scope(item.nodeid)], scope(item.nodeid)))
+
+
+# ---- expected texts -------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--update``."""
+    parser.addoption("--update", action="store_true", help="rewrite golden cases or the tutorial; refused in CI")
+
+
+@pytest.fixture(scope="session")
+def update(pytestconfig: pytest.Config) -> bool:
+    """Return whether expected texts are to be rewritten."""
+    wanted = bool(pytestconfig.getoption("--update", default=False))
+    if wanted and os.environ.get("CI"):
+        pytest.fail("--update rewrites what tests expect: run it at your desk, not in CI")
+    return wanted
 
 
 # ---- synthesized stacks, and the real Terraform to validate them -----------------------------------
@@ -138,7 +161,7 @@ def synthesize(stack: TerraformStack) -> Synthesize:
 
 @pytest.fixture
 def evaluate(tmp_path: Path, terraform: Mapping[str, str]) -> Evaluate:
-    """What Terraform makes of a ``${jsonencode(…)}`` argument whose only references are the region's."""
+    """Return what Terraform makes of a ``${jsonencode(…)}`` argument whose only references are the region's."""
 
     def run(argument: str) -> Any:
         expression = re.sub(r"\$\{(.*)\}", r"\1", argument, flags=re.DOTALL)

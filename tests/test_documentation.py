@@ -7,10 +7,23 @@ import pytest
 
 from podwright.checkout import ROOT
 
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/cli.md", "docs/glossary.md")
+GENERATED = {"docs/constructs.md"}
+PAGES = sorted({str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))} - GENERATED)
 RUNTIME = {  # files of users, of programs and of examples
     *("cdk.tf.json", "provisioning_parameters.json", "node.json", "architecture.svg", "rows.csv", "predictions.csv"),
-    *("run.yaml", "slurm.conf", "config.json", "submission.json", "timezone.py", "node_modules/", "src/"),
+    *(
+        "run.yaml",
+        "slurm.conf",
+        "config.json",
+        "submission.json",
+        "cluster.move.json",
+        "timezone.py",
+        "node_modules/",
+        "src/",
+        "lifecycle/",
+        "bundle/",
+        "logs/",
+    ),
 }
 FILE = re.compile(r"[\w.-]+(?:/[\w.-]+)*(?:\.(?:py|md|yaml|csv|sh|toml|json|svg|conf)|/)")
 WIDTH = 100

@@ -20,10 +20,10 @@ from types import ModuleType
 for warning in ("DEPRECATED", "END_OF_LIFE"):  # before cdktf starts Node
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
 
-from constructs import Construct  # noqa: E402
+from constructs import Construct  # noqa: E402 - after Node's environment is set
 
-import podwright_constructs  # noqa: E402
-from podwright_constructs import arguments  # noqa: E402
+import podwright_constructs  # noqa: E402 - after Node's environment is set
+from podwright_constructs import arguments  # noqa: E402 - after Node's environment is set
 
 PAGE = Path(__file__).parents[1] / "docs" / "constructs.md"
 APART = {"aws", "bindings", "checks"}  # generated code and internals
@@ -63,7 +63,7 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _is_documented(item: type, module: ModuleType) -> bool:
-    """Whether it is a construct, or a dataclass: an existing resource or the arguments of a construct."""
+    """Return whether it is a construct, or a dataclass: an existing resource or the arguments of a construct."""
     own = item.__module__ == module.__name__ and not item.__name__.startswith("_")
     return own and (issubclass(item, Construct) or is_dataclass(item))
 

@@ -5,7 +5,8 @@ A binding has the required arguments and, of the optional ones and the attribute
     python tools/generate_bindings.py          write the modules
     python tools/generate_bindings.py --check  exit 1 and name every module that differs from what would be written
 
-Needs terraform and ruff; Terraform gets the provider as its own configuration (TF_CLI_CONFIG_FILE) says.
+Needs ruff, and Terraform with the AWS provider as ``podwright deploy`` finds them: a mirror on this machine, or the
+registry.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import ast
 import importlib
 import json
 import keyword
+import os
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,7 @@ from typing import Any
 
 from cdktf import TerraformResource
 
+from podwright.deploy.terraform import find_terraform, terraform_environment
 from podwright_constructs.arguments import passed_names
 from podwright_constructs.bindings import PROVIDER_VERSION
 
@@ -40,6 +43,7 @@ RESOURCES = (
     "aws_cloudwatch_event_rule",
     "aws_cloudwatch_event_target",
     "aws_cloudwatch_log_group",
+    "aws_cloudwatch_metric_alarm",
     "aws_db_instance",
     "aws_db_subnet_group",
     "aws_default_security_group",
@@ -100,6 +104,7 @@ from collections.abc import Mapping, Sequence
 from constructs import Construct
 from typing_extensions import Required, TypedDict, Unpack
 
+from podwright.deploy.terraform import find_terraform, terraform_environment
 from podwright_constructs.arguments import passed_names
 from podwright_constructs.bindings import {base}, Meta
 
@@ -125,7 +130,7 @@ class Usage:
                     self._read(ast.parse(path.read_text(encoding="utf-8")))
 
     def uses(self, module: str, word: str) -> bool:
-        """Whether a file that imports the module names the word; every resource that takes tags is tagged."""
+        """Return whether a file that imports the module names the word; every resource that takes tags is tagged."""
         return word == "tags" or word in self._words.get(module, set())
 
     def _read(self, tree: ast.AST) -> None:
@@ -200,9 +205,12 @@ def _schema(folder: Path) -> Mapping[str, Any]:
     source = {"source": "hashicorp/aws", "version": PROVIDER_VERSION}
     configuration = {"terraform": {"required_providers": {"aws": source}}}
     (folder / "main.tf.json").write_text(json.dumps(configuration), encoding="utf-8")
-    subprocess.run(["terraform", f"-chdir={folder}", "init", "-no-color"], check=True, stdout=sys.stderr)
-    command = ["terraform", f"-chdir={folder}", "providers", "schema", "-json"]
-    schemas = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["provider_schemas"]
+    terraform = (str(find_terraform()), f"-chdir={folder}")
+    environment = {**os.environ, **terraform_environment(folder / "cli")}
+    subprocess.run([*terraform, "init", "-no-color"], check=True, stdout=sys.stderr, env=environment)
+    command = [*terraform, "providers", "schema", "-json"]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment).stdout
+    schemas = json.loads(printed)["provider_schemas"]
     (schema,) = schemas.values()
     return dict(schema)
 

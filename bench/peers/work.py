@@ -80,7 +80,7 @@ def arguments(*own: str) -> tuple[Work, argparse.Namespace]:
 
 
 def report(step_s: list[float]) -> None:
-    """Tell the driver the seconds of each step and the most memory of a GPU in use, from the first rank."""
+    """Send the driver the seconds of each step and the most memory of a GPU in use, from the first rank."""
     import torch
 
     memory_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None

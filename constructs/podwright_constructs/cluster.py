@@ -137,15 +137,16 @@ def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[
 def _set_up(group: InstanceGroup, lifecycle: LifecycleScripts | None, slurm: ApiSlurm | None) -> dict[str, Any]:
     """Return the part of a group that sets Slurm and its storage up."""
     if slurm:
-        return {**slurm.instance_group(group), "InstanceStorageConfigs": [*_volumes(group), *slurm.storage()]}
+        return {**slurm.instance_group(group), "InstanceStorageConfigs": [*_volumes(group), *slurm.storage()] or None}
     scripts = lifecycle and {"SourceS3Uri": lifecycle.source_s3_uri, "OnCreate": lifecycle.on_create}
-    return {"LifeCycleConfig": scripts, "InstanceStorageConfigs": _volumes(group)}
+    return {"LifeCycleConfig": scripts, "InstanceStorageConfigs": _volumes(group) or None}
 
 
 def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
     additional = {"VolumeSizeInGB": group.volume_gib, "VolumeKmsKeyId": group.key_arn}
     root = {"RootVolume": True, "VolumeKmsKeyId": group.key_arn}  # its size is AWS's
-    return [{"EbsVolumeConfig": volume} for volume in ([additional, root] if group.key_arn else [additional])]
+    volumes = [*([additional] if group.volume_gib else []), *([root] if group.key_arn else [])]
+    return [{"EbsVolumeConfig": volume} for volume in volumes]
 
 
 def _own_network(group: InstanceGroup, network: Network) -> dict[str, list[str]] | None:

@@ -28,6 +28,7 @@ ANYWHERE = "0.0.0.0/0"
 # Of clusters, instance groups and partitions alike.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html
 CLUSTER_NAME_PATTERN = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+PARTITION_PATTERN = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9._-]*[a-zA-Z0-9])?")  # AWS's examples have ml.g5.12xlarge
 MAX_CLUSTER_NAME_LENGTH = 63
 MAX_INSTANCE_GROUPS = 100
 MAX_SUBNETS = 16
@@ -162,6 +163,8 @@ MAX_BACKUP_RETENTION_DAYS = 90
 # https://docs.aws.amazon.com/fsx/latest/LustreGuide/configure-efa-clients.html
 MAX_LUSTRE_EFA_CONNECTIONS = 1024
 LUSTRE_MOUNT_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,8}")
+# https://docs.aws.amazon.com/fsx/latest/APIReference/API_Backup.html
+BACKUP_ID_PATTERN = re.compile(r"backup-[0-9a-f]{8,}")
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
 FSX_DNS_NAME_PATTERN = re.compile(r"(fs|fc)i?-[0-9a-f]{8,}\..{4,253}")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-properties-sagemaker-cluster-clusterfsxlustreconfig.html
@@ -239,6 +242,8 @@ MIN_DATABASE_ZONES = 2
 # ---- operations ---------------------------------------------------------------------------------
 
 # https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_PutRetentionPolicy.html
+# https://docs.aws.amazon.com/AmazonCloudWatch/latest/APIReference/API_PutMetricAlarm.html, EvaluationPeriods: 7 days
+MAX_IDLE_NOTICE_HOURS = 168
 LOG_RETENTIONS_DAYS = (
     *(1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545),
     *(731, 1096, 1827, 2192, 2557, 2922, 3288, 3653),

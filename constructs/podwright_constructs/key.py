@@ -45,8 +45,8 @@ class EncryptionKey(Construct):
     """A symmetric key that KMS rotates every year, with an alias.
 
     IAM's policies say who of the account uses it: through S3, FSx and EBS that is whoever calls them. CloudWatch Logs,
-    the delivery of logs to S3 and EventBridge's messages to topics are services of their own and stand in the key's
-    policy, for this account alone.
+    the delivery of logs to S3, and messages of EventBridge and CloudWatch to topics are services of their own and stand
+    in the key's policy, for this account alone.
     https://docs.aws.amazon.com/kms/latest/developerguide/key-policy-default.html
     https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/encrypt-log-data-kms.html
 
@@ -107,14 +107,14 @@ class EncryptionKey(Construct):
         }
 
     def _published_events(self) -> DataIamPolicyDocumentStatement:
-        """EventBridge gives SNS no source account, so the topic's ARN identifies the account.
+        """EventBridge and CloudWatch give SNS no source account, so the topic's ARN identifies the account.
 
         https://docs.aws.amazon.com/sns/latest/dg/sns-key-management.html
         """
         topics = f"arn:{self._partition.partition}:sns:{self._region}:{self._account}:*"
         return {
             "sid": "EncryptPublishedEvents",
-            "principals": [{"type": "Service", "identifiers": ["events.amazonaws.com"]}],
+            "principals": [{"type": "Service", "identifiers": ["cloudwatch.amazonaws.com", "events.amazonaws.com"]}],
             "actions": ["kms:Decrypt", "kms:GenerateDataKey*"],
             "resources": ["*"],
             "condition": [

@@ -87,6 +87,7 @@ class LifecycleBundle(Construct):
         auto_resume: ``True`` if HyperPod recovers nodes; Slurm does not confine tasks then.
         nodes: optional features of nodes. Default: none of them.
         prometheus: the workspace that nodes send metrics to. Default: no metrics.
+        publishes_running_jobs: whether the controller publishes the number of running jobs in CloudWatch.
         bundle_prefix: the prefix in ``bucket`` that holds downloads for nodes without internet.
         prefix: of the objects' keys.
 
@@ -111,6 +112,7 @@ class LifecycleBundle(Construct):
         auto_resume: bool = True,
         nodes: NodeFeatures | None = None,
         prometheus: Prometheus | None = None,
+        publishes_running_jobs: bool = False,
         bundle_prefix: str = BUNDLE_PREFIX,
         prefix: str = PREFIX,
     ) -> None:
@@ -132,6 +134,7 @@ class LifecycleBundle(Construct):
             nodes=nodes,
             bundle_s3_uri=f"s3://{bucket.name}/{bundle_prefix}",
             prometheus=prometheus,
+            publishes_running_jobs=publishes_running_jobs,
             region=region,
         )
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
@@ -170,6 +173,7 @@ def _parameters(
     nodes: NodeFeatures | None,
     bundle_s3_uri: str,
     prometheus: Prometheus | None,
+    publishes_running_jobs: bool,
     region: str,
 ) -> ProvisioningParameters:
     groups = in_order(instance_groups)
@@ -197,6 +201,7 @@ def _parameters(
         auto_resume=auto_resume,
         bundle_s3_uri=bundle_s3_uri,
         prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",
+        publishes_running_jobs=publishes_running_jobs,
         nodes=nodes or NodeFeatures(),
     )
 

@@ -1,4 +1,4 @@
-"""A mail when the cluster fails, a node is unhealthy or something could not be provisioned."""
+"""A mail when the cluster fails, a node is unhealthy, something could not be provisioned, or no job runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from typing import Any
 from cdktf import Fn
 from constructs import Construct
 
+from podwright_bootstrap.contract import CLUSTER_DIMENSION, METRICS_NAMESPACE, RUNNING_JOBS_METRIC
 from podwright_constructs import checks
 from podwright_constructs.aws.cloudwatch_event_rule import CloudwatchEventRule
 from podwright_constructs.aws.cloudwatch_event_target import CloudwatchEventTarget
+from podwright_constructs.aws.cloudwatch_metric_alarm import CloudwatchMetricAlarm
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
 from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument, DataIamPolicyDocumentStatement
 from podwright_constructs.aws.sns_topic import SnsTopic
 from podwright_constructs.aws.sns_topic_policy import SnsTopicPolicy
 from podwright_constructs.aws.sns_topic_subscription import SnsTopicSubscription
 from podwright_constructs.problems import refuse
+
+HOUR_S = 3600
 
 
 class ClusterNotices(Construct):
@@ -25,16 +29,30 @@ class ClusterNotices(Construct):
     alone. The rules go by the cluster's name, so they hear of a creation that fails.
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-cluster-events-reference.html
 
-    ``name`` is the topic's and the beginning of the rules' names. A key must let events.amazonaws.com use it.
+    With ``idle_hours``, an alarm goes off after so many hours in each of which the controller published that no Slurm
+    job ran (``publishes_running_jobs`` of `LifecycleBundle`). Hours without the metric do not count: the cluster is
+    gone, or has no compute nodes.
+    https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/alarms-and-missing-data.html
+
+    ``name`` is the topic's and the beginning of the names of rules and alarm. A key must let events.amazonaws.com, and
+    cloudwatch.amazonaws.com for the alarm, use it.
 
     Raises:
         InvalidArgumentsError: a name or address that SNS would refuse; all problems are in it.
     """
 
     def __init__(
-        self, scope: Construct, id_: str, *, name: str, cluster_name: str, email: str, key_arn: str | None = None
+        self,
+        scope: Construct,
+        id_: str,
+        *,
+        name: str,
+        cluster_name: str,
+        email: str,
+        idle_hours: int | None = None,
+        key_arn: str | None = None,
     ) -> None:
-        refuse(self, checks.cluster_notices(name=name, email=email, key_arn=key_arn))
+        refuse(self, checks.cluster_notices(name=name, email=email, idle_hours=idle_hours, key_arn=key_arn))
         super().__init__(scope, id_)
         topic = SnsTopic(self, "topic", name=name, kms_master_key_id=key_arn)
         SnsTopicSubscription(self, "email", topic_arn=topic.arn, protocol="email", endpoint=email)
@@ -42,9 +60,31 @@ class ClusterNotices(Construct):
             self._rule(f"{name}-{word}", word, pattern, topic) for word, pattern in _patterns(cluster_name).items()
         ]
         account = DataCallerIdentity(self, "caller").account_id
-        document = DataIamPolicyDocument(self, "access", statement=_publishers(topic, rules, account))
+        statements = _publishers(topic, rules, account)
+        if idle_hours is not None:
+            alarm = self._idle(f"{name}-idle", cluster_name, idle_hours, topic)
+            statements.append(_publisher("PublishAlarm", "cloudwatch.amazonaws.com", topic, [alarm.arn], account))
+        document = DataIamPolicyDocument(self, "access", statement=statements)
         SnsTopicPolicy(self, "policy", arn=topic.arn, policy=document.json)
         self.topic_arn = topic.arn
+
+    def _idle(self, name: str, cluster_name: str, hours: int, topic: SnsTopic) -> CloudwatchMetricAlarm:
+        return CloudwatchMetricAlarm(
+            self,
+            "idle",
+            alarm_name=name,
+            alarm_description=f"No Slurm job ran on {cluster_name} for {hours} h, and its compute nodes cost money",
+            namespace=METRICS_NAMESPACE,
+            metric_name=RUNNING_JOBS_METRIC,
+            dimensions={CLUSTER_DIMENSION: cluster_name},
+            statistic="Maximum",
+            period=HOUR_S,
+            evaluation_periods=hours,
+            comparison_operator="LessThanThreshold",
+            threshold=1,
+            treat_missing_data="notBreaching",
+            alarm_actions=[topic.arn],
+        )
 
     def _rule(self, name: str, word: str, pattern: dict[str, Any], topic: SnsTopic) -> CloudwatchEventRule:
         rule = CloudwatchEventRule(self, word, name=name, event_pattern=Fn.jsonencode(pattern))
@@ -73,16 +113,7 @@ def _publishers(
     topic: SnsTopic, rules: list[CloudwatchEventRule], account: str
 ) -> list[DataIamPolicyDocumentStatement]:
     return [
-        {
-            "sid": "PublishEvents",
-            "actions": ["sns:Publish"],
-            "resources": [topic.arn],
-            "principals": [{"type": "Service", "identifiers": ["events.amazonaws.com"]}],
-            "condition": [
-                {"test": "ArnEquals", "variable": "aws:SourceArn", "values": [rule.arn for rule in rules]},
-                {"test": "StringEquals", "variable": "aws:SourceAccount", "values": [account]},
-            ],
-        },
+        _publisher("PublishEvents", "events.amazonaws.com", topic, [rule.arn for rule in rules], account),
         {
             "sid": "RefuseAnythingButTls",
             "effect": "Deny",
@@ -92,3 +123,19 @@ def _publishers(
             "condition": [{"test": "Bool", "variable": "aws:SecureTransport", "values": ["false"]}],
         },
     ]
+
+
+def _publisher(
+    sid: str, service: str, topic: SnsTopic, sources: list[str], account: str
+) -> DataIamPolicyDocumentStatement:
+    """Let a service of AWS publish for these sources of this account."""
+    return {
+        "sid": sid,
+        "actions": ["sns:Publish"],
+        "resources": [topic.arn],
+        "principals": [{"type": "Service", "identifiers": [service]}],
+        "condition": [
+            {"test": "ArnEquals", "variable": "aws:SourceArn", "values": sources},
+            {"test": "StringEquals", "variable": "aws:SourceAccount", "values": [account]},
+        ],
+    }

@@ -46,10 +46,12 @@ from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.pam_slurm_adopt import PamSlurmAdopt
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.prolog import Prolog
+from podwright_bootstrap.steps.running_jobs import RunningJobs
 from podwright_bootstrap.steps.runs import Runs
 from podwright_bootstrap.steps.s3_mounts import S3Mounts
 from podwright_bootstrap.steps.scratch import Scratch
 from podwright_bootstrap.steps.slurm import Slurm
+from podwright_bootstrap.steps.slurm_conf import SlurmConf
 from podwright_bootstrap.steps.slurm_logs import SlurmLogs
 from podwright_bootstrap.steps.ssh import Ssh
 from podwright_bootstrap.steps.striping import Striping
@@ -86,8 +88,10 @@ STEPS: tuple[Step, ...] = (
     Accounting(),  # slurmctld asks it for its users when it starts
     PamSlurmAdopt(),
     SlurmLogs(),
+    RunningJobs(),
     Motd(),
-    Prolog(),  # names itself in slurm.conf, beside what the others wrote there
+    Prolog(),
+    SlurmConf(),
     Slurm(),
 )
 
@@ -145,6 +149,10 @@ def _status() -> int:
     failed = [result for result in results if result.outcome == report.FAILED]
     for result in failed:
         print(report.failure(result.step, result.detail, host=socket.gethostname(), hint=result.hint))
+    for step in STEPS:
+        for result in results:
+            if (result.step, result.outcome) == (step.name, report.DEGRADED):
+                print(report.warning(result, host=socket.gethostname(), without=step.without))
     return 1 if failed else 0
 
 
@@ -159,7 +167,7 @@ def _require_needed(skip: tuple[str, ...]) -> None:
     """``podwright check`` says this earlier; constructs may be used without it."""
     needed = [step for step in STEPS if step.needed and step.name in skip]
     if needed:
-        why = "; ".join(f"step {step.name} cannot be skipped: {step.needed}" for step in needed)
+        why = "; ".join(f"nodes.skip: the boot needs {step.name}: {step.needed}" for step in needed)
         raise BootstrapError(why, hint="take it out of nodes.skip and deploy the cluster stack again")
 
 
@@ -186,6 +194,8 @@ def _boot(steps: list[Step], node: Node) -> int:
     for step in steps:
         results.append(_run(step, node))
         results[-1].log(node)
+        if results[-1].outcome == report.DEGRADED:
+            shell.say(report.warning(results[-1], host=node.hostname, without=step.without))
         if results[-1].outcome == report.FAILED:
             break
     print(report.table(results), flush=True)
@@ -230,6 +240,7 @@ def _run(step: Step, node: Node) -> Result:
     except (Exception, TimeLimitError) as error:  # noqa: BLE001 (whatever it is, the table and the report follow)
         seconds = round(time.monotonic() - started, 3)
         hint = getattr(error, "hint", "") or step.hint
-        return Result(step.name, report.FAILED, changes, seconds, detail=_why(error), hint=hint)
+        outcome = report.DEGRADED if step.without else report.FAILED
+        return Result(step.name, outcome, changes, seconds, detail=_why(error), hint=hint)
     outcome = report.CHANGED if changes else report.UNCHANGED
     return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))

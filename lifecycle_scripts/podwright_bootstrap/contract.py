@@ -37,6 +37,9 @@ HOMES_DIRECTORY = "home"  # people's, where there is no OpenZFS for them
 DATA_DIRECTORY = "data"  # what runs read
 
 SLURM_ROOT = Path("/opt/slurm")
+METRICS_NAMESPACE = "/aws/sagemaker/Clusters"  # the one that the nodes' role may write to
+RUNNING_JOBS_METRIC = "RunningJobs"
+CLUSTER_DIMENSION = "ClusterName"
 JOB_USER = "ubuntu"  # of HyperPod's image; owns the runs
 
 # Roles of a node.
@@ -154,6 +157,7 @@ class ProvisioningParameters:
     auto_resume: bool = True  # whether HyperPod may replace a node and resume its job
     bundle_s3_uri: str = ""  # where `podwright bundle --upload` puts files
     prometheus_remote_write_url: str = ""
+    publishes_running_jobs: bool = False  # as a CloudWatch metric
     nodes: NodeFeatures = field(default_factory=NodeFeatures)
 
     def facts_of(self, group: str) -> InstanceFacts:
@@ -185,6 +189,7 @@ class ProvisioningParameters:
             "auto_resume": self.auto_resume,
             "bundle_s3_uri": self.bundle_s3_uri or None,
             "prometheus_remote_write_url": self.prometheus_remote_write_url or None,
+            "publishes_running_jobs": self.publishes_running_jobs or None,
             "nodes": self.nodes.to_dict() or None,
         }
         content: Dict[str, Any] = {key: value for key, value in aws.items() if value is not None}
@@ -201,7 +206,7 @@ class ProvisioningParameters:
         content = _object(text, PROVISIONING_PARAMETERS_NAME)
         own = content.get(OWN_KEY) or {}
         if not isinstance(own, dict):
-            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME}: {OWN_KEY} must be an object")
+            raise ContractError(f"{PROVISIONING_PARAMETERS_NAME}: {OWN_KEY}: got {type(own).__name__}, need an object")
         missing = [key for key in ("controller_group", "worker_groups") if key not in content]
         missing += [f"{OWN_KEY}.{key}" for key in ("cluster_name",) if key not in own]
         fsx = ("fsx_dns_name", "fsx_mountname")  # both or neither
@@ -262,7 +267,7 @@ def _object(text: str, name: str) -> Dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ContractError(f"{name} is not JSON: {error}") from error
     if not isinstance(content, dict):
-        raise ContractError(f"{name} must be an object, not {type(content).__name__}")
+        raise ContractError(f"{name}: got {type(content).__name__}, need an object")
     return content
 
 

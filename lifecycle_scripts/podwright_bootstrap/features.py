@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 BUNDLE = "bundle"  # of Downloads.source
 
-# What a value must be, in the words of JSON.
+# Types in the words of JSON.
 NAMES = {
     str: "a text",
     bool: "true or false",
@@ -163,6 +163,56 @@ class MetadataAccess:
 
 
 @dataclass(frozen=True)
+class Qos:
+    """A quality of service: the priority and limits of the jobs that ask for it."""
+
+    name: str
+    priority: int = 0
+    preempts: Tuple[str, ...] = ()  # those whose jobs are requeued for its jobs
+    grace_time_s: int = 0  # from the warning to the end of a job of this one that is preempted
+    max_wall_minutes: Optional[int] = None  # of a job
+    max_jobs_per_user: Optional[int] = None  # that run at the same time
+    max_nodes_per_user: Optional[int] = None
+    max_gpus_per_user: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account of Slurm: the users that share its part of the cluster."""
+
+    name: str
+    users: Tuple[str, ...] = ()
+    fair_share: int = 1  # beside the other accounts' numbers
+    qos: Tuple[str, ...] = ("normal",)  # that its jobs may ask for
+    max_wall_minutes: Optional[int] = None  # of a job
+    max_jobs_per_user: Optional[int] = None  # that run at the same time
+    max_nodes: Optional[int] = None  # of all its jobs together
+    max_gpus: Optional[int] = None
+
+
+@dataclass(frozen=True)
+class PartitionLimits:
+    """Limits of the jobs in a partition that the service made."""
+
+    name: str
+    max_minutes: Optional[int] = None  # of a job
+    default_minutes: Optional[int] = None  # of a job that asks for no time
+    max_nodes: Optional[int] = None  # of a job
+    accounts: Tuple[str, ...] = ()  # Default: all
+    qos: Tuple[str, ...] = ()  # Default: all
+
+
+@dataclass(frozen=True)
+class SlurmPolicy:
+    """Use of the cluster by its users, and further settings of Slurm."""
+
+    accounts: Tuple[Account, ...] = ()
+    qos: Tuple[Qos, ...] = ()
+    partitions: Tuple[PartitionLimits, ...] = ()
+    settings: Dict[str, str] = field(default_factory=dict)  # keys of slurm.conf
+
+
+@dataclass(frozen=True)
 class NodeFeatures:
     """The features of a cluster's nodes."""
 
@@ -183,6 +233,7 @@ class NodeFeatures:
     observability: Optional[Observability] = None
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
     metadata_access: Optional[MetadataAccess] = None
+    slurm: Optional[SlurmPolicy] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on, as JSON has them: with lists for tuples."""
@@ -221,7 +272,7 @@ class _Reader:
 
     def dataclass(self, cls: Any, content: Any, where: str) -> Any:
         if not isinstance(content, Mapping):
-            self.problems.append(f"{where} must be an object, not {_shown(content)}")
+            self.problems.append(f"{where}: got {_shown(content)}, need an object")
             return None
         types, known = get_type_hints(cls), {item.name: item for item in fields(cls)}
         unknown = sorted(set(content) - set(known))
@@ -247,7 +298,7 @@ class _Reader:
         if is_dataclass(kind):
             return self.dataclass(kind, content, where)
         if not _is(origin or kind, content):
-            self.problems.append(f"{where} must be {NAMES[origin or kind]}, not {_shown(content)}")
+            self.problems.append(f"{where}: got {_shown(content)}, need {NAMES[origin or kind]}")
         return content
 
 

@@ -11,7 +11,7 @@ from podwright_bootstrap.features import build
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.node import Node
 
-CHANGED, UNCHANGED, SKIPPED, FAILED = "changed", "unchanged", "skipped", "failed"
+CHANGED, UNCHANGED, SKIPPED, DEGRADED, FAILED = "changed", "unchanged", "skipped", "degraded", "failed"
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Result:
     """The result of one step."""
 
     step: str
-    outcome: str  # CHANGED | UNCHANGED | SKIPPED | FAILED
+    outcome: str  # CHANGED | UNCHANGED | SKIPPED | DEGRADED | FAILED
     changes: List[str]
     seconds: float
-    detail: str = ""  # why it was skipped or failed
+    detail: str = ""  # why it was skipped, degraded or failed
     hint: str = ""
 
     def log(self, node: Node) -> None:
@@ -48,6 +48,12 @@ def failure(step: str, why: object, *, host: str, hint: str) -> str:
     """Return the one line that people read first."""
     line = f"FAILED on {host} at step {step}: {why}. What to do: {hint}. Log: {contract.PROVISIONING_LOG}"
     return " ".join(line.split())
+
+
+def warning(result: Result, *, host: str, without: str) -> str:
+    """Return the one line for a step that failed on a node that works all the same."""
+    line = f"WARNING on {host} at step {result.step}: {result.detail}. The node works, without {without}."
+    return " ".join(f"{line} What to do: {result.hint}.".split())
 
 
 def save(results: Iterable[Result]) -> None:

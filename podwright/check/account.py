@@ -7,40 +7,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import boto3
 import jmespath
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError  # noqa: A004 — its name
+from botocore.parsers import ResponseParserError
 
+from podwright.aws_errors import ABSENT, DENIED, EXPIRED, UNKNOWN_IDENTITY, action
 from podwright.check.errors import UnansweredError
 
 # A question that hangs says nothing; boto3's own timeouts are a minute each, its attempts five.
 _CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 2})
-_DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
-_NO_IDENTITY = {
-    "AuthFailure",
-    "ExpiredToken",
-    "ExpiredTokenException",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-}
-_ABSENT = {
-    "DBInstanceNotFound",
-    "FileSystemNotFound",
-    "InvalidVpcID.NotFound",
-    "NatGatewayNotFound",
-    "NoSuchEntity",
-    "NoSuchTagSet",
-    "NotFoundException",
-    "ResourceNotFound",
-    "ResourceNotFoundException",
-}
-_PERMISSIONS = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}  # where not boto3's word
 _IDENTITY_HINT = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, AWS_PROFILE or access keys"
 _NETWORK_HINT = "compare the region's name, and see whether a proxy (HTTPS_PROXY) or a firewall is in the way"
 
@@ -72,6 +52,12 @@ class Account:
         for group in self._ask("sagemaker", "describe_cluster", ClusterName=cluster)["InstanceGroups"]:
             counts[group["InstanceType"]] += max(group["CurrentCount"], group.get("TargetCount", 0))
         return counts
+
+    def zones_offering(self, instance_type: str) -> tuple[str, ...]:
+        """Return the ids of the zones of the region that have an EC2 type, sorted."""
+        filters = {"instance-type": [instance_type]}
+        answer = self._ec2("describe_instance_type_offerings", filters, LocationType="availability-zone-id")
+        return tuple(sorted(item["Location"] for item in answer["InstanceTypeOfferings"]))
 
     def offered(self, instance_types: Sequence[str], zone_id: str) -> set[str]:
         """Those of the EC2 types that the zone has."""
@@ -124,18 +110,17 @@ class Account:
 
         https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetBucketLocation.html
         """
-        answer = self._ask("s3", "get_bucket_location", absent={"NoSuchBucket"}, Bucket=name)
+        answer = self._ask("s3", "get_bucket_location", may_be_absent=True, Bucket=name)
         return str(answer["LocationConstraint"] or "us-east-1") if answer else None
 
     def trust_policy(self, role_name: str) -> Mapping[str, Any] | None:
         """Return the principals that may assume a role, or None if the role does not exist."""
-        answer = self._ask("iam", "get_role", absent={"NoSuchEntity"}, RoleName=role_name)
+        answer = self._ask("iam", "get_role", may_be_absent=True, RoleName=role_name)
         return dict(answer["Role"]["AssumeRolePolicyDocument"]) if answer else None
 
     def file_system(self, file_system_id: str) -> Mapping[str, Any] | None:
         """The file system as FSx describes it, or None."""
-        absent = {"FileSystemNotFound"}
-        answer = self._ask("fsx", "describe_file_systems", absent=absent, FileSystemIds=[file_system_id])
+        answer = self._ask("fsx", "describe_file_systems", may_be_absent=True, FileSystemIds=[file_system_id])
         return next(iter(answer.get("FileSystems", ())), None)
 
     def account_id(self) -> str:
@@ -156,16 +141,14 @@ class Account:
 
     def look(self, expression: str, service: str, operation: str, **arguments: Any) -> Any:
         """Return what a JMESPath expression finds in an answer, or None if the resource does not exist."""
-        return jmespath.search(expression, self._ask(service, operation, absent=_ABSENT, **arguments)) or None
+        return jmespath.search(expression, self._ask(service, operation, may_be_absent=True, **arguments)) or None
 
     def _ec2(self, operation: str, filters: Mapping[str, Sequence[str]], **arguments: Any) -> Mapping[str, Any]:
         """Call EC2 with filters instead of ids: a missing resource is then left out of the answer and is no error."""
         wanted = [{"Name": name, "Values": list(values)} for name, values in filters.items()]
         return self._ask("ec2", operation, Filters=wanted, **arguments)
 
-    def _ask(
-        self, service: str, operation: str, *, absent: Collection[str] = (), **arguments: Any
-    ) -> Mapping[str, Any]:
+    def _ask(self, service: str, operation: str, *, may_be_absent: bool = False, **arguments: Any) -> Mapping[str, Any]:
         """The whole answer, all pages; empty where the error says that what was asked for is not there."""
         key = (service, operation, json.dumps(arguments, sort_keys=True))
         if key not in self._answers:
@@ -173,8 +156,8 @@ class Account:
                 self._answers[key] = self._call(service, operation, arguments)
             except ClientError as error:
                 code = error.response["Error"]["Code"]
-                self._answers[key] = {} if code in absent else _refused(service, error)
-            except BotoCoreError as error:
+                self._answers[key] = {} if may_be_absent and code in ABSENT else _refused(service, error)
+            except (BotoCoreError, ResponseParserError) as error:
                 self._answers[key] = _not_sent(service, error)
         answer = self._answers[key]
         if isinstance(answer, UnansweredError):
@@ -193,17 +176,19 @@ class Account:
 def _refused(service: str, error: ClientError) -> UnansweredError:
     """AWS answered no."""
     code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
-    if code in _NO_IDENTITY:
+    if code in EXPIRED | UNKNOWN_IDENTITY:
         return UnansweredError(f"AWS does not accept these credentials ({code})", _IDENTITY_HINT)
-    action = f"{_PERMISSIONS.get(service, service)}:{error.operation_name}"
-    if code in _DENIED:
-        hint = f"get permission for {action}, or check by hand: `podwright explain CODE` gives the command"
-        return UnansweredError(f"AWS denied {action}", hint, fatal=False)
-    return UnansweredError(f"{action} was refused: {code}: {message}", "try again")
+    called = action(service, error.operation_name)
+    if code in DENIED:
+        hint = f"get permission for {called}, or check by hand: `podwright explain CODE` gives the command"
+        return UnansweredError(f"AWS denied {called}", hint, fatal=False)
+    return UnansweredError(f"AWS refused {called}: {code}: {message}", "try again")
 
 
-def _not_sent(service: str, error: BotoCoreError) -> UnansweredError:
+def _not_sent(service: str, error: BotoCoreError | ResponseParserError) -> UnansweredError:
     """The question did not reach AWS."""
+    if isinstance(error, ResponseParserError):
+        return UnansweredError(f"{service}: got no answer of AWS", _NETWORK_HINT)
     if isinstance(error, HTTPClientError | ConnectionError):
         return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
     return UnansweredError(f"AWS got no request: {str(error).rstrip('.')}", _IDENTITY_HINT)

@@ -29,7 +29,7 @@ MAX_DEPTH = 20  # far below Python's recursion limit, far above what a settings 
 CODES = {
     "yaml-syntax": "The file is not YAML. The parser stopped at this position; the mistake is there or just before.",
     "yaml-feature": "A settings file has no anchors, aliases, tags or further documents: each value is written once.",
-    "yaml-key": "A key of a mapping must be a word, not a list or a mapping.",
+    "yaml-key": "A key is a list or a mapping: write a word.",
     "yaml-depth": f"Nested more than {MAX_DEPTH} levels deep.",
     "secret": MEANING,
     "duplicate-key": "The same key twice in one mapping: YAML readers keep only one of them, and not all the same one.",

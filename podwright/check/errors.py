@@ -11,6 +11,7 @@ from podwright.errors import PodwrightError
 # What each code means; `podwright explain CODE` prints it.
 CODES = {
     "unreadable-file": "The settings file is missing, not a file, too large or not UTF-8 text.",
+    "bound-to-place": "`podwright move` goes to another zone or region, and this value exists only in the old one.",
     "invalid-run": "The file of `--run` cannot be read, or has a wrong option.",
 }
 

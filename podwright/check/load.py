@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podwright.check.errors import InvalidRunError, InvalidSettingsError
 from podwright.check.findings import has_errors
-from podwright.check.report import check
-from podwright.settings.root import Settings
 
 if TYPE_CHECKING:
+    from podwright.settings.root import Settings
     from podwright_training.config.train_config import TrainConfig
-
-CONFIG_VARIABLE = "PODWRIGHT_CONFIG"
-DEFAULT_CONFIG = Path("cluster.yaml")
-
-
-def config_path() -> Path:
-    """Return the file that PODWRIGHT_CONFIG names, else cluster.yaml in the working directory."""
-    return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
 
 
 def load(path: Path) -> Settings:
@@ -30,6 +20,8 @@ def load(path: Path) -> Settings:
         InvalidSettingsError: the file has errors; all of them are in it.
         UnreadableFileError: the file cannot be read at all.
     """
+    from podwright.check.report import check  # noqa: PLC0415 — --help need not wait for pydantic
+
     report = check(path)
     if report.settings is None or has_errors(report.findings):
         raise InvalidSettingsError(file=path, text=report.document.text, findings=report.findings)

@@ -6,16 +6,18 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from podwright.check.account import Account
 from podwright.deploy.align import identifier
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.deploy.orphans import Orphan, orphans
 from podwright.deploy.terraform import TerraformError
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
-from podwright.settings.root import Settings
+
+if TYPE_CHECKING:
+    from podwright.check.account import Account
+    from podwright.settings.root import Settings
 
 STATE_VERSION = 4  # https://developer.hashicorp.com/terraform/internals/json-format says nothing of it; it is old
 NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API lists deleted resources for a while
@@ -36,6 +38,8 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
     """
     parts = stacks(settings.name, folder=folder)
     parts["foundation"].check()
+    from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
+
     account = Account(region=settings.region)
     tagged = account.tagged(names.CLUSTER_TAG, settings.name)
     left = 0
@@ -120,7 +124,7 @@ def _left(orphan: Orphan) -> str:
 
 
 def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> None:
-    """Write the cluster into the state: the provider has no import for what Cloud Control made."""
+    """Write the cluster into the state, as it was made."""
     change = next(item for item in plan["resource_changes"] if item["address"] == orphan.address)
     planned = change["change"]["after"]
     properties = account.look(
@@ -132,18 +136,36 @@ def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan
     )
     wanted = json.loads(planned["desired_state"])
     made = as_made(wanted, json.loads(properties))
-    attributes = {
-        **planned,
-        "id": orphan.import_id,
-        "properties": properties,
-        "desired_state": planned["desired_state"] if made == wanted else json.dumps(made, sort_keys=True),
+    desired_state = planned["desired_state"] if made == wanted else json.dumps(made, sort_keys=True)
+    enter(stack, change, {"id": orphan.import_id, "properties": properties, "desired_state": desired_state})
+
+
+def enter(stack: DeployedStack, change: Mapping[str, Any], attributes: Mapping[str, Any]) -> None:
+    """Write a planned resource into the state: the provider has no import for what Cloud Control made.
+
+    Args:
+        stack: the stack that plans it.
+        change: its entry in the plan's ``resource_changes``.
+        attributes: what AWS knows of it, over what is planned.
+
+    Raises:
+        TerraformError: Terraform does not take the state.
+    """
+    planned = change["change"]
+    sensitive = [name for name, value in planned["after_sensitive"].items() if value is True]
+    instance = {
+        "schema_version": 0,
+        "attributes": {**planned["after"], **attributes},
+        "sensitive_attributes": [
+            [{"type": "get_attr", "value": name}] for name in sensitive
+        ],  # else a plan updates them
     }
     entry = {
         "mode": "managed",
         "type": change["type"],
         "name": change["name"],
         "provider": f'provider["{change["provider_name"]}"]',
-        "instances": [{"schema_version": 0, "attributes": attributes}],
+        "instances": [instance],
     }
     empty = {"version": STATE_VERSION, "serial": 0, "lineage": str(uuid.uuid4()), "outputs": {}, "resources": []}
     state = json.loads(stack.terraform("state", "pull") or json.dumps(empty))

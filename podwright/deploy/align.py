@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from podwright.check.account import Account
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.resource_types import CLUSTER
-from podwright.settings.root import Settings
+
+if TYPE_CHECKING:
+    from podwright.check.account import Account
+    from podwright.settings.root import Settings
 
 IDENTIFIERS = ("InstanceGroupName", "Key")  # the members that identify an item of a list
 
@@ -34,6 +36,8 @@ def align(settings: Settings, *, folder: Path) -> bool:
     """
     stack = stacks(settings.name, folder=folder)["cluster"]
     stack.check()
+    from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
+
     return align_stack(stack, Account(region=settings.region))
 
 

@@ -19,6 +19,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from packaging.markers import Marker
 
 from podwright import checkout
+from podwright.aws_errors import ABSENT
 from podwright.deploy import outputs
 from podwright.errors import PodwrightError
 from podwright.settings import names
@@ -37,7 +38,6 @@ INDEX = "index.json"
 ATTEMPTS = 4
 NEWEST_GLIBC_MINOR = 35  # of Ubuntu 22.04, HyperPod's; https://peps.python.org/pep-0600/
 CHECKSUM = "sha256"  # an object's metadata
-MISSING = {"404", "NoSuchKey", "NotFound"}
 
 
 class BundleError(PodwrightError):
@@ -212,7 +212,7 @@ def _checksum(client: Any, bucket: str, key: str) -> str:
     try:
         metadata: dict[str, str] = client.head_object(Bucket=bucket, Key=key)["Metadata"]
     except ClientError as error:
-        if error.response["Error"]["Code"] in MISSING:
+        if error.response["Error"]["Code"] in ABSENT:
             return ""
         raise
     return {name.lower(): value for name, value in metadata.items()}.get(CHECKSUM, "")  # headers have no case

@@ -71,6 +71,25 @@ class DeployedStack:
             self.terraform("plan", f"-refresh={str(refresh).lower()}", "-input=false", "-no-color", f"-out={file}")
             return dict(json.loads(self.terraform("show", "-json", file)))
 
+    def record_outputs(self) -> None:
+        """Write the stack's outputs into its state, and nothing else.
+
+        Raises:
+            TerraformError: Terraform cannot plan, or the plan would change a resource.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            file = str(Path(folder) / "plan")
+            self.terraform("plan", "-refresh=false", "-input=false", "-no-color", f"-out={file}")
+            plan = json.loads(self.terraform("show", "-json", file))
+            changed = [
+                item["address"]
+                for item in plan.get("resource_changes", ())
+                if item["mode"] == "managed" and item["change"]["actions"] != ["no-op"]
+            ]
+            if changed:
+                raise TerraformError(f"{self.name} is not as its files say: {', '.join(changed)} would change")
+            self.terraform("apply", "-input=false", "-no-color", file)
+
     def addresses(self) -> dict[str, str]:
         """Terraform's address of each resource by its construct path."""
         stack = json.loads((self.folder / "cdk.tf.json").read_text(encoding="utf-8"))

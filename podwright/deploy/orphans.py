@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from podwright.check.account import Account
 from podwright.deploy.deployed import DeployedStack
 from podwright.resource_types import CLUSTER, Values, resource_type
 from podwright.settings import names
+
+if TYPE_CHECKING:
+    from podwright.check.account import Account
 
 COPIES = re.compile(r":(backup/|snapshot:)")  # AWS copies a resource's tags to its backups
 GONE = {"deleted", "deleting", "DELETING", "Deleting", "PendingDeletion", "terminated"}

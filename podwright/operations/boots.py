@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
-from podwright.operations.errors import OperationError
+from podwright.operations.errors import AwsError, OperationError
 from podwright.operations.session import Session
 
 POLL_S = 5.0
 STREAMS = "LifecycleConfig/"  # LifecycleConfig/GROUP/INSTANCE
-SKIPPED, FAILED = "skipped", "failed"  # outcomes of podwright_bootstrap.report
-MANY_NODES = 16  # with more, only failures and the last step of each node have a line
+SKIPPED, DEGRADED, FAILED = "skipped", "degraded", "failed"  # outcomes of podwright_bootstrap.report
+MANY_NODES = 16  # with more, only failures, warnings and the last step of each node have a line
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class BootLog:
             group = f"/aws/sagemaker/Clusters/{self._cluster}/{arn.rpartition('/')[2]}"
             wanted = {"logGroupName": group, "logStreamNamePrefix": STREAMS, "startTime": self._since_ms}
             return list(self._session.items("logs", "filter_log_events", "events", **wanted))
-        except OperationError as error:
-            if getattr(error, "code", "") in {"ResourceNotFound", "ResourceNotFoundException"}:
+        except AwsError as error:
+            if error.absent:
                 return []
             raise
 
@@ -103,7 +103,7 @@ def followed(session: Session, cluster: str, *, nodes: int, on_line: Callable[[s
 
     def look() -> None:
         for step in log.new_steps():
-            if step.outcome == FAILED or (step.outcome != SKIPPED and nodes <= MANY_NODES):
+            if step.outcome in {DEGRADED, FAILED} or (step.outcome != SKIPPED and nodes <= MANY_NODES):
                 on_line(step.line())
 
     def follow() -> None:
@@ -112,7 +112,7 @@ def followed(session: Session, cluster: str, *, nodes: int, on_line: Callable[[s
                 look()
             look()
         except OperationError as error:
-            on_line(f"boot steps cannot be shown: {error}")
+            on_line(f"no boot steps to show: {error}")
 
     thread = Thread(target=follow, daemon=True)
     thread.start()

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from podwright.operations.errors import OperationError
+from podwright.operations.errors import AwsError, OperationError
 from podwright.operations.session import Session
 from podwright.prices import S3_USD_PER_GIB_MONTH
 
 BATCH = 1000  # the most that one DeleteObjects takes
 MAX_COUNTED = 10_000
 GIB = 1 << 30
-GONE = {"NoSuchBucket", "404"}
 
 
 class Contents:
@@ -34,8 +33,8 @@ class Contents:
         try:
             for _, _, size in islice(others, MAX_COUNTED):
                 self.count, self.size = self.count + 1, self.size + size
-        except OperationError as error:
-            if getattr(error, "code", "") not in GONE:
+        except AwsError as error:
+            if not error.absent:
                 raise
             self.exists = False
 

@@ -11,6 +11,8 @@ from typing import Any
 from podwright.deploy.deployed import DeployedStack
 
 CREATE, UPDATE, REPLACE, DESTROY = "create", "update", "replace", "destroy"
+DESIRED_STATE = "desired_state"  # Cloud Control's argument with all properties of a cluster
+CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator")  # of those, in AWS's schema of AWS::SageMaker::Cluster
 SIGNS = {CREATE: "+", UPDATE: "~", REPLACE: "!", DESTROY: "-"}
 _VERBS = {
     ("create",): CREATE,
@@ -66,7 +68,8 @@ def _changes(name: str, plan: dict[str, Any], paths: dict[str, str]) -> Iterator
     for item in plan.get("resource_changes", ()):
         verb = _VERBS.get(tuple(item["change"]["actions"]))
         if verb and item["mode"] == "managed":
-            keys = tuple(_differences(item["change"])) if verb in {UPDATE, REPLACE} else ()
+            keys = tuple(_differences(item["change"])) if verb == UPDATE else ()
+            keys = tuple(_replacing(item["change"])) if verb == REPLACE else keys
             path = paths.get(item["address"], item["address"])
             yield Change(name, verb, _short(path), item["type"], keys)
 
@@ -75,6 +78,18 @@ def _differences(change: dict[str, Any]) -> Iterator[str]:
     before, after = change["before"] or {}, change["after"] or {}
     unknown = change.get("after_unknown") or {}
     yield from (key for key in sorted({*before, *after}) if before.get(key) != after.get(key) and not unknown.get(key))
+
+
+def _replacing(change: dict[str, Any]) -> Iterator[str]:
+    """Yield the arguments that only a new resource can have; of a cluster, its properties."""
+    keys = list(dict.fromkeys(str(path[0]) for path in change.get("replace_paths", ())))
+    for key in keys or _differences(change):
+        before, after = ((change[side] or {}).get(key) for side in ("before", "after"))
+        if key == DESIRED_STATE and before and after:
+            was, now = json.loads(before), json.loads(after)
+            yield from (name for name in CREATE_ONLY if was.get(name) != now.get(name))
+        else:
+            yield key
 
 
 def _short(path: str) -> str:

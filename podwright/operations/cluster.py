@@ -20,7 +20,6 @@ from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.session import Session
 from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN, PROVISIONING_PARAMETERS_NAME
 
-NOT_FOUND = {"ResourceNotFound", "ResourceNotFoundException"}
 WITHOUT_ADDRESS = {"Pending", "ShuttingDown", "NotFound"}  # statuses of a node
 DESCRIBED_AT_A_TIME = 8
 _FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]+")
@@ -148,14 +147,23 @@ def find(session: Session, name: str) -> Cluster:
     try:
         answer = session.call("sagemaker", "describe_cluster", ClusterName=name)
     except AwsError as error:
-        if error.code in NOT_FOUND:
+        if error.absent:
             raise unknown(session, name) from error
         raise
+    return described(session, answer)
+
+
+def described(session: Session, answer: Mapping[str, Any]) -> Cluster:
+    """Return the cluster of an answer of DescribeCluster; reads the parameters beside its scripts.
+
+    Raises:
+        AwsError: as ``find``.
+    """
     network = answer.get("VpcConfig", {})
     groups = answer["InstanceGroups"]
-    parameters = _parameters(session, groups)
+    parameters = provisioning_parameters(session, groups)
     return Cluster(
-        name=answer.get("ClusterName", name),
+        name=answer.get("ClusterName", answer["ClusterArn"]),
         arn=answer["ClusterArn"],
         region=session.region,
         status=answer["ClusterStatus"],
@@ -185,7 +193,7 @@ def unknown(session: Session, name: str) -> ArgumentError:
     try:
         existing = names(session)
     except AwsError as error:
-        return ArgumentError(f"no cluster {name!r} in {session.region}", f"its clusters cannot be listed: {error}")
+        return ArgumentError(f"no cluster {name!r} in {session.region}", f"AWS did not list its clusters: {error}")
     hint = suggestion(name, existing) if existing else "it has no clusters: compare --region and --profile"
     return ArgumentError(f"no cluster {name!r} in {session.region}", hint)
 
@@ -306,7 +314,7 @@ def _file_systems(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str,
     yield from dict.fromkeys(match[0] for match in matches if match)
 
 
-def _parameters(session: Session, answers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+def provisioning_parameters(session: Session, answers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Read provisioning_parameters.json; empty where it is missing, cannot be read or is not a JSON object."""
     scripts = next((item["LifeCycleConfig"]["SourceS3Uri"] for item in answers if item.get("LifeCycleConfig")), "")
     bucket, _, prefix = scripts.removeprefix("s3://").partition("/")
@@ -356,7 +364,7 @@ def _with_addresses(session: Session, cluster: Cluster, found: list[Node]) -> It
                 "sagemaker", "describe_cluster_node", ClusterName=cluster.arn, NodeId=node.instance_id
             )
         except AwsError as error:
-            if error.code in NOT_FOUND or error.denied:  # replaced since it was listed, or unknown for want of rights
+            if error.absent or error.denied:  # replaced since it was listed, or unknown for want of rights
                 return node
             raise
         return replace(node, private_ip=answer["NodeDetails"].get("PrivatePrimaryIp", ""))

@@ -7,29 +7,36 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
-from podwright.check.account import Account
-from podwright.check.load import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path, load
+from podwright.check.load import load
+from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
 from podwright.deploy.align import align_stack
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.deploy.outputs import outputs
 from podwright.deploy.terraform import TerraformError
-from podwright.diagram.parts import Diagram, diagram
 from podwright.diagram.resources import read
-from podwright.diagram.text import total
 from podwright.operations import changes
 from podwright.operations.boots import followed
 from podwright.operations.changes import UPDATE, Change
+from podwright.operations.errors import OperationError
+from podwright.operations.failures import cause_of_deployment
+from podwright.operations.guard import refuse_losses
 from podwright.operations.kit import OUTPUT, Kit
 from podwright.operations.output import confirm, print_json
 from podwright.operations.session import Session
 from podwright.operations.target import add_examples
+from podwright.prices import MONTH_H
 from podwright.resource_types import CLUSTER
-from podwright.settings.root import Settings
+
+if TYPE_CHECKING:
+    from podwright.diagram.parts import Diagram
+    from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.deploy/1"
@@ -37,6 +44,8 @@ PARTS = ("foundation", "cluster")
 SKIP_SYNTH, APPROVED = "--skip-synth", "--auto-approve"
 ALONE = "--ignore-missing-stack-dependencies"
 
+OF_CLUSTERS = "Cloud Control"  # in each error of a cluster, which Cloud Control makes
+FRAMES = str.maketrans("│╷╵", "   ")  # which Terraform draws around an error
 # What cdktf prints of Terraform: ``STACK  aws_vpc.NAME: Creation complete after 2s [id=vpc-1]``.
 _DONE = re.compile(
     r"(?P<address>\w+\.\w+): "
@@ -49,6 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file, the part, and how to ask."""
     add_kit_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="show price and changes, and deploy nothing")
+    help_ = "replace or destroy this, though it ends jobs or loses data; may be repeated"
+    parser.add_argument("--replace", action="append", default=[], metavar="PATH", help=help_)
     add_examples(
         parser, "podwright deploy", "podwright deploy --only cluster --yes", "podwright deploy --dry-run --json"
     )
@@ -94,6 +105,7 @@ def run(options: argparse.Namespace) -> int:
     if preview.changes_nothing:
         _finish(preview, settings, kit, json=options.json, seconds=0.0)
         return OK
+    refuse_losses(preview.changes, allowed=options.replace)
     if not confirm(f"Deploy {settings.name}?", yes=options.yes):
         return FAILED
     started = time.monotonic()
@@ -102,12 +114,32 @@ def run(options: argparse.Namespace) -> int:
     nodes = sum(group.count for group in settings.cluster.instance_groups)
     follow = resource_lines(preview.stacks.values(), say)
     if preview.updates_cluster:
+        from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
+
         align_stack(preview.stacks["cluster"], Account(region=settings.region))
     with followed(session, settings.name, nodes=nodes, on_line=say):
         alone = [ALONE] if options.only else []
-        kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
+        with explained(settings):
+            kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
     _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
     return OK
+
+
+@contextmanager
+def explained(settings: Settings) -> Iterator[None]:
+    """Add the likely cause of a cluster's known failure, and the command that shows the evidence, to the kit's error.
+
+    Raises:
+        OperationError: the kit's, with both.
+    """
+    try:
+        yield
+    except OperationError as error:
+        plain = " ".join(str(error).translate(FRAMES).split())
+        found = cause_of_deployment(plain, name=settings.name, region=settings.region)
+        if found is None or OF_CLUSTERS not in plain:
+            raise
+        raise OperationError(f"{error}\nlikely: {found.cause}\nlook:   {found.command}") from error
 
 
 @dataclass(frozen=True)
@@ -122,6 +154,8 @@ class Preview:
     @classmethod
     def of(cls, settings: Settings, kit: Kit, only: str | None) -> Preview:
         """Plan the synthesized stacks."""
+        from podwright.diagram.parts import diagram  # noqa: PLC0415 — --help need not wait for pydantic
+
         chosen = {
             part: stack for part, stack in stacks(settings.name, folder=kit.folder).items() if only in {None, part}
         }
@@ -157,8 +191,15 @@ class Preview:
         """The price of the nodes."""
         return sum(part.usd_per_hour or 0.0 for part in self.drawn.parts if part.address.startswith(f"{CLUSTER}."))
 
+    @property
+    def kept_usd_per_month(self) -> float:
+        """The price of a month of everything but the nodes."""
+        return (self.usd_per_hour - self.nodes_usd_per_hour) * MONTH_H
+
     def text(self) -> str:
         """Return the preview for a terminal."""
+        from podwright.diagram.text import total  # noqa: PLC0415 — as above
+
         lines = [f"{self.settings.name} in {self.settings.region}"]
         for part, found in self.changes.items():
             if found is None:
@@ -166,7 +207,12 @@ class Preview:
             else:
                 lines += [f"{part}: {changes.summary(found)}", *(f"  {change.line()}" for change in found)]
         kept = self.usd_per_hour - self.nodes_usd_per_hour
-        return "\n".join([*lines, f"cost: {total(self.drawn)}", f"  {kept:,.2f} USD/h of it without the nodes"])
+        month = (
+            f"{self.kept_usd_per_month:,.0f} USD a month, also when the cluster is destroyed and the foundation kept"
+        )
+        return "\n".join(
+            [*lines, f"cost: {total(self.drawn)}", f"  {kept:,.2f} USD/h of it without the nodes: {month}"]
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Return the preview for ``--json``."""
@@ -176,6 +222,7 @@ class Preview:
             "changes": [change.to_dict() for found in self.changes.values() for change in found or ()],
             "usd_per_hour": round(self.usd_per_hour, 4),
             "nodes_usd_per_hour": round(self.nodes_usd_per_hour, 4),
+            "kept_usd_per_month": round(self.kept_usd_per_month, 2),
             "unpriced": list(self.drawn.unpriced),
         }
 

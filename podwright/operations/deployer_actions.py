@@ -13,7 +13,8 @@ from podwright.resource_types import CLUSTER
 TAGS = "ec2:CreateTags ec2:DeleteTags"
 GROUP_RULES = f"ec2:DescribeSecurityGroupRules ec2:ModifySecurityGroupRules ec2:DescribeSecurityGroups {TAGS}"
 FILE_SYSTEM = (
-    "fsx:CreateFileSystem fsx:DeleteFileSystem fsx:DescribeFileSystems fsx:UpdateFileSystem fsx:CreateBackup "
+    "fsx:CreateFileSystem fsx:CreateFileSystemFromBackup fsx:DeleteFileSystem fsx:DescribeFileSystems "
+    "fsx:UpdateFileSystem fsx:CreateBackup "
     "fsx:ListTagsForResource fsx:TagResource fsx:UntagResource ec2:DescribeNetworkInterfaces ec2:DescribeSubnets"
 )
 ROUTES = "ec2:DescribeRouteTables"
@@ -45,6 +46,8 @@ ACTIONS = {
     "aws_cloudwatch_log_group": "logs:CreateLogGroup logs:DeleteLogGroup logs:DescribeLogGroups "
     "logs:PutRetentionPolicy logs:DeleteRetentionPolicy logs:AssociateKmsKey logs:DisassociateKmsKey "
     "logs:ListTagsForResource logs:TagResource logs:UntagResource",
+    "aws_cloudwatch_metric_alarm": "cloudwatch:PutMetricAlarm cloudwatch:DescribeAlarms cloudwatch:DeleteAlarms "
+    "cloudwatch:ListTagsForResource cloudwatch:TagResource cloudwatch:UntagResource",
     "aws_db_instance": "rds:CreateDBInstance rds:DeleteDBInstance rds:DescribeDBInstances rds:ModifyDBInstance "
     "rds:RebootDBInstance rds:ListTagsForResource rds:AddTagsToResource rds:RemoveTagsFromResource "
     "iam:CreateServiceLinkedRole kms:CreateGrant kms:DescribeKey secretsmanager:CreateSecret "

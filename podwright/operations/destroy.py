@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwright.check.load import load
 from podwright.deploy.deployed import DeployedStack, stacks
@@ -30,9 +30,9 @@ from podwright.operations.session import Session
 from podwright.operations.target import add_examples
 from podwright.operations.teardown import print_inventory, to_dict
 from podwright.settings import names
-from podwright.settings.operations import CreatedAccounting
-from podwright.settings.root import Settings
-from podwright.settings.storage import CreatedBucket
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.destroy/1"
@@ -103,12 +103,12 @@ class Going:
             raise ArgumentError(f"{settings.name}'s cluster is on the foundation", "destroy both, or the cluster first")
         chosen = {part: found if only in {None, part} else {} for part, found in state.items()}
         accounting = settings.accounting
-        if chosen["foundation"] and isinstance(accounting, CreatedAccounting) and accounting.on_destroy == "retain":
+        if chosen["foundation"] and accounting.source == "create" and accounting.on_destroy == "retain":
             hint = "set accounting.on_destroy: destroy and deploy that first, or use --only cluster"
             raise ArgumentError(
                 "the accounting database is retained (accounting.on_destroy), and the network with it", hint
             )
-        retained = isinstance(settings.bucket, CreatedBucket) and settings.bucket.on_destroy == "retain"
+        retained = settings.bucket.source == "create" and settings.bucket.on_destroy == "retain"
         bucket = next((item["bucket"] for item in chosen["foundation"].values() if item["type"] == "aws_s3_bucket"), "")
         own = [f"{prefix}/" for prefix in names.readable_prefixes(settings.name)]
         others = Contents(session, bucket, without=own) if bucket and retained else None

@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwright.check.findings import Finding, KeyPath, Level
 from podwright.deploy.adopt import as_made
 from podwright.deploy.deployed import DeployedStack
-from podwright.operations.errors import OperationError
+from podwright.operations.errors import AwsError
 from podwright.operations.session import Session
 from podwright.resource_types import CLUSTER
-from podwright.settings.root import Settings
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
 
 PUT_BACK = "`podwright deploy` puts it back; to keep it, write it into the settings"
 UNDO = "Terraform cannot see it: write it into the settings and deploy, or undo it: `aws sagemaker update-cluster`"
@@ -88,13 +90,13 @@ def findings_of_cluster(settings: Settings, plans: Plans, session: Session) -> l
             continue
         try:
             answer = session.call("cloudcontrol", "get_resource", TypeName=values["type_name"], Identifier=values["id"])
-        except OperationError as error:
-            if "NotFound" not in getattr(error, "code", ""):
+        except AwsError as error:
+            if not error.absent:
                 raise
             found.append(_error("gone", ("cluster",), f"{settings.name} is gone from AWS", MADE_AGAIN))
             continue
         wanted, made = json.loads(values["desired_state"]), json.loads(answer["ResourceDescription"]["Properties"])
-        found += [_of_cluster(settings, path, was, now) for path, was, now in _unequal(wanted, as_made(wanted, made))]
+        found += [_of_cluster(settings, path, was, now) for path, was, now in unequal(wanted, as_made(wanted, made))]
         found += _software(settings, session)
     return found
 
@@ -137,7 +139,7 @@ def _differing(wanted: Values | None, change: Values) -> Iterator[tuple[tuple[st
     before, after, unknown = (change.get(key) or {} for key in ("before", "after", "after_unknown"))
     for key in sorted({*before, *after, *unknown} - SAME):
         if unknown.get(key) or _plain(before.get(key)) != _plain(after.get(key)):
-            for path, was, now in _unequal((wanted or {}).get(key), before.get(key)):
+            for path, was, now in unequal((wanted or {}).get(key), before.get(key)):
                 yield (key, *path), was, now
 
 
@@ -211,12 +213,12 @@ def _software(settings: Settings, session: Session) -> Iterator[Finding]:
             )
 
 
-def _unequal(wanted: Any, made: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
+def unequal(wanted: Any, made: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any, Any]]:
     """Yield path and both values where two values differ; items of lists go by their name."""
     wanted, made = _by_name(_parsed(wanted)), _by_name(_parsed(made))
     if isinstance(wanted, dict) and isinstance(made, dict):
         for key in dict.fromkeys([*wanted, *made]):
-            yield from _unequal(wanted.get(key), made.get(key), (*path, str(key)))
+            yield from unequal(wanted.get(key), made.get(key), (*path, str(key)))
     elif _plain(wanted) != _plain(made):
         yield path, wanted, made
 

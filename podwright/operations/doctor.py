@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from podwright.check.findings import Finding, KeyPath, Level, summary, write
-from podwright.check.report import check, check_live
 from podwright.deploy.deployed import stacks
 from podwright.deploy.terraform import TerraformError
 from podwright.operations.cluster import Cluster
@@ -63,6 +62,8 @@ def _findings(wanted: Target, account: str) -> Iterator[Finding]:
     """Yield the findings of all areas; an area that AWS does not answer for is a finding itself."""
     yield from _tools()
     if wanted.file:
+        from podwright.check.report import check, check_live  # noqa: PLC0415 — --help need not wait for pydantic
+
         yield from check_live(check(wanted.file)).findings
     try:
         cluster = wanted.cluster()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from podwright.aws_errors import ABSENT
 from podwright.errors import PodwrightError
 
 
@@ -34,3 +35,8 @@ class AwsError(OperationError):
         super().__init__(message, hint)
         self.code = code
         self.denied = denied
+
+    @property
+    def absent(self) -> bool:
+        """Return whether the resource does not exist."""
+        return self.code in ABSENT

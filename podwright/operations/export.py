@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
         changes = stack.plan()["resource_changes"]
     except TerraformError as error:
         raise OperationError(
-            f"{settings.name} cannot be planned: {str(error).splitlines()[-1]}", FOUNDATION_FIRST
+            f"Terraform did not plan {settings.name}: {str(error).splitlines()[-1]}", FOUNDATION_FIRST
         ) from error
     (cluster,) = (item["change"]["after"] for item in changes if item["type"] == CLUSTER)
     if "desired_state" not in cluster:

@@ -17,6 +17,7 @@ from podwright.operations import runs
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.output import print_json
 from podwright.operations.remote import Remote, add_remote_arguments, quoted, remote
+from podwright.operations.runs import Runs
 from podwright.operations.target import add_examples, add_target_arguments, target
 
 LARGE = ("checkpoints", "traces")  # of podwright-train; stay on the cluster unless asked for
@@ -53,11 +54,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the run and where it goes."""
     parser.add_argument("run", metavar="RUN", help="name of the run's folder")
     parser.add_argument("--to", type=Path, metavar="DIR", help="folder of this machine; default: runs/RUN")
+    parser.add_argument(
+        "--export",
+        action="store_true",
+        help="first write the report and the Hugging Face model, on the node",
+    )
     parser.add_argument("--checkpoints", action="store_true", help=f"also bring {' and '.join(LARGE)}")
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
     add_target_arguments(parser)
-    add_examples(parser, "podwright fetch llama3_2_1b", "podwright fetch llama3_2_1b --to /data/llama --checkpoints")
+    add_examples(parser, "podwright fetch llama3_2_1b", "podwright fetch llama3_2_1b --export --to /data/llama")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,7 +73,10 @@ def run(options: argparse.Namespace) -> int:
     if to.exists() and not to.is_dir():
         raise ArgumentError(f"--to {to}: is a file")
     node = remote(target(options), options)
-    folder = runs.find(node, options.runs).path(name)
+    found = runs.find(node, options.runs)
+    folder = found.path(name)
+    if options.export:
+        _export(node, found, folder)
     existing = _list(node, folder, name, without=() if options.checkpoints else LARGE)
     wanted = [file for file in existing if not file.is_at(to)]
     _check_space(to, wanted)
@@ -88,8 +97,20 @@ def run(options: argparse.Namespace) -> int:
     size = sum(file.size_bytes for file in wanted)
     print(f"{len(wanted)} files, {size / 1e6:,.1f} MB to {to}; {len(existing) - len(wanted)} were there")
     if not with_model:
-        print(f"no model in {folder}/{MODEL}: on the cluster, run `podwright-train consolidate --run_dir={folder}`")
+        print(f"no model in {folder}/{MODEL}: --export writes it on the cluster first")
     return 0
+
+
+def _export(node: Remote, found: Runs, folder: str) -> None:
+    """Write the model of the newest checkpoint and the report into the run's folder.
+
+    Raises:
+        OperationError: the node has no podwright-train, or the run no checkpoint.
+    """
+    if not found.environment:
+        raise OperationError(runs.NO_TRAINER, "export there with the run's own program, then fetch without --export")
+    trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run_dir={folder}"
+    node.run(f"{quoted(trainer, 'consolidate', run_dir)} && {quoted(trainer, 'report', run_dir)}")
 
 
 def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> list[RemoteFile]:

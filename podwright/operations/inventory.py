@@ -12,7 +12,7 @@ from typing import Any
 
 from podwright.diagram import prices
 from podwright.operations.bucket import GIB, Contents
-from podwright.operations.errors import OperationError
+from podwright.operations.errors import AwsError, OperationError
 from podwright.operations.session import Session
 from podwright.prices import (
     ADDRESS_USD_PER_HOUR,
@@ -153,8 +153,8 @@ class _Search:
         """The instance groups of the cluster."""
         try:
             cluster = self._session.call("sagemaker", "describe_cluster", ClusterName=self._cluster)
-        except OperationError as error:
-            if "NotFound" in getattr(error, "code", ""):
+        except AwsError as error:
+            if error.absent:
                 return
             raise
         for group in cluster["InstanceGroups"]:
@@ -190,7 +190,7 @@ class _Search:
                 name, gib = item["FileSystemId"], item["StorageCapacity"]
                 detail = f"{item['FileSystemType']}, {gib} GiB, {item['Lifecycle']}"
                 delete = f"aws fsx delete-file-system --file-system-id {name}"
-                yield Leftover("file system", name, detail, _file_system_price(item), delete)
+                yield Leftover("file system", name, detail, file_system_price(item), delete)
 
     def backups(self) -> Iterator[Leftover]:
         """Backups of file systems."""
@@ -308,7 +308,7 @@ def _monthly(gib: float, usd_per_gib_month: float) -> float:
     return gib * usd_per_gib_month / MONTH_H
 
 
-def _file_system_price(item: Description) -> float | None:
+def file_system_price(item: Description) -> float | None:
     """Return a file system's price by what Terraform would call its arguments."""
     lustre = item.get("LustreConfiguration")
     if lustre is None:

@@ -9,6 +9,7 @@ from podwright.operations.output import Column, print_json, print_table
 from podwright.operations.remote import add_remote_arguments, remote, user_name
 from podwright.operations.target import add_examples, add_target_arguments, target
 
+WITHOUT_LIMIT = ("UNLIMITED", "NOT_SET", "Partition_Limit")  # squeue's and sacct's words
 COLUMNS = (
     Column("JOB"),
     Column("NAME"),
@@ -56,7 +57,7 @@ def row(job: slurm.Job) -> tuple[str, ...]:
         job.user,
         job.partition,
         job.elapsed,
-        job.time_limit,
+        "" if job.time_limit in WITHOUT_LIMIT else job.time_limit,
         str(job.node_count),
         job.where,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podwright import checkout
-from podwright.check.load import CONFIG_VARIABLE
+from podwright.config_file import CONFIG_VARIABLE
 from podwright.deploy.terraform import find_terraform
 from podwright.operations.errors import ArgumentError, OperationError
 

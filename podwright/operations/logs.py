@@ -22,13 +22,15 @@ LIFECYCLE, HEALTH = "LifecycleConfig", "SagemakerHealthMonitoringAgent"
 ANY = ""  # an option without its node
 TRAINING_LOG = "train.log"  # of podwright-train
 # Ends with the job or, because its standard input ends, with the command here.
+# Slurm not answering for a moment is not the end of a job.
 FOLLOW = """exec 3<&0
 tail -n {lines} -F {path} 2>/dev/null 3<&- & tail=$!
 ( exec 0<&3 3<&- >/dev/null 2>&1; while read -r _; do :; done; kill $tail ) & watch=$!
 exec 3<&- 0</dev/null
 while kill -0 $tail 2>/dev/null; do
   sleep 1
-  [ -n "$({alive} 2>/dev/null)" ] || {{ sleep 1; kill $tail $watch; }}
+  said=$({alive} 2>&1) && [ -z "$said" ] || case $said in *"Invalid job id"*) ;; *) continue ;; esac
+  sleep 1; kill $tail $watch
 done 2>/dev/null
 true"""
 
@@ -168,7 +170,7 @@ def _streams(group: LogGroup, prefix: str) -> list[Stream]:
     try:
         return group.streams(f"{prefix}/")
     except AwsError as error:
-        if error.code != "ResourceNotFoundException":
+        if not error.absent:
             raise
         raise OperationError(
             f"no log group {group.name}: no node of this cluster has written a line",

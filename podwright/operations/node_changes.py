@@ -1,4 +1,4 @@
-"""Replace, reboot and delete nodes through SageMaker's Batch operations.
+"""Add, replace, reboot and delete nodes through SageMaker's Batch operations.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_BatchReplaceClusterNodes.html
 """
@@ -14,6 +14,7 @@ from podwright.operations.errors import ArgumentError, AwsError
 from podwright.operations.session import Session
 
 BATCH_SIZE = 25  # nodes in a call
+ADDED_AT_A_TIME = 50
 
 
 @dataclass(frozen=True)
@@ -102,3 +103,44 @@ def _results(batch: Sequence[Node], answer: Mapping[str, Any]) -> Iterator[Resul
         else:  # BatchDeleteClusterNodes calls it Code
             code = item.get("ErrorCode") or item.get("Code") or "Failed"
             yield Result(node, code, " ".join(item.get("Message", "").split()))
+
+
+@dataclass(frozen=True)
+class Added:
+    """AWS's answer for new nodes of a group: ``nodes`` are their logical ids, ``refused`` counts those it refused."""
+
+    group: str
+    nodes: tuple[str, ...]
+    refused: int
+    code: str = ""
+    message: str = ""
+
+
+def add(session: Session, cluster: Cluster, group: str, count: int) -> Iterator[Added]:
+    """Add nodes to a group, 50 in a call, and yield the answer of each call.
+
+    A call that is refused as a whole counts as the answer for its nodes, and ends the calls.
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_BatchAddClusterNodes.html
+
+    Raises:
+        AwsError: AWS refuses the first call.
+    """
+    for start in range(0, count, ADDED_AT_A_TIME):
+        wanted = min(ADDED_AT_A_TIME, count - start)
+        try:
+            answer = session.call(
+                "sagemaker",
+                "batch_add_cluster_nodes",
+                ClusterName=cluster.arn,
+                NodesToAdd=[{"InstanceGroupName": group, "IncrementTargetCountBy": wanted}],
+            )
+        except AwsError as error:
+            if start == 0:
+                raise
+            yield Added(group, (), count - start, error.code or "NotSent", str(error))
+            return
+        made = tuple(item["NodeLogicalId"] for item in answer["Successful"])
+        if made:
+            yield Added(group, made, 0)
+        for item in answer["Failed"]:
+            yield Added(group, (), item["FailedCount"], item["ErrorCode"], " ".join(item.get("Message", "").split()))

@@ -1,4 +1,4 @@
-"""``podwright nodes``: list nodes, replace, reboot or delete some of them, drain them and back."""
+"""``podwright nodes``: list nodes, add, replace, reboot or delete some of them, drain them and back."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from podwright.operations.node_changes import Change, Result
 from podwright.operations.output import Column, age, confirm, print_json, print_table
 from podwright.operations.slurm_nodes import ACTIONS, SlurmState
 from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
+from podwright_bootstrap.contract import CONTROLLER
 
 AFTER_JOBS = "Slurm starts no job on them from now on; HyperPod does it when their jobs have ended."
 NAMED = 8  # nodes that a question names; of more, their number
@@ -30,6 +31,8 @@ COLUMNS = (
 )
 SLURM = (Column("NODE"), Column("GROUP", rank=1), Column("SLURM"), Column("REASON"))
 UNKNOWN = SlurmState("", "")
+ADDED = (Column("GROUP"), Column("NODES", right=True), Column("RESULT"))
+CONTINUOUS = "Continuous"
 RESULTS = (Column("NODE"), Column("GROUP", rank=1), Column("INSTANCE ID", rank=2), Column("RESULT"))
 
 
@@ -45,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_change(verbs, node_changes.REPLACE, "give nodes new instances with empty disks")
     _add_change(verbs, node_changes.REBOOT, "restart nodes; their disks stay")
     _add_change(verbs, node_changes.DELETE, "remove nodes, and lower their groups' counts")
+    adding = verbs.add_parser("add", help="add nodes to a group of a cluster with continuous provisioning")
+    adding.add_argument("group", metavar="GROUP", help="instance group")
+    adding.add_argument("count", type=int, metavar="N", help="number of new nodes, from 1")
+    adding.add_argument("--yes", action="store_true", help="do not ask")
+    add_target_arguments(adding)
+    adding.set_defaults(verb=_add)
+    add_examples(adding, "podwright nodes add workers 2")
     draining = _add_slurm(verbs, "drain", "let jobs end, and start no other there")
     draining.add_argument(
         "--reason", default=f"drained by {getpass.getuser()}", help="what Slurm shows; default: %(default)s"
@@ -191,6 +201,35 @@ def _change(options: argparse.Namespace, change: Change) -> int:
         results = list(node_changes.apply(wanted.session, cluster, change, nodes))
     _print(options, cluster, change, results)
     return 0 if all(result.accepted for result in results) else 1
+
+
+def _add(options: argparse.Namespace) -> int:
+    wanted = target(options)
+    cluster = wanted.cluster()
+    group = cluster.group(options.group)
+    if options.count < 1:
+        raise ArgumentError(f"N: got {options.count}, need 1 or more", "`podwright nodes delete` removes nodes")
+    if cluster.node_provisioning_mode != CONTINUOUS:
+        hint = f"use `podwright scale {group.name} {group.target_count + options.count}`"
+        raise ArgumentError(f"{cluster.name} has no continuous provisioning, which adding nodes needs", hint)
+    if group.role == CONTROLLER:
+        raise ArgumentError(f"{group.name} runs Slurm's controller", "add nodes to another group")
+    question = f"Add {options.count} {group.instance_type} to {group.name} of {cluster.name}?"
+    if not confirm(question, yes=options.yes):
+        return 1
+    results = list(node_changes.add(wanted.session, cluster, group.name, options.count))
+    refused = sum(result.refused for result in results)
+    count = group.target_count + options.count - refused
+    if options.json:
+        print_json("podwright.nodes.add/1", {"cluster": cluster.name, "count": count, "results": results})
+        return 1 if refused else 0
+    rows = [
+        (item.group, str(len(item.nodes) or item.refused), f"{item.code}: {item.message}" if item.code else "accepted")
+        for item in results
+    ]
+    print_table(ADDED, rows)
+    print(f"cluster.yaml still has the old count: `podwright scale {group.name} {count}` writes it")
+    return 1 if refused else 0
 
 
 def _of_group(cluster: Cluster, existing: tuple[Node, ...], name: str) -> tuple[Node, ...]:

@@ -11,14 +11,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
-
-from rich.console import Console, RenderableType
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from podwright.operations.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
 
 PIPE_WIDTH = 10_000  # a pipe gets every column whole
 YES = {"y", "yes"}
@@ -48,6 +47,8 @@ class Column(NamedTuple):
 
 def console(stream: TextIO | None = None) -> Console:
     """Return rich's console for a stream. Default: stdout."""
+    from rich.console import Console  # noqa: PLC0415 — 60 ms that --help and --json need not wait for
+
     stream = stream or sys.stdout
     return Console(
         file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False, soft_wrap=not stream.isatty()
@@ -67,6 +68,10 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, to:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int) -> RenderableType:
     """Return a table without the columns that do not fit into ``width`` characters, or that are empty in all rows."""
+    from rich.console import Console  # noqa: PLC0415 — as in console
+    from rich.measure import Measurement  # noqa: PLC0415 — as in console
+    from rich.table import Table  # noqa: PLC0415 — as in console
+
     shown = [n for n, column in enumerate(columns) if not column.rank or any(row[n] for row in rows)]
     while True:
         made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -83,6 +88,8 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
 
 def state(word: str) -> Text:
     """Return a word in the colour of its state."""
+    from rich.text import Text  # noqa: PLC0415 — as in console
+
     return Text(word, style="green" if word in _GOOD else "red" if word in _BAD else "")
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from podwright.diagram import prices
@@ -57,6 +58,7 @@ class Overview:
     events: tuple[Event, ...]
     jobs: tuple[Job, ...] | None  # None where they were not asked for, or the controller did not answer
     causes: tuple[Cause, ...]
+    drift: tuple[str, ...]  # groups that the settings file has otherwise
     missing: tuple[str, ...]
 
     @property
@@ -85,13 +87,14 @@ class Overview:
         return counts and not any(node.status in CHANGING_NODE for node in self.nodes)
 
 
-def overview(session: Session, name: str, *, jobs: bool = False) -> Overview:
+def overview(session: Session, name: str, *, jobs: bool = False, file: Path | None = None) -> Overview:
     """Read the state of a cluster; parts that a permission is missing for are left out and named in ``missing``.
 
     Args:
         session: the account and region.
         name: the cluster's name or ARN.
         jobs: whether to ask Slurm for its jobs, on the controller.
+        file: the cluster's settings file, to compare its groups with.
 
     Raises:
         ArgumentError: there is no such cluster.
@@ -115,7 +118,7 @@ def overview(session: Session, name: str, *, jobs: bool = False) -> Overview:
     messages = [
         cluster.failure_message,
         *(node.message for node in nodes if node.status in FAULTY_NODE),
-        *(event.description for event in events if event.level == "Error"),
+        *(event.description for event in events if event.level == "Error" and _is_current(event, cluster, nodes)),
     ]
     return Overview(
         cluster=cluster,
@@ -126,8 +129,40 @@ def overview(session: Session, name: str, *, jobs: bool = False) -> Overview:
         events=events,
         jobs=optional("jobs", queued) if jobs else None,
         causes=tuple(causes(cluster, messages)),
+        drift=tuple(_drift(cluster, file)) if file else (),
         missing=tuple(missing),
     )
+
+
+def _is_current(event: Event, cluster: Cluster, nodes: Sequence[Node]) -> bool:
+    """Return whether what an event is about still fails: a node was not replaced or restarted since."""
+    for node in nodes:
+        if node.instance_id == event.resource:
+            return node.status in FAULTY_NODE | CHANGING_NODE
+    for group in cluster.groups:
+        if group.name == event.resource:
+            return group.current_count != group.target_count
+    return event.resource == cluster.name and cluster.status != "InService"
+
+
+def _drift(cluster: Cluster, file: Path) -> Iterator[str]:
+    """Yield what a settings file says otherwise about groups; nothing for a file that has errors of its own."""
+    from podwright.check.errors import InputError  # noqa: PLC0415 — pydantic, for a cluster with a file
+    from podwright.check.load import load  # noqa: PLC0415 — as above
+
+    try:
+        settings = load(file)
+    except InputError:
+        return
+    wanted = {group.name: group.count for group in settings.cluster.instance_groups}
+    existing = {group.name: group.target_count for group in cluster.groups}
+    for name in dict.fromkeys([*wanted, *existing]):
+        if wanted.get(name) != existing.get(name):
+            yield f"{name}: AWS has {_nodes(existing.get(name))}, {file.name} says {_nodes(wanted.get(name))}"
+
+
+def _nodes(count: int | None) -> str:
+    return "no such group" if count is None else f"{count} {'node' if count == 1 else 'nodes'}"
 
 
 def _state(group: InstanceGroup, nodes: Sequence[Node]) -> GroupState:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwright.check.load import load
 from podwright.diagram.resources import read
@@ -20,9 +20,9 @@ from podwright.operations.output import print_json
 from podwright.operations.session import Session
 from podwright.operations.target import add_examples
 from podwright.settings import names
-from podwright.settings.operations import S3State
-from podwright.settings.root import Settings
-from podwright.settings.storage import CreatedBucket, ExistingBucket
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.policy/1"
@@ -109,7 +109,7 @@ def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[
     existing = getattr(settings.role, "arn", "")
     passed = {"Condition": {"StringEquals": {"iam:PassedToService": list(PASSED_TO)}}}
     yield {**_allow("PassRoles", ["iam:PassRole"], [*roles, *([existing] if existing else [])]), **passed}
-    if isinstance(settings.state, S3State):
+    if settings.state.source == "s3":
         state = f"{arn}:s3:::{settings.state.bucket}"
         objects = ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
         yield _allow("StateBucket", ["s3:ListBucket"], [state])
@@ -118,8 +118,7 @@ def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[
 
 def _buckets(settings: Settings, arn: str) -> list[str]:
     bucket = settings.bucket
-    name = f"{names.bucket_prefix(settings.name)}*" if isinstance(bucket, CreatedBucket) else ""
-    name = bucket.name if isinstance(bucket, ExistingBucket) else name
+    name = f"{names.bucket_prefix(settings.name)}*" if bucket.source == "create" else bucket.name
     return [f"{arn}:s3:::{name}", f"{arn}:s3:::{name}/*"]
 
 

@@ -8,38 +8,16 @@ from difflib import get_close_matches
 
 import botocore.session
 from botocore import exceptions
+from botocore.parsers import ResponseParserError
 
+from podwright.aws_errors import DENIED, EXPIRED, THROTTLED, UNKNOWN_IDENTITY, action
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 
-# https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html, and the services' own spellings
-DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized", "403"}
-EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestExpired"}
-UNKNOWN_IDENTITY = {
-    "AuthFailure",
-    "InvalidClientTokenId",
-    "InvalidSignatureException",
-    "SignatureDoesNotMatch",
-    "UnrecognizedClientException",
-}
-THROTTLED = {
-    "RequestLimitExceeded",
-    "SlowDown",
-    "Throttling",
-    "ThrottlingException",
-    "ThrottledException",
-    "TooManyRequestsException",
-}
+LIMITS = {"ResourceLimitExceeded", "LimitExceededException", "ServiceQuotaExceededException"}
 SIGN_IN = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, --profile, or access keys"
+MAX_REASON = 120  # characters of what is no answer of AWS: it may be a page
 NETWORK = "see whether a proxy (HTTPS_PROXY), a firewall or AWS_ENDPOINT_URL is in the way"
 
-# Where IAM's prefix or action is not the service's or operation's own name.
-PREFIXES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}
-ACTIONS = {
-    "s3:HeadObject": "s3:GetObject",
-    "s3:HeadBucket": "s3:ListBucket",
-    "s3:ListObjectsV2": "s3:ListBucket",
-    "s3:ListObjectVersions": "s3:ListBucketVersions",
-}
 NO_CREDENTIALS = (
     exceptions.CredentialRetrievalError,
     exceptions.NoAuthTokenError,
@@ -58,7 +36,9 @@ _SENTENCE = re.compile(r"(?:User: (?P<who>\S+) is )?not authorized to perform: (
 _RESOURCE = re.compile(r"on resource: (?P<resource>\S+)")
 
 
-def refusal(error: exceptions.ClientError | exceptions.BotoCoreError, *, service: str, region: str) -> OperationError:
+def refusal(
+    error: exceptions.ClientError | exceptions.BotoCoreError | ResponseParserError, *, service: str, region: str
+) -> OperationError:
     """Return the error for the user.
 
     Args:
@@ -68,13 +48,10 @@ def refusal(error: exceptions.ClientError | exceptions.BotoCoreError, *, service
     """
     if isinstance(error, exceptions.ClientError):
         return _answered(error, service=service, region=region)
+    if isinstance(error, ResponseParserError):
+        reason = _one_line(str(error))[:MAX_REASON]
+        return AwsError(f"{service} in {region}: got no answer of AWS: {reason}", NETWORK, code=type(error).__name__)
     return _unanswered(error, service=service, region=region)
-
-
-def action(service: str, operation: str) -> str:
-    """Return the permission in IAM's words that an operation needs, such as ``sagemaker:DescribeCluster``."""
-    name = f"{PREFIXES.get(service, service)}:{operation}"
-    return ACTIONS.get(name, name)
 
 
 def _answered(error: exceptions.ClientError, *, service: str, region: str) -> AwsError:
@@ -92,7 +69,8 @@ def _answered(error: exceptions.ClientError, *, service: str, region: str) -> Aw
         retries = error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
         hint = "wait a minute; AWS_MAX_ATTEMPTS sets the number of attempts"
         return AwsError(f"AWS throttled {called} ({code}) in all {retries + 1} attempts", hint, code=code)
-    return AwsError(f"AWS refused {called}: {code}: {text.rstrip('.')}", code=code)
+    hint = "ask for more in Service Quotas: `podwright check --live` names the quotas" if code in LIMITS else ""
+    return AwsError(f"AWS refused {called}: {code}: {text.rstrip('.')}", hint, code=code)
 
 
 def _denied(called: str, text: str, code: str) -> AwsError:

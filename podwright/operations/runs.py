@@ -12,6 +12,7 @@ from podwright_bootstrap.contract import NODE_JSON, RUNS_DIRECTORY, ContractErro
 
 DEFAULT_SHARED = "/fsx"  # where HyperPod's examples mount Lustre
 NAME = re.compile(r"[A-Za-z0-9][\w.+=@-]*")  # what Slurm's log paths take, and one folder
+NO_TRAINER = "the node has no environment of podwright-train"
 _RECORD_END = "\x1e"
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
 from podwright.check.findings import has_errors
-from podwright.check.report import check_document
 from podwright.deploy.deployed import stacks
 from podwright.diagram import prices
 from podwright.operations.changes import Change, planned, summary
@@ -19,10 +19,12 @@ from podwright.operations.group_request import group_request
 from podwright.operations.kit import Kit
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
-from podwright.settings.root import Settings
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host.shell import write_file
 from podwright_constructs import facts
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.scale/1"
@@ -136,6 +138,8 @@ def _checked(source: Document) -> Settings:
     Raises:
         InvalidSettingsError: it has errors; all of them are in it.
     """
+    from podwright.check.report import check_document  # noqa: PLC0415 — --help need not wait for pydantic
+
     report = check_document(source)
     if report.settings is None or has_errors(report.findings):
         raise InvalidSettingsError(file=source.file, text=source.text, findings=report.findings)

@@ -13,7 +13,6 @@ from podwright.operations.errors import AwsError
 from podwright.operations.session import Session
 
 ARCHIVE = "podwright_bootstrap.tar"
-GONE = {"NoSuchKey", "NoSuchBucket", "404"}
 _DIGEST = re.compile(rb"^archive_sha256=([0-9a-f]{64})$", re.MULTILINE)
 
 
@@ -64,7 +63,7 @@ def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[st
         try:
             etag = session.call("s3", "head_object", Bucket=bucket, Key=key)["ETag"].strip('"')
         except AwsError as error:
-            if error.code not in GONE:
+            if not error.absent:
                 raise
             yield f"s3://{bucket}/{key}", "is not there"
             continue
@@ -80,7 +79,7 @@ def _read(session: Session, uri: str) -> bytes | None:
             body: bytes = session.call("s3", "get_object", Bucket=bucket, Key=key)["Body"].read()
             return body
     except AwsError as error:
-        if error.code in GONE:
+        if error.absent:
             return None
         raise
 

@@ -53,8 +53,7 @@ class Session:
             OperationError: the call failed; the message has the missing permission or setting.
         """
         with self.translated(service):
-            answer: Mapping[str, Any] = getattr(self.client(service), operation)(**arguments)
-            return answer
+            return _of_aws(getattr(self.client(service), operation)(**arguments))
 
     def items(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
         """Yield the items of all pages of a list; ``key`` is the answer's member that has them.
@@ -64,16 +63,17 @@ class Session:
         """
         with self.translated(service):
             for page in self.client(service).get_paginator(operation).paginate(**arguments):
-                yield from page.get(key, ())
+                yield from _of_aws(page).get(key, ())
 
     @contextmanager
     def translated(self, service: str) -> Iterator[None]:
         """Raise an ``OperationError`` for every error of botocore in the block."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 — as in _boto3
+        from botocore.parsers import ResponseParserError  # noqa: PLC0415 — as in _boto3
 
         try:
             yield
-        except (ClientError, BotoCoreError) as error:
+        except (ClientError, BotoCoreError, ResponseParserError) as error:
             raise self._refusal(error, service) from error
 
     def _refusal(self, error: Any, service: str) -> OperationError:
@@ -97,3 +97,16 @@ class Session:
         import boto3  # noqa: PLC0415 — it takes 0.2 s to import
 
         return boto3.Session(region_name=self._given_region, profile_name=self.profile)
+
+
+def _of_aws(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer that AWS gave: botocore takes the page of a proxy for one without members.
+
+    Raises:
+        ResponseParserError: it is another server's.
+    """
+    from botocore.parsers import ResponseParserError  # noqa: PLC0415 — as in Session._boto3
+
+    if not answer.keys() - {"ResponseMetadata"} and "RequestId" not in answer.get("ResponseMetadata", {}):
+        raise ResponseParserError("it has neither members nor a request id")
+    return answer

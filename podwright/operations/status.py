@@ -6,18 +6,20 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-
-from rich.console import Group, RenderableType
-from rich.live import Live
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from podwright.diagram.prices import LABEL
 from podwright.operations import jobs as job_table
 from podwright.operations.errors import ArgumentError, AwsError
+from podwright.operations.keys import quit_key
 from podwright.operations.nodes import to_dict
 from podwright.operations.output import Column, age, console, print_json, state, table
 from podwright.operations.overview import GroupState, Overview, overview
 from podwright.operations.target import Target, add_examples, add_target_arguments, target
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.text import Text
 
 WATCH_S = 10
 NODES_SHOWN = 24  # of more, only those that do not run
@@ -61,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         const=WATCH_S,
         metavar="SECONDS",
-        help=f"draw again every so many seconds until Ctrl-C; default: {WATCH_S}",
+        help=f"draw again every so many seconds until q or Ctrl-C; default: {WATCH_S}",
     )
     parser.add_argument("--jobs", action="store_true", help="also Slurm's jobs, from the controller")
     parser.add_argument(
@@ -91,8 +93,37 @@ def run(options: argparse.Namespace) -> int:
 
 def render(found: Overview, *, width: int) -> RenderableType:
     """Return the whole screen for a terminal of this width."""
-    parts: list[RenderableType] = [_heading(found)]
-    parts += [Text(), table(GROUPS, [_group_row(item) for item in found.groups], width=width)]
+    from rich.console import Group  # noqa: PLC0415 — --help and --json need no rich
+
+    return Group(_heading(found), *_tables(found, width=width), *_causes(found))
+
+
+def _screen(found: Overview, looked: str, *, width: int) -> RenderableType:
+    """Return what ``--watch`` draws: a terminal cuts the end off, so causes come before tables."""
+    from rich.console import Group  # noqa: PLC0415 — as in render
+    from rich.text import Text  # noqa: PLC0415 — as in render
+
+    return Group(_heading(found), Text(looked, style="dim"), *_causes(found), *_tables(found, width=width))
+
+
+def _causes(found: Overview) -> list[RenderableType]:
+    """Return the likely causes of failures, what the settings file says otherwise, and what was not read."""
+    from rich.text import Text  # noqa: PLC0415 — as in render
+
+    parts: list[RenderableType] = []
+    for cause in found.causes:
+        parts += [Text(), Text(f"failed: {cause.message}", style="bold red")]
+        parts += [Text(f"likely: {cause.cause}"), Text(f"look:   {cause.command}")]
+    if found.drift:
+        parts += [Text(), Text(f"drift: {'; '.join(found.drift)}: `podwright drift` shows all", style="yellow")]
+    return parts + [Text(f"not shown: {line}", style="yellow") for line in found.missing]
+
+
+def _tables(found: Overview, *, width: int) -> list[RenderableType]:
+    """Return groups, nodes, file systems, jobs and events, each with an empty line before it."""
+    from rich.text import Text  # noqa: PLC0415 — as in render
+
+    parts: list[RenderableType] = [Text(), table(GROUPS, [_group_row(item) for item in found.groups], width=width)]
     shown = _nodes_shown(found)
     if shown:
         parts += [Text(), table(NODES, shown, width=width)]
@@ -107,11 +138,7 @@ def render(found: Overview, *, width: int) -> RenderableType:
     if found.events:
         rows = [(age(event.time) + " ago", event.level, event.resource, event.description) for event in found.events]
         parts += [Text(), table(EVENTS, rows, width=width)]
-    for cause in found.causes:
-        parts += [Text(), Text(f"failed: {cause.message}", style="bold red")]
-        parts += [Text(f"likely: {cause.cause}"), Text(f"look:   {cause.command}")]
-    parts += [Text(f"not shown: {line}", style="yellow") for line in found.missing]
-    return Group(*parts)
+    return parts
 
 
 def to_document(found: Overview) -> dict[str, object]:
@@ -131,25 +158,29 @@ def to_document(found: Overview) -> dict[str, object]:
         "file_systems": found.file_systems,
         "events": found.events,
         "jobs": found.jobs,
+        "drift": found.drift,
         "causes": [cause._asdict() for cause in found.causes],
         "missing": found.missing,
     }
 
 
 def _look(wanted: Target, *, jobs: bool) -> Overview:
-    return overview(wanted.session, wanted.name, jobs=jobs)
+    return overview(wanted.session, wanted.name, jobs=jobs, file=wanted.file)
 
 
 def _watch(wanted: Target, seconds: float, *, jobs: bool) -> int:
-    """Draw until Ctrl-C. A call that fails leaves the last screen, with the reason below it."""
+    """Draw until q or Ctrl-C. A call that fails leaves the last screen, with the reason above it."""
+    from rich.live import Live  # noqa: PLC0415 — as in render
+
     to = console()
     found = _look(wanted, jobs=jobs)
     failure = ""
-    with Live(console=to, screen=True, auto_refresh=False) as live:
+    with quit_key() as quit_pressed, Live(console=to, screen=True, auto_refresh=False) as live:
         while True:
-            looked = Text(f"\n{time.strftime('%H:%M:%S')}, every {seconds:g} s; Ctrl-C ends. {failure}", style="dim")
-            live.update(Group(render(found, width=to.width), looked), refresh=True)
-            time.sleep(seconds)
+            looked = f"{time.strftime('%H:%M:%S')}, every {seconds:g} s; q ends. {failure}"
+            live.update(_screen(found, looked, width=to.width), refresh=True)
+            if quit_pressed(seconds):
+                return 0
             try:
                 found, failure = _look(wanted, jobs=jobs), ""
             except AwsError as error:
@@ -172,12 +203,14 @@ def _settled(wanted: Target, *, jobs: bool) -> Overview:
 
 
 def _heading(found: Overview) -> Text:
+    from rich.text import Text  # noqa: PLC0415 — as in render
+
     unpriced = f", without {', '.join(found.unpriced)}" if found.unpriced else ""
     return Text.assemble(
         (found.cluster.name, "bold"),
         "  ",
         state(found.cluster.status),
-        f"  {found.cluster.region}  up {age(found.cluster.created_at)}  "
+        f"  {found.cluster.region}  up {age(found.cluster.created_at)}\n"
         f"{found.usd_per_hour:.2f} $/h ({LABEL}{unpriced})",
     )
 

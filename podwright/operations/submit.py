@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     folder = found.path(name)
     command = _trainer(options, found, folder) if _is_run(options.file) else _batch(options, name)
     record = _record(files, command)
-    output = _send(node, folder, {**files, RECORD: record}, command)
+    output = send(node, folder, {**files, RECORD: record}, command)
     number = JOB_NUMBER.search(output)
     if number is None:
         raise OperationError(f"{node.node.name} named no job: {output.strip() or 'it said nothing'}")
@@ -124,7 +124,7 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
     if _is_run(options.file) and options.nodes is None:
         problems.append("--nodes is required with a run.yaml: over how many nodes it trains")
     if options.nodes is not None and options.nodes < 1:
-        problems.append(f"--nodes {options.nodes}: must be at least 1")
+        problems.append(f"--nodes: got {options.nodes}, need at least 1")
     names = [path.resolve().name for path in paths]
     problems += [f"{name}: two files of this name" for name in sorted(set(names)) if names.count(name) > 1]
     problems += [
@@ -145,7 +145,7 @@ def _trainer(options: argparse.Namespace, found: Runs, folder: str) -> str:
     """
     if not found.environment:
         raise OperationError(
-            "the node has no environment of podwright-train",
+            runs.NO_TRAINER,
             "submit a batch script, or deploy with podwright's scripts",
         )
     launch = [
@@ -212,7 +212,7 @@ def _git(folder: Path, *arguments: str) -> str:
     return ""
 
 
-def _send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command: str) -> str:
+def send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command: str) -> str:
     """Unpack the files in a folder of the node, then run a command there; return its output."""
     line = UNPACK.format(folder=quoted(folder), names=quoted(*files), command=command)
     with node.start(line) as process:

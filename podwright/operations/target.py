@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from podwright.check.document import Document
-from podwright.check.load import CONFIG_VARIABLE, config_path
+from podwright.config_file import CONFIG_VARIABLE, config_path
 from podwright.operations import cluster
 from podwright.operations.cluster import Cluster, Node
 from podwright.operations.errors import ArgumentError
@@ -88,6 +87,8 @@ def _settings(file: Path) -> tuple[str, str]:
     """Return name and region of a settings file, each empty if it is not there."""
     if not file.is_file():
         return "", ""
+    from podwright.check.document import Document  # noqa: PLC0415 — a named cluster needs no YAML
+
     data = Document.read(file).data
     given = data if isinstance(data, dict) else {}
     name, region = (given.get(key) for key in ("name", "region"))

@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--capacity-block", action="store_true", help="use EC2's capacity block prices of December 2024"
     )
     parser.add_argument(
+        "--measured",
+        type=Path,
+        metavar="validate.json",
+        help="use the network that `podwright validate --output` measured. Default: the instance type's",
+    )
+    parser.add_argument(
         "--search", action="store_true", help="search for the best layout over all kinds of parallelism"
     )
     parser.add_argument(

@@ -17,6 +17,7 @@ from podwright.planning.accelerator import UnknownAcceleratorError
 from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
 from podwright.planning.launch import Source, command, obstacles
 from podwright.planning.layout import LayoutError
+from podwright.planning.measured import MeasuredError, MeasuredNetwork
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.report import candidates_table, offers_table, render
@@ -48,6 +49,7 @@ USUAL_SEQUENCE = 2048  # tokens, unless said
 _WRONG = (
     *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, HardwareError, LayoutError),
     ConfigError,
+    MeasuredError,
 )
 
 
@@ -69,6 +71,8 @@ def _run(args: argparse.Namespace) -> int:
         return _batch(args)
     if args.file:
         _take_cluster(args)
+    if args.measured and (args.curve or args.budget or args.minimum or (args.deadline and not args.instance)):
+        raise PlanInputError("--measured describes one instance type: give it with --instance or a cluster.yaml alone")
     run = load_file(args.run) if args.run else None
     if args.curve:
         return _forecast(args, run)
@@ -116,7 +120,8 @@ def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 
 def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
-    hardware = Hardware(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"))
+    measured = MeasuredNetwork.read(args.measured) if args.measured else None
+    hardware = Hardware(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"), measured=measured)
     if args.capacity_block and not hardware.capacity_block_usd_per_hour:
         known = ", ".join(capacity_block_types())
         raise PlanInputError(
@@ -289,5 +294,5 @@ def _optional(text: str | None, what: str) -> int | None:
 def _whole(text: str, what: str) -> int:
     number = parse_count(text, what=what)
     if number != int(number):
-        raise UnitError(f"{what}: {text!r} must be a whole number")
+        raise UnitError(f"{what}: got {text}, need a whole number")
     return int(number)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator
+from podwright.planning.measured import MeasuredNetwork
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
 
 # Names in the catalog of instance types that do not give the memory.
@@ -24,16 +25,19 @@ class HardwareError(PodwrightError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """``nodes`` nodes of one instance type."""
+    """``nodes`` nodes of one instance type, with the data sheet's network or the one that was measured."""
 
     instance_type: str
     nodes: int
+    measured: MeasuredNetwork | None = None
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
-            raise HardwareError(f"nodes is {self.nodes}: must be at least 1")
+            raise HardwareError(f"nodes: got {self.nodes}, need at least 1")
         if not self.instance.accelerator_count:
             raise HardwareError(f"{self.instance_type} has no accelerator. Use one of {', '.join(accelerated_types())}")
+        if self.measured and self.measured.instance_type != self.instance.name:
+            raise HardwareError(f"measured on {self.measured.instance_type}, and planned for {self.instance.name}")
 
     @cached_property
     def instance(self) -> InstanceType:
@@ -62,7 +66,8 @@ class Hardware:
         device = Accelerator.of(_OTHER_NAMES.get(name, name))
         count = self.instance.accelerator_count
         domain = device.link_domain if device.link_domain > 16 else count  # noqa: PLR2004 - a rack, not a node
-        return replace(device, nic_gb_s=self.network_gb_s / count, link_domain=domain)
+        device = replace(device, nic_gb_s=self.network_gb_s / count, link_domain=domain)
+        return self.measured.of(device, count=count) if self.measured else device
 
     @property
     def network_gb_s(self) -> float:

@@ -48,6 +48,14 @@ def command(plan: Plan, source: Source) -> list[str]:
     return ["podwright-train", "launch", *submit, f"--nodes={plan.hardware.nodes}", "--", *flags]
 
 
+def run_file(plan: Plan, source: Source) -> str:
+    """Return the lines of a run.yaml with the options of ``command``."""
+    words = command(plan, source)
+    preset = [word for word in words if word.startswith("--preset=")]
+    options = [*preset, *words[words.index("--") + 1 :]]
+    return "".join("{}: {}\n".format(*word.removeprefix("--").split("=", 1)) for word in options)
+
+
 def obstacles(plan: Plan, source: Source) -> list[str]:
     """Return why no command can be given; empty if ``command`` runs."""
     if not plan.fits:

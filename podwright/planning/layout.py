@@ -104,7 +104,7 @@ def check(layout: Layout, model: Model) -> None:
 def _problems(layout: Layout, model: Model) -> Iterator[str]:
     for name in _DEGREES:
         if getattr(layout, name) < 1:
-            yield f"{name} is {getattr(layout, name)}: must be at least 1"
+            yield f"{name}: got {getattr(layout, name)}, need at least 1"
             return
     if model.head_dim < 1 or model.layers < 1:
         shape = f"{model.layers} layers, {model.heads} heads and a hidden size of {model.hidden_size}"

@@ -33,7 +33,7 @@ def render(plan: Plan, *, submit: Sequence[str], obstacles: Sequence[str]) -> st
 def memory_bar(items: Mapping[str, float], capacity_gb: float) -> str:
     """Return a stacked bar of the items over the capacity, with a legend."""
     scale = BAR_WIDTH / max(capacity_gb, sum(items.values()))
-    shown = [(name, size) for name, size in items.items() if size * scale >= 0.5 or size >= 0.01]  # noqa: PLR2004
+    shown = [(name, size) for name, size in items.items() if size * scale >= 0.5 or size >= 0.01]  # noqa: PLR2004 - others round to 0
     bar = "".join(_FILLS[index % len(_FILLS)] * round(size * scale) for index, (_, size) in enumerate(shown))
     limit = round(capacity_gb * scale)
     bar = bar.ljust(BAR_WIDTH, "·")
@@ -79,10 +79,16 @@ def _heading(plan: Plan) -> str:
     return (
         f"{plan.model.name}: {plan.model.parameters:,} parameters on {hardware.nodes} x {hardware.instance.name} = "
         f"{hardware.gpus} {hardware.accelerator.name}\n"
+        f"{_network(plan)}"
         f"{layout.micro_batches} x {layout.micro_batch} sequences of {layout.sequence:,} tokens per GPU and step "
         f"({format_count(layout.tokens_per_step)} tokens a step), {layout.precision}, recompute {layout.recompute}, "
         f"{sharding}"
     )
+
+
+def _network(plan: Plan) -> str:
+    measured = plan.hardware.measured
+    return f"network as measured: {measured.pair_bus_gb_s:.3g} GB/s in an all-reduce of two nodes\n" if measured else ""
 
 
 def _memory(plan: Plan) -> str:

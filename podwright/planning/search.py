@@ -271,7 +271,7 @@ def _splits(
     domain = min(8, accelerator.link_domain, gpus)
     for tensor in _powers_of_two(domain):
         for pipeline in _powers_of_two(min(16, gpus // tensor, model.layers)):
-            for context in _powers_of_two(min(8, gpus // tensor // pipeline) if sequence >= 32768 else 1):  # noqa: PLR2004
+            for context in _powers_of_two(min(8, gpus // tensor // pipeline) if sequence >= 32768 else 1):  # noqa: PLR2004 - long sequences
                 for expert in _powers_of_two(
                     min(64, model.experts, gpus // tensor // pipeline) if model.experts else 1
                 ):

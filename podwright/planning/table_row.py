@@ -256,7 +256,7 @@ def _precision(row: Mapping[str, str]) -> Precision:
     return "fp32" if text == "fp32" else "bf16"
 
 
-def _filled(  # noqa: PLR0917
+def _filled(  # noqa: PLR0917 - columns
     row: Mapping[str, str],
     layout: Layout,
     model: Model,
@@ -338,9 +338,9 @@ def _number(row: Mapping[str, str], name: str) -> float | None:
     try:
         number = float(text) if text else None
     except ValueError:
-        raise RowError(f"{name} is {text!r}: must be a number") from None
+        raise RowError(f"{name}: got {text!r}, need a number") from None
     if number is not None and not 0 <= number < LARGEST:
-        raise RowError(f"{name} is {text}: must be a number from zero to {LARGEST:g}")
+        raise RowError(f"{name}: got {text}, need a number from 0 to {LARGEST:g}")
     return number
 
 
@@ -349,7 +349,7 @@ def _integer(row: Mapping[str, str], name: str) -> int | None:
     if number is None:
         return None
     if number != int(number):
-        raise RowError(f"{name} is {number:g}: must be a whole number")
+        raise RowError(f"{name}: got {number:g}, need a whole number")
     return int(number)
 
 

@@ -71,11 +71,11 @@ def format_duration(seconds: float) -> str:
 def _split(text: str, *, what: str, example: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text)
     if not match:
-        raise UnitError(f"{what}: {text!r} is not a number. Write it like {example}")
+        raise UnitError(f"{what}: got {text!r}, need a number like {example}")
     return float(match[1].replace(",", "").replace("_", "")), match[2].lower()
 
 
 def _positive(value: float, text: str, what: str) -> float:
     if value <= 0:
-        raise UnitError(f"{what}: {text!r} must be greater than zero")
+        raise UnitError(f"{what}: got {text}, need more than zero")
     return value

@@ -28,6 +28,14 @@ class LifecycleSlurm(Section):
     source: Literal["lifecycle"] = Field(description="Lifecycle scripts, which also install the training program.")
 
 
+class ExistingScripts(Section):
+    """Slurm set up by lifecycle scripts of your own, which stay as they are; without podwright's training program."""
+
+    source: Literal["existing"] = Field(description="Existing lifecycle scripts of yours in S3.")
+    source_s3_uri: str = Field(description=f"Folder of the scripts, s3://{facts.BUCKET_NAME_PREFIX}….")
+    on_create: str = Field("on_create.sh", description="Name of the script in that folder that nodes run as root.")
+
+
 class InitScript(Section):
     """A script of your own in S3 that every node runs last."""
 
@@ -55,7 +63,7 @@ class Cluster(Section):
     instance_groups: tuple[InstanceGroup, ...] = Field(
         description=f"Groups of nodes, at most {facts.MAX_INSTANCE_GROUPS}; exactly one is the controller."
     )
-    slurm: Annotated[LifecycleSlurm | ApiSlurm, Field(discriminator="source")] = Field(
+    slurm: Annotated[LifecycleSlurm | ExistingScripts | ApiSlurm, Field(discriminator="source")] = Field(
         LifecycleSlurm(source="lifecycle"), description="How Slurm is set up."
     )
     node_recovery: Literal["automatic", "none"] = Field(
@@ -64,6 +72,11 @@ class Cluster(Section):
     node_provisioning: Literal["continuous"] | None = Field(
         None,
         description="continuous starts with the nodes available and keeps trying. Default: all nodes or none.",
+    )
+    own_tags: bool = Field(
+        True,
+        description="Tag the cluster with its name and construct path, by which `podwright adopt` finds it. "
+        "false keeps an imported cluster's tags as they are.",
     )
 
 

@@ -1,11 +1,15 @@
 """Make every physical name from the cluster's name."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from podwright.settings.root import Settings
-from podwright.settings.storage import CreatedBucket
 from podwright_constructs import facts
+
+if TYPE_CHECKING:  # commands that need names alone do not wait for pydantic
+    from podwright.settings.root import Settings
 
 TAG_PREFIX = "podwright:"  # of podwright's own tags
 CLUSTER_TAG = f"{TAG_PREFIX}cluster"
@@ -31,7 +35,7 @@ def bucket_prefix(name: str) -> str:
 
 def is_own_bucket(settings: Settings, bucket: str) -> bool:
     """Return whether a bucket is the cluster's own; Terraform appends digits to the prefix of a created one."""
-    if isinstance(settings.bucket, CreatedBucket):
+    if settings.bucket.source == "create":
         return bucket.startswith(bucket_prefix(settings.name))
     return bucket == settings.bucket.name
 
@@ -110,7 +114,9 @@ def tags(settings: Settings) -> dict[str, str]:
 
 
 def cluster_tags(settings: Settings) -> dict[str, str]:
-    """The tags of the cluster itself, which the provider cannot tag: those and its construct path."""
+    """The tags of the cluster itself, which the provider cannot tag: those and its construct path, or the user's."""
+    if not settings.cluster.own_tags:
+        return dict(settings.tags)
     return {**tags(settings), CONSTRUCT_PATH_TAG: f"{cluster_stack(settings.name)}/cluster/cluster"}
 
 

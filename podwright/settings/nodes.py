@@ -194,6 +194,65 @@ class MetadataAccess(Section):
     users: tuple[str, ...] = Field((), description="Users whose programs may use the node's role.")
 
 
+class Qos(Section):
+    """A quality of service: the priority and limits of the jobs that ask for it with `--qos`."""
+
+    name: str = Field(description="Name: lower-case letters, digits, - and _; `normal` is Slurm's own.")
+    priority: int = Field(default=0, description="Priority of its jobs; a higher number starts first.")
+    preempts: tuple[str, ...] = Field(
+        default=(), description="Qualities of service whose running jobs are requeued when its jobs need their nodes."
+    )
+    grace_time_s: int = Field(
+        default=0, description="Seconds from SIGTERM to the end of a job of this one that is preempted."
+    )
+    max_wall_minutes: int | None = Field(default=None, description="Longest time of a job. Default: no limit.")
+    max_jobs_per_user: int | None = Field(default=None, description="Jobs a user may run at once. Default: no limit.")
+    max_nodes_per_user: int | None = Field(default=None, description="Nodes of a user's jobs. Default: no limit.")
+    max_gpus_per_user: int | None = Field(default=None, description="GPUs of a user's jobs. Default: no limit.")
+
+
+class Account(Section):
+    """An account of Slurm: users that share a part of the cluster; each user's first account is the default."""
+
+    name: str = Field(description="Name: lower-case letters, digits, - and _.")
+    users: tuple[str, ...] = Field(
+        default=(), description="Users of nodes.users or of LDAP, or ubuntu. Users in no account are in `default`."
+    )
+    fair_share: int = Field(default=1, description="Share of the cluster, beside the numbers of the other accounts.")
+    qos: tuple[str, ...] = Field(
+        default=("normal",),
+        description="Qualities of service that its jobs may ask for: `normal` or of nodes.slurm.qos.",
+    )
+    max_wall_minutes: int | None = Field(default=None, description="Longest time of a job. Default: no limit.")
+    max_jobs_per_user: int | None = Field(default=None, description="Jobs a user may run at once. Default: no limit.")
+    max_nodes: int | None = Field(default=None, description="Nodes of all its jobs together. Default: no limit.")
+    max_gpus: int | None = Field(default=None, description="GPUs of all its jobs together. Default: no limit.")
+
+
+class PartitionLimits(Section):
+    """Limits of the jobs in a partition."""
+
+    name: str = Field(description="Partition of an instance group.")
+    max_minutes: int | None = Field(default=None, description="Longest time of a job. Default: the service's.")
+    default_minutes: int | None = Field(
+        default=None, description="Time of a job that asks for none. Default: the service's."
+    )
+    max_nodes: int | None = Field(default=None, description="Nodes of a job. Default: the service's.")
+    accounts: tuple[str, ...] = Field(default=(), description="Accounts that may use it. Default: all.")
+    qos: tuple[str, ...] = Field(default=(), description="Qualities of service that may use it. Default: all.")
+
+
+class SlurmPolicy(Section):
+    """Accounts, qualities of service and limits, applied by every boot of the controller; needs accounting."""
+
+    accounts: tuple[Account, ...] = Field(default=(), description="Accounts and their users.")
+    qos: tuple[Qos, ...] = Field(default=(), description="Qualities of service.")
+    partitions: tuple[PartitionLimits, ...] = Field(default=(), description="Limits of partitions.")
+    settings: dict[str, str] = Field(
+        default_factory=dict, description="Further keys of slurm.conf, each with its value as text."
+    )
+
+
 class Nodes(Section):
     """Settings of the nodes, beyond Slurm and file systems; lifecycle scripts apply them."""
 
@@ -202,7 +261,9 @@ class Nodes(Section):
         description="Steps of the boot to skip on every node, by the names in its summary, such as ssh.",
     )
     groups: tuple[Group, ...] = Field(default=(), description="Groups that users may be in.")
-    users: tuple[User, ...] = Field(default=(), description="Users with a login, a home and SSH between the nodes.")
+    users: tuple[User, ...] = Field(
+        default=(), description="Users with a login, a home and SSH between the nodes; removed, they lose it."
+    )
     ldap: Ldap | None = Field(default=None, description="Existing LDAP server with users and groups. Default: no LDAP.")
     s3_mounts: tuple[S3Mount, ...] = Field(default=(), description="S3 buckets mounted as folders.")
     motd: bool = Field(default=False, description="Show next commands and the paths of logs at login.")
@@ -240,6 +301,10 @@ class Nodes(Section):
     metadata_access: MetadataAccess | None = Field(
         default=None,
         description="Restrict the node's role to root and these users; `{}` for root alone. Default: all users.",
+    )
+
+    slurm: SlurmPolicy | None = Field(
+        default=None, description="Accounts, priorities and limits of jobs. Default: one account without limits."
     )
 
     def features(self) -> "NodeFeatures":

@@ -72,9 +72,14 @@ class Logs(Section):
 
 
 class Notices(Section):
-    """An email when the cluster fails or a node is unhealthy."""
+    """An email when the cluster fails, a node is unhealthy, or no job runs for hours."""
 
     email: str = Field(description="Address of the emails; AWS asks it to confirm once.")
+    idle_hours: int | None = Field(
+        None,
+        description="Email when compute nodes were up and no Slurm job ran for so many hours, "
+        f"1 to {facts.MAX_IDLE_NOTICE_HOURS}. Default: no email.",
+    )
 
 
 class Budget(Section):

@@ -12,32 +12,33 @@ from pathlib import Path
 from podwright.check.load import load
 from podwright_rehearsal import processes
 from podwright_rehearsal.hosts import leftovers, permission
-from podwright_rehearsal.run.hosting import FlatHosts, Hosts, NamespacedHosts
+from podwright_rehearsal.run.hosting import KINDS, FlatHosts, Hosts, NamespacedHosts
 from podwright_rehearsal.run.progress import Progress, StepFailed, progress_for
 from podwright_rehearsal.run.rehearsal import Rehearsal, steps
 from podwright_rehearsal.run.resize import resized
-from podwright_rehearsal.run.supplies import FAILURES, SuppliesError, supplies
+from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, supplies
 
 OK, FAILED, UNABLE = 0, 1, 2
 
 
-def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nodes: int | None = None) -> int:
+def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_nodes: int | None = None) -> int:
     """Run every step; return 0 if all succeed, 1 if one fails, 2 if this machine cannot run them.
 
-    Without the right to make namespaces, or if ``flat`` asks for it, the hosts are plain processes. ``compute_nodes``
-    replaces the number of nodes in the first compute group.
+    ``kind`` is a key of ``KINDS``; where this machine does not permit it, simpler hosts take its place.
+    ``compute_nodes`` replaces the number of nodes in the first compute group.
     """
     wanted = load(config)
-    hosts, why_flat = _kind_of_hosts(flat=flat)
+    hosts, why = kind_of_hosts(kind)
     if compute_nodes is not None:
         config, wanted = resized(config, compute_nodes, folder=hosts.folder / "settings")
         print(f"podwright: as if {config.name} had {compute_nodes} nodes in its first compute group", file=sys.stderr)
-    if why_flat:
-        print(f"podwright: flat hosts, their boot is not rehearsed: {why_flat}", file=sys.stderr)
+    if why:
+        flat = ", their boot is not rehearsed" if hosts is FlatHosts else ""
+        print(f"podwright: hosts {hosts.description}{flat}: {why}", file=sys.stderr)
     progress = progress_for(list(steps(hosts)), as_json=as_json)
     try:
         with _locked(hosts.folder):
-            materials = supplies(flat=bool(why_flat))
+            materials = supplies(flat=hosts is FlatHosts, release=hosts.release)
             processes.adopt_orphans()
             for number in (
                 signal.SIGINT,
@@ -53,29 +54,37 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, flat: bool, compute_nod
     except FAILURES as error:
         print(f"podwright: {error}", file=sys.stderr)
         return UNABLE
-    progress.summary([("hosts", f"flat ({why_flat})" if why_flat else "in namespaces"), *summary.rows()])
+    progress.summary([("hosts", f"{hosts.description} ({why})" if why else hosts.description), *summary.rows()])
     return OK
 
 
-def clean(*, flat: bool) -> int:
-    """End what an earlier rehearsal of this kind left: processes, and with them namespaces and mounts."""
-    folder = _kind_of_hosts(flat=flat)[0].folder
-    hosts = leftovers.clean(folder)
-    others = processes.marked(folder)
-    processes.end(others)
-    for leftover in hosts:
-        print(f"ended {leftover}")
-    for pid in others:
-        print(f"ended process {pid}")
-    if not hosts and not others:
-        print(f"nothing was left of a rehearsal in {folder}")
+def clean() -> int:
+    """End what earlier rehearsals left: processes, and with them namespaces and mounts, and control groups."""
+    left = False
+    for kind in KINDS.values():
+        hosts = leftovers.clean(kind.folder)
+        others = processes.marked(kind.folder)
+        processes.end(others)
+        for leftover in hosts:
+            print(f"ended {leftover}")
+        for pid in others:
+            print(f"ended process {pid}")
+        left = left or bool(hosts or others)
+    if not left:
+        print(f"nothing was left of a rehearsal in {CACHE}")
     return OK
 
 
-def _kind_of_hosts(*, flat: bool) -> tuple[type[Hosts], str | None]:
-    """Return the hosts of a rehearsal, and why they are flat, if they are."""
-    why_flat = "as --flat says" if flat else permission.why_not()
-    return (FlatHosts if why_flat else NamespacedHosts), why_flat
+def kind_of_hosts(kind: str) -> tuple[type[Hosts], str | None]:
+    """Return the hosts that this machine permits, and why, unless they are the obvious ones."""
+    wanted = KINDS[kind]
+    if wanted is FlatHosts:
+        return FlatHosts, "as --flat says"
+    if why := permission.why_not():
+        return FlatHosts, why
+    if wanted.release and (why := permission.why_no_systemd()):
+        return NamespacedHosts, why
+    return wanted, None
 
 
 @contextmanager

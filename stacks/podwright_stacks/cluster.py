@@ -12,6 +12,7 @@ from podwright import checkout
 from podwright.settings import names
 from podwright.settings.arguments import arguments, group_arguments
 from podwright.settings.cluster import ApiSlurm as ApiSlurmSettings
+from podwright.settings.cluster import ExistingScripts
 from podwright.settings.operations import LocalAccounting
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import MultiHead
@@ -19,7 +20,7 @@ from podwright_constructs import checks
 from podwright_constructs.accounting import AccountingDatabase, LocalAccountingDatabase
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
 from podwright_constructs.dashboard import ClusterDashboard
-from podwright_constructs.lifecycle import LifecycleBundle
+from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle, LifecycleScripts
 from podwright_constructs.log_group import ClusterLogGroup, log_group_name
 from podwright_constructs.lustre import file_system_id
 from podwright_constructs.payload import TrainingPayload
@@ -40,7 +41,6 @@ class ClusterStack(TerraformStack):
         remember(self, settings)
         wanted = settings.cluster
         instance_groups = [group_arguments(group) for group in wanted.instance_groups]
-        by_api = isinstance(wanted.slurm, ApiSlurmSettings)
         cluster = HyperPodCluster(
             self,
             "cluster",
@@ -48,7 +48,7 @@ class ClusterStack(TerraformStack):
             instance_groups=instance_groups,
             network=foundation.network,
             role=foundation.role,
-            lifecycle=None if by_api else _scripts(self, settings, foundation, instance_groups),
+            lifecycle=_scripts(self, settings, foundation, instance_groups),
             slurm=_slurm(settings, foundation),
             node_recovery=wanted.node_recovery,
             node_provisioning=wanted.node_provisioning,
@@ -75,7 +75,12 @@ def _scripts(
     settings: Settings,
     foundation: FoundationStack,
     instance_groups: Sequence[InstanceGroup],
-) -> LifecycleBundle:
+) -> LifecycleScripts | None:
+    slurm = settings.cluster.slurm
+    if isinstance(slurm, ApiSlurmSettings):
+        return None
+    if isinstance(slurm, ExistingScripts):
+        return ExistingLifecycleScripts(**arguments(slurm))
     return LifecycleBundle(
         stack,
         "lifecycle",
@@ -92,6 +97,7 @@ def _scripts(
         auto_resume=settings.cluster.node_recovery == "automatic",
         nodes=settings.nodes.features(),
         prometheus=foundation.prometheus,
+        publishes_running_jobs=settings.notices is not None and settings.notices.idle_hours is not None,
         bundle_prefix=names.bundle_prefix(settings.name),
     )
 

@@ -16,7 +16,13 @@ def operations(stack: TerraformStack, settings: Settings, key_arn: str | None) -
     name = names.operations_name(settings.name)
     if settings.notices:
         notices = ClusterNotices(
-            stack, "notices", name=name, cluster_name=settings.name, email=settings.notices.email, key_arn=key_arn
+            stack,
+            "notices",
+            name=name,
+            cluster_name=settings.name,
+            email=settings.notices.email,
+            idle_hours=settings.notices.idle_hours,
+            key_arn=key_arn,
         )
         TerraformOutput(stack, "NoticesTopicArn", value=notices.topic_arn)
     if settings.budget:

@@ -34,6 +34,8 @@ class Expect(_Keys):
 
     failure: str = ""
     """Pattern of the one line that says why the boot failed. Default: the boot succeeds."""
+    warning: str = ""
+    """Pattern of the one line that says what the node goes without. Default: it goes without nothing."""
     said: str = ""
     """Pattern found in the boot's output."""
     silent: list[str] = []

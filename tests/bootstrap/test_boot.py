@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import NodeRecord
+from tests.bootstrap.conftest import make_wheel
 
 pytestmark = pytest.mark.hosts
 
@@ -49,3 +50,13 @@ def test_controller_waits_for_nobody(make_host):
     assert json.loads(host.read("opt/podwright/node.json"))["environment"].endswith("/environments/current")
     assert "systemctl restart slurmctld" in host.calls
     assert not any(call.startswith("systemctl") and call.endswith("start slurmd") for call in host.calls)
+
+
+def test_root_runs_nothing_of_a_package(make_host, cloud):
+    """The code that a wheel lets every Python start with (.pth) runs as the job user, never as root."""
+    told = "import os; os.system(f'touch /mnt/fsx/runs/ran-as-{os.geteuid()}')\n"
+    cloud.replace_lock(cloud.lock(make_wheel(cloud.index, "tinydep", version="1.0", pth=told)))
+    steps = [f"./on_create.sh --only {step}" for step in ("lustre", "runs", "environment")]
+    boot = make_host(patience=1).boot(" && ".join(steps))
+    assert boot.exit_code == 0, boot.output
+    assert [path.name for path in (cloud.shared / "runs").glob("ran-as-*")] == ["ran-as-1000"]

@@ -51,6 +51,7 @@ def test_boot_ends_as_the_case_says(path, make_host, cloud, record_property):
         assert "\nTraceback" not in boot.output  # a fault is reported, it does not crash
     else:
         assert (boot.exit_code, boot.failures) == (0, []), boot.output
+    assert len(boot.warnings) == (1 if expected.warning else 0), boot.output
     check_boot(expected, boot)
     check_host(expected, host)
     check_shared(expected, cloud)
@@ -96,7 +97,7 @@ def cut_power(host, stop_at, script):
     else:
         host.write(f"opt/shims/{stop_at}", "#!/bin/bash\ntouch /opt/reached; exec sleep 300\n", mode=0o755)
     process = host.start_boot(script)
-    end = time.monotonic() + 180
+    end = time.monotonic() + 600
     while not (host.disk / "opt/reached").exists():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < end, f"the boot never came to {stop_at}"
@@ -110,6 +111,7 @@ def cut_power(host, stop_at, script):
 def check_boot(expected, boot):
     """Compare the boot's output."""
     assert re.search(expected.said, boot.output), boot.output
+    assert re.search(expected.warning, "".join(boot.warnings)), boot.output
     if expected.summary:
         assert boot.summaries[-1].startswith(expected.summary)
     for text in expected.silent:

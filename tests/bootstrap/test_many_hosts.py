@@ -11,7 +11,7 @@ pytestmark = pytest.mark.hosts
 ADDRESSES = ("10.1.0.5", "10.1.0.57", "10.1.0.6")
 
 
-def _wait_for(condition, what, limit_s=60):
+def _wait_for(condition, what, limit_s=600):
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, f"waited in vain for {what}"

@@ -116,10 +116,10 @@ def write_program(path: Path, text: str) -> None:
 def get(url: str) -> str:
     """The answer, as soon as there is one."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while True:
         try:
-            return opener.open(url, timeout=10).read().decode()
+            return opener.open(url, timeout=600).read().decode()
         except OSError:
             if time.monotonic() > deadline:
                 raise

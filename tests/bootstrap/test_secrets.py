@@ -56,7 +56,7 @@ def boot_watched(host, finish, commands):
     """Boot, looking at all arguments about every hundredth of a second."""
     seen: set[str] = set()
     process = host.start_boot(commands)
-    end = time.monotonic() + 120
+    end = time.monotonic() + 600
     while not (host.disk / "opt/done").exists() and process.poll() is None and time.monotonic() < end:
         arguments_of_all(process.pid, seen)
         time.sleep(0.01)

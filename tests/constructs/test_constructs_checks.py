@@ -1,4 +1,4 @@
-"""What AWS would refuse: facts, catalog and checks."""
+"""Facts, catalog and checks find the arguments that AWS refuses."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
         ([CONTROLLER, replace(WORKERS, instance_type="ml.p5.49xlarge")], "instance_groups[1].instance_type"),
         ([CONTROLLER, replace(WORKERS, instance_type="ml.inf2.xlarge")], "instance_groups[1].instance_type"),
         ([CONTROLLER, replace(WORKERS, count=6759)], "instance_groups[1].count"),
-        ([CONTROLLER, replace(WORKERS, volume_gib=0)], "instance_groups[1].volume_gib"),
+        ([CONTROLLER, replace(WORKERS, volume_gib=-1)], "instance_groups[1].volume_gib"),
         (
             [CONTROLLER, replace(WORKERS, instance_type="ml.m6g.large", threads_per_core=2)],
             "instance_groups[1].threads_per_core",

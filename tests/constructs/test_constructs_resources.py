@@ -1,4 +1,4 @@
-"""What each construct makes of its arguments, seen in the JSON that Terraform gets."""
+"""Each construct's resources, as Terraform's JSON has them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def resources(stack: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def addresses(stack: Mapping[str, Any], kind: str) -> set[str]:
-    """What ``depends_on`` calls the resources of a type."""
+    """Return the names by which ``depends_on`` refers to the resources of a type."""
     return {f"{kind}.{name}" for name in stack["resource"].get(kind, {})}
 
 
@@ -230,7 +230,7 @@ def test_file_system_waits_for_the_rules(synthesize) -> None:
 
 
 def test_defaults_are_those_of_the_type(synthesize) -> None:
-    """What is left out is calculated: the smallest capacity, the usual throughput, how names are kept."""
+    """Arguments that are left out get the defaults of the deployment type: capacity, throughput and metadata."""
 
     def build(stack: TerraformStack) -> None:
         kinds: dict[str, dict[str, Any]] = {
@@ -454,7 +454,7 @@ def test_a_role_that_could_write_what_nodes_run_is_refused(stack: TerraformStack
 
 
 def test_role_uses_mounted_buckets_as_they_are_mounted(synthesize) -> None:
-    """What is read-only is read below its prefix alone; what is not may also be written and emptied."""
+    """Nodes only read a read-only prefix, and also write and delete below any other."""
     key = "arn:aws:kms:us-west-2:210987654321:key/1"
     wanted = [
         S3Access(bucket="corpora", prefix="c4/", key_arn=key),

@@ -61,7 +61,7 @@ def test_the_archive_holds_the_package_alone(tmp_path: Path) -> None:
 
 
 def test_packing_again_leaves_the_files(tmp_path: Path) -> None:
-    """What is packed already is not written again, and nothing half-written lies beside it."""
+    """An archive that exists is not written again, and no half-written file is beside it."""
     folder = pack(SCRIPTS, into=tmp_path)
     written = (folder / ARCHIVE).stat().st_mtime_ns
     assert pack(SCRIPTS, into=tmp_path) == folder

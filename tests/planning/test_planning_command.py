@@ -83,9 +83,9 @@ def test_a_search_lists_layouts(plan):
         (("--model", "llama3_1_8b"), "no instance type: give --instance"),
         (("--model", "llama3_1_9b", "--instance", "ml.p5.48xlarge"), "Did you mean llama3"),
         (("--model", "llama3_1_8b", "--instance", "ml.p5.49xlarge"), "Did you mean ml.p5"),
-        ((*G5[:4], "--nodes", "0"), "--nodes: '0' must be greater than zero"),
-        ((*G5, "--tokens=-3B"), "--tokens: '-3B' must be greater than zero"),
-        ((*G5, "--micro-batch", "1.5"), "must be a whole number"),
+        ((*G5[:4], "--nodes", "0"), "--nodes: got 0, need more than zero"),
+        ((*G5, "--tokens=-3B"), "--tokens: got -3B, need more than zero"),
+        ((*G5, "--micro-batch", "1.5"), "need a whole number"),
         (("--budget", "5000", "--deadline", "7"), "Write 7d for days"),
         (("--deadline", "7d"), "--deadline needs --model or --budget"),
         (("--batch", "rows.csv"), "--out predictions.csv together"),
@@ -156,7 +156,7 @@ def test_a_file_without_workers_is_refused(plan, tmp_path, text):
 
 
 def test_capacity_blocks_have_prices_of_their_own(plan):
-    """The plan names the date of a capacity block's price. Without a known price the message names --usd-per-hour."""
+    """The plan names the date of a capacity block's price, and --usd-per-hour if it knows no price."""
     p5 = ("--model", "llama3_1_8b", "--instance", "ml.p5.48xlarge", "--tokens", "1B")
     _, out, _ = plan(*p5, "--capacity-block")
     assert "capacity block, December 2024" in out
@@ -211,3 +211,53 @@ def test_tables_are_predicted(plan, tmp_path):
     assert status == OK
     assert "predicted 1 rows" in out
     assert "pred_tok_s_gpu" in target.read_text()
+
+
+def validated(folder, **changes):
+    """Write what ``podwright validate --output`` does, as far as the planner reads it."""
+    document = {
+        "schema": "podwright.validate/1",
+        "instance_type": "ml.p5.48xlarge",
+        "pair_bus_gb_s": 437.0,
+        "node_bus_gb_s": 470.0,
+        "transports": ["efa"],
+        **changes,
+    }
+    path = folder / "validate.json"
+    path.write_text(json.dumps(document))
+    return path
+
+
+P5 = ("--model", "llama3_1_70b", "--instance", "ml.p5.48xlarge", "--nodes", "16", "--seq-len", "8192")
+
+
+def test_a_measured_network_moves_the_prediction(plan, tmp_path):
+    """A quarter of the bandwidth is slower than the data sheet's; the data sheet's own figure gives the same plan."""
+
+    def tokens_per_s(*words):
+        _, out, _ = plan(*P5, "--json", *words)
+        return json.loads(out)["speed"]["tokens_per_s_per_gpu"]
+
+    usual = tokens_per_s()
+    slow = tokens_per_s("--measured", validated(tmp_path, pair_bus_gb_s=92.0))
+    same = tokens_per_s("--measured", validated(tmp_path, pair_bus_gb_s=0.92 * 400, node_bus_gb_s=None))
+    assert slow < 0.97 * usual
+    assert same == pytest.approx(usual)
+    assert "network as measured: 92 GB/s" in plan(*P5, "--measured", validated(tmp_path, pair_bus_gb_s=92.0))[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"schema": "podwright.status/1"}, "not podwright.validate/1"),
+        ({"transports": ["gloo over TCP"]}, "measured on CPUs"),
+        ({"pair_bus_gb_s": None}, "no pair of nodes was measured"),
+        ({"instance_type": "ml.p5en.48xlarge"}, "measured on ml.p5en.48xlarge, and planned for ml.p5.48xlarge"),
+    ],
+)
+def test_measurements_that_do_not_fit_are_refused(plan, tmp_path, changes, expected):
+    """Another document, CPU ranks, a single node and another instance type are one line each."""
+    status, _, errors = plan(*P5, "--measured", validated(tmp_path, **changes))
+    assert status == WRONG_INPUT
+    assert expected in errors
+    assert len(errors.splitlines()) == 1

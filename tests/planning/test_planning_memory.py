@@ -91,7 +91,7 @@ def test_nothing_fits_where_the_states_do_not():
 
 
 def test_no_more_is_recomputed_than_needed():
-    """Where nothing need be recomputed nothing is; else the least of the choices that fits."""
+    """The plan recomputes the least that makes the run fit: nothing, if nothing is needed."""
     small = Layout(gpus=64, micro_batch=1, sequence=2048)
     large = replace(small, micro_batch=8)
     assert least_recomputation(LLAMA, small, H100, OURS).recompute == "none"
@@ -144,8 +144,8 @@ def test_quantised_weights_are_smaller():
         ({"gpus": 24, "tensor": 3}, "1, 2, 4, 8, 16, 32"),
         ({"pipeline": 8, "virtual_stages": 5}, "32 layers"),
         ({"expert": 2}, "has no experts"),
-        ({"micro_batch": 0}, "micro_batch is 0"),
-        ({"sequence": -1}, "sequence is -1"),
+        ({"micro_batch": 0}, "micro_batch: got 0, need at least 1"),
+        ({"sequence": -1}, "sequence: got -1, need at least 1"),
     ],
 )
 def test_impossible_layouts_say_what_is_possible(changes, words):

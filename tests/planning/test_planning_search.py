@@ -121,7 +121,7 @@ def test_a_plan_that_does_not_fit_says_what_would():
 
 
 def test_chosen_values_fit():
-    """What is left open is chosen so that it fits, and the flags say what was chosen."""
+    """Options that are left out are chosen so that the run fits, and the flags name them."""
     plan = make_plan(Model.of("llama3_1_8b"), Hardware(instance_type="ml.p5.48xlarge", nodes=2), sequence=4096)
     assert plan.fits
     assert f"--train_batch_size={plan.layout.micro_batch}" in flags(plan.layout)

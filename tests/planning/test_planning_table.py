@@ -66,7 +66,7 @@ def test_a_row_is_predicted():
     [
         ({"seq_len": ""}, "sequence length not given"),
         ({"gpus": ""}, "number of accelerators not given"),
-        ({"gpus": "eight"}, "gpus is 'eight'"),
+        ({"gpus": "eight"}, "gpus: got 'eight', need a number"),
         ({"mbs": "1.5"}, "whole number"),
         ({"accel": "TPUv9"}, "not in the catalog of accelerators"),
         ({"framework": "Megatron-LM", "tp": "", "sharding": ""}, "layout not given"),

@@ -25,10 +25,10 @@ def test_durations_as_people_write_them(text, seconds):
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("", "is not a number"),
-        ("many", "is not a number"),
-        ("0", "greater than zero"),
-        ("-5B", "greater"),
+        ("", "need a number"),
+        ("many", "need a number"),
+        ("0", "more than zero"),
+        ("-5B", "more than zero"),
         ("5x", "k, M, B or T"),
     ],
 )
@@ -46,7 +46,7 @@ def test_a_duration_without_unit_is_refused():
 
 @given(st.floats(1, 9.99e14))
 def test_a_formatted_count_reads_back(value):
-    """What is printed can be given back, to three digits."""
+    """A printed number is read as the same number, to three digits."""
     assert parse_count(format_count(value), what="n") == pytest.approx(value, rel=0.006)
 
 

@@ -44,7 +44,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsStandIn]:
 
 
 class Things:
-    """What tests put into the account."""
+    """Resources that tests put into the account."""
 
     def __init__(self, aws: AwsStandIn) -> None:
         self.aws = aws
@@ -135,7 +135,7 @@ def existing(things: Things) -> dict[str, Any]:
 
 @pytest.fixture
 def judge(aws: AwsStandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Judge:
-    """What ``check --live`` finds in a file of these settings, beyond what it finds without the account."""
+    """Return the findings of ``check --live`` that ``check`` does not have."""
     for name, value in aws.environment().items():
         monkeypatch.setenv(name, value)
 
@@ -162,7 +162,7 @@ def summaries(findings: list[Finding]) -> list[tuple[str, str, str]]:
 
 
 def test_nothing_to_say_of_a_good_account(judge: Judge, existing: dict[str, Any]):
-    """What is there and as it must be gives no finding."""
+    """Resources that exist and fit give no finding."""
     assert judge(existing) == []
 
 

@@ -36,7 +36,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsStandIn]:
 
 @pytest.fixture
 def releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """What programs' pages serve, and a manifest of it with the real one's names."""
+    """Files as the programs' pages serve them, and their manifest with the real one's names."""
     folder = tmp_path / "releases"
     folder.mkdir()
     handler = partial(Quiet, directory=str(folder))
@@ -112,16 +112,16 @@ def test_a_bundle_is_made_checked_and_uploaded_once(aws, settings_file, tmp_path
 
 
 def test_a_program_with_another_checksum_is_not_bundled(releases, settings_file, tmp_path, capsys):
-    """The wrong file is removed, and both checksums are told."""
+    """The wrong file is removed, and the message has both checksums."""
     (releases / "node_exporter.tar.gz").write_bytes(b"evil")
     assert main(["bundle", str(settings_file), "-o", str(tmp_path / "bundle")]) == 1
-    told = capsys.readouterr().err
-    assert f"has sha256 {hashlib.sha256(b'evil').hexdigest()}, the manifest says" in told
+    shown = capsys.readouterr().err
+    assert f"has sha256 {hashlib.sha256(b'evil').hexdigest()}, the manifest says" in shown
     assert not list((tmp_path / "bundle/files").glob("*node_exporter*"))
 
 
 def test_a_wheel_with_another_checksum_is_not_bundled(lock, tmp_path):
-    """It is refused by pip, and its words are told."""
+    """A wheel with another checksum is refused in pip's words."""
     lock.write_text("annotated-doc==0.0.6 --hash=sha256:" + "0" * 64 + "\n")
     with pytest.raises(bundle.BundleError, match=r"annotated.doc(.|\n)*" + "0" * 64):
         bundle.wheels(lock, tmp_path / "wheels", python="3.10", machine="x86_64")

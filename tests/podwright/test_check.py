@@ -71,11 +71,12 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
 def test_reports_everything_that_is_wrong(say: Say, case: Case, update: bool):  # noqa: FBT001 — a fixture
-    """Each wrong file gives its findings, with line, column and hint, and exit status 1."""
+    """Each wrong file gives its findings, with line, column and hint; the exit status is 1, or 0 for warnings alone."""
     status, printed = say(case)
     if update:
         case.update(printed)
-    assert (status, printed) == (1, Case.read(case.path).expected)
+    assert printed == Case.read(case.path).expected
+    assert status == (1 if ": error: " in printed else 0)
 
 
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: case.name)
@@ -89,7 +90,7 @@ def test_json_has_the_same_findings(say: Say, case: Case):
         assert f"cluster.yaml:{head}" in case.expected
         assert not finding["hint"] or f"  hint: {finding['hint']}\n" in case.expected
         assert finding.keys() == {"level", "code", "path", "line", "column", "message", "hint"}
-    assert status == 1
+    assert status == (1 if ": error: " in case.expected else 0)
 
 
 def test_a_wrong_file_in_a_process_of_its_own(podwright: Podwright, tmp_path: Path):
@@ -286,7 +287,7 @@ for arguments in (["check", "cluster.yaml"], ["explain"], ["explain", "run-fits"
 
 
 def test_codes_and_keys_do_not_clash():
-    """What ``explain`` is asked for is either a key or a code."""
+    """``explain`` takes a key or a code, and no name is both."""
     assert not codes().keys() & {key.name for key in keys()}
 
 
@@ -300,7 +301,7 @@ def test_interrupt_is_quiet(tmp_path: Path):
         pipe.open("w"),  # opens when the command has opened its end
     ):
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=600)
+        _, errors = process.communicate(timeout=1500)
     assert errors == ""
     assert process.returncode == 130
 

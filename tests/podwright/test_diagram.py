@@ -144,7 +144,7 @@ def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str):
     )
 )
 def test_reads_terraforms_objects(value):
-    """What cdktf writes into jsonencode, with = for :, is read as what it was; a reference is its text."""
+    """Objects that cdktf writes into jsonencode, with = for :, are read as they were; a reference is its text."""
     written = re.sub(r'("(?:[^"\\]|\\.)*"): ', r"\1 = ", json.dumps(value))
     assert decoded("${jsonencode(" + written + ")}") == value
     assert decoded('${jsonencode({"a" = [data.x.y["0"].id, 1], "b" = "${x.y}/z"})}') == {

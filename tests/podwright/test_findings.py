@@ -140,7 +140,7 @@ def test_default_is_named_as_such():
     ],
 )
 def test_refused_yaml(text: str, code: str, line: int, column: int):
-    """What is no YAML, or more YAML than a settings file needs, is reported with its line."""
+    """Text that is no YAML, and YAML that a settings file does not need, is reported with its line."""
     first = Document.parse(text).findings[0]
     assert (first.code, first.line, first.column) == (code, line, column)
 

@@ -237,8 +237,8 @@ WRONG: Values = {
     f"{GROUP}role": ({}, ["worker", "Compute", "controller", "login", ""]),
     f"{GROUP}instance_type": ({}, ["p5.48xlarge", "ml.p5", "ml.p5.48xlage", "ML.P5.48XLARGE", "", "ml.t2.nano"]),
     f"{GROUP}count": ({}, [-1, 6759, "two", 1.5, "1e3", ""]),
-    f"{GROUP}partition": ({}, ["dev", "DEFAULT", "a_b", "", "-", "gpu,cpu"]),
-    f"{GROUP}volume_gib": ({}, [0, 16385, "500GB"]),
+    f"{GROUP}partition": ({}, ["dev", "DEFAULT", "a b", "a/b", "", "-", "gpu,cpu"]),
+    f"{GROUP}volume_gib": ({}, [-1, 16385, "500GB"]),
     f"{GROUP}capacity": ({}, ["spot", "reserved", "Spot"]),
     f"{GROUP}training_plan_arn": ({}, [PLAN, PLAN.replace("west", "east"), "h100"]),
     f"{GROUP}subnet_ids": ({}, [["subnet-0a1b2c3d"] * 2, *([given] for given in ids("subnet"))]),
@@ -249,6 +249,7 @@ WRONG: Values = {
 
 GIANT = {f"{GROUP}instance_type": "ml.p5.48xlarge", "network.private_subnet_cidr": "10.0.64.0/18"}
 UNUSUAL: Values = {
+    f"{GROUP}volume_gib": ({}, [0]),  # HyperPod's own root volume alone
     "name": ({}, ["a", "A", "0", "no", "1e3", "a--b", "a" * 63, "Demo-9"]),
     "tags.zip": (
         {},
@@ -278,7 +279,7 @@ UNUSUAL: Values = {
     "network.availability_zone_id": ({}, ["usw2-az1", "usw2-az2", "usw2-az4"]),
     f"{GROUP}name": ({}, ["WORKERS", "0", "controller2", "a" * 63]),
     f"{GROUP}count": ({}, [0, 1, "2"]),
-    f"{GROUP}partition": ({}, ["GPU", "no", "0", "dev2"]),
+    f"{GROUP}partition": ({}, ["GPU", "no", "0", "dev2", "a_b", "a.b"]),
     f"{GROUP}subnet_ids": ({}, [["subnet-0a1b2c3d"], ["subnet-0a1b2c3d4e5f60718", "subnet-0a1b2c3d"]]),
     f"{GROUP}training_plan_arn": (GIANT, [PLAN, f"{PLAN}-2"]),
     f"{GROUP}deep_health_checks": ({**GIANT, f"{GROUP}count": 2}, [["instance-stress", "instance-connectivity"]]),

@@ -63,6 +63,8 @@ BROUGHT_PROMETHEUS = {
 BUNDLED = {"downloads": {"source": "bundle"}}
 MEASURED: dict[str, Any] = {"observability": {}}
 API = {"source": "api", "strategy": "managed"}
+SCRIPTS = {"source": "existing", "source_s3_uri": "s3://sagemaker-mine/src"}
+IDLE = {"email": "me@llm.test", "idle_hours": 6}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
 ADA = {"name": "ada", "uid": 2001}
 LDAP = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "probe_user": "ada"}
@@ -354,7 +356,7 @@ BROKEN = [
         groups(CONTROLLER, {**WORKERS, "instance_type": "x"}),
         "cluster.instance_groups[1].instance_type",
     ),
-    ("instance-group", groups(CONTROLLER, {**WORKERS, "volume_gib": 0}), "cluster.instance_groups[1].volume_gib"),
+    ("instance-group", groups(CONTROLLER, {**WORKERS, "volume_gib": -1}), "cluster.instance_groups[1].volume_gib"),
     ("instance-group", groups({**CONTROLLER, "partition": "a"}, WORKERS), "cluster.instance_groups[0].partition"),
     (
         "instance-group",
@@ -383,7 +385,10 @@ BROKEN = [
     ("api-slurm", api({"source": "api"}), "cluster.slurm.strategy"),
     ("api-slurm", api(API, node_provisioning="continuous"), "cluster.slurm.strategy"),
     ("api-slurm", {**api(API), "accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
-    ("api-slurm", {**api(API), "training": {"source": "bundled"}}, "training.source"),
+    ("training-without-scripts", {**api(API), "training": {"source": "bundled"}}, "training.source"),
+    ("training-without-scripts", {**api(SCRIPTS), "training": {"source": "bundled"}}, "training.source"),
+    ("existing-scripts", api({**SCRIPTS, "source_s3_uri": "s3://mine/src"}), "cluster.slurm.source_s3_uri"),
+    ("nodes-without-scripts", {**api(SCRIPTS), "nodes": {"motd": True}}, "nodes.motd"),
     (
         "api-slurm",
         api({**API, "init_script": {"source_s3_uri": "s3://mine/x", "on_init_complete": "a.sh"}}),
@@ -521,6 +526,8 @@ BROKEN = [
     ),
     ("skipped-steps", {"nodes": {"skip": ["ssh", "lusture"]}}, "nodes.skip[1]"),
     ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
+    ("slurm-policy", {"nodes": {"slurm": {"partitions": [{"name": "cpu"}]}}}, "nodes.slurm.partitions[0].name"),
+    ("slurm-policy", {"nodes": {"slurm": {"settings": {"include": "x"}}}}, "nodes.slurm.settings.include"),
     ("mount-paths", s3(path="/fsx/c4"), "nodes.s3_mounts[0].path"),
     ("s3-mounts", s3(path="/usr"), "nodes.s3_mounts[0].path"),
     (
@@ -530,6 +537,10 @@ BROKEN = [
     ),
     ("log-retention", {"logs": {"retention_days": 31}}, "logs.retention_days"),
     ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
+    ("notices-address", {"notices": IDLE | {"idle_hours": 169}}, "notices.idle_hours"),
+    ("idle-without-jobs", {"notices": IDLE, **api(API)}, "notices.idle_hours"),
+    ("idle-without-jobs", {"notices": IDLE, **api(SCRIPTS)}, "notices.idle_hours"),
+    ("idle-without-jobs", {"notices": IDLE, "nodes": {"skip": ["running_jobs"]}}, "notices.idle_hours"),
     ("budget-limits", {"budget": {"monthly_usd": 0, "email": "me@llm.test"}}, "budget.monthly_usd"),
     ("session-length", {"session": {"idle_minutes": 90}}, "session.idle_minutes"),
     (
@@ -645,7 +656,7 @@ def test_good_settings_break_no_rule():
 
 
 def test_levels():
-    """What AWS may accept is a warning; what it refuses is an error."""
+    """A value that AWS may accept is a warning; one that it refuses is an error."""
     efa = {"network": {**NETWORK, "private_subnet_cidr": "10.0.16.0/26"}}
     h100 = {**WORKERS, "instance_type": "ml.p5.48xlarge"}
     found = rules.apply(Settings.model_validate(content(**efa, **groups(CONTROLLER, h100))))

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from podwright.check import load as loading
 from podwright.check.errors import InvalidSettingsError, UnreadableFileError
+from podwright.config_file import config_path
 from podwright.settings.network import CreatedNetwork, ExistingNetwork
 from podwright.settings.root import Settings
 from podwright.settings.storage import ExistingLustre
@@ -29,7 +30,7 @@ def load(folder: Path, text: str) -> Settings:
 
 
 def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
-    """What a file leaves out has the default that `explain` names."""
+    """A key that a file leaves out has the default that `explain` names."""
     text = (ROOT / "examples/minimal/cluster.yaml").read_text(encoding="utf-8")
     minimal = load(tmp_path, text).model_dump()
     group = {
@@ -50,8 +51,15 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
         "slurm": {"source": "lifecycle"},
         "node_recovery": "automatic",
         "node_provisioning": None,
+        "own_tags": True,
     }
-    none_yet = {"capacity_gib", "throughput_mbps_per_tib", "throughput_mbps", "metadata_iops"}  # the type's own
+    none_yet = {
+        "capacity_gib",
+        "throughput_mbps_per_tib",
+        "throughput_mbps",
+        "metadata_iops",
+        "backup_id",
+    }  # the type's own
     lustre = minimal.pop("lustre")
     assert {key: lustre.pop(key) for key in none_yet} == dict.fromkeys(none_yet)
     assert lustre == {
@@ -105,10 +113,10 @@ def test_minimal_file_has_the_documented_defaults(tmp_path: Path):
 
 def test_source_chooses_the_type():
     """``source`` decides which class a resource is, so that stacks can match on it."""
-    brought = loading.load(ROOT / "examples/bring_your_own/cluster.yaml")
-    assert isinstance(brought.network, ExistingNetwork)
-    assert isinstance(brought.lustre, ExistingLustre)
-    assert brought.network.subnet_ids == ("subnet-0a1b2c3d4e5f60718",)
+    given = loading.load(ROOT / "examples/bring_your_own/cluster.yaml")
+    assert isinstance(given.network, ExistingNetwork)
+    assert isinstance(given.lustre, ExistingLustre)
+    assert given.network.subnet_ids == ("subnet-0a1b2c3d4e5f60718",)
     assert isinstance(loading.load(ROOT / "cluster.yaml").network, CreatedNetwork)
 
 
@@ -138,16 +146,16 @@ def test_missing_file_is_its_own_error(tmp_path: Path):
 def test_config_path(monkeypatch: pytest.MonkeyPatch):
     """PODWRIGHT_CONFIG names the file; without it, or empty, it is cluster.yaml."""
     monkeypatch.setenv("PODWRIGHT_CONFIG", "other/place.yaml")
-    assert loading.config_path() == Path("other/place.yaml")
+    assert config_path() == Path("other/place.yaml")
     monkeypatch.setenv("PODWRIGHT_CONFIG", "")
-    assert loading.config_path() == Path("cluster.yaml")
+    assert config_path() == Path("cluster.yaml")
     monkeypatch.delenv("PODWRIGHT_CONFIG")
-    assert loading.config_path() == Path("cluster.yaml")
+    assert config_path() == Path("cluster.yaml")
 
 
 @pytest.mark.parametrize("word", ["no", "on", "off", "yes", "true", "y", "0012", "1e3", "12:30", "2026-11-21", "0x1F"])
 def test_text_stays_as_written(tmp_path: Path, word: str):
-    """What YAML 1.1 reads as a boolean, number, time or date is the text that was written, in a name and in a tag."""
+    """Names and tags that YAML 1.1 reads as a boolean, number, time or date stay the text that was written."""
     loaded = load(
         tmp_path, GOOD.replace("name: workers", f"name: {word.replace(':', '')}") + f"tags:\n  {word}: {word}\n"
     )

@@ -1,4 +1,4 @@
-"""What other people's scanners say of our own code."""
+"""Public scanners find nothing in our own code but what is accepted for a reason."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.hosts.debian_root import RELEASES
 from podwright_rehearsal.hosts.image import build_image
-from podwright_rehearsal.hosts.permission import why_not
+from podwright_rehearsal.hosts.permission import why_no_systemd, why_not
 
 CHECKOUT = Path(__file__).parents[2]
 LUSTRE_SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
@@ -38,11 +40,22 @@ echo "booted"
 
 @pytest.fixture(scope="session")
 def node_image() -> Path:
-    """The node image, kept in the checkout's cache between runs."""
+    """The node image, kept in the checkout's cache between runs; of what $PODWRIGHT_TEST_HOSTS names, if it is set."""
     if why := why_not():
         pytest.skip(why)
-    image = CHECKOUT / ".cache/podwright/node-image"
-    build_image(image)
+    release = RELEASES.get(os.environ.get("PODWRIGHT_TEST_HOSTS", ""))
+    image = CHECKOUT / ".cache/podwright" / (f"node-image-{release.name}" if release else "node-image")
+    build_image(image, release=release)
+    return image
+
+
+@pytest.fixture(scope="session")
+def debian_13() -> Path:
+    """The node image over Debian 13's root, kept in the checkout's cache between runs."""
+    if why := why_not() or why_no_systemd():
+        pytest.skip(why)
+    image = CHECKOUT / ".cache/podwright/node-image-debian-13"
+    build_image(image, release=RELEASES["debian-13"])
     return image
 
 

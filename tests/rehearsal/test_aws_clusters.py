@@ -114,7 +114,7 @@ def outcome(control):
 
     def wait(answer):
         token = answer["ProgressEvent"]["RequestToken"]
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline:
             event = control.get_resource_request_status(RequestToken=token)["ProgressEvent"]
             if event["OperationStatus"] != "IN_PROGRESS":
@@ -617,7 +617,7 @@ def test_rebooting_keeps_the_instance(create, sagemaker, model):
     worker = nodes(sagemaker, name)[1]["InstanceId"]
     assert sagemaker.batch_reboot_cluster_nodes(ClusterName=name, NodeIds=[worker])["Successful"] == [worker]
     assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Pending"
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while node(sagemaker, name, worker)["InstanceStatus"]["Status"] != "Running" and time.monotonic() < deadline:
         time.sleep(0.05)
     assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Running"
@@ -731,7 +731,7 @@ def test_a_session_starts_on_a_running_node(aws, create, sagemaker, model):
 
 def settled(sagemaker, name):
     """The client, when the cluster is in service."""
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while sagemaker.describe_cluster(ClusterName=name)["ClusterStatus"] != "InService" and time.monotonic() < deadline:
         time.sleep(0.05)
     return sagemaker
@@ -743,7 +743,7 @@ def test_delete_cluster_of_sagemaker_deletes_too(control, outcome, sagemaker, mo
     assert sagemaker.delete_cluster(ClusterName=model["ClusterName"])["ClusterArn"] == arn
     with pytest.raises(sagemaker.exceptions.ConflictException):
         sagemaker.delete_cluster(ClusterName=model["ClusterName"])
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while sagemaker.list_clusters()["ClusterSummaries"] and time.monotonic() < deadline:
         time.sleep(0.05)
     assert sagemaker.list_clusters()["ClusterSummaries"] == []

@@ -70,7 +70,7 @@ def described(fsx, file_system_id):
 
 
 def wait_for(fsx, file_system_id, lifecycle):
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while described(fsx, file_system_id)["Lifecycle"] != lifecycle and time.monotonic() < deadline:
         time.sleep(0.05)
     return described(fsx, file_system_id)
@@ -411,3 +411,89 @@ def test_data_repositories_link_folders_with_buckets(aws, fsx, request_of):
         fsx.delete_file_system(FileSystemId=made, LustreConfiguration={"SkipFinalBackup": False})
     fsx.delete_file_system(FileSystemId=made)
     assert fsx.describe_data_repository_associations()["Associations"] == []
+
+
+@pytest.fixture(scope="module")
+def with_files(tmp_path_factory):
+    """An account in two regions whose file systems have files."""
+    folder = tmp_path_factory.mktemp("aws-files")
+    storage = folder / "storage"
+    with AwsStandIn(
+        directory=folder / "aws", other_regions=["us-east-1"], storage=storage, transition_s=TRANSITION_S
+    ) as stand_in:
+        yield stand_in, storage
+
+
+def network_of(aws, region):
+    """Return a subnet and a security group through which Lustre passes."""
+    ec2 = aws.client("ec2", region=region)
+    subnet = ec2.describe_subnets()["Subnets"][0]
+    group = ec2.create_security_group(GroupName="lustre", Description="-", VpcId=subnet["VpcId"])["GroupId"]
+    permission = {"IpProtocol": "tcp", "FromPort": 988, "ToPort": 988, "UserIdGroupPairs": [{"GroupId": group}]}
+    ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[permission])
+    return {"SubnetIds": [subnet["SubnetId"]], "SecurityGroupIds": [group]}
+
+
+def available(fsx, backup_id):
+    deadline = time.monotonic() + 600
+    while fsx.describe_backups(BackupIds=[backup_id])["Backups"][0]["Lifecycle"] != "AVAILABLE":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_files_go_to_another_region_by_backup_copy_and_restore(with_files):
+    """A restored file system has the files of the moment of the backup, and AWS's checks of order and match hold."""
+    aws, storage = with_files
+    here, there = (aws.client("fsx", region=region) for region in ("us-west-2", "us-east-1"))
+    lustre = {"DeploymentType": "PERSISTENT_2", "PerUnitStorageThroughput": 250, "CopyTagsToBackups": True}
+    made = here.create_file_system(
+        FileSystemType="LUSTRE",
+        StorageCapacity=1200,
+        LustreConfiguration=lustre,
+        Tags=[{"Key": "team", "Value": "red"}],
+        **network_of(aws, "us-west-2"),
+    )["FileSystem"]["FileSystemId"]
+    with pytest.raises(ClientError, match="CREATING"):
+        here.create_backup(FileSystemId=made)
+    wait_for(here, made, "AVAILABLE")
+    (storage / made / "deep").mkdir()
+    (storage / made / "deep" / "file").write_text("before")
+    (storage / made / "deep" / "file").chmod(0o640)
+    request = {"FileSystemId": made, "ClientRequestToken": "one"}
+    backup = here.create_backup(**request)["Backup"]
+    assert here.create_backup(**request)["Backup"]["BackupId"] == backup["BackupId"]
+    assert (backup["Lifecycle"], backup["Tags"]) == ("CREATING", [{"Key": "team", "Value": "red"}])
+    with pytest.raises(here.exceptions.BackupInProgress):
+        here.create_backup(FileSystemId=made)
+    (storage / made / "deep" / "file").write_text("after")
+    source = {"SourceBackupId": backup["BackupId"], "SourceRegion": "us-west-2"}
+    with pytest.raises(there.exceptions.SourceBackupUnavailable):
+        there.copy_backup(**source)
+    available(here, backup["BackupId"])
+    copy = there.copy_backup(**source, CopyTags=True)["Backup"]
+    assert (copy["Lifecycle"], copy["SourceBackupRegion"]) == ("COPYING", "us-west-2")
+    available(there, copy["BackupId"])
+    with pytest.raises(there.exceptions.BackupNotFound):
+        there.describe_backups(BackupIds=[backup["BackupId"]])
+    restore = {"BackupId": copy["BackupId"], **network_of(aws, "us-east-1"), "LustreConfiguration": lustre}
+    with pytest.raises(there.exceptions.BadRequest, match="2400 does not match"):
+        there.create_file_system_from_backup(**restore, StorageCapacity=2400)
+    other = {**lustre, "PerUnitStorageThroughput": 500}
+    with pytest.raises(there.exceptions.IncompatibleParameterError, match="PerUnitStorageThroughput 500"):
+        there.create_file_system_from_backup(**{**restore, "LustreConfiguration": other})
+    restored = there.create_file_system_from_backup(**restore)["FileSystem"]
+    assert restored["LustreConfiguration"]["MountName"] != backup["FileSystem"]["LustreConfiguration"]["MountName"]
+    file = storage / restored["FileSystemId"] / "deep" / "file"
+    assert (file.read_text(), file.stat().st_mode & 0o777) == ("before", 0o640)
+    there.delete_backup(BackupId=copy["BackupId"])
+    assert not (storage / copy["BackupId"]).exists()
+
+
+def test_a_scratch_file_system_has_no_backups(fsx, request_of):
+    """CreateBackup of what FSx does not back up is a BadRequest."""
+    scratch = request_of()
+    scratch["LustreConfiguration"] = {"DeploymentType": "SCRATCH_2"}
+    made = fsx.create_file_system(**scratch)["FileSystem"]["FileSystemId"]
+    with pytest.raises(fsx.exceptions.BadRequest, match="SCRATCH_2"):
+        fsx.create_backup(FileSystemId=made)
+    fsx.delete_file_system(FileSystemId=made)

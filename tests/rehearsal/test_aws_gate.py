@@ -1,4 +1,4 @@
-"""Who may use the stand-in: the rehearsal alone, because hosts run as root what it stores."""
+"""The stand-in serves the rehearsal alone, because hosts run as root what it stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def attack(port, access_key, pipe):
     outcomes = []
     for method, path in (("PUT", "/sagemaker-x/lifecycle/on_create.sh"), ("POST", "/moto-api/reset")):
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=180)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
             connection.request(method, path, b"#!/bin/sh", headers)
             outcomes.append(str(connection.getresponse().status))
         except OSError:  # closed before an answer
@@ -53,7 +53,7 @@ def access_key(aws):
 
 
 def status(aws, method, path, access_key="", *, length=None):
-    connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc, timeout=180)
+    connection = http.client.HTTPConnection(urlsplit(aws.endpoint_url).netloc, timeout=600)
     connection.putrequest(method, path)
     connection.putheader(
         "Authorization", f"AWS4-HMAC-SHA256 Credential={access_key}/20261122/us-west-2/s3/aws4_request"

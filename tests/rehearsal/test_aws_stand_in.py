@@ -39,7 +39,7 @@ def is_alive(pid):
 
 
 def wait_until_dead(pid):
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 600
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not is_alive(pid)
@@ -281,3 +281,19 @@ def test_a_bucket_policy_is_enforced_as_over_tls(aws):
     s3.delete_bucket_policy(Bucket="policed")
     s3.delete_object(Bucket="policed", Key="a")
     s3.delete_bucket(Bucket="policed")
+
+
+def test_nat_gateways_are_found_by_their_tags(aws):
+    """Of two gateways, a filter by tag gives the one that has it."""
+    ec2 = aws.client("ec2")
+    subnet_id = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    made = []
+    for name in ("one", "two"):
+        tags = [{"ResourceType": "natgateway", "Tags": [{"Key": "podwright:cluster", "Value": name}]}]
+        request = {"SubnetId": subnet_id, "ConnectivityType": "private", "TagSpecifications": tags}
+        made.append(ec2.create_nat_gateway(**request)["NatGateway"]["NatGatewayId"])
+    wanted = [{"Name": "tag:podwright:cluster", "Values": ["two"]}]
+    found = ec2.describe_nat_gateways(Filters=wanted)["NatGateways"]
+    assert [item["NatGatewayId"] for item in found] == made[1:]
+    for nat_gateway_id in made:
+        ec2.delete_nat_gateway(NatGatewayId=nat_gateway_id)

@@ -113,7 +113,7 @@ def cluster(tmp_path_factory, terraform):
 
 
 def test_the_account_lists_groups_in_an_order_of_its_own(cluster):
-    """What AWS reads is what was asked for, in another order, the same at every read."""
+    """The stand-in returns the groups that were requested, in an order of its own, the same at every read."""
     described = cluster.aws.client("cloudcontrol").list_resources(TypeName="AWS::SageMaker::Cluster")
     (found,) = described["ResourceDescriptions"]
     names = [group["InstanceGroupName"] for group in json.loads(found["Properties"])["InstanceGroups"]]

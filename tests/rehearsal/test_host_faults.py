@@ -28,8 +28,8 @@ def cluster(
     """A booted cluster that may fetch from a web server."""
     environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{web_server[1]}"}
     with make_cluster(relay=web_server, environment=environment) as cluster:
-        require_booted(cluster.boot(lifecycle, timeout_s=180).values())
-        cluster.wait_until_idle(timeout_s=180)
+        require_booted(cluster.boot(lifecycle, timeout_s=600).values())
+        cluster.wait_until_idle(timeout_s=600)
         yield cluster
 
 
@@ -40,9 +40,9 @@ def test_a_hung_host_accepts_connections_and_says_nothing(cluster: NamespacedClu
         assert cluster.run(f"timeout 3 {GREETING}", check=False).stdout == "connected\n"
         with pytest.raises(HostError, match=f"{SECOND} hangs"):
             cluster.run("true", host=SECOND)
-        cluster.run(f"until [[ $(sinfo -hn {SECOND} -o %T -p gpu) == down* ]]; do sleep 0.2; done", timeout_s=180)
+        cluster.run(f"until [[ $(sinfo -hn {SECOND} -o %T -p gpu) == down* ]]; do sleep 0.2; done", timeout_s=600)
     assert cluster.run(GREETING).stdout == "connected\nSSH"
-    cluster.wait_until_idle(timeout_s=180)
+    cluster.wait_until_idle(timeout_s=600)
     assert cluster.run("systemctl show -p MainPID --value slurmd", host=SECOND, user="root").stdout == pid
 
 
@@ -86,7 +86,7 @@ def test_opening_waits_where_files_are_slow(cluster: NamespacedCluster) -> None:
         assert cluster.run("cat /fsx/scratch/fast", host=FIRST).stdout == "old\n"
         assert cluster.run("cat /fsx/scratch/slow", host=SECOND).stdout == "old\n"
         cluster.run("nohup cat /fsx/scratch/slow > /tmp/read 2>&1 & sleep 0.2; test ! -s /tmp/read", host=FIRST)
-    cluster.run("timeout 180 bash -c 'until grep -q old /tmp/read; do sleep 0.1; done'", host=FIRST)
+    cluster.run("timeout 600 bash -c 'until grep -q old /tmp/read; do sleep 0.1; done'", host=FIRST)
     with Faults(cluster).slow_files(path="/fsx", delay_s=0.5):
         began = time.monotonic()
         assert cluster.run("cat /fsx/scratch/fast", host=SECOND).stdout == "old\n"

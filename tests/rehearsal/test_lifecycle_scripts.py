@@ -17,7 +17,7 @@ pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 DNS_NAME, MOUNT_NAME = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", "abcdefgh"
 STRICT = "ssh -o BatchMode=yes -o StrictHostKeyChecking=yes"
-SHOW_MOUNT = "findmnt --noheadings --output SOURCE,FSTYPE /fsx"
+SHOW_MOUNT = "findmnt --noheadings --types lustre --output SOURCE,FSTYPE --mountpoint /fsx"
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(make_cluster: Callable[..., NamespacedCluster], scripts: Path) -> Iterator[NamespacedCluster]:
     """A cluster that the real lifecycle scripts have booted."""
     with make_cluster() as cluster:
-        require_booted(cluster.boot(scripts, timeout_s=300).values())
-        cluster.wait_until_idle(timeout_s=180)
+        require_booted(cluster.boot(scripts, timeout_s=600).values())
+        cluster.wait_until_idle(timeout_s=600)
         yield cluster
 
 
@@ -51,7 +51,7 @@ def test_a_rebooted_host_is_what_it_was(cluster: NamespacedCluster, scripts: Pat
     cluster.run("touch /etc/kept /run/lost", host=FIRST, user="root")
     key = cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
     cluster.reboot(FIRST)
-    cluster.wait_until_idle(timeout_s=180)
+    cluster.wait_until_idle(timeout_s=600)
     assert cluster.run(SHOW_MOUNT, host=FIRST).stdout.split() == [f"{DNS_NAME}@tcp:/{MOUNT_NAME}", "lustre"]
     assert cluster.run("ls /etc/kept /run/lost", host=FIRST, check=False).stdout == "/etc/kept\n"
     assert cluster.path(FIRST, "/etc/ssh/ssh_host_ed25519_key.pub").read_text() == key
@@ -62,9 +62,9 @@ def test_a_rebooted_host_is_what_it_was(cluster: NamespacedCluster, scripts: Pat
 def test_a_rebooted_controller_knows_its_jobs(cluster: NamespacedCluster) -> None:
     """The controller comes back by itself, with the jobs that ran meanwhile."""
     job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'sleep 2'").stdout)
-    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=180)
+    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=600)
     cluster.reboot(CONTROLLER)
-    cluster.wait_until_idle(timeout_s=180)
+    cluster.wait_until_idle(timeout_s=600)
     assert cluster.job(job_id)["JobState"] == "COMPLETED"
 
 
@@ -76,7 +76,7 @@ def test_a_replaced_host_is_empty(cluster: NamespacedCluster, scripts: Path) -> 
     assert "mounted " in booted.log.read_text()
     assert not cluster.path(SECOND, "/etc/old").exists()
     assert "i-0new" in cluster.path(SECOND, "/opt/podwright/node.json").read_text()
-    cluster.wait_until_idle(timeout_s=180)
+    cluster.wait_until_idle(timeout_s=600)
 
 
 def test_the_job_user_gets_from_host_to_host_and_no_impostor_is_trusted(cluster: NamespacedCluster) -> None:

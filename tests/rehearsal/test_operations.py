@@ -14,22 +14,26 @@ import sys
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+import torch
 
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
+from podwright_testing.faults import Faults
 from podwright_testing.hyperpod import ClusterMaker
 
 pytestmark = pytest.mark.hosts
 
 CHECKOUT = Path(__file__).parents[2]
 NAME = "demo"
-COMMAND_TIMEOUT_S = 300
+COMMAND_TIMEOUT_S = 600
+PYTHON, PACKAGES = "/opt/python", "/opt/packages"  # of this machine, on the hosts
 
 
 @dataclass
@@ -71,10 +75,10 @@ class Operator:
 
 @pytest.fixture(scope="module")
 def operator(tmp_path_factory, node_image, lifecycle):
-    """An operator of a running cluster: a controller and two workers, booted, their output in CloudWatch."""
+    """An operator of a running cluster: a controller and three workers, booted, their output in CloudWatch."""
     folder = tmp_path_factory.mktemp("operator")
     with AwsStandIn(directory=folder / "aws", transition_s=0.2) as aws:
-        arn = ClusterMaker(aws).make(NAME, workers=2)
+        arn = ClusterMaker(aws).make(NAME, workers=3)
         with NamespacedCluster(
             directory=folder / "cluster",
             image=node_image,
@@ -83,6 +87,7 @@ def operator(tmp_path_factory, node_image, lifecycle):
             subnet_cidr="10.1.0.0/20",
             nodes=list(nodes(aws)),
             shared=folder / "fsx",
+            binds=[(Path(sys.base_prefix), PYTHON), (Path(torch.__file__).parents[1], PACKAGES)],
         ) as hosts:
             boot(hosts, aws, lifecycle, folder)
             (folder / "fsx" / "runs").mkdir(mode=0o777)
@@ -141,7 +146,7 @@ def boot(hosts, aws, lifecycle, folder):
 
 def python_path():
     """Return the source roots, for a podwright that ssh starts."""
-    return os.pathsep.join(str(CHECKOUT / name) for name in (".", "constructs", "lifecycle_scripts"))
+    return os.pathsep.join(str(CHECKOUT / name) for name in (".", "constructs", "lifecycle_scripts", "training"))
 
 
 def worker(operator, number=1):
@@ -156,7 +161,7 @@ def finish(operator, job_id):
     return operator.hosts.wait_for_job(int(job_id))
 
 
-def wait_for(reached, *, timeout_s=180):
+def wait_for(reached, *, timeout_s=600):
     deadline = time.monotonic() + timeout_s
     while not reached():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -198,7 +203,7 @@ def test_ssh_goes_in_through_the_written_config(known):
     """OpenSSH reads the file, checks host keys, and knows a node by three names; a second write changes nothing."""
     told = known.podwright("ssh-config", "--write", *known.key)
     config = known.home / ".ssh" / "podwright" / "demo.config"
-    assert told == f"wrote {config}: 3 nodes; `ssh demo`\n"
+    assert told == f"wrote {config}: 4 nodes; `ssh demo`\n"
     assert "StrictHostKeyChecking accept-new" in config.read_text()
     first = config.read_text()
     own = known.home / ".ssh" / "config"
@@ -232,7 +237,7 @@ def test_a_changed_host_key_is_refused(known):
 
 
 def test_forward_makes_a_port_of_a_worker_ours(known):
-    """What listens on the worker's loopback answers here, until Ctrl-C."""
+    """A server on the worker's loopback answers here, until Ctrl-C."""
     place = worker(known)
     known.hosts.run("mkdir -p /tmp/site && echo hello > /tmp/site/index.html", host=place.hostname, user="root")
     serve = "nohup python3 -m http.server 8765 --bind 127.0.0.1 --directory /tmp/site > /dev/null 2>&1 & echo $!"
@@ -243,7 +248,7 @@ def test_forward_makes_a_port_of_a_worker_ours(known):
         assert f"port {port} of this machine: Address already in use" in errors
     with known.start(*known.command("forward", 8765, "workers/1", "--local-port", port)) as process:
         wait_for(lambda: "Waiting for connections" in process.stdout.readline())
-        with urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+        with urlopen(f"http://127.0.0.1:{port}/", timeout=600) as answer:
             assert answer.read() == b"hello\n"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=COMMAND_TIMEOUT_S)
@@ -390,3 +395,53 @@ def test_replacement_waits_for_the_job(operator):
     assert finish(operator, job_id)["JobState"] == "COMPLETED"
     on_nodes(operator, "undrain", name)
     operator.hosts.wait_until_idle()
+
+
+@pytest.fixture(scope="module")
+def python(known):
+    """A Python with torch, on the shared file system."""
+    path = known.hosts.directory.parent / "fsx" / "python"
+    interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    path.write_text(
+        f'#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={PACKAGES}\nexec {interpreter} "$@"\n'
+    )
+    path.chmod(0o755)
+    return "/fsx/python"
+
+
+def validate(operator, python, *words, status=0):
+    arguments = ("--python", python, "--file-mib", 4, "--group", "workers", "--json", *operator.key, *words)
+    with operator.start(*operator.command("validate", *arguments)) as process:
+        output, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert process.returncode in {0, status}, output + errors
+    return json.loads(output)
+
+
+def named(document):
+    return [finding["path"] for finding in document["findings"] if finding["code"] == "slow-node"]
+
+
+def test_validate_names_the_host_with_the_slow_network(known, python):
+    """All pairs of three workers are measured; the one behind a slow cable is named, and the planner's file is left."""
+    place = worker(known, 2)
+    with Faults(known.hosts).slow_network(place.hostname, mbit_s=100):
+        document = validate(known, python, "--output", "validate.json", status=1)
+    assert named(document) == [f"nodes.{place.hostname}"], document
+    assert json.loads((known.home / "validate.json").read_text()) == document
+    measured = document["measurements"]
+    assert {tuple(pair["nodes"]) for pair in measured["pairs"] if not pair["error"]} >= set(
+        combinations(sorted(worker(known, number).hostname for number in (1, 2, 3)), 2)
+    )
+    assert all(node["write_mib_s"] and node["read_mib_s"] and not node["error"] for node in measured["nodes"])
+    assert validate(known, python, "--of", document["folder"].rpartition("/")[2], status=1) == document
+
+
+def test_validate_names_no_healthy_host(known, python):
+    """Other programs that use all processors make no node slow."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        assert named(validate(known, python, status=1)) == []
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
-from podwright_bootstrap.features import NodeFeatures, PamSlurmAdopt
+from podwright_bootstrap.features import Account, NodeFeatures, PamSlurmAdopt, PartitionLimits, Qos, SlurmPolicy
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
@@ -30,6 +31,16 @@ PARAMETERS = ProvisioningParameters(
     nodes=NodeFeatures(pam_slurm_adopt=PamSlurmAdopt(admins=("overseer",))),
 )
 
+POLICY = SlurmPolicy(
+    accounts=(
+        Account("research", users=("ubuntu",), fair_share=3, qos=("normal", "urgent"), max_gpus=4),
+        Account("teaching", users=("ubuntu",), max_jobs_per_user=5),
+    ),
+    qos=(Qos("urgent", priority=100, preempts=("normal",), max_wall_minutes=240),),
+    partitions=(PartitionLimits("gpu", max_minutes=600, accounts=("research", "teaching")),),
+    settings={"MaxArraySize": "2001"},
+)
+
 
 def bundle(folder: Path, parameters: ProvisioningParameters = PARAMETERS) -> Path:
     """The scripts as a node downloads them."""
@@ -45,8 +56,8 @@ def cluster(make_cluster, tmp_path_factory) -> Iterator[NamespacedCluster]:
     cluster = make_cluster(environment={"PODWRIGHT_PATIENCE": "0.5"})
     cluster.start()
     for _ in range(2):
-        require_booted(cluster.boot(scripts, timeout_s=180).values())
-    cluster.wait_until_idle(timeout_s=180)
+        require_booted(cluster.boot(scripts, timeout_s=600).values())
+    cluster.wait_until_idle(timeout_s=600)
     yield cluster
     cluster.stop()
 
@@ -60,7 +71,7 @@ def test_sacct_knows_a_job_that_has_ended(cluster):
             "sacct --allocations --noheader --parsable2 --format=User,Account,State,NNodes,AllocTRES"
         ).stdout
 
-    wait_for(lambda: "COMPLETED" in rows(), timeout_s=180, what=lambda: f"the job in sacct: {rows()}")
+    wait_for(lambda: "COMPLETED" in rows(), timeout_s=600, what=lambda: f"the job in sacct: {rows()}")
     user, account, state, nodes, tres = rows().splitlines()[-1].split("|")
     assert (user, account, state, nodes) == ("ubuntu", "default", "COMPLETED", "2")
     assert "gres/gpu=4" in tres
@@ -121,4 +132,50 @@ def test_daemons_go_on_in_a_new_log(cluster):
         logs = "/var/log/slurm/slurmctld.log /var/log/slurm/slurmctld.log.1"
         return cluster.run(f"stat --format=%s {logs}", user="root", check=False).stdout.split()
 
-    wait_for(lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=180, what=lambda: f"lines in both: {sizes()}")
+    wait_for(lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=600, what=lambda: f"lines in both: {sizes()}")
+
+
+def declare(cluster: NamespacedCluster, policy: SlurmPolicy | None) -> str:
+    """Deploy another policy, apply it on the controller, and return what was said."""
+    scripts = cluster.directory / "fsx" / "policy"
+    shutil.rmtree(scripts, ignore_errors=True)
+    bundle(scripts, replace(PARAMETERS, nodes=replace(PARAMETERS.nodes, slurm=policy)))
+    steps = ("parameters", "accounting", "slurm_conf")
+    return "".join(cluster.run(f"/fsx/policy/on_create.sh --only {step}", user="root").stdout for step in steps)
+
+
+def associations(cluster: NamespacedCluster) -> set[str]:
+    """Return account, user, fair share, QOS and limit of each association."""
+    columns = "Account,User,Share,QOS,GrpTRES,MaxJobs"
+    return set(cluster.run(f"sacctmgr -nP show assoc cluster=demo format={columns}").stdout.split())
+
+
+def test_a_policy_is_applied_changed_and_removed(cluster):
+    """Accounts, QOS and limits are those declared, once; jobs of lower QOS give way and are requeued."""
+    before = associations(cluster)
+    said = declare(cluster, POLICY)
+    assert "added account teaching" in said
+    assert {"research||3|normal,urgent|gres/gpu=4|", "teaching||1|normal||5"} <= associations(cluster)
+    assert "default|ubuntu|1|normal||" not in associations(cluster)
+    assert declare(cluster, POLICY).count("1 steps, 0 changes") == 3
+    shown = cluster.run("scontrol show partition gpu; scontrol show config").stdout
+    assert all(text in shown for text in ("MaxTime=10:00:00", "AllowAccounts=research,teaching", "= preempt/qos"))
+
+    whole = "--partition gpu -N 2 --exclusive --account research"
+    low = int(cluster.run(f"sbatch --parsable {whole} --wrap 'sleep 3600'").stdout)
+    cluster.wait_for_job(low, frozenset({"RUNNING"}))
+    high = int(cluster.run(f"sbatch --parsable {whole} --qos urgent --wrap true").stdout)
+    assert cluster.wait_for_job(high)["JobState"] == "COMPLETED"
+    cluster.wait_for_job(low, frozenset({"RUNNING"}), restarts=1)
+    cluster.run(f"scancel {low}")
+
+    research = replace(POLICY.accounts[0], fair_share=1, max_gpus=None, qos=("normal",))
+    declare(cluster, SlurmPolicy(accounts=(research,)))
+    assert "research||1|normal||" in associations(cluster)
+    assert not any(row.startswith("teaching") for row in associations(cluster))
+    assert "MaxTime=UNLIMITED" in cluster.run("scontrol show partition gpu").stdout
+
+    declare(cluster, None)
+    assert associations(cluster) == before
+    assert cluster.run("sacctmgr -nP show qos format=Name").stdout.split() == ["normal"]
+    assert declare(cluster, None).count("1 steps, 0 changes") == 3

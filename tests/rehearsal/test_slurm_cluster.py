@@ -37,8 +37,8 @@ def cluster(
     }
     cluster = make_cluster(relay=web_server, environment=environment, binds=[(wheels, "/opt/rehearsal/wheels")])
     cluster.start()
-    require_booted(cluster.boot(lifecycle, timeout_s=180).values())
-    cluster.wait_until_idle(timeout_s=180)
+    require_booted(cluster.boot(lifecycle, timeout_s=600).values())
+    cluster.wait_until_idle(timeout_s=600)
     yield cluster
     cluster.stop()
 
@@ -217,7 +217,7 @@ def test_pip_and_venv_work_from_the_wheelhouse_only(cluster: NamespacedCluster) 
     """A virtual environment is made with the host's own Python; pip looks into the bound wheels and nowhere else."""
     assert cluster.run("cat /opt/rehearsal/wheels/readme").stdout == "a wheelhouse"
     cluster.run("python3 -m venv environment")
-    refused = cluster.run("environment/bin/pip install no-such-thing", check=False, timeout_s=180)
+    refused = cluster.run("environment/bin/pip install no-such-thing", check=False, timeout_s=600)
     assert "/opt/rehearsal/wheels" in refused.stdout + refused.stderr
     assert "No matching distribution found" in refused.stderr
 
@@ -276,7 +276,7 @@ def test_a_boot_that_hangs_is_ended(cluster: NamespacedCluster, tmp_path: Path) 
 def test_a_daemon_with_an_open_log_does_not_delay_the_boot(cluster: NamespacedCluster, tmp_path: Path) -> None:
     """The boot ends with the script, not with what it left running."""
     (tmp_path / "on_create.sh").write_text("#!/bin/bash\nsetsid sleep 87654 &\necho left\n")
-    assert cluster.boot_one(SECOND, tmp_path, timeout_s=180).exit_code == 0
+    assert cluster.boot_one(SECOND, tmp_path, timeout_s=600).exit_code == 0
     assert cluster.run("pkill -f '[s]leep 87654'", host=SECOND, user="root").returncode == 0
 
 

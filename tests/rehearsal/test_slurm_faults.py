@@ -35,7 +35,7 @@ srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hos
 def booted(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
     """A booted cluster, shared by the tests of this module."""
     with make_cluster() as cluster:
-        require_booted(cluster.boot(lifecycle, timeout_s=180).values())
+        require_booted(cluster.boot(lifecycle, timeout_s=600).values())
         yield cluster
 
 
@@ -43,18 +43,18 @@ def booted(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> I
 def cluster(booted: NamespacedCluster) -> Iterator[NamespacedCluster]:
     """The module's cluster, idle, before and after."""
     (booted.directory / "fsx/scratch/go").unlink(missing_ok=True)
-    booted.wait_until_idle(timeout_s=180)
+    booted.wait_until_idle(timeout_s=600)
     yield booted
     booted.run("scancel --user ubuntu")
-    booted.wait_until_idle(timeout_s=180)
+    booted.wait_until_idle(timeout_s=600)
 
 
 def submit(cluster: NamespacedCluster, auto_resume: int = 1) -> int:
     """Submit JOB and wait until both of its tasks have begun."""
     cluster.path(CONTROLLER, "/fsx/scratch/job.sbatch").write_text(JOB.format(auto_resume=auto_resume))
     job_id = int(cluster.run("sbatch --parsable /fsx/scratch/job.sbatch").stdout)
-    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=180)
-    cluster.run(f"until [[ $(grep -c ^run /fsx/scratch/{job_id}.out) == 2 ]]; do sleep 0.1; done", timeout_s=180)
+    cluster.wait_for_job(job_id, frozenset({"RUNNING"}), timeout_s=600)
+    cluster.run(f"until [[ $(grep -c ^run /fsx/scratch/{job_id}.out) == 2 ]]; do sleep 0.1; done", timeout_s=600)
     return job_id
 
 
@@ -66,11 +66,11 @@ def test_a_job_survives_a_host(cluster: NamespacedCluster, lifecycle: Path, how:
     old_key = cluster.path(SECOND, "/etc/ssh/ssh_host_ed25519_key.pub").read_text()
     cluster.kill(SECOND, how=how)
     done = cluster.auto_resume(
-        job_id, lifecycle=lifecycle, new_instance_id=lambda host: f"i-new-{how}-{host}", timeout_s=180
+        job_id, lifecycle=lifecycle, new_instance_id=lambda host: f"i-new-{how}-{host}", timeout_s=600
     )
     assert done.replaced == (SECOND,)
     (cluster.directory / "fsx/scratch/go").touch()
-    job = cluster.wait_for_job(job_id, timeout_s=180, restarts=1)
+    job = cluster.wait_for_job(job_id, timeout_s=600, restarts=1)
     assert (job["JobState"], job["Restarts"]) == ("COMPLETED", "1")
     output = (cluster.directory / f"fsx/scratch/{job_id}.out").read_text()
     for line in (f"run on {FIRST}", f"run on {SECOND}", f"run 1 on {FIRST}", f"run 1 on {SECOND}"):
@@ -85,7 +85,7 @@ def test_a_node_marked_by_an_operator_is_replaced(cluster: NamespacedCluster, li
     """State=fail with reason "Action:Replace" is a fault for auto-resume, though the host answers."""
     job_id = submit(cluster)
     cluster.run(["scontrol", "update", f"NodeName={FIRST}", "State=FAIL", "Reason=Action:Replace"], user="root")
-    done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-marked", timeout_s=180)
+    done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-marked", timeout_s=600)
     assert done.replaced == (FIRST,)
     assert "i-marked" in cluster.path(FIRST, "/opt/ml/config/resource_config.json").read_text()
 
@@ -93,7 +93,7 @@ def test_a_node_marked_by_an_operator_is_replaced(cluster: NamespacedCluster, li
 def test_a_jobs_own_error_is_not_resumed(cluster: NamespacedCluster, lifecycle: Path) -> None:
     """A job that fails on healthy nodes is not resumed."""
     job_id = int(cluster.run("sbatch --parsable -o /dev/null -p gpu --wrap 'srun --auto-resume=1 false'").stdout)
-    cluster.wait_for_job(job_id, timeout_s=180)
+    cluster.wait_for_job(job_id, timeout_s=600)
     with pytest.raises(HostError, match=f"job {job_id} is FAILED and every node is healthy"):
         cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-none", timeout_s=5)
 
@@ -179,7 +179,7 @@ def test_an_interrupted_boot_leaves_nothing(start_owner, tmp_path: Path) -> None
     log = tmp_path / "cluster" / f"{CONTROLLER}-boot-1.log"
     subprocess.run(["timeout", "180", "bash", "-c", f"until grep -qs begun {log}; do sleep 0.05; done"], check=True)
     owner.send_signal(signal.SIGINT)
-    _, stderr = owner.communicate(timeout=180)
+    _, stderr = owner.communicate(timeout=1500)
     assert "KeyboardInterrupt" in stderr
     assert leftovers(tmp_path) == []
 
@@ -201,7 +201,7 @@ def test_clean_ends_a_living_cluster(start_owner, tmp_path: Path) -> None:
     owner = start_owner()
     assert clean(tmp_path / "elsewhere") == []
     pids = family(tmp_path)
-    found = clean(tmp_path, timeout_s=180)
+    found = clean(tmp_path, timeout_s=600)
     assert any("cluster_namespaces.py" in leftover.what for leftover in found)
     assert ended(pids)
     assert clean(tmp_path) == []
@@ -221,7 +221,7 @@ def family(directory: Path) -> list[int]:
     return sorted(found)
 
 
-def ended(pids: list[int], within_s: float = 180.0) -> bool:
+def ended(pids: list[int], within_s: float = 600.0) -> bool:
     """Return True if all processes end in time; a zombie has ended."""
     deadline = time.monotonic() + within_s
     while any(map(runs, pids)) and time.monotonic() < deadline:

@@ -67,7 +67,7 @@ def test_every_problem_is_reported_at_once(describe: Callable[..., NamespacedClu
         "two nodes have the instance_id i-6",
         "10.9.9.9 is not in the subnet 10.0.16.0/20",
         "compute node ip-10-0-16-6 has no partition",
-        "relay: got 192.0.2.1, must be 127.0.0.1",
+        "relay: got 192.0.2.1, need 127.0.0.1",
     ):
         assert problem in str(refused.value)
 

@@ -24,7 +24,7 @@ def systemctl(cluster: NamespacedCluster) -> Callable[[str], tuple[int, str]]:
     """Run systemctl with the words given; exit status and all it printed."""
 
     def call(words: str) -> tuple[int, str]:
-        done = cluster.run(f"systemctl {words}", host=HOST, user="root", check=False, timeout_s=180)
+        done = cluster.run(f"systemctl {words}", host=HOST, user="root", check=False, timeout_s=600)
         return done.returncode, (done.stdout + done.stderr).strip()
 
     return call
@@ -42,8 +42,8 @@ def write_unit(cluster: NamespacedCluster) -> Callable[..., None]:
 
 
 def wait_until(cluster: NamespacedCluster, condition: str) -> None:
-    """Return when a shell condition holds on the host, within 180 seconds."""
-    cluster.run(f"timeout 180 bash -c 'until {condition}; do sleep 0.05; done'", host=HOST, user="root")
+    """Return when a shell condition holds on the host, within 600 seconds."""
+    cluster.run(f"timeout 600 bash -c 'until {condition}; do sleep 0.05; done'", host=HOST, user="root")
 
 
 def test_a_fresh_host_runs_sshd_and_munge_but_no_slurm(systemctl) -> None:

@@ -61,7 +61,7 @@ SETTINGS: dict[str, Any] = {
     "cluster": CLUSTER,
     "openzfs": {"source": "create"},
     "logs": {"retention_days": 30},
-    "notices": {"email": "team@llm.test"},
+    "notices": {"email": "team@llm.test", "idle_hours": 6},
     "budget": {"monthly_usd": 5000, "email": "team@llm.test"},
     "dashboard": {"source": "create"},
     "prometheus": {"source": "create"},
@@ -146,7 +146,7 @@ def deployment(
 
 
 def changes_of_cluster(plan: str) -> list[str]:
-    """What the plan marks in the cluster's desired state."""
+    """Return the changes that the plan marks in the cluster's desired state."""
     (block,) = re.findall(r"~ desired_state = jsonencode\(\n(.*?)\n        \)\n", plan, re.DOTALL)
     marked = (line.strip() for line in block.splitlines() if re.match(r"\s*[~+-] ", line))
     return [re.sub(r"\s+", " ", line) for line in marked]
@@ -156,7 +156,7 @@ pytestmark = pytest.mark.terraform
 
 
 def test_second_plans_are_empty(deployment: Deployment) -> None:
-    """What was deployed is what the settings say, in both stacks; scripts whose time alone changed are the same."""
+    """A second plan of both stacks is empty, also after the scripts' times have changed."""
     for script in deployment.scripts.rglob("*.py"):
         os.utime(script, (1, 1))
     deployment.synthesize()
@@ -174,7 +174,7 @@ def test_scaling_is_one_line(deployment: Deployment) -> None:
 
 
 def test_another_group_leaves_the_others(deployment: Deployment) -> None:
-    """A group that comes between others adds its own lines, to the cluster and to what nodes are told."""
+    """A group between others adds only its own lines, to the cluster and to the nodes' parameters."""
     cpus = {"name": "cpus", "role": "compute", "instance_type": "ml.c5.large", "count": 1, "partition": "cpu"}
     deployment.synthesize(cluster=CLUSTER | {"instance_groups": [CONTROLLER, LOGIN, WORKERS, cpus]})
     plan = deployment.plan()
@@ -235,6 +235,11 @@ def test_logs_notices_and_budget_are_as_asked(deployment: Deployment, aws: AwsSt
         "SageMaker HyperPod Cluster Node Health Event",
         "SageMaker HyperPod Cluster Event",
     }
+    (alarm,) = aws.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    assert (alarm["Namespace"], alarm["MetricName"]) == ("/aws/sagemaker/Clusters", "RunningJobs")
+    assert alarm["Dimensions"] == [{"Name": "ClusterName", "Value": "demo"}]
+    assert (alarm["Period"], alarm["EvaluationPeriods"], alarm["TreatMissingData"]) == (3600, 6, "notBreaching")
+    assert alarm["AlarmActions"] == [outputs["foundation"]["NoticesTopicArn"]]
     assert {target["Arn"] for rule in events.list_rules()["Rules"] for target in targets(events, rule["Name"])} == {
         outputs["foundation"]["NoticesTopicArn"]
     }
@@ -269,5 +274,5 @@ def test_the_cluster_goes_alone_and_comes_back_by_the_api(deployment: Deployment
 
 
 def targets(events: Any, rule: str) -> list[dict[str, Any]]:
-    """Where an EventBridge rule sends to."""
+    """Return the targets of an EventBridge rule."""
     return list(events.list_targets_by_rule(Rule=rule)["Targets"])

@@ -57,7 +57,7 @@ def bring(aws: AwsStandIn) -> dict[str, str]:
 
 @pytest.mark.parametrize("aws", [BROUGHT], indirect=True)
 def test_what_is_brought_stays_as_it_is(aws: AwsStandIn, synthesized: Deploy, tmp_path: Path) -> None:
-    """On a brought network, file system, bucket and role a cluster comes, plans nothing more, and goes alone."""
+    """A cluster on existing network, storage and role deploys, has an empty second plan, and is destroyed alone."""
     text = BROUGHT.read_text(encoding="utf-8")
     for example, own in bring(aws).items():
         assert example in text
@@ -76,7 +76,7 @@ def test_what_is_brought_stays_as_it_is(aws: AwsStandIn, synthesized: Deploy, tm
 
 @pytest.mark.parametrize("aws", [PRODUCTION], indirect=True)
 def test_production_leaves_its_backups_alone(aws: AwsStandIn, synthesized: Deploy) -> None:
-    """What the team keeps is the last backup of each file system and database; a dead deployer's lock is lifted."""
+    """A destroyed team cluster keeps the last backup of each file system and database, and no dead deployer's lock."""
     states = load(PRODUCTION).state
     make_bucket(aws, states.bucket)
     workspace = synthesized(aws, PRODUCTION)

@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
     "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1", "on_destroy": "backup"},
     "bucket": {"source": "create", "on_destroy": "destroy", "access_log_bucket": "corpus"},
     "role": {"source": "create"},
-    "notices": {"email": "team@llm.test"},
+    "notices": {"email": "team@llm.test", "idle_hours": 6},
     "prometheus": {"source": "create"},
     "cluster": {
         "instance_groups": [
@@ -139,7 +139,7 @@ def test_a_foundation_of_everything_lives_and_leaves_its_backup_alone(
 
 
 def _look_at(aws: AwsStandIn) -> None:
-    """What the account holds is what the arguments said."""
+    """The account holds what the arguments say."""
     ec2, fsx = aws.client("ec2"), aws.client("fsx")
     assert {log["DeliverLogsStatus"] for log in ec2.describe_flow_logs()["FlowLogs"]} == {"SUCCESS"}
     named = ec2.describe_security_groups(

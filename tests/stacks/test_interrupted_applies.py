@@ -55,7 +55,7 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
 
 
 def lose_and_find(workspace: Workspace, aws: AwsStandIn) -> None:
-    """What a state lost is adopted with what hangs on it, and nothing is replaced; a twin is left to the user.
+    """Adopt takes what a state lost and what hangs on it, replaces nothing, and leaves a twin to the user.
 
     A resource with the former name of the tag is found too.
     """

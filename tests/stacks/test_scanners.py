@@ -1,4 +1,4 @@
-"""What other people's scanners say of the production example."""
+"""Public scanners find nothing in the production example but what is accepted for a reason."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def managed(stack: Mapping[str, Any]) -> set[str]:
 def test_examples_are_valid_terraform(
     run_app: RunApp, tmp_path: Path, terraform: Mapping[str, str], example: Path
 ) -> None:
-    """The real Terraform core and AWS provider accept both stacks of every example, created and brought alike."""
+    """The real Terraform core and AWS provider accept both stacks of every example, with created and existing parts."""
     answer = run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8")))
     assert answer.returncode == 0, answer.stderr
     stacks = sorted((tmp_path / "cdktf.out" / "stacks").iterdir())
@@ -145,7 +145,7 @@ def test_the_foundation_comes_first(run_app: RunApp, tmp_path: Path) -> None:
 
 
 def test_existing_resources_are_not_created(run_app: RunApp, tmp_path: Path) -> None:
-    """With everything brought along the foundation makes nothing, and the cluster uses what was brought."""
+    """If all parts exist, the foundation creates nothing, and the cluster uses them."""
     assert run_app(SETTINGS | EXISTING).returncode == 0
     assert managed(synthesized(tmp_path, "foundation")) == set()
     cluster = synthesized(tmp_path, "cluster")
@@ -188,7 +188,7 @@ def test_everything_carries_its_construct_path(run_app: RunApp, tmp_path: Path, 
 
 
 def takes_tags(kind: str) -> bool:
-    """Whether the binding of a type has the argument."""
+    """Return whether the binding of a type has the argument."""
     module = importlib.import_module(f"podwright_constructs.aws.{kind.removeprefix('aws_')}")
     (binding,) = (each for each in vars(module).values() if getattr(each, "TYPE", None) == kind)
     return "tags" in inspect.signature(binding.__init__).parameters

@@ -109,7 +109,7 @@ def call(start):
 
     def call(command, *flags, **options):
         process = start(command, *flags, **options)
-        output, _ = process.communicate(timeout=600)
+        output, _ = process.communicate(timeout=1500)
         return process.returncode, output
 
     return call

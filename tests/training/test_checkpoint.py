@@ -120,7 +120,7 @@ def test_changed_weights_are_not_loaded(copied, model_of):
 
 
 def test_a_save_that_fails_leaves_the_older_ones(copied, tiny_flags, capsys):
-    """Where the next checkpoint cannot be written, one line says so, and the newest is still valid."""
+    """A checkpoint that fails is one line, and the newest one stays valid."""
     obstacle = copied / "checkpoints" / ".step-00000016.partial"
     obstacle.write_text("a file where a folder must be")
     assert main(["train", *tiny_flags(copied, ranks=1, max_steps=16)]) == 2
@@ -165,7 +165,7 @@ def test_changed_trainer_state_is_found_before_it_is_read(copied, tiny_flags, ca
 
 
 def test_a_file_that_the_manifest_does_not_list_is_refused(copied, caplog):
-    """What was added to a checkpoint is not read."""
+    """Files that were added to a checkpoint are not read."""
     (copied / "checkpoints" / "step-00000012" / "rng-00007.pt").write_bytes(b"")
     assert step_folder.newest(copied / "checkpoints").name == "step-00000008"
     assert "rng-00007.pt is not in its manifest.json" in caplog.text

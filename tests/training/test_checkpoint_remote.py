@@ -82,7 +82,7 @@ def test_an_unreachable_store_is_reported_before_the_run(run, tmp_path, capsys, 
     """No such bucket, no such kind of store: one line each, exit status 2."""
     assert run(tmp_path, checkpoint_dir=url) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: checkpoint_dir {url} cannot be used: ")
+    assert line.startswith(f"error: cannot use checkpoint_dir {url}: ")
     assert message in line
 
 

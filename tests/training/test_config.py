@@ -106,12 +106,12 @@ def test_all_problems_are_reported_at_once(tmp_path):
         "unknown flag --max-step; did you mean --max-steps?",
         f"unknown option in {file} learning_rat",
         f"unknown option in {file} min_lrr; did you mean min_lr?",
-        f"model_type = gpt_neox (flag): must be one of {', '.join(families.FAMILIES)}",
-        "max_steps = 0 (flag): must be at least 1",
-        "lr = fast (flag): must be a number",
-        f"grad_clip = [1] ({file}): must be a number",
-        "bf16 = 2 (flag): must be 0 or 1",
-        f"val_batch_size = 1.5 ({file}): must be a whole number",
+        f"model_type: got gpt_neox (flag), need one of {', '.join(families.FAMILIES)}",
+        "max_steps: got 0 (flag), need at least 1",
+        "lr: got fast (flag), need a number",
+        f"grad_clip: got [1] ({file}), need a number",
+        "bf16: got 2 (flag), need 0 or 1",
+        f"val_batch_size: got 1.5 ({file}), need a whole number",
         "hidden_size 768 is not divisible by num_heads 7",
         "warmup 0.7 and plateau 0.7 add up to more than 1",
         "offload_activations needs activation_checkpointing 1: it moves the activations that checkpointing keeps",
@@ -121,7 +121,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--preset tyni", "preset = tyni (flag): must be one of llama2_13b, "),
+        ("--preset tyni", "preset: got tyni (flag), need one of llama2_13b, "),
         ("--num_key_value_heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
         ("--hidden_size 60", "hidden_size 60 / num_heads 12 is odd"),
         ("--head_dim 33", "head_dim 33 is odd"),
@@ -147,7 +147,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
         ("--noise_scale_freq 5", "noise_scale_freq 5 needs more than one micro-batch"),
         ("--profile_steps 15-10", "profile_steps 15-10: write the first and last step, as in 10-15"),
         ("--profile_steps 10-15 --max_steps 12", "profile_steps 10-15 goes beyond max_steps 12"),
-        ("--lr nan", "lr = nan (flag): must be above 0"),
+        ("--lr nan", "lr: got nan (flag), need more than 0"),
         ("--config /nowhere.yaml", "cannot read /nowhere.yaml: "),
     ],
 )
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path):
     """A list instead of a mapping is named in the error."""
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(["lr"]))
     assert problems("--config", str(tmp_path / "run.yaml")) == [
-        f"{tmp_path / 'run.yaml'} must contain `option: value` lines, not a list"
+        f"{tmp_path / 'run.yaml'}: got a list, need `option: value` lines"
     ]
 
 
@@ -187,4 +187,4 @@ def test_importing_pulls_no_torch(module):
 
 def test_numbers_are_finite():
     """An infinite learning rate is refused."""
-    assert problems("--lr", "inf") == ["lr = inf (flag): must be a finite number"]
+    assert problems("--lr", "inf") == ["lr: got inf (flag), need a finite number"]

@@ -58,7 +58,7 @@ def test_the_perplexity_is_the_trainers_own(exported):
 
 
 def test_bits_per_byte(exported):
-    """Loss and bits per byte tell the same of the text whose tokens were predicted."""
+    """Loss and bits per byte agree for the text whose tokens were predicted."""
     found, options = evaluate(exported), load_run(exported)
     stream = open_stream(
         replace(options, data_workers=0), split="validation", tokenizer=str(exported.hf), rank=0, world_size=1,

@@ -170,7 +170,7 @@ def test_what_is_exported_is_loaded_by_transformers(family, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_config_json_is_read_back_the_same(family):
-    """The library understands each key of ``to_hf``: none is kept as a stranger."""
+    """The library knows each key of ``to_hf``: it keeps none as an extra attribute."""
     content = ModelConfig(**{**LLAMA_2, **FAMILIES[family]}).to_hf()
     read = AutoConfig.for_model(**content)
     assert {key: read.to_dict()[key] for key in content} == content

@@ -48,11 +48,15 @@ def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, sh
             8,
             "by the 16 stages of pipeline_parallel 8 with pipeline_schedule zero_bubble",
         ),
-        ({"pipeline_parallel": 4, "train_batch_size": 2}, 4, "pipeline_micro_batches 2 (default: train_batch_size)"),
+        (
+            {"pipeline_parallel": 4, "train_batch_size": 2},
+            4,
+            "pipeline_micro_batches: got 2 (default: train_batch_size)",
+        ),
         (
             {"pipeline_parallel": 4, "train_batch_size": 6, "pipeline_schedule": "interleaved_1f1b"},
             4,
-            "must be a multiple of pipeline_parallel 4",
+            "need a multiple of pipeline_parallel 4",
         ),
         (
             {"pipeline_parallel": 2, "train_batch_size": 6, "pipeline_micro_batches": 4},

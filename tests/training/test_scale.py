@@ -1,4 +1,4 @@
-"""What every GPU of a large job would do at each step, counted without one: a fake process group of eight ranks."""
+"""Count what every GPU of a large job does at each step, with a fake process group of eight ranks."""
 
 import faulthandler
 import time

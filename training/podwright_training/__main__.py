@@ -19,6 +19,7 @@ USER_ERROR_STATUS = 2  # what argparse exits with too
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
     "launch": ("launch", "make a run folder and submit its job to Slurm"),
+    "dry-run": ("dry_run", "count what a step of a large job takes, on one CPU"),
     "consolidate": ("consolidate", "export the newest checkpoint as a Hugging Face model"),
     "evaluate": ("evaluate", "compute the perplexity of the consolidated model with transformers"),
     "generate": ("generate", "generate text from the consolidated model"),
@@ -72,7 +73,7 @@ def _show_dashes(parser: argparse.ArgumentParser) -> None:
     """Give flags dashes, as the rest of the world does."""
     for action in parser._actions:  # noqa: SLF001 -- argparse has no public list
         dashed = [name.replace("_", "-") for name in action.option_strings]
-        parser._option_string_actions.update(dict.fromkeys(dashed, action))  # noqa: SLF001
+        parser._option_string_actions.update(dict.fromkeys(dashed, action))  # noqa: SLF001 -- as above
         action.option_strings = list(dict.fromkeys(dashed))
 
 

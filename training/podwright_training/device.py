@@ -47,7 +47,7 @@ def slow_precision(ranks: Ranks, wish: str, precision: str) -> str | None:
     if precision == "fp32" or device_of(ranks, wish).type != "cpu":
         return None
     mkldnn = torch.ops.mkldnn  # no public names
-    supported = mkldnn._is_mkldnn_bf16_supported if precision == "bf16" else mkldnn._is_mkldnn_fp16_supported  # noqa: SLF001
+    supported = mkldnn._is_mkldnn_bf16_supported if precision == "bf16" else mkldnn._is_mkldnn_fp16_supported  # noqa: SLF001 - not public
     if supported():
         return None
     return f"this processor has no {precision} instructions, its matrix products are slow: use --precision fp32"

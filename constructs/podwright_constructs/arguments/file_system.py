@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from typing_extensions import Doc
 
 from podwright_constructs import facts
+from podwright_constructs.arguments import PassedAs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,3 +26,11 @@ class FileSystemArguments:
         Literal["backup", "destroy"],
         Doc("backup makes a last backup before the file system is deleted, destroy does not. Default: destroy."),
     ] = "destroy"
+    backup_id: Annotated[
+        str | None,
+        Doc(
+            "Backup of this region, backup-…, whose files the file system has at first; `podwright move` writes it. "
+            "Another value makes a new file system. Default: empty."
+        ),
+        PassedAs("backup_id"),
+    ] = None

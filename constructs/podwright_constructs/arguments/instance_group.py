@@ -72,7 +72,7 @@ class InstanceGroup:
         int,
         Doc(
             "Additional EBS volume of each node, /opt/sagemaker, "
-            f"{facts.MIN_VOLUME_GIB} to {facts.MAX_VOLUME_GIB} GiB. Default: 500."
+            f"{facts.MIN_VOLUME_GIB} to {facts.MAX_VOLUME_GIB} GiB, or 0 for no such volume. Default: 500."
         ),
     ] = 500
     key_arn: Annotated[

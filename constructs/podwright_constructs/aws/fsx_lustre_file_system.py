@@ -32,6 +32,7 @@ class FsxLustreFileSystem(Resource):
         subnet_ids: Sequence[str],
         auto_import_policy: str | None = None,
         automatic_backup_retention_days: float | None = None,
+        backup_id: str | None = None,
         copy_tags_to_backups: bool | None = None,
         data_compression_type: str | None = None,
         deployment_type: str | None = None,
@@ -57,6 +58,7 @@ class FsxLustreFileSystem(Resource):
                 "subnet_ids": subnet_ids,
                 "auto_import_policy": auto_import_policy,
                 "automatic_backup_retention_days": automatic_backup_retention_days,
+                "backup_id": backup_id,
                 "copy_tags_to_backups": copy_tags_to_backups,
                 "data_compression_type": data_compression_type,
                 "deployment_type": deployment_type,
@@ -84,6 +86,10 @@ class FsxLustreFileSystem(Resource):
     @property
     def auto_import_policy(self) -> str:
         return self.get_string_attribute("auto_import_policy")
+
+    @property
+    def backup_id(self) -> str:
+        return self.get_string_attribute("backup_id")
 
     @property
     def data_compression_type(self) -> str:

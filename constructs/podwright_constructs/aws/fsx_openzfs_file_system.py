@@ -38,6 +38,7 @@ class FsxOpenzfsFileSystem(Resource):
         subnet_ids: Sequence[str],
         throughput_capacity: float,
         automatic_backup_retention_days: float | None = None,
+        backup_id: str | None = None,
         copy_tags_to_backups: bool | None = None,
         delete_options: Sequence[str] | None = None,
         kms_key_id: str | None = None,
@@ -58,6 +59,7 @@ class FsxOpenzfsFileSystem(Resource):
                 "subnet_ids": subnet_ids,
                 "throughput_capacity": throughput_capacity,
                 "automatic_backup_retention_days": automatic_backup_retention_days,
+                "backup_id": backup_id,
                 "copy_tags_to_backups": copy_tags_to_backups,
                 "delete_options": delete_options,
                 "kms_key_id": kms_key_id,
@@ -75,6 +77,10 @@ class FsxOpenzfsFileSystem(Resource):
     @property
     def arn(self) -> str:
         return self.get_string_attribute("arn")
+
+    @property
+    def backup_id(self) -> str:
+        return self.get_string_attribute("backup_id")
 
     @property
     def deployment_type(self) -> str:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from podwright_constructs import facts
 from podwright_constructs.arguments.file_system import FileSystemArguments
-from podwright_constructs.checks.words import choice, within
+from podwright_constructs.checks.words import choice, matches, within
 from podwright_constructs.problems import Problem
 
 ON_DESTROY = ("backup", "destroy")
 
 
 def file_system_problems(file_system: FileSystemArguments) -> list[Problem]:
-    """Check how long automatic backups stay, and whether a last one is made."""
+    """Check how long automatic backups stay, whether a last one is made, and the backup it begins with."""
     most, days = facts.MAX_BACKUP_RETENTION_DAYS, file_system.automatic_backup_retention_days
     return [
         *within("automatic_backup_retention_days", days, 0, most, f"0 (no backups) to {most}"),
         *choice("on_destroy", file_system.on_destroy, ON_DESTROY),
+        *_backup_id(file_system.backup_id),
     ]
+
+
+def _backup_id(backup_id: str | None) -> list[Problem]:
+    need = "an id like backup-0123456789abcdef0"
+    return matches("backup_id", backup_id, facts.BACKUP_ID_PATTERN, need) if backup_id is not None else []

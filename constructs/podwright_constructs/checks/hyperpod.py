@@ -92,7 +92,17 @@ def api_slurm(
     if (count := controllers(instance_groups)) > 1:
         hint = "Only lifecycle scripts set up several controllers."
         problems.append(Problem("conflict", ("instance_groups",), f"{count} controllers", "1 controller", hint))
-    return problems
+    return [*problems, *_partitions(instance_groups)]
+
+
+def _partitions(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
+    """https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterSlurmConfig.html."""
+    for index, group in enumerate(groups):
+        name = group.partition
+        if name and facts.PARTITION_PATTERN.fullmatch(name) and not facts.CLUSTER_NAME_PATTERN.fullmatch(name):
+            need = "letters, digits and hyphens"
+            hint = "Only lifecycle scripts make partitions of other names."
+            yield Problem("malformed", ("instance_groups", index, "partition"), name, need, hint)
 
 
 def _volume_keys(groups: Sequence[InstanceGroup], node_provisioning: str | None) -> Iterator[Problem]:

@@ -36,7 +36,7 @@ def instance_group(group: InstanceGroup) -> list[Problem]:
         *name_problems("name", group.name, facts.MAX_CLUSTER_NAME_LENGTH),
         *_choices(group),
         *_counts(group),
-        *within("volume_gib", group.volume_gib, facts.MIN_VOLUME_GIB, facts.MAX_VOLUME_GIB),
+        *within("volume_gib", group.volume_gib or None, facts.MIN_VOLUME_GIB, facts.MAX_VOLUME_GIB),
         *key_arn_problems(group.key_arn),
         *_partition(group),
         *_instance_type(group),
@@ -70,8 +70,8 @@ def _partition(group: InstanceGroup) -> Iterator[Problem]:
             yield Problem("conflict", ("partition",), group.partition, need, "Only compute groups join a partition.")
         return
     name = group.partition or group.name
-    if group.partition is not None and not facts.CLUSTER_NAME_PATTERN.fullmatch(group.partition):
-        need = "letters, digits and hyphens, no hyphen first or last"
+    if group.partition is not None and not facts.PARTITION_PATTERN.fullmatch(group.partition):
+        need = "letters, digits, dots, hyphens and underscores, a letter or digit first and last"
         yield Problem("malformed", ("partition",), group.partition, need)
     if name.lower() in facts.RESERVED_PARTITIONS:
         need = f"a name other than {one_of(facts.RESERVED_PARTITIONS)}"

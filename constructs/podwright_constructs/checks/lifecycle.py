@@ -8,7 +8,7 @@ from podwright_constructs import facts
 from podwright_constructs.checks.words import matches
 from podwright_constructs.problems import Problem
 
-_FILE = re.compile(r"\S{1,128}")
+_FILE = re.compile(r"(?!/|(.*/)?\.\.(/|$))\S{1,128}")
 
 
 def existing_lifecycle_scripts(*, source_s3_uri: str, on_create: str) -> list[Problem]:

@@ -187,6 +187,8 @@ def _backups(lustre: LustreArguments) -> Iterator[Problem]:
         yield Problem("conflict", ("automatic_backup_retention_days",), days, f"0{where}", hint)
     if lustre.on_destroy == "backup":
         yield Problem("conflict", ("on_destroy",), lustre.on_destroy, f"destroy{where}", hint)
+    if lustre.backup_id and lustre.deployment_type == "SCRATCH_2":
+        yield Problem("conflict", ("backup_id",), lustre.backup_id, f"no value{where}", hint)
 
 
 def _data_repositories(repositories: Sequence[DataRepository]) -> Iterator[Problem]:

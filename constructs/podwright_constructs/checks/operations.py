@@ -21,10 +21,13 @@ def cluster_log_group(*, name: str, retention_days: int, key_arn: str | None = N
     return [*problems, *key_arn_problems(key_arn)]
 
 
-def cluster_notices(*, name: str, email: str, key_arn: str | None = None) -> list[Problem]:
-    """Check a topic and its subscriber."""
+def cluster_notices(
+    *, name: str, email: str, idle_hours: int | None = None, key_arn: str | None = None
+) -> list[Problem]:
+    """Check a topic, its subscriber and the time without jobs."""
     topic = matches("name", name, facts.TOPIC_NAME_PATTERN, "1 to 256 letters, digits, hyphens and underscores")
-    return [*topic, *_email(email), *key_arn_problems(key_arn)]
+    idle = [] if idle_hours is None else within("idle_hours", idle_hours, 1, facts.MAX_IDLE_NOTICE_HOURS)
+    return [*topic, *_email(email), *idle, *key_arn_problems(key_arn)]
 
 
 def cluster_budget(*, name: str, monthly_usd: int, email: str) -> list[Problem]:

@@ -17,5 +17,5 @@ def read(arn: str) -> str:
             lambda: shell.run(*command, timeout_s=60, quiet=True), attempts=4, pause_s=10, errors=(CommandError,)
         )
     except CommandError as error:
-        raise BootstrapError(f"the secret {arn} cannot be read: {error}", hint=HINT) from error
+        raise BootstrapError(f"cannot read the secret {arn}: {error}", hint=HINT) from error
     return answer.output.rstrip("\n")

@@ -40,7 +40,7 @@ def measure(names: List[str], output: Path) -> None:
         try:
             families += COLLECTORS[name]()
             works.add(1, collector=name)
-        except Exception as error:  # noqa: BLE001 (whatever it is)
+        except Exception as error:  # noqa: BLE001 (a broken collector ends no other)
             print(f"{name}: {error!r}", flush=True)
             works.add(0, collector=name)
     moment = Family("podwright_collected_timestamp_seconds", "When the collectors last ran")

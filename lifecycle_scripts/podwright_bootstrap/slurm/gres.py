@@ -17,19 +17,19 @@ AUTO_RESUME_PLUGIN = "task/none"
 
 
 def check_tasks(node: Node) -> None:
-    """Auto-resume goes without tasks' confinement; without auto-resume, a confined job has its own GPUs alone.
+    """Warn where tasks are confined, which auto-resume cannot; without it, a confined job has its own GPUs alone.
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-auto-resume.html
 
     Raises:
-        BootstrapError: slurm.conf or cgroup.conf says otherwise.
+        BootstrapError: a job would see the GPUs of others.
     """
     plugins = slurm_conf.value("TaskPlugin", AUTO_RESUME_PLUGIN)
     if node.parameters.auto_resume:
         if plugins != AUTO_RESUME_PLUGIN:
-            raise BootstrapError(
-                f"{SLURM_CONF} says TaskPlugin={plugins}, with which HyperPod cannot resume a job on a replaced node",
-                hint=f"write TaskPlugin={AUTO_RESUME_PLUGIN} there, or `node_recovery: none` in cluster.yaml",
+            shell.say(
+                f"warning: {SLURM_CONF} says TaskPlugin={plugins}: HyperPod replaces nodes but cannot resume their "
+                f"jobs, which Slurm requeues. TaskPlugin={AUTO_RESUME_PLUGIN} there changes that"
             )
     elif "task/cgroup" in plugins.split(",") and _has_gpus(node):
         constrained = slurm_conf.value("ConstrainDevices", "no", CGROUP_CONF)

@@ -5,7 +5,7 @@ https://slurm.schedmd.com/sacctmgr.html
 
 from __future__ import annotations
 
-from typing import Iterable, Iterator
+from typing import Iterator, List, Sequence
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.host import shell
@@ -22,20 +22,21 @@ def answers() -> bool:
 def register(cluster: str) -> Iterator[str]:
     """The cluster and its default account are known."""
     if cluster not in _rows("cluster", "format=cluster"):
-        _add("cluster", cluster)
+        change("add", "cluster", cluster)
         yield f"registered cluster {cluster}"
     if ACCOUNT not in _rows("assoc", f"cluster={cluster}", "format=account"):
-        _add("account", ACCOUNT, f"cluster={cluster}", "description=everybody", "organization=podwright")
+        change("add", "account", ACCOUNT, f"cluster={cluster}", "description=everybody", "organization=podwright")
         yield f"added account {ACCOUNT}"
 
 
-def associate(users: Iterable[str], cluster: str) -> Iterator[str]:
-    """Each user has an account on the cluster: the default one, unless somebody gave another."""
-    known = _rows("assoc", f"cluster={cluster}", "format=user")
-    for user in users:
-        if user not in known:
-            _add("user", user, f"account={ACCOUNT}", f"cluster={cluster}")
-            yield f"added {user} to account {ACCOUNT}"
+def table(*words: str, columns: Sequence[str]) -> List[List[str]]:
+    """Return the rows of ``show``, cell by cell."""
+    return [line.split("|") for line in _show(*words, f"format={','.join(columns)}").output.splitlines() if line]
+
+
+def change(verb: str, *words: str) -> None:
+    """Add, modify or remove; raises ``CommandError``, also where nothing was changed."""
+    shell.run(SACCTMGR, "--immediate", verb, *words, timeout_s=60)
 
 
 def _rows(*words: str) -> list[str]:
@@ -45,7 +46,3 @@ def _rows(*words: str) -> list[str]:
 def _show(*words: str, check: bool = True) -> shell.Outcome:
     options = ("--noheader", "--parsable2")
     return shell.run(SACCTMGR, *options, "show", *words, timeout_s=60, check=check, quiet=True)
-
-
-def _add(kind: str, name: str, *words: str) -> None:
-    shell.run(SACCTMGR, "--immediate", "add", kind, name, *words, timeout_s=60)

@@ -32,7 +32,7 @@ class Controller(NamedTuple):
 def wait() -> None:
     """Return when there is a slurm.conf; raises ``BootstrapError`` if there is none in time."""
     shell.wait_until(
-        lambda: SLURM_CONF.is_file() and SLURM_CONF.stat().st_size > 0,
+        lambda: bool(values("ClusterName")),  # a key that it always has
         what=f"{SLURM_CONF}, which the service writes",
         limit_s=LIMIT_S,
         hint="is this an image of HyperPod for Slurm, and is the cluster's orchestrator Slurm?",
@@ -75,13 +75,9 @@ def controllers() -> list[Controller]:
     return found
 
 
-def require_include(path: Path) -> None:
-    """Raise ``BootstrapError`` unless slurm.conf includes a file of its folder."""
-    if not re.search(rf"(?im)^\s*include\s+(?:{FOLDER}/)?{re.escape(path.name)}\s*$", SLURM_CONF.read_text()):
-        raise BootstrapError(
-            f"{SLURM_CONF} does not include {path.name}, so Slurm would not read it",
-            hint=f"add the line `include {path.name}`, or use a newer image of HyperPod, which has it",
-        )
+def includes(path: Path, text: str) -> bool:
+    """Return whether slurm.conf's text includes a file of its folder."""
+    return bool(re.search(rf"(?im)^\s*include\s+(?:{FOLDER}/)?{re.escape(path.name)}\s*$", text))
 
 
 def running() -> dict[str, str]:

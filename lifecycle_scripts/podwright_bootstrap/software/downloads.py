@@ -127,7 +127,7 @@ def from_internet(url: str, part: Path) -> None:
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 (manifest)
     shell.say(f"fetching {url}" + (f" from byte {have}" if have else ""))
     try:
-        with urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=SILENCE_LIMIT_S) as answer:  # noqa: S310 (manifest)
             resumed = answer.status == 206  # noqa: PLR2004 (Partial Content)
             length = answer.headers.get("Content-Length")
             with part.open("ab" if resumed else "wb") as file:

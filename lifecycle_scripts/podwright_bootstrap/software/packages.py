@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 from pathlib import Path
+from typing import List
 
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
 
-# Another apt may run: images update themselves when they start.
+# Another apt may run: images update themselves when they start. Its timeout covers dpkg's lock, not that of the lists.
 OPTIONS = ("-q", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3")
+LOCKS = tuple(Path("/var/lib") / name for name in ("apt/lists/lock", "dpkg/lock-frontend", "dpkg/lock"))
+FLOCK = struct.Struct("hhqqi")  # fcntl(2), struct flock: type, whence, start, length, process
 LIMIT_S = 900
 
 
@@ -39,4 +45,37 @@ def _install_offline(*packages: str | Path) -> None:
 
 
 def _apt(command: str, *words: str | Path) -> None:
+    _wait_for_others()
     shell.run("env", "DEBIAN_FRONTEND=noninteractive", "apt-get", command, *words, *OPTIONS, timeout_s=LIMIT_S)
+
+
+def _wait_for_others() -> None:
+    """Wait until no other apt or dpkg works; raises ``BootstrapError`` that names the one that does not end."""
+    holders = _holders()
+    if holders:
+        what, hint = f"apt, which works for {', '.join(holders)}", "end that program if it hangs, then boot again"
+        shell.wait_until(lambda: not _holders(), what=what, limit_s=LIMIT_S, hint=hint)
+
+
+def _holders() -> List[str]:
+    """Return the programs that hold apt's locks, each as name (process)."""
+    processes = sorted({_holder(lock) for lock in LOCKS if lock.exists()} - {0})
+    return [f"{_name(process)} (process {process})" for process in processes]
+
+
+def _holder(lock: Path) -> int:
+    """Return the process that holds the file's record lock, as fcntl(2) knows it; 0 if none does."""
+    descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, process = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)[: FLOCK.size])
+        return 0 if kind == fcntl.F_UNLCK else process
+    finally:
+        os.close(descriptor)
+
+
+def _name(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:  # it has ended
+        return "a program"

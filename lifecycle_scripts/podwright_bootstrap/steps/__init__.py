@@ -17,8 +17,9 @@ class Step(ABC):
     time_limit_s: float
     attempts = 1  # of the whole step, where trying again may help
     needed = ""  # why no boot does without; a step that says nothing here may be in nodes.skip
+    without = ""  # what a node that works goes without if the step fails: a warning then, else the boot fails
 
-    def applies(self, node: Node) -> bool:  # noqa: ARG002 (for every node, unless a step knows better)
+    def applies(self, node: Node) -> bool:
         """Return whether the step is for this node."""
         return True
 

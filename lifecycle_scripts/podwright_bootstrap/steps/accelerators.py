@@ -24,7 +24,7 @@ class Accelerators(Step):
         """Run on instance types with accelerators."""
         return bool(node.facts.accelerator)
 
-    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+    def apply(self, node: Node) -> Iterator[str]:
         """Change nothing: the image has the driver."""
         return iter(())
 

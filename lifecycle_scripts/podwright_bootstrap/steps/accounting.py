@@ -9,12 +9,11 @@ import sys
 from pathlib import Path
 from typing import Callable, Iterator
 
-from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import network, shell, units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import database, primary, sacctmgr, slurm_conf
+from podwright_bootstrap.slurm import database, policy, primary, sacctmgr, slurm_conf
 from podwright_bootstrap.slurm.database import Database
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, Controller
 from podwright_bootstrap.software import installed_copy
@@ -60,7 +59,6 @@ class Accounting(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Database, slurmdbd, what slurm.conf says of it; then, on the primary, whose jobs are accounted."""
         slurm_conf.wait()
-        slurm_conf.require_include(ACCOUNTING_CONF)
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
         if _runs_slurmdbd(node, daemons):
             yield from _slurmdbd(node)
@@ -70,7 +68,7 @@ class Accounting(Step):
         if node.address == daemons[0].address:
             cluster = slurm_conf.cluster_name()
             yield from sacctmgr.register(cluster)
-            yield from sacctmgr.associate([contract.JOB_USER], cluster)
+            yield from policy.apply(node.parameters.nodes, cluster)
 
     def verify(self, node: Node) -> None:
         """It runs and answers."""

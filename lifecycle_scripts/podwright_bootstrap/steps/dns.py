@@ -25,7 +25,7 @@ class Dns(Step):
         """Run in clusters with a file system."""
         return bool(_wanted(node))
 
-    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+    def apply(self, node: Node) -> Iterator[str]:
         """Nothing to change: the network answers or does not."""
         return iter(())
 

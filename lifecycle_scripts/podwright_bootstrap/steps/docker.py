@@ -53,7 +53,7 @@ class Docker(Step):
             shell.run("usermod", "--append", "--groups", GROUP, contract.JOB_USER, timeout_s=30)
             yield f"added {contract.JOB_USER} to group {GROUP}"
 
-    def verify(self, node: Node) -> None:  # noqa: ARG002
+    def verify(self, node: Node) -> None:
         """It answers, from the right folder."""
         shown = shell.run("docker", "info", "--format", "{{.DockerRootDir}}", timeout_s=60).output.strip()
         if shown != str(local_disk() / "docker"):

@@ -16,7 +16,7 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import plugstack, slurm_conf
-from podwright_bootstrap.software import downloads, packages
+from podwright_bootstrap.software import after_reboot, downloads, packages
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.local_disk import local_disk
 
@@ -45,6 +45,7 @@ class Enroot(Step):
         """Containers run on all nodes but controllers; controllers name what srun loads."""
         if node.role != CONTROLLER:
             yield from _enroot(node)
+            yield from after_reboot.repeat(self.name)
         if not plugstack.find_pyxis():
             _build_pyxis(node)
             yield f"built {plugstack.find_pyxis()}"
@@ -61,9 +62,9 @@ class Enroot(Step):
             return
         shell.run("enroot", "version", timeout_s=60)
         if node.facts.accelerator == "gpu" and not shutil.which("nvidia-container-cli"):
-            raise BootstrapError(
-                "nvidia-container-cli is not there: containers would see no GPU",
-                hint="use an image with libnvidia-container-tools, as HyperPod's own",
+            shell.say(
+                "warning: nvidia-container-cli is not there: containers see no GPU until libnvidia-container-tools is "
+                "installed, as it is where the image has Docker"
             )
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, Iterator, Mapping
 
+from podwright_bootstrap import contract
 from podwright_bootstrap.aws import s3
 from podwright_bootstrap.contract import COMPUTE, CURRENT_ENVIRONMENT, TrainingPayload
 from podwright_bootstrap.host import shell
@@ -77,9 +78,12 @@ class Environment(Step):
                 yield f"built {target}"
 
     def verify(self, node: Node) -> None:
-        """Its own Python imports the trainer."""
+        """Its own Python imports the trainer, as the job user: what packages run, root must not."""
         target, _ = _wanted(node)
-        shell.run(_python(target), "-c", "import podwright_training", timeout_s=300)
+        user = shell.find_user(contract.JOB_USER)
+        ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups", "--no-new-privs")
+        words = (_python(target), "-c", "import podwright_training")
+        shell.run("setpriv", *ids, *words, timeout_s=300, variables={"HOME": user.pw_dir})
 
 
 def build(target: Path, payload: TrainingPayload, *, uv: Path, copy: Copy, bundled: Fill | None = None) -> None:
@@ -181,10 +185,11 @@ def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: 
 def _compile(python: Path) -> None:
     """Write bytecode, which users of the environment cannot: without it each rank compiles what it imports.
 
-    A file that this Python cannot compile is nobody's import, so the exit code says nothing.
+    A file that this Python cannot compile is nobody's import, so the exit code says nothing. Without site (-S), no
+    package's .pth file runs as root.
     """
     packages = python.parents[1] / "lib"
-    words = ("-m", "compileall", "-qq", "-j", "0", "-x", NEVER_IMPORTED, packages)
+    words = ("-I", "-S", "-m", "compileall", "-qq", "-j", "0", "-x", NEVER_IMPORTED, packages)
     shell.run(python, *words, timeout_s=BUILD_LIMIT_S, check=False)
 
 

@@ -29,7 +29,7 @@ class Health(Step):
         """On compute nodes, if it is asked for."""
         return node.role == COMPUTE and node.parameters.nodes.health is not None
 
-    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+    def apply(self, node: Node) -> Iterator[str]:
         """Nothing to change."""
         return iter(())
 

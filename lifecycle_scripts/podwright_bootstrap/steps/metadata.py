@@ -11,7 +11,7 @@ from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
-LIMIT_S = 180
+LIMIT_S = 60
 
 
 class Metadata(Step):
@@ -20,13 +20,14 @@ class Metadata(Step):
     name = "metadata"
     whose = "compute nodes that fetch the training program"
     hint = "has the instance group an execution role, and is the node's metadata service reachable (169.254.169.254)?"
-    time_limit_s = 300
+    time_limit_s = 120
+    without = "a proof of its credentials: the next step that needs them says if there are none"
 
     def applies(self, node: Node) -> bool:
         """Run where a later step uses S3, unless the metadata service is switched off."""
         return node.role == COMPUTE and node.environment is not None and not metadata.is_disabled()
 
-    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+    def apply(self, node: Node) -> Iterator[str]:
         """Nothing to change."""
         return iter(())
 

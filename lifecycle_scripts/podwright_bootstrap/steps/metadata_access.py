@@ -46,7 +46,7 @@ class MetadataAccess(Step):
             yield f"wrote {RULES}"
         yield from units.run_at_boot(UNIT, _unit(nft), rerun=rules)
 
-    def verify(self, node: Node) -> None:  # noqa: ARG002
+    def verify(self, node: Node) -> None:
         """The kernel has the table."""
         if shutil.which("nft") and shell.run("nft", "list", "table", *TABLE, timeout_s=30, check=False).exit_code:
             raise CommandError(f"the kernel has no table {' '.join(TABLE)}")

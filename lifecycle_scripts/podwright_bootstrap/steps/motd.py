@@ -28,6 +28,7 @@ class Motd(Step):
     whose = "clusters that want it"
     hint = f"look at {MOTD.parent} and the space left on its disk (df -h)"
     time_limit_s = 60
+    without = "a message at login"
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.motd."""

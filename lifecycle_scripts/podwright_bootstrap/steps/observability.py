@@ -58,6 +58,7 @@ class Observability(Step):
     whose = "clusters with metrics"
     hint = f"journalctl -u {EXPORTER} -u {COLLECTORS} -u {AGENT} says more"
     time_limit_s = 1800
+    without = "metrics"
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.observability."""

@@ -5,16 +5,14 @@ https://slurm.schedmd.com/pam_slurm_adopt.html
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.contract import COMPUTE, CONTROLLER
+from podwright_bootstrap.contract import COMPUTE
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import slurm_conf
 from podwright_bootstrap.steps import Step
 
 PAM_SSHD = Path("/etc/pam.d/sshd")
@@ -23,41 +21,28 @@ MODULE = "pam_slurm_adopt.so"
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
 ADMINS = contract.STATE_DIRECTORY / "pam_slurm_adopt.admins"
 OURS = "# podwright: pam_slurm_adopt"  # on each line of ours
-CONTAIN = "Contain"  # slurm.conf(5), PrologFlags: a step on each node of a job, which sessions join
 
 
 class PamSlurmAdopt(Step):
     """On compute nodes sshd lets in who has a job there, root and administrators, and the job gets the session."""
 
     name = "pam_slurm_adopt"
-    whose = "controllers and compute nodes of clusters that ask for it"
+    whose = "compute nodes of clusters that ask for it"
     hint = f"look at {PAM_SSHD} and /var/log/auth.log"
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:
         """Nobody's job runs on a login node."""
-        return node.role in {COMPUTE, CONTROLLER} and node.parameters.nodes.pam_slurm_adopt is not None
+        return node.role == COMPUTE and node.parameters.nodes.pam_slurm_adopt is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """On the controller what jobs need for it, on compute nodes sshd's part."""
-        return _contain() if node.role == CONTROLLER else _restrict(node)
+        """Let sshd ask Slurm; step slurm_conf lets jobs contain sessions."""
+        return _restrict(node)
 
     def verify(self, node: Node) -> None:
         """Sshd asks PAM at all."""
-        if node.role == COMPUTE and "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
+        if "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
             raise BootstrapError("sshd does not ask PAM", hint="write `UsePAM yes` in /etc/ssh/sshd_config")
-
-
-def _contain() -> Iterator[str]:
-    """Add the flag to those that slurm.conf has, before what it includes: of a key given twice the last counts."""
-    slurm_conf.wait()
-    flags = [flag for flag in slurm_conf.value("PrologFlags", "").split(",") if flag]
-    if CONTAIN.lower() in {flag.lower() for flag in flags}:
-        return
-    line = f"PrologFlags={','.join([*flags, CONTAIN])}\n"
-    text = re.sub(r"(?im)^\s*PrologFlags\s*=.*\n?", "", slurm_conf.SLURM_CONF.read_text())
-    slurm_conf.write(slurm_conf.SLURM_CONF, f"{line}{text}")
-    yield f"wrote {line.strip()} into {slurm_conf.SLURM_CONF}"
 
 
 def _restrict(node: Node) -> Iterator[str]:

@@ -37,7 +37,7 @@ class Parameters(Step):
     hint = f"look at {contract.PROVISIONING_PARAMETERS.parent} and the space left on its disk (df -h)"
     time_limit_s = 300
 
-    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+    def apply(self, node: Node) -> Iterator[str]:
         """Copy the file."""
         if shell.write_file(contract.PROVISIONING_PARAMETERS, source().read_bytes()):
             yield f"wrote {contract.PROVISIONING_PARAMETERS}"

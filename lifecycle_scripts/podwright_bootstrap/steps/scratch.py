@@ -14,6 +14,7 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm.job import JOBS_DIRECTORY, PARENT_MODE
+from podwright_bootstrap.software import after_reboot
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import disks, mounts, own_folder
 from podwright_bootstrap.storage.local_disk import instance_store
@@ -50,6 +51,7 @@ class Scratch(Step):
             root.chmod(EVERYBODY)
             yield f"opened {root} to everybody"
         yield from own_folder.make_own(root / JOBS_DIRECTORY, mode=PARENT_MODE)
+        yield from after_reboot.repeat(self.name)
 
     def verify(self, node: Node) -> None:
         """It can be written, on a disk that is not the root volume's."""
@@ -71,7 +73,7 @@ def _link(root: Path, target: Path) -> Iterator[str]:
         return
     if root.exists():
         raise BootstrapError(
-            f"{root} is there already, so it cannot lead to {target}", hint="choose another mount_path"
+            f"{root} exists, and a link to {target} goes there", hint="choose another mount_path, or remove it"
         )
     root.symlink_to(target)
     yield f"linked {root} to {target}"

@@ -11,19 +11,14 @@ from typing import Iterator
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER, LOGIN
 from podwright_bootstrap.host import network, shell, units
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import gres, primary, slurm_conf
+from podwright_bootstrap.slurm import gres, primary, sackd, slurm_conf, slurmctld
 from podwright_bootstrap.slurm.slurm_conf import SCONTROL
 from podwright_bootstrap.steps import Step
 
 CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort
 SLURMD_ENVIRONMENT = contract.STATE_DIRECTORY / "slurmd.env"
-
-# What slurmctld takes only at its start, where an earlier step writes it: key, part of the value, file.
-STARTED_WITH = (
-    ("AccountingStorageType", "slurmdbd", slurm_conf.ACCOUNTING_CONF),
-    ("PrologFlags", "contain", slurm_conf.SLURM_CONF),
-)
 
 # How long another host's part may take: a controller boots like we do.
 CONTROLLER_LIMIT_S = 900
@@ -45,10 +40,11 @@ class Slurm(Step):
 
     def verify(self, node: Node) -> None:
         """The daemon is active, the controller answers and knows this node."""
-        shell.run("systemctl", "is-active", _daemon(node), timeout_s=30)
+        daemon = _daemon(node)
+        shell.run("systemctl", "is-active", daemon, timeout_s=30)
         what = "slurmctld to answer scontrol ping"
-        shell.wait_until(_controller_is_up, what=what, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
-        if node.role != CONTROLLER:
+        shell.wait_until(slurmctld.answers, what=what, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
+        if daemon == "slurmd":
             _hear_from(node)
             gres.check_count(node)
 
@@ -58,23 +54,13 @@ def _controller(node: Node) -> Iterator[str]:
     yield from units.keep_off("slurmd")
     slurm_conf.wait()
     gres.check_tasks(node)
-    active = units.answer("is-active", "slurmctld") == "active"
+    active = slurmctld.is_active()
+    if active and slurmctld.is_outdated():
+        yield from slurmctld.restart()
+        return
     if not active:  # a backup listens and serves nobody until it has given the primary up
         primary.let_begin(node, "slurmctld", CONTROLLER_PORT)
-    outdated = active and _is_outdated()
-    yield from units.keep_on("slurmctld", restart=outdated)
-    if outdated:  # nodes that have asked already get the new configuration
-        shell.wait_until(_controller_is_up, what="slurmctld to answer scontrol ping", limit_s=DAEMON_LIMIT_S)
-        shell.run(SCONTROL, "reconfigure", timeout_s=60)
-
-
-def _is_outdated() -> bool:
-    """Return whether the running slurmctld is older than its configuration."""
-    running = slurm_conf.running()
-    return any(
-        running.get(key) and word not in running[key].lower() and word in slurm_conf.value(key, "", file).lower()
-        for key, word, file in STARTED_WITH
-    )
+    yield from slurmctld.start()
 
 
 def _client(node: Node) -> Iterator[str]:
@@ -89,9 +75,23 @@ def _client(node: Node) -> Iterator[str]:
     )
     configured = list(_configure(node))
     yield from configured
-    yield from units.keep_on("slurmd", restart=bool(configured))
     if node.role == LOGIN:
-        yield from _drain(node)
+        yield from _login(node, restart=bool(configured))
+    else:
+        yield from units.keep_on("slurmd", restart=bool(configured))
+
+
+def _login(node: Node, *, restart: bool) -> Iterator[str]:
+    """Run slurmd where the service made the login node a node of Slurm, else only what its commands need."""
+    if not sackd.is_used():
+        try:
+            yield from units.keep_on("slurmd", restart=restart)
+            yield from _drain(node)
+        except BootstrapError as error:
+            shell.say(f"{error}: taking {node.hostname} for a login node that Slurm does not know")
+        else:
+            return
+    yield from sackd.keep_on(node.controllers)
 
 
 def _configure(node: Node) -> Iterator[str]:
@@ -128,11 +128,9 @@ def _daemon_limit_s(node: Node) -> float:
 
 
 def _daemon(node: Node) -> str:
-    return "slurmctld" if node.role == CONTROLLER else "slurmd"
-
-
-def _controller_is_up() -> bool:
-    return " is UP" in shell.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True).output
+    if node.role == CONTROLLER:
+        return "slurmctld"
+    return sackd.UNIT if node.role == LOGIN and sackd.is_used() else "slurmd"
 
 
 def _responds(hostname: str) -> bool:

@@ -38,12 +38,13 @@ class SlurmLogs(Step):
     name = "slurm_logs"
     hint = f"`logrotate --debug {LOGROTATE_CONF}` says what is wrong with it"
     time_limit_s = 120
+    without = "rotated logs of Slurm: watch the root volume"
 
-    def apply(self, node: Node) -> Iterator[str]:  # noqa: ARG002
+    def apply(self, node: Node) -> Iterator[str]:
         """Configure logrotate, which its own timer runs every day."""
         if shell.write_file(LOGROTATE_CONF, ROTATION):
             yield f"wrote {LOGROTATE_CONF}"
 
-    def verify(self, node: Node) -> None:  # noqa: ARG002
+    def verify(self, node: Node) -> None:
         """Logrotate takes it."""
         shell.run("logrotate", "--debug", LOGROTATE_CONF, timeout_s=60, quiet=True)

@@ -30,6 +30,7 @@ class Striping(Step):
     whose = "clusters with a shared file system and nodes.lustre_client"
     hint = "lfs getstripe -d DIRECTORY shows the layout; is lfs, Lustre's own tool, on the image?"
     time_limit_s = 300
+    without = "striping: large files are spread as the file system does by itself"
     attempts = 3
 
     def applies(self, node: Node) -> bool:

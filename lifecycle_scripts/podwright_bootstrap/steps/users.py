@@ -17,12 +17,14 @@ from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
 
 SHELL = "/bin/bash"
+CLOSED_SHELL = "/usr/sbin/nologin"
+EXPIRED = "1"  # shadow(5), days since 1970: PAM lets the account in by no key and no password
 MARK = "podwright"  # the comment of users that come from cluster.yaml
 NO_PASSWORD = "*"  # noqa: S105 -- none fits; unlike "!", the account is not locked for keys
 
 
 class Users(Step):
-    """Everybody in cluster.yaml has the login, ids and groups given there; nobody is deleted, nobody gets sudo."""
+    """Everybody in cluster.yaml has the login, ids and groups given there; a removed login is closed, files stay."""
 
     name = "users"
     whose = "clusters with users or groups"
@@ -31,8 +33,9 @@ class Users(Step):
     time_limit_s = 600
 
     def applies(self, node: Node) -> bool:
-        """Run in clusters with users or groups."""
-        return bool(node.parameters.nodes.users or node.parameters.nodes.groups)
+        """Run in clusters with users or groups, now or before."""
+        wanted = node.parameters.nodes
+        return bool(wanted.users or wanted.groups) or any(_is_open(entry) for entry in pwd.getpwall())
 
     def apply(self, node: Node) -> Iterator[str]:
         """Refuse ids and names that are taken, all at once, before anything is changed; then add what is missing."""
@@ -45,7 +48,7 @@ class Users(Step):
             yield from _add_user(user, home_of(user, node))
         for name, members in _members(wanted).items():
             yield from _set_members(name, members)
-        _tell_of_removed(wanted.users)
+        yield from _close_removed(wanted.users)
 
     def verify(self, node: Node) -> None:
         """The host itself says so."""
@@ -111,6 +114,9 @@ def _add_user(user: User, home: Path) -> Iterator[str]:
     if (known.pw_gid, known.pw_dir) != (user.uid, str(home)):
         shell.run("usermod", "--gid", str(user.uid), "--home", home, user.name, timeout_s=60)
         yield f"moved {user.name} to {home}"
+    if known.pw_shell == CLOSED_SHELL:
+        shell.run("usermod", "--shell", SHELL, "--expiredate", "", user.name, timeout_s=60)
+        yield f"opened {user.name} again"
 
 
 def _members(wanted: NodeFeatures) -> Dict[str, List[str]]:
@@ -124,9 +130,16 @@ def _set_members(group: str, members: List[str]) -> Iterator[str]:
         yield f"group {group} is {', '.join(members) or 'nobody'}"
 
 
-def _tell_of_removed(users: tuple[User, ...]) -> None:
-    """A login is the user's way to the user's files: whether it goes is for a person to say."""
+def _close_removed(users: tuple[User, ...]) -> Iterator[str]:
+    """Let nobody in who is no longer in cluster.yaml; the account keeps its id, to which its files belong."""
     names = {user.name for user in users}
     for entry in pwd.getpwall():
-        if entry.pw_gecos == MARK and entry.pw_name not in names:
-            shell.say(f"user {entry.pw_name} is no longer in cluster.yaml and stays; userdel {entry.pw_name} ends that")
+        if _is_open(entry) and entry.pw_name not in names:
+            ways = ("--shell", CLOSED_SHELL, "--expiredate", EXPIRED)
+            shell.run("usermod", *ways, entry.pw_name, timeout_s=60)
+            yield f"closed {entry.pw_name}, who is no longer in cluster.yaml; the files stay"
+
+
+def _is_open(entry: pwd.struct_passwd) -> bool:
+    """Return whether it is a user of cluster.yaml, of this one or an earlier, who may log in."""
+    return entry.pw_gecos == MARK and entry.pw_shell != CLOSED_SHELL

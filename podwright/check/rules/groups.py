@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
 from podwright.check.rules.rule import GROUPS, for_each_group
 from podwright.settings.arguments import arguments, group_arguments
-from podwright.settings.cluster import ApiSlurm, InstanceGroup
+from podwright.settings.cluster import ApiSlurm, ExistingScripts, InstanceGroup, LifecycleSlurm
 from podwright.settings.operations import DatabaseAccounting
 from podwright.settings.root import Settings
 from podwright_constructs import checks
@@ -34,7 +34,7 @@ def group_composition(settings: Settings) -> Iterator[Finding]:
 
 def multi_head(settings: Settings) -> Iterator[Finding]:
     """Several controllers need an external accounting database: a local one is lost with its controller."""
-    if isinstance(settings.accounting, DatabaseAccounting) or isinstance(settings.cluster.slurm, ApiSlurm):
+    if isinstance(settings.accounting, DatabaseAccounting) or not isinstance(settings.cluster.slurm, LifecycleSlurm):
         return
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role == "controller" and group.count > 1:
@@ -44,7 +44,7 @@ def multi_head(settings: Settings) -> Iterator[Finding]:
 
 
 def api_slurm(settings: Settings) -> Iterator[Finding]:
-    """Slurm set up by the API does not go with this strategy, provisioning or training program."""
+    """Slurm set up by the API does not go with this strategy or provisioning."""
     cluster, slurm = settings.cluster, settings.cluster.slurm
     if not isinstance(slurm, ApiSlurm):
         return
@@ -55,13 +55,27 @@ def api_slurm(settings: Settings) -> Iterator[Finding]:
         with_accounting=isinstance(settings.accounting, DatabaseAccounting),
         instance_groups=[group_arguments(group) for group in cluster.instance_groups],
     ):
-        elsewhere: dict[KeyPath, KeyPath] = {("accounting",): ("accounting", "source"), ("instance_groups",): GROUPS}
-        yield finding_of(elsewhere.get(problem.path, (*path, *problem.path)), problem)
+        elsewhere = {"accounting": ("accounting", "source"), "instance_groups": ("cluster", *problem.path)}
+        yield finding_of(elsewhere.get(str(problem.path[0]), (*path, *problem.path)), problem)
     if slurm.init_script:
         yield from findings_of((*path, "init_script"), checks.init_script(**arguments(slurm.init_script)))
-    if settings.training.source == "bundled":
+
+
+def existing_scripts(settings: Settings) -> Iterator[Finding]:
+    """The address of existing lifecycle scripts is not one that SageMaker reads."""
+    slurm = settings.cluster.slurm
+    if isinstance(slurm, ExistingScripts):
+        problems = checks.existing_lifecycle_scripts(**arguments(slurm))
+        yield from findings_of(("cluster", "slurm"), problems)
+
+
+def training_without_scripts(settings: Settings) -> Iterator[Finding]:
+    """The training program is installed by podwright's lifecycle scripts, but Slurm is set up without them."""
+    slurm = settings.cluster.slurm
+    if settings.training.source == "bundled" and not isinstance(slurm, LifecycleSlurm):
         given = (
-            "source: got bundled, but `slurm: {source: api}` has no lifecycle scripts that install the training program"
+            f"source: got bundled, but `slurm: {{source: {slurm.source}}}` "
+            "has no lifecycle scripts that install the training program"
         )
         yield error(("training", "source"), given, "write `training: {source: none}`, or `slurm: {source: lifecycle}`")
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of
 from podwright.settings import names
-from podwright.settings.cluster import ApiSlurm
+from podwright.settings.cluster import LifecycleSlurm
 from podwright.settings.nodes import Nodes
 from podwright.settings.root import Settings
 from podwright_constructs import checks
@@ -16,13 +16,14 @@ S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
 
 
 def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
-    """A setting of nodes needs lifecycle scripts, but HyperPod sets Slurm up without them."""
-    if not isinstance(settings.cluster.slurm, ApiSlurm):
+    """A setting of nodes needs podwright's lifecycle scripts, but Slurm is set up without them."""
+    slurm = settings.cluster.slurm
+    if isinstance(slurm, LifecycleSlurm):
         return
     for name, field in Nodes.model_fields.items():
         if getattr(settings.nodes, name) != field.default:
             hint = "delete it, or write `slurm: {source: lifecycle}`"
-            yield error(("nodes", name), f"{name} has no effect with `slurm: {{source: api}}`", hint)
+            yield error(("nodes", name), f"{name} has no effect with `slurm: {{source: {slurm.source}}}`", hint)
 
 
 def skipped_steps(settings: Settings) -> Iterator[Finding]:

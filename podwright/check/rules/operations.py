@@ -9,7 +9,7 @@ from podwright.check.findings import Finding, error, findings_of, warning
 from podwright.settings import names
 from podwright.settings.access import ExistingRole
 from podwright.settings.arguments import arguments
-from podwright.settings.cluster import ApiSlurm
+from podwright.settings.cluster import ApiSlurm, LifecycleSlurm
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.operations import (
     CreatedAccounting,
@@ -85,6 +85,9 @@ def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
         "s3:PutObject, s3:AbortMultipartUpload and s3:DeleteObject on mounts that are not read_only": any(
             not mount.read_only for mount in settings.nodes.s3_mounts
         ),
+        "cloudwatch:PutMetricData in the namespace /aws/sagemaker/Clusters": bool(
+            settings.notices and settings.notices.idle_hours is not None
+        ),
         "secretsmanager:GetSecretValue on the LDAP secret": bool(ldap and ldap.bind_secret_arn),
     }
     for action, asked in actions.items():
@@ -103,6 +106,19 @@ def notices_address(settings: Settings) -> Iterator[Finding]:
     """The address of the notices is malformed."""
     if settings.notices:
         yield from findings_of(("notices",), checks.cluster_notices(name="any", **arguments(settings.notices)))
+
+
+def idle_without_jobs(settings: Settings) -> Iterator[Finding]:
+    """No lifecycle script publishes the number of running jobs, so the notice about an idle cluster never comes."""
+    if not settings.notices or settings.notices.idle_hours is None:
+        return
+    path = ("notices", "idle_hours")
+    slurm = settings.cluster.slurm
+    if not isinstance(slurm, LifecycleSlurm):
+        given = f"idle_hours has no effect: with `slurm: {{source: {slurm.source}}}` nothing publishes the running jobs"
+        yield error(path, given, "delete it, or write `slurm: {source: lifecycle}`")
+    elif "running_jobs" in settings.nodes.skip:
+        yield error(path, "idle_hours has no effect: nodes.skip leaves running_jobs out", "delete one of both")
 
 
 def budget_limits(settings: Settings) -> Iterator[Finding]:

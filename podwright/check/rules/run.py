@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
     """The run of --run needs more memory than the compute group's GPUs have, or its parallelism does not fit them."""
     # Only `check --run` needs the trainer's options; `explain` reads the line above without them.
-    from podwright.planning.hardware import Hardware, accelerated_types  # noqa: PLC0415
-    from podwright.planning.trainer_run import plan_run  # noqa: PLC0415
-    from podwright_training.config import parallel_dims  # noqa: PLC0415
+    from podwright.planning.hardware import Hardware, accelerated_types  # noqa: PLC0415 — only `--run` needs it
+    from podwright.planning.trainer_run import plan_run  # noqa: PLC0415 — only `--run` needs it
+    from podwright_training.config import parallel_dims  # noqa: PLC0415 — only `--run` needs it
 
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:

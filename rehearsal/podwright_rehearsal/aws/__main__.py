@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+from pathlib import Path
 
 # Read by moto while it is imported.
 os.environ["MOTO_IAM_LOAD_MANAGED_POLICIES"] = "true"
@@ -17,7 +18,9 @@ from podwright_rehearsal.aws.server import serve
 def main() -> None:
     """Run until terminated."""
     parser = argparse.ArgumentParser(prog="python -m podwright_rehearsal.aws", description=__doc__)
-    parser.add_argument("--region", default="us-west-2", help="the only region there is (default: %(default)s)")
+    parser.add_argument("--region", default="us-west-2", help="where tests and rehearsals work (default: %(default)s)")
+    parser.add_argument("--other-region", action="append", default=[], help="a region beside it; may be repeated")
+    parser.add_argument("--storage", type=Path, help="folder for the files of file systems (default: they have none)")
     parser.add_argument("--port", type=int, default=0, help="on 127.0.0.1 (default: a free one)")
     parser.add_argument(
         "--transition-s", type=float, default=1.0, help="seconds that creating, updating, deleting take"
@@ -30,6 +33,8 @@ def main() -> None:
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # our lines say which operation it was
     serve(
         region=arguments.region,
+        other_regions=arguments.other_region,
+        storage=arguments.storage,
         port=arguments.port,
         transition_s=arguments.transition_s,
         instant_deletion=arguments.instant_deletion,

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from podwright_rehearsal.aws import lustre_limits, openzfs_limits
 from podwright_rehearsal.aws.account import Account, SecurityGroup, Subnet, random_id
+from podwright_rehearsal.aws.backups import Backup, Backups, check_backup, check_restore
+from podwright_rehearsal.aws.contents import Contents
 from podwright_rehearsal.aws.data_repositories import Association, DataRepositories
 from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
@@ -44,6 +46,7 @@ ROOT_VOLUME_DEFAULTS = {
     "UserAndGroupQuotas": [],
 }
 OPENZFS_IOPS_PER_GIB = 3
+FOUND_BY_FSX = {"MountName", "RootVolumeId", "EndpointIpAddress"}  # of a configuration: another file system has others
 
 
 @dataclass
@@ -71,16 +74,35 @@ class FileSystems:
         transition_s: how long creating and deleting takes.
         instant_deletion: answer a deletion as already done. The Terraform provider (hashicorp/aws 5.100) sleeps for ten
             minutes after a deletion was accepted before it looks for the first time, and goes on at once after this.
+        contents: the files of file systems and backups. Default: none has files.
+        elsewhere: gives the service of another region. Default: there is no other region.
     """
 
-    def __init__(self, *, account: Account, transition_s: float, instant_deletion: bool) -> None:
+    def __init__(
+        self,
+        *,
+        account: Account,
+        transition_s: float,
+        instant_deletion: bool,
+        contents: Contents | None = None,
+        elsewhere: Callable[[str], FileSystems] | None = None,
+    ) -> None:
         self._account = account
+        self._contents = contents or Contents(None)
         self._transition_s = transition_s
         self._instant_deletion = instant_deletion
         self._by_id: dict[str, FileSystem] = {}
         self._id_by_token: dict[str, str] = {}
-        self._backups: dict[str, dict[str, Any]] = {}
         self._repositories = DataRepositories(account=account, transition_s=transition_s)
+
+        def backups_of(region: str) -> Backups:
+            if elsewhere is None:
+                raise AwsError("InvalidRegion", f"The region {region} is not there")
+            return elsewhere(region).backups
+
+        self.backups = Backups(
+            account=account, contents=self._contents, transition_s=transition_s, elsewhere=backups_of
+        )
         self.operations = {
             "CreateFileSystem": self.create,
             "DescribeFileSystems": self.describe,
@@ -88,8 +110,9 @@ class FileSystems:
             "DeleteFileSystem": self.delete,
             "DescribeVolumes": self.describe_volumes,
             "UpdateVolume": self.update_volume,
-            "DescribeBackups": self.describe_backups,
-            "DeleteBackup": self.delete_backup,
+            "CreateFileSystemFromBackup": self.restore,
+            "CreateBackup": self.back_up,
+            **self.backups.operations,
             "CreateDataRepositoryAssociation": self.link,
             "DescribeDataRepositoryAssociations": self._repositories.describe,
             "UpdateDataRepositoryAssociation": self._repositories.update,
@@ -101,6 +124,24 @@ class FileSystems:
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """CreateFileSystem: CREATING now, AVAILABLE after the transition; a repeated token creates nothing new."""
+        return self._create(request, like=None)
+
+    def restore(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """CreateFileSystemFromBackup: as CreateFileSystem, with the backup's files and settings."""
+        backup = self.backups.find(request["BackupId"])
+        check_restore(request, backup)
+        before = backup.description["FileSystem"]
+        kind = before["FileSystemType"]
+        configuration = CONFIGURATIONS[kind]
+        if kind == "OPENZFS" and configuration not in request:
+            raise AwsError("MissingFileSystemConfiguration", "OpenZFSConfiguration is required")
+        kept = {key: value for key, value in before[configuration].items() if key not in FOUND_BY_FSX}
+        kept |= request.get(configuration) or {}
+        inherited = {key: before[key] for key in ("FileSystemTypeVersion", "StorageType") if key in before}
+        wanted = {"FileSystemType": kind, "StorageCapacity": before["StorageCapacity"], **inherited}
+        return self._create({**wanted, **request, configuration: kept}, like=request["BackupId"])
+
+    def _create(self, request: Mapping[str, Any], *, like: str | None) -> dict[str, Any]:
         token = request.get("ClientRequestToken", secrets.token_hex())
         if token in self._id_by_token:
             return {"FileSystem": self._view(self._find(self._id_by_token[token]))}
@@ -111,6 +152,7 @@ class FileSystems:
         make = self._lustre if kind == "LUSTRE" else self._openzfs
         file_system = make(file_system_id, request)
         file_system.tags = {tag["Key"]: tag["Value"] for tag in request.get("Tags") or []}
+        self._contents.make(file_system_id, like=like)
         self._by_id[file_system_id] = file_system
         self._id_by_token[token] = file_system_id
         return {"FileSystem": self._view(file_system)}
@@ -145,8 +187,9 @@ class FileSystems:
         """DeleteFileSystem: DELETING now, FileSystemNotFound after the transition; a last backup stays."""
         file_system_id = request["FileSystemId"]
         file_system = self._find(file_system_id)
-        self._back_up(file_system, request)
+        self._back_up_last(file_system, request)
         self._repositories.forget(file_system_id)
+        self._contents.remove(file_system_id)
         if self._instant_deletion:
             del self._by_id[file_system_id]
             raise _not_found(file_system_id)
@@ -170,16 +213,11 @@ class FileSystems:
         volume["OpenZFSConfiguration"] |= request.get("OpenZFSConfiguration") or {}
         return {"Volume": volume}
 
-    def describe_backups(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DescribeBackups: those named, or all."""
-        named = request.get("BackupIds") or list(self._backups)
-        return {"Backups": [self._backups[backup_id] for backup_id in named]}
-
-    def delete_backup(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """DeleteBackup."""
-        if self._backups.pop(request["BackupId"], None) is None:
-            raise AwsError("BackupNotFound", f"Backup '{request['BackupId']}' does not exist.")
-        return {"BackupId": request["BackupId"], "Lifecycle": "DELETED"}
+    def back_up(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """CreateBackup."""
+        file_system = self._find(request["FileSystemId"])
+        linked = bool(self._repositories.of(request["FileSystemId"]))
+        return self.backups.create(request, self._view(file_system), self._tags_of_backup(file_system), linked=linked)
 
     def link(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """CreateDataRepositoryAssociation."""
@@ -202,14 +240,14 @@ class FileSystems:
         return {"Tags": _tag_list(self._find_arn(request["ResourceARN"]).tags)}
 
     def tagged(self) -> Iterator[tuple[str, dict[str, str]]]:
-        """Yield ARN and tags of every file system and association; a backup has those of its file system."""
+        """Yield ARN and tags of every file system, association and backup."""
         self._forget_deleted()
         for file_system in self._by_id.values():
             yield file_system.description["ResourceARN"], file_system.tags
         for link in self._repositories.all():
             yield link.description["ResourceARN"], link.tags
-        for backup in self._backups.values():
-            yield backup["ResourceARN"], {tag["Key"]: tag["Value"] for tag in backup["Tags"]}
+        for backup in self.backups.all():
+            yield backup.description["ResourceARN"], backup.tags
 
     def _find(self, file_system_id: str) -> FileSystem:
         self._forget_deleted()
@@ -217,8 +255,10 @@ class FileSystems:
             raise _not_found(file_system_id)
         return self._by_id[file_system_id]
 
-    def _find_arn(self, arn: str) -> FileSystem | Association:
+    def _find_arn(self, arn: str) -> FileSystem | Association | Backup:
         name = arn.rpartition("/")[2]
+        if name.startswith("backup-"):
+            return self.backups.find(name)
         return self._repositories.find(name) if name.startswith("dra-") else self._find(name)
 
     def _forget_deleted(self) -> None:
@@ -229,25 +269,19 @@ class FileSystems:
             if file_system.gone_at is None or now < file_system.gone_at
         }
 
-    def _back_up(self, file_system: FileSystem, request: Mapping[str, Any]) -> None:
+    def _back_up_last(self, file_system: FileSystem, request: Mapping[str, Any]) -> None:
         """Make the final backup: of Lustre if requested, of OpenZFS unless skipped."""
         kind = file_system.description["FileSystemType"]
         asked = request.get(CONFIGURATIONS[kind]) or {}
         if asked.get("SkipFinalBackup", kind == "LUSTRE"):
             return
-        if self._repositories.of(file_system.description["FileSystemId"]):
-            raise AwsError("BadRequest", "Backups are not supported on file systems that are linked to S3")
-        asked_to_copy = file_system.description[CONFIGURATIONS[kind]].get("CopyTagsToBackups")
-        backup_id = random_id("backup")
-        self._backups[backup_id] = {
-            "BackupId": backup_id,
-            "Lifecycle": "AVAILABLE",
-            "Type": "USER_INITIATED",
-            "CreationTime": time.time(),
-            "ResourceARN": self._account.arn("fsx", f"backup/{backup_id}"),
-            "FileSystem": file_system.description,
-            "Tags": _tag_list(file_system.tags if asked_to_copy else {}),
-        }
+        linked = bool(self._repositories.of(file_system.description["FileSystemId"]))
+        check_backup(file_system.description, linked=linked)
+        self.backups.add(file_system.description, self._tags_of_backup(file_system), ready=True)
+
+    def _tags_of_backup(self, file_system: FileSystem) -> dict[str, str]:
+        configuration = file_system.description[CONFIGURATIONS[file_system.description["FileSystemType"]]]
+        return dict(file_system.tags) if configuration.get("CopyTagsToBackups") else {}
 
     def _subnets(self, subnet_ids: list[str]) -> list[Subnet]:
         found = []

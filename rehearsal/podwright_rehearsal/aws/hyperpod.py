@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import secrets
 import time
 import uuid
@@ -14,6 +15,14 @@ from podwright_rehearsal.aws.account import Account, Subnet, random_id
 from podwright_rehearsal.aws.errors import HandlerError
 
 IMAGE_RELEASES = ("2026.10.0", "2026.11.0")  # oldest first; AWS's own names of releases differ
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A state that a cluster or node is kept in on purpose, in AWS's words."""
+
+    status: str
+    message: str
 
 
 @dataclass
@@ -29,10 +38,13 @@ class ClusterNode:
     running_at: float
     updated_at: float | None = None  # when its software was updated last
     image_release: str = IMAGE_RELEASES[-1]
+    fault: Fault | None = None
 
     @property
     def status(self) -> str:
         """AWS's name of the state: Pending until the lifecycle script would have run."""
+        if self.fault:
+            return self.fault.status
         return "Running" if time.time() >= self.running_at else "Pending"
 
     def private_dns_hostname(self, region: str) -> str:
@@ -70,13 +82,21 @@ class EmulatedCluster:
     changing: str = "Creating"  # the status until settled_at
     nodes: list[ClusterNode] = field(default_factory=list)
     events: list[ClusterEvent] = field(default_factory=list)  # oldest first
+    fault: Fault | None = None
 
-    def note(self, description: str, node: ClusterNode | None = None, *, group: str | None = None) -> None:
+    def note(
+        self,
+        description: str,
+        node: ClusterNode | None = None,
+        *,
+        group: str | None = None,
+        level: Literal["Info", "Warn", "Error"] = "Info",
+    ) -> None:
         """Record an event of the cluster, of a group or of a node."""
         instance_id = node.instance_id if node else None
         event_id = str(uuid.uuid4())
         group = node.group if node else group
-        self.events.append(ClusterEvent(event_id, time.time(), "Info", description, group, instance_id))
+        self.events.append(ClusterEvent(event_id, time.time(), level, description, group, instance_id))
 
     @property
     def cluster_id(self) -> str:
@@ -96,6 +116,8 @@ class EmulatedCluster:
     @property
     def status(self) -> str:
         """ClusterStatus."""
+        if self.fault:
+            return self.fault.status
         return "InService" if self.is_settled else self.changing
 
     def group(self, name: str) -> dict[str, Any]:
@@ -119,6 +141,7 @@ class EmulatedClusters:
         self._account = account
         self._transition_s = transition_s
         self._by_arn: dict[str, EmulatedCluster] = {}
+        self._failing: dict[str, str] = {}  # messages by names of clusters whose next change fails
 
     def all(self) -> list[EmulatedCluster]:
         """Return every cluster that is not deleted, oldest first."""
@@ -158,7 +181,45 @@ class EmulatedClusters:
         cluster.note("Cluster creation started")
         _note_changes(cluster, before=[])
         self._by_arn[cluster.arn] = cluster
+        self._fail_if_due(cluster, is_new=True)
         return cluster
+
+    def put_fault(self, *, cluster: str, node: str, status: str, message: str) -> None:
+        """Keep a cluster, or a node by its id, in a state; an empty status ends that.
+
+        Raises:
+            LookupError: there is no such cluster or node.
+        """
+        found = self.find(cluster)
+        if found is None:
+            raise LookupError(cluster)
+        fault = Fault(status, message) if status else None
+        if not node:
+            found.fault = fault
+            return
+        wanted = next((item for item in found.nodes if item.instance_id == node), None)
+        if wanted is None:
+            raise LookupError(node)
+        wanted.fault = fault
+        if message:
+            found.note(message, wanted, level="Error")
+
+    def fail_next(self, cluster: str, message: str) -> None:
+        """Let the next creation or update of a cluster of this name fail with AWS's words."""
+        self._failing[cluster] = message
+
+    def _fail_if_due(self, cluster: EmulatedCluster, *, is_new: bool) -> None:
+        """Fail a change as AWS does: a new cluster is Failed, an update is rolled back.
+
+        Raises:
+            HandlerError: the change fails.
+        """
+        message = self._failing.pop(cluster.name, "")
+        if message:
+            cluster.note(message, level="Error")
+            if is_new:
+                cluster.fault = Fault("Failed", message)
+            raise HandlerError("NotStabilized", message)
 
     def update(self, cluster: EmulatedCluster, model: dict[str, Any]) -> None:
         """Update a cluster to another desired state; a failed update changes nothing.
@@ -167,6 +228,7 @@ class EmulatedClusters:
             HandlerError: HyperPod would fail; every reason is named.
         """
         self._refuse([*_unchangeable(cluster.model, model), *cluster_rules.problems(model, self._account)])
+        self._fail_if_due(cluster, is_new=False)
         nodes = list(self._nodes_for(cluster, model))
         before, cluster.model, cluster.nodes = cluster.nodes, model, nodes
         cluster.note("Cluster update started")
@@ -191,14 +253,28 @@ class EmulatedClusters:
         cluster.note("Instance is terminated", node)
         self._change(cluster, "Updating")
 
+    def add(self, cluster: EmulatedCluster, group: str, count: int) -> list[ClusterNode]:
+        """Raise a group's InstanceCount, and return the new nodes.
+
+        Raises:
+            HandlerError: HyperPod would fail; every reason is named.
+        """
+        model = copy.deepcopy(cluster.model)
+        known = list(cluster.nodes)
+        next(item for item in model["InstanceGroups"] if item["InstanceGroupName"] == group)["InstanceCount"] += count
+        self.update(cluster, model)
+        return [node for node in cluster.nodes if node not in known]
+
     def delete(self, cluster: EmulatedCluster) -> None:
         """Start to delete a cluster."""
+        cluster.fault = None
         self._change(cluster, "Deleting")
 
     def replace(self, cluster: EmulatedCluster, node: ClusterNode) -> None:
         """Replace the instance: a new id, the same address, empty disks."""
         cluster.note("Instance is terminated: a replacement was requested", node)
         node.instance_id = random_id("i")
+        node.fault = None
         node.launched_at, node.updated_at = time.time(), None
         node.running_at = node.launched_at + self._transition_s
         cluster.note("Instance is launched", node)

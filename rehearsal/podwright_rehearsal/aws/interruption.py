@@ -14,6 +14,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # Not AWS's; no buckets either: their names have no underscore.
 PATH = "/_interruption"
 REFUSAL_PATH = "/_refusal"
+FAULT_PATH = "/_fault"
 
 # How the operations begin that change nothing, over all services.
 READING = ("Describe", "Get", "List", "Head", "Lookup", "Search", "AssumeRole", "Validate")

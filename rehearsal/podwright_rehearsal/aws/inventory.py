@@ -67,6 +67,7 @@ QUERIES = (
     Query("AWS::Scheduler::Schedule", "scheduler", "list_schedules", "Schedules[].Name"),
     Query("AWS::Budgets::Budget", "budgets", "describe_budgets", "Budgets[].BudgetName", {"AccountId": ACCOUNT_ID}),
     Query("AWS::CloudWatch::Dashboard", "cloudwatch", "list_dashboards", "DashboardEntries[].DashboardName"),
+    Query("AWS::CloudWatch::Alarm", "cloudwatch", "describe_alarms", "MetricAlarms[].AlarmName"),
     Query("AWS::SSM::Document", "ssm", "list_documents", "DocumentIdentifiers[?Owner!='Amazon'].Name"),
     Query("AWS::Logs::LogGroup", "logs", "describe_log_groups", "logGroups[].logGroupName"),
     BUCKETS,

@@ -28,6 +28,7 @@ CREATE_WORKSPACE = PrometheusServiceResponse.create_workspace
 WORKSPACE_TO_DICT = Workspace.to_dict
 KEYS_BY_WORKSPACE: dict[str, str] = {}
 DELETE_NAT_GATEWAY = NatGatewayBackend.delete_nat_gateway  # moto's own
+DESCRIBE_NAT_GATEWAYS = NatGatewayBackend.describe_nat_gateways  # moto's own
 CREATE_FLOW_LOGS = FlowLogsBackend.create_flow_logs  # moto's own
 MODIFY_RULES = SecurityGroupBackend.modify_security_group_rules  # moto's own
 CREATE_SUBNET = SubnetBackend.create_subnet  # moto's own
@@ -40,6 +41,7 @@ def install() -> None:
     FakeBucket.get_permission = _permission
     SecurityGroupRule.description = property(_description)
     NatGatewayBackend.delete_nat_gateway = _delete_nat_gateway
+    NatGatewayBackend.describe_nat_gateways = _describe_nat_gateways
     FlowLogsBackend.create_flow_logs = _create_flow_logs
     SubnetBackend.create_subnet = _create_subnet
     BudgetsResponse.describe_subscribers_for_notification = _describe_subscribers
@@ -73,6 +75,17 @@ def _modify_rules(backend: Any, group_id: str, rules: dict[str, dict[str, Any]])
         if rule.get("IpProtocol") == ALL_PROTOCOLS:
             rule.update(FromPort="-1", ToPort="-1")
     MODIFY_RULES(backend, group_id, rules)
+
+
+def _describe_nat_gateways(backend: Any, filters: Any = None, nat_gateway_ids: list[str] | None = None) -> list[Any]:
+    """Filter by tags too, which moto passes over."""
+    wanted = {name.removeprefix("tag:"): values for name, values in (filters or {}).items() if name.startswith("tag:")}
+    found = DESCRIBE_NAT_GATEWAYS(backend, filters=filters, nat_gateway_ids=nat_gateway_ids)
+    return [item for item in found if all(_tags(item).get(key) in values for key, values in wanted.items())]
+
+
+def _tags(item: Any) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in item.get_tags()}
 
 
 def _delete_nat_gateway(backend: Any, nat_gateway_id: str) -> Any:
@@ -140,7 +153,7 @@ def _naming_unknown_rules(revoke: Callable[..., None]) -> Callable[..., None]:
 
 def _describe_subscribers(response: Any) -> str:
     """Return the subscribers of a budget's notification, which moto stores and does not return."""
-    parameters = {name: response._get_param(name) for name in ("AccountId", "BudgetName", "Notification")}  # noqa: SLF001
+    parameters = {name: response._get_param(name) for name in ("AccountId", "BudgetName", "Notification")}  # noqa: SLF001 -- moto's own way to read them
     budget = response.backend.budgets[parameters["AccountId"]][parameters["BudgetName"]]
     wanted = parameters["Notification"]
     found = next(item for item in budget.notifications if item.details == wanted)
@@ -150,14 +163,14 @@ def _describe_subscribers(response: Any) -> str:
 def _create_budget(response: Any) -> str:
     """Keep the tags, which moto drops."""
     answer: str = CREATE_BUDGET(response)
-    name = response._get_param("Budget")["BudgetName"]  # noqa: SLF001
-    TAGS_BY_BUDGET[name] = response._get_param("ResourceTags", [])  # noqa: SLF001
+    name = response._get_param("Budget")["BudgetName"]  # noqa: SLF001 -- moto's own way to read them
+    TAGS_BY_BUDGET[name] = response._get_param("ResourceTags", [])  # noqa: SLF001 -- moto's own way to read them
     return answer
 
 
 def _tags_of_budget(response: Any) -> str:
     """Return the tags of ``arn:aws:budgets::ACCOUNT:budget/NAME``."""
-    name = response._get_param("ResourceARN").partition("/")[2]  # noqa: SLF001
+    name = response._get_param("ResourceARN").partition("/")[2]  # noqa: SLF001 -- moto's own way to read them
     return json.dumps({"ResourceTags": TAGS_BY_BUDGET.get(name, [])})
 
 

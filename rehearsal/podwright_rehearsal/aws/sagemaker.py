@@ -5,10 +5,12 @@ https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from podwright_rehearsal.aws import cluster_schema
 from podwright_rehearsal.aws.errors import AwsError, HandlerError
 from podwright_rehearsal.aws.hyperpod import (
     IMAGE_RELEASES,
@@ -20,6 +22,8 @@ from podwright_rehearsal.aws.hyperpod import (
 
 PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
+ADDED_GROUPS, ADDED_NODES = 5, 50  # members of NodesToAdd, and nodes in each, at most
+FAILED_LATER = "NotStabilized"  # a change that is accepted and fails minutes later
 _CODES = {"InstanceIdNotFound": "NodeIdNotFound"}  # BatchDeleteClusterNodes has a word of its own
 
 
@@ -35,6 +39,7 @@ class SageMaker:
         self._clusters = clusters
         self._region = region
         self.operations = {
+            "CreateCluster": self.create_cluster,
             "DescribeCluster": self.describe_cluster,
             "ListClusters": self.list_clusters,
             "UpdateCluster": self.update_cluster,
@@ -44,10 +49,24 @@ class SageMaker:
             "DescribeClusterNode": self.describe_cluster_node,
             "ListClusterEvents": self.list_cluster_events,
             "DescribeClusterEvent": self.describe_cluster_event,
+            "BatchAddClusterNodes": self.batch_add_cluster_nodes,
             "BatchReplaceClusterNodes": self.batch_replace_cluster_nodes,
             "BatchRebootClusterNodes": self.batch_reboot_cluster_nodes,
             "BatchDeleteClusterNodes": self.batch_delete_cluster_nodes,
         }
+
+    def create_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """CreateCluster: what CloudFormation's schema or HyperPod refuses is refused here."""
+        model = copy.deepcopy(dict(request))
+        if problems := cluster_schema.problems(model, region=self._region):
+            raise AwsError("ValidationException", "; ".join(problems))
+        try:
+            return {"ClusterArn": self._clusters.create(model).arn}
+        except HandlerError as error:
+            if error.code == FAILED_LATER:
+                return {"ClusterArn": self._find(request).arn}
+            code = "ResourceInUse" if error.code == "AlreadyExists" else "ValidationException"
+            raise AwsError(code, error.message) from None
 
     def describe_cluster(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """DescribeCluster."""
@@ -59,6 +78,7 @@ class SageMaker:
             "ClusterStatus": cluster.status,
             "CreationTime": cluster.created_at,
             "InstanceGroups": [_group(cluster, group) for group in cluster.model["InstanceGroups"]],
+            **({"FailureMessage": cluster.fault.message} if cluster.fault else {}),
         }
 
     def list_clusters(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,6 +111,8 @@ class SageMaker:
         try:
             self._clusters.update(cluster, model)
         except HandlerError as error:
+            if error.code == FAILED_LATER:
+                return {"ClusterArn": cluster.arn}
             raise AwsError("ValidationException", error.message) from None
         return {"ClusterArn": cluster.arn}
 
@@ -170,6 +192,44 @@ class SageMaker:
             )
         return cluster
 
+    def batch_add_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """BatchAddClusterNodes: more nodes for groups of a cluster with continuous provisioning.
+
+        https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_BatchAddClusterNodes.html
+        """
+        cluster = self._find(request)
+        if cluster.model.get("NodeProvisioningMode") != "Continuous":
+            raise AwsError("ValidationException", "BatchAddClusterNodes needs NodeProvisioningMode Continuous")
+        wanted = request.get("NodesToAdd") or []
+        if not 0 < len(wanted) <= ADDED_GROUPS:
+            raise AwsError(
+                "ValidationException", f"NodesToAdd must have 1 to {ADDED_GROUPS} members, not {len(wanted)}"
+            )
+        known = {group["InstanceGroupName"] for group in cluster.model["InstanceGroups"]}
+        successful: list[dict[str, Any]] = []
+        failed: list[dict[str, Any]] = []
+        for item in wanted:
+            name, count = item["InstanceGroupName"], item["IncrementTargetCountBy"]
+            if not 0 < count <= ADDED_NODES:
+                raise AwsError("ValidationException", f"IncrementTargetCountBy must be 1 to {ADDED_NODES}, not {count}")
+            failure = {"InstanceGroupName": name, "FailedCount": count}
+            if name not in known:
+                failed.append({**failure, "ErrorCode": "InstanceGroupNotFound", "Message": f"No instance group {name}"})
+                continue
+            if name in cluster.controller_groups:
+                message = f"{name} runs the Slurm controller: it cannot grow"
+                failed.append({**failure, "ErrorCode": "InvalidInstanceGroupStatus", "Message": message})
+                continue
+            try:
+                added = self._clusters.add(cluster, name, count)
+            except HandlerError as error:
+                raise AwsError("ValidationException", error.message) from None
+            successful += [
+                {"NodeLogicalId": f"node-{node.instance_id}", "InstanceGroupName": name, "Status": node.status}
+                for node in added
+            ]
+        return {"Successful": successful, "Failed": failed}
+
     def batch_replace_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """BatchReplaceClusterNodes: new instances with the same addresses; never controllers."""
         cluster = self._find(request)
@@ -226,7 +286,7 @@ class SageMaker:
             "InstanceId": node.instance_id,
             "InstanceType": node.instance_type,
             "LaunchTime": node.launched_at,
-            "InstanceStatus": {"Status": node.status},
+            "InstanceStatus": {"Status": node.status, **({"Message": node.fault.message} if node.fault else {})},
             "PrivateDnsHostname": node.private_dns_hostname(self._region),
             "CurrentImageReleaseVersion": node.image_release,
             "ImageVersionStatus": _image_status(node.image_release),

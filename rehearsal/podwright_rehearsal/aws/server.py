@@ -13,8 +13,9 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
@@ -26,6 +27,7 @@ from werkzeug.wrappers import Request, Response
 from podwright_rehearsal.aws import cluster_schema, interruption, moto_patches, simulation
 from podwright_rehearsal.aws.account import Account
 from podwright_rehearsal.aws.cloud_control import CloudControl
+from podwright_rehearsal.aws.contents import Contents
 from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.file_systems import FileSystems
 from podwright_rehearsal.aws.gate import KEY_VARIABLE, Gate, Server
@@ -54,6 +56,8 @@ _log = logging.getLogger("podwright_rehearsal.aws")
 def serve(
     *,
     region: str,
+    other_regions: Sequence[str] = (),
+    storage: Path | None = None,
     port: int,
     transition_s: float,
     instant_deletion: bool,
@@ -62,7 +66,12 @@ def serve(
 ) -> None:
     """Answer until terminated, or until the owner process has ended. The first line printed is the endpoint's URL."""
     application = Application(
-        region=region, transition_s=transition_s, instant_deletion=instant_deletion, order_seed=order_seed
+        region=region,
+        other_regions=other_regions,
+        storage=storage,
+        transition_s=transition_s,
+        instant_deletion=instant_deletion,
+        order_seed=order_seed,
     )
     server = Server(
         Gate(RetryCache(application), access_key=os.environ[KEY_VARIABLE]),
@@ -85,33 +94,59 @@ class Application:
     """The WSGI application.
 
     Args:
-        region: the only region there is.
+        region: where tests and rehearsals work.
+        other_regions: regions beside it; a call to any other is refused.
+        storage: the folder with the files of file systems and backups. Default: they have no files.
         transition_s: how long what takes minutes in AWS takes here.
         instant_deletion: see ``FileSystems``.
         order_seed: see ``CloudControl``.
     """
 
-    def __init__(self, *, region: str, transition_s: float, instant_deletion: bool, order_seed: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        region: str,
+        other_regions: Sequence[str],
+        storage: Path | None,
+        transition_s: float,
+        instant_deletion: bool,
+        order_seed: int | None,
+    ) -> None:
         moto_patches.install()
-        account = Account(region=region)
-        clusters = EmulatedClusters(account=account, transition_s=transition_s)
-        cloud_control = CloudControl(clusters=clusters, region=region, transition_s=transition_s, order_seed=order_seed)
-        file_systems = FileSystems(account=account, transition_s=transition_s, instant_deletion=instant_deletion)
-        tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
-        self._region = region
+        self._regions = (region, *other_regions)
+        self._file_systems: dict[str, FileSystems] = {}
+        self._clusters: dict[str, EmulatedClusters] = {}  # by region, as the file systems are
+        contents = Contents(storage)
+
+        def services(region: str) -> dict[str, Operations]:
+            account = Account(region=region)
+            clusters = EmulatedClusters(account=account, transition_s=transition_s)
+            self._clusters[region] = clusters
+            file_systems = FileSystems(
+                account=account,
+                transition_s=transition_s,
+                instant_deletion=instant_deletion,
+                contents=contents,
+                elsewhere=self._file_systems_of,
+            )
+            self._file_systems[region] = file_systems
+            control = CloudControl(clusters=clusters, region=region, transition_s=transition_s, order_seed=order_seed)
+            tagging = Tagging(account=account, clusters=clusters, file_systems=file_systems)
+            return {
+                "CloudApiService": control.operations,
+                "AWSSimbaAPIService_v20180301": file_systems.operations,
+                "SageMaker": SageMaker(clusters=clusters, region=region).operations,
+                "AmazonSSM": Sessions(account=account, clusters=clusters).operations,
+                "ServiceQuotasV20190624": Quotas(account=account).operations,
+                "ResourceGroupsTaggingAPI_20170126": tagging.operations,
+            }
+
+        # By region, then by the service part of X-Amz-Target.
+        self._services = {name: services(name) for name in self._regions}
         self._lock = threading.Lock()
         self._interruption = interruption.Interruption()
         self._refusals: dict[str, interruption.Refusal] = {}  # by call
         self._moto = DomainDispatcherApplication(create_backend_app)
-        # By the service part of X-Amz-Target.
-        self._services: dict[str, Operations] = {
-            "CloudApiService": cloud_control.operations,
-            "AWSSimbaAPIService_v20180301": file_systems.operations,
-            "SageMaker": SageMaker(clusters=clusters, region=region).operations,
-            "AmazonSSM": Sessions(account=account, clusters=clusters).operations,
-            "ServiceQuotasV20190624": Quotas(account=account).operations,
-            "ResourceGroupsTaggingAPI_20170126": tagging.operations,
-        }
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         """Answer one request; its body is read before the lock is taken."""
@@ -122,6 +157,8 @@ class Application:
                 return self._interrupt(call)(environ, start_response)
             if environ["PATH_INFO"] == interruption.REFUSAL_PATH:
                 return self._refuse(call)(environ, start_response)
+            if environ["PATH_INFO"] == interruption.FAULT_PATH:
+                return self._fault(call)(environ, start_response)
             fate = self._interruption.strike(call.name) if call.changes_something else None
             answer = self._refusal(call, interrupted=fate == "refused") or self._answer(call) or self._moto
             answered = answer(environ, call.logging(start_response))
@@ -141,6 +178,20 @@ class Application:
         self._refusals[refusal.call] = refusal
         return _json(200, asdict(refusal))
 
+    def _fault(self, call: Call) -> Response:
+        """Keep a cluster or node in a state, or let the next change of a cluster fail; in whichever region it is."""
+        wanted = json.loads(call.body)
+        name, regions = wanted["cluster"], self._clusters.values()
+        owner = next((clusters for clusters in regions if clusters.find(name)), self._clusters[self._regions[0]])
+        try:
+            if "fail_next" in wanted:
+                owner.fail_next(name, wanted["fail_next"])
+            else:
+                owner.put_fault(**wanted)
+        except LookupError as error:
+            return _json(404, {"unknown": str(error)})
+        return _json(200, wanted)
+
     def _refusal(self, call: Call, *, interrupted: bool) -> Response | None:
         """Return the error that somebody asked for, or None."""
         if interrupted:
@@ -151,11 +202,11 @@ class Application:
     def _answer(self, call: Call) -> Response | None:
         """Return our answer, or None if the request is for moto."""
         if self._is_ours(call):
-            if call.region != self._region:
-                return _json(400, _wrong_region(call.region, self._region).body())
-            return _json_answer(self._services[call.target], call)
+            if call.region not in self._regions:
+                return _json(400, _wrong_region(call.region, self._regions).body())
+            return _json_answer(self._services[call.region][call.target], call)
         if (call.service, call.operation) == ("cloudformation", "DescribeType"):
-            return self._describe_type(call.form.get("TypeName", ""))
+            return self._describe_type(call.form.get("TypeName", ""), call.region)
         if (call.service, call.operation) == ("iam", "SimulatePrincipalPolicy"):
             try:
                 return _xml(200, simulation.simulate(call.form))
@@ -166,16 +217,26 @@ class Application:
     def _is_ours(self, call: Call) -> bool:
         """Return True for a service of ours; moto has the rest of SageMaker and of Systems Manager."""
         mine = {"SageMaker": "Cluster" in call.operation, "AmazonSSM": "Session" in call.operation}
-        return call.target in self._services and mine.get(call.target, True)
+        return call.target in self._services[self._regions[0]] and mine.get(call.target, True)
 
-    def _describe_type(self, name: str) -> Response:
+    def _file_systems_of(self, region: str) -> FileSystems:
+        """Return a region's FSx.
+
+        Raises:
+            AwsError: there is no such region.
+        """
+        if region not in self._file_systems:
+            raise AwsError("InvalidRegion", f"The region {region} is not one of {', '.join(self._regions)}")
+        return self._file_systems[region]
+
+    def _describe_type(self, name: str, region: str) -> Response:
         """CloudFormation's DescribeType, with which Terraform validates ``desired_state`` while it plans."""
         if name != cluster_schema.CLUSTER_TYPE:
             return _query_error(
                 "TypeNotFoundException", f"The stand-in knows {cluster_schema.CLUSTER_TYPE}, not {name}"
             )
-        text = escape(json.dumps(cluster_schema.schema(self._region)))
-        arn = f"arn:aws:cloudformation:{self._region}::type/resource/{name.replace('::', '-')}"
+        text = escape(json.dumps(cluster_schema.schema(region)))
+        arn = f"arn:aws:cloudformation:{region}::type/resource/{name.replace('::', '-')}"
         return _xml(
             200,
             f'<DescribeTypeResponse xmlns="http://cloudformation.amazonaws.com/doc/2010-05-15/"><DescribeTypeResult>'
@@ -293,10 +354,11 @@ def _scope(authorization: str) -> tuple[str, str]:
     return region, service
 
 
-def _wrong_region(given: str, expected: str) -> AwsError:
+def _wrong_region(given: str, expected: Sequence[str]) -> AwsError:
     """Return the error for a request to another region."""
     return AwsError(
-        "InvalidSignatureException", f"Credential should be scoped to a valid region: {expected}, not {given or 'none'}"
+        "InvalidSignatureException",
+        f"Credential should be scoped to a valid region: {' or '.join(expected)}, not {given or 'none'}",
     )
 
 

@@ -8,9 +8,9 @@ import secrets
 import selectors
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from functools import cached_property
+from functools import cached_property, partial
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
@@ -24,12 +24,12 @@ from botocore.config import Config
 from podwright.errors import PodwrightError
 from podwright_rehearsal.aws import inventory
 from podwright_rehearsal.aws.gate import KEY_VARIABLE
-from podwright_rehearsal.aws.interruption import PATH, REFUSAL_PATH, Kind
+from podwright_rehearsal.aws.interruption import FAULT_PATH, PATH, REFUSAL_PATH, Kind
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own is Python 3.11's
 
-START_TIMEOUT_S = 180
+START_TIMEOUT_S = 600
 STOP_TIMEOUT_S = 60
 LOG_LINES_SHOWN = 20
 SECRET_KEY = "rehearsal"  # noqa: S105 -- not checked: the id of the access key is the secret
@@ -40,13 +40,16 @@ class AwsStandInError(PodwrightError):
 
 
 class AwsStandIn:
-    """One AWS account in one region, in a process of its own on 127.0.0.1, empty at every start.
+    """One AWS account, in a process of its own on 127.0.0.1, empty at every start.
 
     The process ends with ``stop()``, with the ``with`` block, or with this process, however that ends.
 
     Args:
         directory: for its log and its AWS configuration file; made if missing.
-        region: the only region there is.
+        region: where calls go that name no other.
+        other_regions: regions beside it. Default: no other region; calls to one are refused.
+        storage: the folder where file systems and backups have their files, each in a folder of its own, named by its
+            id. Default: they have no files.
         transition_s: how long what takes minutes in AWS (a file system, a cluster) takes here.
         instant_deletion: answer the deletion of a file system as already done. Without it Terraform's provider sleeps
             for ten minutes after each (seen with hashicorp/aws 5.100).
@@ -58,12 +61,16 @@ class AwsStandIn:
         *,
         directory: Path,
         region: str = "us-west-2",
+        other_regions: Sequence[str] = (),
+        storage: Path | None = None,
         transition_s: float = 1.0,
         instant_deletion: bool = False,
         order_seed: int | None = None,
     ) -> None:
         self.region = region
         self._options = ["--region", region, "--transition-s", str(transition_s)]
+        self._options += [word for name in other_regions for word in ("--other-region", name)]
+        self._options += [] if storage is None else ["--storage", str(storage.resolve())]
         self._options += ["--instant-deletion"] * instant_deletion
         self._options += [] if order_seed is None else ["--order-seed", str(order_seed)]
         self.directory = directory
@@ -181,13 +188,15 @@ class AwsStandIn:
             "no_proxy": no_proxy,
         }
 
-    def client(self, service: str) -> Any:
+    def client(self, service: str, *, region: str | None = None) -> Any:
         """Return a boto3 client that reaches the stand-in only, whatever this process's environment says."""
-        return self._session.client(service, endpoint_url=self.endpoint_url, config=Config(proxies={}))
+        return self._session.client(
+            service, region_name=region or self.region, endpoint_url=self.endpoint_url, config=Config(proxies={})
+        )
 
-    def inventory(self) -> list[str]:
+    def inventory(self, *, region: str | None = None) -> list[str]:
         """Return type and id of each resource, ``AWS::EC2::VPC vpc-…``, except those of a fresh account."""
-        return inventory.list_resources(self.client)
+        return inventory.list_resources(partial(self.client, region=region))
 
     def interrupt(self, *, at: int = 1, kind: Kind = "refused", call: str = "") -> None:
         """Fail the call of number ``at`` among those that change something, counted from 1 and from now.
@@ -209,6 +218,28 @@ class AwsStandIn:
             times: how many calls fail. A later ``refuse`` of the same call replaces it; 0 ends it.
         """
         self._control("PUT", REFUSAL_PATH, {"call": call, "code": code, "message": message, "times": times})
+
+    def fail(self, cluster: str, *, status: str, message: str = "", node: str = "") -> None:
+        """Keep a cluster, or one of its nodes, in a state of failure.
+
+        Args:
+            cluster: its name.
+            status: AWS's, such as ``Failed``, ``RollingBack`` or, of a node, ``Failure``; empty ends the failure.
+            message: AWS's words.
+            node: instance id. Default: the cluster itself.
+
+        Raises:
+            AwsStandInError: there is no such cluster or node.
+        """
+        answer = self._control(
+            "PUT", FAULT_PATH, {"cluster": cluster, "node": node, "status": status, "message": message}
+        )
+        if "unknown" in answer:
+            raise AwsStandInError(f"The AWS stand-in has no {answer['unknown']}")
+
+    def fail_next_change(self, cluster: str, *, message: str) -> None:
+        """Let the next creation or update of a cluster of this name fail with AWS's words."""
+        self._control("PUT", FAULT_PATH, {"cluster": cluster, "fail_next": message})
 
     def changing_calls(self) -> list[str]:
         """Return the calls that may change something since the last ``interrupt``, or else the start."""

@@ -32,7 +32,7 @@ from podwright_rehearsal.hosts.waiting import wait_for
 
 _CONTROLLER = "127.0.0.1"
 _FIRST_COMPUTE = 11  # 127.0.0.11, 127.0.0.12 …
-_START_TIMEOUT_S = 180.0  # of a busy machine
+_START_TIMEOUT_S = 600.0  # of a busy machine
 _STOP_TIMEOUT_S = 60.0
 
 
@@ -143,7 +143,7 @@ class FlatCluster(RehearsedCluster):
         )
         self._lift_mark(hostname)
 
-    def auto_resume(self, job_id: int, *, new_instance_id: Callable[[str], str], timeout_s: float = 180) -> Resumption:
+    def auto_resume(self, job_id: int, *, new_instance_id: Callable[[str], str], timeout_s: float = 600) -> Resumption:
         """Act as HyperPod's agent for `srun --auto-resume=1`: replace what is faulty, until the job runs again.
 
         Args:

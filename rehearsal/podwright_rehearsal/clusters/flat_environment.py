@@ -26,7 +26,7 @@ def main() -> int:
     try:
         archive = uv.find_wheel()
         if archive is None:
-            raise BootstrapError("no folder of PIP_FIND_LINKS has uv's wheel", hint="run: make setup")  # noqa: TRY301
+            raise BootstrapError("no folder of PIP_FIND_LINKS has uv's wheel", hint="run: make setup")  # noqa: TRY301 -- caught with the others
         environment.build(target, parameters.training, uv=archive, copy=_copy)
     except BootstrapError as error:
         print(f"{error}\n{error.hint}".rstrip())

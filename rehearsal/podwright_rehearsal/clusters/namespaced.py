@@ -54,6 +54,8 @@ class NamespacedCluster(RehearsedCluster):
         environment: in the environment of every service and every login, beside PATH; URLs of the relay's port on
             127.0.0.1 become the address that hosts reach.
         binds: (folder or file of this machine, path on every host), read-only.
+        image_lacks: patterns of paths that the hosts' image lacks, such as those of ``stock_image``.
+        lists_login_nodes: whether the service puts login nodes into slurm.conf.
 
     Raises:
         ValueError: the nodes do not make a cluster; all problems are named.
@@ -72,6 +74,8 @@ class NamespacedCluster(RehearsedCluster):
         relay: tuple[str, int] | None = None,
         environment: Mapping[str, str] | None = None,
         binds: Sequence[tuple[Path, str]] = (),
+        image_lacks: Sequence[str] = (),
+        lists_login_nodes: bool = True,
     ) -> None:
         _check(nodes, subnet_cidr, relay)
         super().__init__(nodes)
@@ -82,6 +86,8 @@ class NamespacedCluster(RehearsedCluster):
         if relay:
             here, there = f"//127.0.0.1:{relay[1]}", f"//{ipaddress.ip_network(subnet_cidr)[1]}:{relay[1]}"
             self.environment = {name: value.replace(here, there) for name, value in self.environment.items()}
+        self._image_lacks = tuple(image_lacks)
+        self._lists_login_nodes = lists_login_nodes
         self._munge_key = secrets.token_bytes(128)
         self._boots: Counter[str] = Counter()
         self.fabric = Fabric(
@@ -255,13 +261,20 @@ class NamespacedCluster(RehearsedCluster):
         self._lift_mark(hostname)
         return result
 
+    def rewrite_slurm_conf(self) -> None:
+        """Act as HyperPod's agent after a scaling or replacement: write slurm.conf anew, without what others added."""
+        conf = self.path(self.controller, SLURM_ROOT / "etc" / "slurm.conf")
+        partial_file = conf.with_name(".slurm.conf.agent")
+        partial_file.write_text(self._files().slurm_files()["slurm.conf"])
+        partial_file.replace(conf)
+
     def auto_resume(
         self,
         job_id: int,
         *,
         lifecycle: Path,
         new_instance_id: Callable[[str], str],
-        timeout_s: float = 180,
+        timeout_s: float = 600,
         on_line: Callable[[str, str], None] | None = None,
     ) -> Resumption:
         """Act as HyperPod's agent for `srun --auto-resume=1`: replace what is faulty, until the job runs again.
@@ -311,7 +324,8 @@ class NamespacedCluster(RehearsedCluster):
         return self.run(probe, user="root", check=False).returncode == 0
 
     def _describe(self, node: Node) -> HostDescription:
-        return HostDescription(node.hostname, node.private_ip, node.accelerators, self._files().of(node))
+        files = self._files().of(node)
+        return HostDescription(node.hostname, node.private_ip, node.accelerators, files, self._image_lacks)
 
     def _files(self) -> NodeFiles:
         return NodeFiles(
@@ -321,6 +335,7 @@ class NamespacedCluster(RehearsedCluster):
             environment=self.environment,
             nameserver=self.fabric.gateway,
             munge_key=self._munge_key,
+            lists_login_nodes=self._lists_login_nodes,
         )
 
 
@@ -343,6 +358,6 @@ def _check(nodes: Sequence[Node], subnet_cidr: str, relay: tuple[str, int] | Non
         if node.role == "compute" and not node.partition
     ]
     if relay and relay[0] != "127.0.0.1":
-        problems.append(f"relay: got {relay[0]}, must be 127.0.0.1")
+        problems.append(f"relay: got {relay[0]}, need 127.0.0.1")
     if problems:
         raise ValueError("invalid cluster: " + "; ".join(problems))

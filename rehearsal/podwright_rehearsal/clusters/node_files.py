@@ -25,6 +25,7 @@ class NodeFiles:
     environment: Mapping[str, str]
     nameserver: str
     munge_key: bytes
+    lists_login_nodes: bool = True  # whether the service puts login nodes into slurm.conf
 
     def of(self, node: Node) -> dict[str, File]:
         """Return the files of a node by path."""
@@ -34,6 +35,7 @@ class NodeFiles:
             "/etc/hosts": File(f"127.0.0.1 localhost\n{peers}"),
             "/etc/resolv.conf": File(f"nameserver {self.nameserver}\n"),
             "/etc/environment": File("".join(f'{name}="{value}"\n' for name, value in self.environment.items())),
+            "/etc/systemd/system.conf.d/rehearsal.conf": File(_manager(self.environment)),
             "/etc/munge/munge.key": File(self.munge_key, mode=0o400, owner="munge"),
             str(RESOURCE_CONFIG): File(self.resource_config()),
             "/opt/rehearsal/machine": File(_machine(node.instance_type)),
@@ -82,7 +84,8 @@ class NodeFiles:
         template = string.Template((SOURCES / "slurm.conf.in").read_text())
         head = template.substitute(cluster_name=self.cluster_name)
         hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
-        members = [node for node in self.nodes if node.role != "controller"]
+        roles = {"compute", "login"} if self.lists_login_nodes else {"compute"}
+        members = [node for node in self.nodes if node.role in roles]
         return {
             "slurm.conf": head
             + "".join(f"{line}\n" for line in (*hosts, *map(node_line, members), *partition_lines(members))),
@@ -94,6 +97,12 @@ class NodeFiles:
             "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
             "accounting.conf": "",
         }
+
+
+def _manager(environment: Mapping[str, str]) -> str:
+    """Return systemd's configuration; services get this environment, as an instance's role would give it."""
+    variables = " ".join('"' + f"{name}={value}".replace("%", "%%") + '"' for name, value in environment.items())
+    return f"[Manager]\nDefaultEnvironment={variables}\n"
 
 
 def _machine(instance_type: str) -> str:

@@ -27,7 +27,7 @@ Failure = Literal["power", "processes", "network", "heartbeat"]
 AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 _GRACE_S = 3.0
 _POLL_S = 0.3  # each query of a job starts a login shell
-_SETTLE_S = 180.0  # until Slurm has ended what is left of a job on a dead node
+_SETTLE_S = 600.0  # until Slurm has ended what is left of a job on a dead node
 _ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
 _SETTLED = _ENDED | {"RUNNING", "PENDING"}  # what a job is after COMPLETING
 
@@ -110,7 +110,7 @@ class RehearsedCluster(ABC):
         host: str = "controller",
         user: str = "ubuntu",
         check: bool = True,
-        timeout_s: float = 120,
+        timeout_s: float = 600,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host as a login of `user` would.
 
@@ -148,7 +148,7 @@ class RehearsedCluster(ABC):
         lines = self.run(["sinfo", "--noheader", "--Node", "--format=%N %T"], user="root").stdout.splitlines()
         return dict(line.split() for line in lines)
 
-    def wait_until_idle(self, hostnames: Sequence[str] | None = None, *, timeout_s: float = 180) -> None:
+    def wait_until_idle(self, hostnames: Sequence[str] | None = None, *, timeout_s: float = 600) -> None:
         """Return when the hosts (all compute nodes if none are named) are idle.
 
         Raises:
@@ -171,7 +171,7 @@ class RehearsedCluster(ABC):
         return self.run(["scontrol", "show", "hostnames", self.job(job_id)["NodeList"]], user="root").stdout.split()
 
     def wait_for_job(
-        self, job_id: int, states: frozenset[str] = _ENDED, *, timeout_s: float = 300, restarts: int = 0
+        self, job_id: int, states: frozenset[str] = _ENDED, *, timeout_s: float = 600, restarts: int = 0
     ) -> dict[str, str]:
         """Return the job when it is in one of the states (any final one by default) after so many restarts.
 

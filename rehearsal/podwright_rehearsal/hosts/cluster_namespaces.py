@@ -5,7 +5,7 @@ process of every host, and with the last of them go the mounts and the network. 
 
     unshare --mount --net --pid --fork … cluster_namespaces.py DIRECTORY
 
-Standard input is a socket to the owner. It reads {"image", "gateway", "port"}, answers {"pid"} and two
+Standard input is a socket to the owner. It reads {"image", "root", "gateway", "port"}, answers {"pid"} and two
 sockets on the gateway's address inside the cluster's network, one that listens on the port and one for DNS, and then
 waits for the end of the connection.
 """
@@ -29,7 +29,7 @@ def main() -> None:
     owner = socket.socket(fileno=sys.stdin.fileno())
     request = json.loads(owner.recv(65536))
     make_network(request["gateway"])
-    make_disks(Path(sys.argv[1]) / FABRIC, image=request["image"])
+    make_disks(Path(sys.argv[1]) / FABRIC, image=request["image"], root=request["root"])
     address = str(ipaddress.ip_interface(request["gateway"]).ip)
     with socket.create_server((address, request["port"])) as listener, socket.socket(type=socket.SOCK_DGRAM) as dns:
         dns.bind((address, DNS_PORT))
@@ -55,11 +55,19 @@ def make_network(gateway: str) -> None:
     subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
 
 
-def make_disks(fabric: Path, *, image: str) -> None:
-    """Copy the image into memory: overlayfs refuses a lower layer that lies below another lower layer, the root."""
+def make_disks(fabric: Path, *, image: str, root: str | None) -> None:
+    """Show the image in ``fabric``, and the hosts' root if they have one of their own.
+
+    Over the machine's root the image is copied into memory: overlayfs refuses a lower layer that lies below another.
+    """
     fabric.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(fabric)], check=True)
-    subprocess.run(["cp", "-a", image, str(fabric / "image")], check=True)
+    if root is None:
+        subprocess.run(["cp", "-a", image, str(fabric / "image")], check=True)
+        return
+    for source, name in ((image, "image"), (root, "root")):
+        (fabric / name).mkdir()
+        subprocess.run(["mount", "--bind", source, str(fabric / name)], check=True)
 
 
 if __name__ == "__main__":

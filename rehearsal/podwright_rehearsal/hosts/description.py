@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,9 +24,10 @@ class File:
 
 @dataclass(frozen=True)
 class HostDescription:
-    """Name, address, devices and files of a host."""
+    """Name, address, devices and files of a host, and patterns of paths that its image lacks."""
 
     hostname: str
     private_ip: str
     accelerators: int = 0
     files: Mapping[str, File] = field(default_factory=dict)
+    absent: Sequence[str] = ()

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from podwright_rehearsal.hosts import freezing
+from podwright_rehearsal.hosts import cgroups, freezing
 from podwright_rehearsal.hosts.cluster_namespaces import FABRIC
 from podwright_rehearsal.hosts.description import HostDescription
 from podwright_rehearsal.hosts.errors import HostError, tail
-from podwright_rehearsal.hosts.image import LAYER, SOURCES
+from podwright_rehearsal.hosts.image import LAYER, ROOT, SOURCES
 
-_START_TIMEOUT_S = 180.0  # of a busy machine
+_START_TIMEOUT_S = 600.0  # of a busy machine
 _STOP_TIMEOUT_S = 60.0
 _CALLS = "/opt/rehearsal/log/calls"
 _HALTED = "/run/rehearsal/halted"
 _STOP_UNITS = "cd /etc/systemd/system/multi-user.target.wants && systemctl stop *"
+_JOURNAL = "systemctl --no-pager --failed; journalctl --no-pager --boot --lines=200"
 
 # Before a host starts: each disk is a file system of its own, which may fill up.
 Disk = Literal["empty", "kept"]
@@ -37,6 +38,11 @@ _PREPARE: dict[Disk, str] = {
     """,
     "kept": 'exec "$@"',
 }
+# A host with systemd has a control group, which is the root of all that it sees of the hierarchy.
+_JOIN_GROUP = """
+    find "$0" -mindepth 1 -depth -type d -delete 2> /dev/null
+    mkdir -p "$0" && echo 0 > "$0/cgroup.procs" && exec "$@"
+"""
 
 
 @dataclass
@@ -54,7 +60,7 @@ class Fabric:
 
     Args:
         directory: logs go here; its path in a process's arguments is how `leftovers` finds it.
-        image: a folder that `build_image` made.
+        image: a folder that `build_image` made; hosts boot systemd if it lies over a root of its own.
         subnet_cidr: the hosts' network; its first address is the machine's.
         shared: this machine's folder that `mount -t lustre` shows.
         relay_port: hosts reach this port of the machine's loopback at the gateway's address; None: no way out at all.
@@ -73,6 +79,8 @@ class Fabric:
     ) -> None:
         self.directory = directory.resolve()
         self._image = image.resolve() / LAYER
+        self._root = (image / ROOT).resolve() if (image / ROOT).exists() else None
+        self._group: Path | None = None  # the control group of a cluster with systemd
         self._subnet = ipaddress.ip_network(subnet_cidr)
         self.gateway = str(self._subnet[1])
         self._shared = shared.resolve()
@@ -101,6 +109,8 @@ class Fabric:
         for name in ("namespaces", "relay", "resolver", *(host.hostname for host in hosts)):
             self._log_path(name).unlink(missing_ok=True)  # an earlier cluster's
         try:
+            if self._root:
+                self._group = cgroups.make(self.directory)
             self._hold_namespaces()
             self.start_hosts(hosts)
         except BaseException:
@@ -117,6 +127,14 @@ class Fabric:
             _end(process)
         self._holder = self._relay = self._resolver = None
         self._hosts.clear()
+        if self._group:
+            cgroups.remove(self._group)
+            self._group = None
+
+    @property
+    def has_systemd(self) -> bool:
+        """True if hosts boot systemd."""
+        return self._root is not None
 
     def _hold_namespaces(self) -> None:
         self._owner_end, theirs = socket.socketpair()
@@ -141,7 +159,12 @@ class Fabric:
                 start_new_session=True,
             )
         gateway = f"{self.gateway}/{self._subnet.prefixlen}"
-        request = {"image": str(self._image), "gateway": gateway, "port": self._relay_port or 0}
+        request = {
+            "image": str(self._image),
+            "root": str(self._root) if self._root else None,
+            "gateway": gateway,
+            "port": self._relay_port or 0,
+        }
         self._owner_end.sendall(json.dumps(request).encode())
         self._owner_end.settimeout(_START_TIMEOUT_S)
         try:
@@ -149,7 +172,7 @@ class Fabric:
         except TimeoutError:
             answer, descriptors = b"", []
         if not answer:
-            raise HostError(f"the hosts' network could not be made:\n{self._tail('anchor')}")
+            raise HostError(f"the hosts' network could not be made:\n{self._tail('namespaces')}")
         self._holder_pid = json.loads(answer)["pid"]
         with socket.socket(fileno=descriptors[0]) as listener, socket.socket(fileno=descriptors[1]) as questions:
             self._resolver = self._start_server("resolver", questions, self.gateway)
@@ -191,7 +214,9 @@ class Fabric:
                 [
                     *self._enter_cluster("--pid", "--mount"),
                     *("bash", "-c", _PREPARE[on], str(disk)),
+                    *self._join_group(host.hostname),
                     *("unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child=KILL"),
+                    *(["--cgroup"] if self.has_systemd else []),
                     *_script("host.py", disk),
                 ],
                 stdin=subprocess.PIPE,
@@ -200,6 +225,10 @@ class Fabric:
                 text=True,
                 start_new_session=True,
             )
+
+    def _join_group(self, hostname: str) -> list[str]:
+        """Return the words that start a command in the host's control group."""
+        return ["bash", "-c", _JOIN_GROUP, str(self._group / hostname)] if self._group else []
 
     def _connect(self, pid: int, private_ip: str) -> str:
         """Connect the host to the bridge. A replacement has the same MAC, or its peers' ARP entries are stale."""
@@ -220,6 +249,7 @@ class Fabric:
             "shared": str(self._shared),
             "homes": str(self._homes),
             "binds": self._binds,
+            "absent": list(host.absent),
             "files": {path: file.to_json() for path, file in host.files.items()},
         }
         if process.stdin is None:
@@ -233,8 +263,17 @@ class Fabric:
         ready, _, _ = select.select([process.stdout], [], [], _START_TIMEOUT_S)
         line = process.stdout.readline().strip() if ready else ""
         if not line:
+            self._keep_journal(hostname)
             raise HostError(f"{hostname} did not boot:\n{self._tail(hostname)}")
         return line
+
+    def _keep_journal(self, hostname: str) -> None:
+        """Append the host's failed units and journal to its log, if it has come so far."""
+        host = self._hosts.get(hostname)
+        if self.has_systemd and host and host.process.poll() is None:
+            with self._log(hostname) as log:
+                command = self.enter(hostname, "bash", "-c", _JOURNAL)
+                subprocess.run(command, stdout=log, stderr=log, check=False, timeout=_STOP_TIMEOUT_S)
 
     @property
     def is_up(self) -> dict[str, bool]:
@@ -252,11 +291,28 @@ class Fabric:
     def end_processes(self, hostname: str) -> None:
         """Kill all processes of a host; its kernel stays and resets connections."""
         self.path(hostname, _HALTED).touch()
+        if self.has_systemd:
+            os.kill(self._host(hostname).pid, signal.SIGSTOP)  # or it would start them again
         subprocess.run(self.enter(hostname, "bash", "-c", "kill -KILL -1"), check=False, timeout=_STOP_TIMEOUT_S)
 
     def plug(self, hostname: str, *, into: bool) -> None:
         """Unplug a host's network cable, or plug it in again."""
         self._ip(f"link set {self._host(hostname).link} {'up' if into else 'down'}")
+
+    def limit_network(self, hostname: str, *, mbit_s: int | None) -> None:
+        """Limit what a host sends and receives, in megabits per second each; None: no longer.
+
+        A token bucket (tc-tbf(8)) at both ends of the host's cable: a qdisc shapes what leaves an interface.
+        """
+        shape = (
+            f"replace dev {{}} root tbf rate {mbit_s}mbit burst 128kb latency 400ms" if mbit_s else "del dev {} root"
+        )
+        for enter, device in (
+            (self._enter_cluster("--net"), self._host(hostname).link),
+            (["nsenter", "--target", str(self._host(hostname).pid), "--net", "--"], "eth0"),
+        ):
+            command = [*enter, "tc", "qdisc", *shape.format(device).split()]
+            subprocess.run(command, check=True, timeout=_STOP_TIMEOUT_S)
 
     def freeze(self, hostname: str) -> None:
         """Stop every process of a host; its kernel still accepts connections."""
@@ -272,7 +328,10 @@ class Fabric:
 
     def reboot(self, host: HostDescription) -> None:
         """Reboot a host: its disk stays, memory and mounts do not; fstab is mounted, enabled units start."""
-        if self.is_up[host.hostname]:
+        if self.is_up[host.hostname] and self.has_systemd:
+            subprocess.run(self.enter(host.hostname, "systemctl", "reboot"), check=True, timeout=_STOP_TIMEOUT_S)
+            _end(self._hosts[host.hostname].process)
+        elif self.is_up[host.hostname]:
             subprocess.run(self.enter(host.hostname, "bash", "-c", _STOP_UNITS), check=False, timeout=_STOP_TIMEOUT_S)
             self.power_off(host.hostname)
         self.start_hosts([host], on="kept")

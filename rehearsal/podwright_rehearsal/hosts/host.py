@@ -1,4 +1,6 @@
-"""Turn fresh namespaces into a host with root, devices, network and files, then become its PID 1 (init.py).
+"""Turn fresh namespaces into a host with root, devices, network and files, then become its PID 1.
+
+That is systemd on a root that has it, else init.py.
 
     unshare --mount --net --uts --ipc --pid --fork … host.py DIRECTORY HOSTNAME
 
@@ -12,6 +14,7 @@ import base64
 import json
 import os
 import pwd
+import shutil
 import socket
 import stat
 import subprocess
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+AUTOFS = (10, 235)
 LINKS = {
     "ptmx": "pts/ptmx",
     "fd": "/proc/self/fd",
@@ -29,6 +33,9 @@ LINKS = {
 }
 # A host runs as the machine's root: what would change the machine's kernel is read-only.
 READ_ONLY = ("proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs")
+# A root of its own, beside the image; without one, hosts lie over the machine's.
+OWN_ROOT = Path("../root")
+BOOTED = "/run/rehearsal/booted"  # systemd says here that it has started all units
 
 
 def main() -> None:
@@ -37,8 +44,10 @@ def main() -> None:
     description = json.load(sys.stdin)
     os.umask(0o022)
     root = Path(sys.argv[1]) / "root"
-    build_root(Path(sys.argv[1]), root)
+    systemd = build_root(Path(sys.argv[1]), root)
     make_devices(root / "dev", accelerators=description["accelerators"])
+    if systemd:
+        make_device(root / "dev", "autofs", AUTOFS)  # for fstab's x-systemd.automount
     for source, target in description["binds"]:
         bind_read_only(source, root / target.lstrip("/"))
     mount("--bind", description["shared"], root / "opt/rehearsal/lustre")
@@ -46,8 +55,12 @@ def main() -> None:
     socket.sethostname(description["hostname"])
     set_up_network(description["interface"], description["gateway"])
     enter(root)
+    for pattern in description.get("absent", ()):
+        remove(pattern)
     for path, file in description["files"].items():
         write(Path(path), file)
+    if systemd:
+        become_systemd()
     os.execv("/usr/bin/python3", ["python3", "-I", "/opt/rehearsal/init.py"])  # noqa: S606 -- it is to take our place
 
 
@@ -56,14 +69,22 @@ def mount(*arguments: str | Path) -> None:
     subprocess.run(["mount", *map(str, arguments)], check=True)
 
 
-def build_root(disk: Path, root: Path) -> None:
-    """Mount an overlay of machine root, node image and disk, by relative names: a path may hold a colon."""
+def build_root(disk: Path, root: Path) -> bool:
+    """Mount an overlay of root, node image and disk, by relative names: a path may hold a colon.
+
+    Returns:
+        True if the root boots systemd.
+    """
     for name in ("upper", "work", "root"):
         (disk / name).mkdir(exist_ok=True)
     os.chdir(disk)
-    mount("-t", "overlay", "-o", "lowerdir=../image:/,upperdir=upper,workdir=work", "overlay", "root")
+    systemd = OWN_ROOT.exists()
+    below = OWN_ROOT if systemd else "/"
+    mount("-t", "overlay", "-o", f"lowerdir=../image:{below},upperdir=upper,workdir=work", "overlay", "root")
     mount("-t", "proc", "-o", "nosuid,nodev,noexec", "proc", root / "proc")
     mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", root / "sys")
+    if systemd:
+        mount("-t", "cgroup2", "-o", "nosuid,nodev,noexec", "cgroup2", root / "sys/fs/cgroup")
     # AWS's images mount the instance's own disks at /opt/dlami/nvme.
     scratch = {"tmp": "1777", "var/tmp": "1777", "opt/dlami/nvme": "755"}
     for name, mode in {"dev": "755", "run": "755", **scratch}.items():
@@ -74,20 +95,24 @@ def build_root(disk: Path, root: Path) -> None:
     (root / "run/rehearsal/processes").mkdir(parents=True)
     (root / "run/rehearsal/mounts").touch()
     (root / "run/lock").mkdir(mode=0o1777)
+    return systemd
 
 
 def make_devices(dev: Path, *, accelerators: int) -> None:
     """Create the usual devices, and a copy of /dev/null per accelerator: Slurm wants a file per GPU."""
-    for name, (major, minor) in (
-        DEVICES | {f"nvidia{index}": DEVICES["null"] for index in range(accelerators)}
-    ).items():
-        os.mknod(dev / name, stat.S_IFCHR, os.makedev(major, minor))
-        (dev / name).chmod(0o666)
+    for name, number in (DEVICES | {f"nvidia{index}": DEVICES["null"] for index in range(accelerators)}).items():
+        make_device(dev, name, number)
     for name, target in LINKS.items():
         (dev / name).symlink_to(target)
     for name, kind, options in (("pts", "devpts", "newinstance,ptmxmode=0666,mode=620"), ("shm", "tmpfs", "mode=1777")):
         (dev / name).mkdir()
         mount("-t", kind, "-o", options, kind, dev / name)
+
+
+def make_device(dev: Path, name: str, number: tuple[int, int]) -> None:
+    """Create a character device that everybody may use."""
+    os.mknod(dev / name, stat.S_IFCHR, os.makedev(*number))
+    (dev / name).chmod(0o666)
 
 
 def bind_read_only(source: str | Path, target: Path) -> None:
@@ -121,6 +146,25 @@ def enter(root: Path) -> None:
     os.chdir("/")
     subprocess.run(["umount", "--lazy", "/.old"], check=True)
     Path("/.old").rmdir()
+
+
+def remove(pattern: str) -> None:
+    """Remove files and folders that this host's image lacks."""
+    for path in Path("/").glob(pattern.lstrip("/")):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def become_systemd() -> None:
+    """Become systemd. A child says "ready" when systemd has started everything, whether or not all of it succeeded."""
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(BOOTED)
+    if os.fork() == 0:
+        while b"READY=1" not in notify.recv(4096):
+            pass
+        print("ready", flush=True)
+        os._exit(0)
+    variables = {"container": "podwright", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "NOTIFY_SOCKET": BOOTED}
+    os.execve("/lib/systemd/systemd", ["systemd", "--show-status=false"], variables)  # noqa: S606 -- it takes our place
 
 
 def write(path: Path, file: dict[str, Any]) -> None:

@@ -1,34 +1,34 @@
-"""The node image: one overlay layer with everything a HyperPod node has and this machine lacks.
+"""The node image: one overlay layer with everything a HyperPod node has and its root lacks.
 
-Slurm, munge, sshd, the ``aws`` command and the shims are installed into the layer; the machine itself stays as it is.
-The layer hides what is this machine's own: home directories, ``/opt``, ``/usr/local``, other top-level folders, units.
+Slurm, munge, sshd, the ``aws`` command and the shims are installed into the layer; what lies below stays as it is. That
+is this machine's own root, or the root of a Debian release, whose hosts boot systemd. Over the machine's root the layer
+hides what is the machine's own: home directories, ``/opt``, ``/usr/local``, other top-level folders, units.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import stat
-import subprocess
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
-from podwright.errors import PodwrightError
+from podwright_rehearsal.hosts.build import SOURCES, ImageError, run_script
+from podwright_rehearsal.hosts.debian_root import ROOT, DebianRelease, build_root, root_key
+from podwright_rehearsal.hosts.kept_folder import build_once
+from podwright_rehearsal.hosts.kept_folder import is_current as is_kept
 
-SOURCES = Path(__file__).parent
+__all__ = ["LAYER", "ROOT", "SOURCES", "WHEELS", "ImageError", "build_image", "is_current"]
+
 LAYER = "layer"
-KEY = "key"
 
 # Where a host finds the wheels that its pip may install; bind a folder there.
 WHEELS = "/opt/rehearsal/wheels"
 
-_BUILD_TIMEOUT_S = 900
 # What image.sh reads: other files here may change without a new image.
-_INGREDIENTS = ("image.sh", "shims", "systemctl.py", "init.py", "auto_resume.c", "aws-cli.txt")
+_INGREDIENTS = ("image.sh", "layer.sh", "shims", "auto_resume.c", "aws-cli.txt")
+_WITHOUT_SYSTEMD = ("systemctl.py", "init.py")
+_WITH_SYSTEMD = ("host-key.service",)
 _INSTALLED = Path("/var/lib/dpkg/status")
 # Of a root file system's folders, these belong to the distribution; hosts see them under the layer.
 _SYSTEM = frozenset(
@@ -41,17 +41,14 @@ _EMPTY = (
 )
 
 
-class ImageError(PodwrightError):
-    """The node image could not be built; the message ends with the output of the failing command."""
-
-
-def build_image(directory: Path, *, wheelhouse: Path | None = None) -> bool:
+def build_image(directory: Path, *, release: DebianRelease | None = None, wheelhouse: Path | None = None) -> bool:
     """Build the node image at `directory`, unless it is there and current.
 
     apt and pip use this machine's ordinary configuration and the caller's environment (proxies, ``PIP_*``).
 
     Args:
         directory: the image; replaced as a whole, so a reader sees the old one or the new one.
+        release: the Debian whose root, in a folder beside ``directory``, lies below. Default: this machine's root.
         wheelhouse: a folder of wheels to look into before the package index.
 
     Returns:
@@ -61,79 +58,38 @@ def build_image(directory: Path, *, wheelhouse: Path | None = None) -> bool:
         ImageError: a package could not be installed.
     """
     directory = directory.resolve()
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    key = _key()
-    with _locked(directory.with_name(directory.name + ".lock")):
-        if is_current(directory):
-            return False
-        work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-        try:
-            _run_script(work, wheelhouse)
-            _hide_this_machine(work / "upper")
-            _move_into_place(work, key=key, directory=directory)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    return True
+    root = directory.with_name(f"{release.name}-root") if release else None
+    if root and release:
+        build_root(root, release)
+
+    def fill(work: Path) -> None:
+        over = (root / ROOT,) if root else ()
+        run_script("image.sh", "layers", work, *over, wheelhouse=wheelhouse)
+        (work / "upper").rename(work / LAYER)
+        if root:
+            (work / ROOT).symlink_to(Path("..", root.name, ROOT))
+        else:
+            _hide_this_machine(work / LAYER)
+        for leftover in [path for path in work.iterdir() if path.name not in {LAYER, ROOT}]:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
+    return build_once(directory, _key(release), fill)
 
 
-def is_current(directory: Path) -> bool:
-    """Return True if `directory` has the image of this version of podwright on this machine's packages."""
-    key = directory / KEY
-    return key.is_file() and key.read_text() == _key()
+def is_current(directory: Path, release: DebianRelease | None = None) -> bool:
+    """Return True if `directory` has the image of this version of podwright on the packages of the root below."""
+    return is_kept(directory, _key(release))
 
 
-def _key() -> str:
-    """Hash what image.sh reads, and the packages of the root below the layer."""
-    sources = [path for name in _INGREDIENTS for path in sorted([SOURCES / name, *(SOURCES / name).glob("*")])]
-    digest = hashlib.sha256()
-    for path in (*filter(Path.is_file, sources), _INSTALLED):
+def _key(release: DebianRelease | None) -> str:
+    """Hash what image.sh reads, and what lies below the layer."""
+    names = (*_INGREDIENTS, *(_WITH_SYSTEMD if release else _WITHOUT_SYSTEMD))
+    sources = [path for name in names for path in sorted([SOURCES / name, *(SOURCES / name).glob("*")])]
+    below = root_key(release) if release else hashlib.sha256(_INSTALLED.read_bytes()).hexdigest()
+    digest = hashlib.sha256(below.encode())
+    for path in filter(Path.is_file, sources):
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _run_script(work: Path, wheelhouse: Path | None) -> None:
-    command = ["unshare", "--mount", "--pid", "--fork", "--kill-child=KILL", "--propagation", "private", "--"]
-    command += ["bash", str(SOURCES / "image.sh"), "layers", str(work)]
-    try:
-        subprocess.run(
-            command,
-            env=_environment(os.environ, wheelhouse),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_BUILD_TIMEOUT_S,
-            check=True,
-        )
-    except subprocess.CalledProcessError as error:
-        raise ImageError(
-            f"the node image could not be built (exit {error.returncode}); apt and pip said:\n{error.stderr.strip()}"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise ImageError(
-            f"the node image was not built within {_BUILD_TIMEOUT_S} s: is the package index reachable?"
-        ) from error
-
-
-def _environment(machine: Mapping[str, str], wheelhouse: Path | None) -> dict[str, str]:
-    """Return the variables that apt and pip need, without those that lead to this machine's Python."""
-    prefixes, suffixes = ("PIP_", "SSL_CERT_"), ("_PROXY", "_CA_BUNDLE")
-    environment = {
-        name: value
-        for name, value in machine.items()
-        if name == "HOME" or name.startswith(prefixes) or name.upper().endswith(suffixes)
-    }
-    environment["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    if wheelhouse:
-        environment["PODWRIGHT_WHEELHOUSE"] = str(wheelhouse.resolve())
-    return environment
 
 
 def _hide_this_machine(layer: Path) -> None:
@@ -147,15 +103,3 @@ def _hide_this_machine(layer: Path) -> None:
     for path in Path("/").iterdir():
         if path.name not in _SYSTEM and path.name not in _EMPTY:
             os.mknod(layer / path.name, stat.S_IFCHR, os.makedev(0, 0))
-
-
-def _move_into_place(work: Path, *, key: str, directory: Path) -> None:
-    (work / KEY).write_text(key)
-    (work / "upper").rename(work / LAYER)
-    for leftover in [path for path in work.iterdir() if path.name not in {KEY, LAYER}]:
-        shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    work.chmod(0o755)
-    if directory.exists():
-        directory.rename(work / "old")
-    work.rename(directory)
-    shutil.rmtree(directory / "old", ignore_errors=True)

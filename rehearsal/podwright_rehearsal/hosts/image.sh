@@ -1,44 +1,26 @@
 #!/bin/bash
-# Builds the node image: what a HyperPod node has and this machine lacks, as an overlay layer over the machine's root.
-# image.py starts it as `image.sh layers WORK` in mount and pid namespaces of its own; it calls itself in each layer.
+# Builds the node image: what a HyperPod node has and its root lacks, as an overlay layer over that root.
+# image.py starts it as `image.sh layers WORK [ROOT]`; ROOT is a Debian of its own that boots systemd. Default: /.
 set -euo pipefail
-export LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive
-readonly sources=/tmp/podwright wheelhouse=/tmp/wheelhouse image=/opt/rehearsal
+# shellcheck source=layer.sh
+. "${BASH_SOURCE[0]%/*}/layer.sh"
+readonly image=/opt/rehearsal
 packages=(slurm-wlm slurmdbd mariadb-server libpam-slurm-adopt logrotate munge openssh-server openssh-client sudo
   python3 python3-venv python3-pip iproute2 iputils-ping procps curl ca-certificates)
 
-# ---- outside: two layers, each straight over the machine's root (an overlay may not be stacked deeply) ----
+# ---- outside: two layers, each straight over the root (an overlay may not be stacked deeply) ----
 
 layers() {
-  cd "$1" # relative names below: a colon or a comma in the path would end overlay's options
-  mkdir -p lists/partial archives/partial
-  in_layer plugin plugin
+  local root=/ init=python
+  work_in "$1"
+  if [[ -n ${2:-} ]]; then
+    mkdir lower
+    mount --bind "$2" lower
+    root=lower init=systemd
+  fi
+  in_layer "$root" plugin plugin
   cp plugin/opt/auto_resume.so auto_resume.so
-  in_layer upper packages
-}
-
-in_layer() { # LAYER COMMAND: runs this script's COMMAND with / such that every change lands in LAYER
-  local layer=$1 root=$1.root scratch name
-  mkdir -p "$layer" "$layer.work" "$root"
-  chmod 755 "$layer" # it becomes the hosts' /
-  mount -t overlay overlay -o "lowerdir=/,upperdir=$layer,workdir=$layer.work" "$root"
-  mount -t proc proc "$root/proc"
-  mount --rbind /dev "$root/dev"
-  for scratch in tmp run var/tmp; do mount -t tmpfs tmpfs "$root/$scratch"; done
-  mkdir -p "$root/var/cache/apt/archives" "$root/var/lib/apt/lists" "$root$sources" "$root$wheelhouse"
-  mount --bind archives "$root/var/cache/apt/archives"
-  mount --bind lists "$root/var/lib/apt/lists"
-  mount --bind "${BASH_SOURCE[0]%/*}" "$root$sources"
-  if [[ -n ${PODWRIGHT_WHEELHOUSE:-} ]]; then mount --bind "$PODWRIGHT_WHEELHOUSE" "$root$wheelhouse"; fi
-  if [[ -e auto_resume.so ]]; then cp auto_resume.so "$root/tmp"; fi
-  rm -f "$root/etc/resolv.conf" # often a link into /run
-  for name in resolv.conf hosts; do
-    if [[ -e /etc/$name ]]; then cp -L "/etc/$name" "$root/etc/"; fi
-  done
-  printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # packages start nothing
-  chmod 755 "$root/usr/sbin/policy-rc.d"
-  chroot "$root" /bin/bash "$sources/image.sh" "$2"
-  umount --recursive "$root"
+  in_layer "$root" upper packages "$init"
 }
 
 # ---- inside the layer that is thrown away ----
@@ -54,23 +36,17 @@ plugin() {
 
 # ---- inside the layer that is kept ----
 
-packages() {
+packages() { # INIT
   small_database
+  if [[ $1 == systemd ]]; then apt update; fi
+  if apt-cache show sackd >/dev/null 2>&1; then packages+=(sackd); fi # Slurm 24.05 and later
   apt install "${packages[@]}"
   aws_command
   job_user
   slurm_layout
   shims
+  "${1}_layout"
   node_files
-}
-
-apt() { # quiet while all goes well; the log has an update's warnings, which are the cause of a later failure
-  local options=(-qq -y -o APT::Sandbox::User=root -o APT::Install-Recommends=false)
-  for part in doc man info locale; do options+=(-o "Dpkg::Options::=--path-exclude=/usr/share/$part/*"); done
-  apt-get "${options[@]}" "$@" >>/tmp/apt.log 2>&1 || {
-    tail -n 40 /tmp/apt.log >&2
-    exit 1
-  }
 }
 
 small_database() { # hosts are in memory: MariaDB's own log would be 96 MB of it; the package makes its files by this
@@ -111,10 +87,11 @@ slurm_layout() { # HyperPod's: everything below /opt/slurm, units in /etc/system
     sed -e '/^ConditionPathExists/d' -e "s#^ExecStart=/usr/sbin#ExecStart=/opt/slurm/sbin#" \
       /lib/systemd/system/$program.service >/etc/systemd/system/$program.service
   done
+  if [[ -e /usr/sbin/sackd ]]; then ln -sfn /usr/sbin/sackd /opt/slurm/sbin/sackd; fi
   install -m 644 /tmp/auto_resume.so /opt/slurm/lib/auto_resume.so
   echo "required /opt/slurm/lib/auto_resume.so" >/opt/slurm/etc/plugstack.conf
-  rm -rf /etc/slurm /etc/logrotate.d/slurm* # HyperPod has none
-  ln -sfn /opt/slurm/etc /etc/slurm         # Debian's compiled-in path
+  rm -rf /etc/slurm /etc/logrotate.d/slurm* /etc/init.d/slurm* /etc/rc?.d/*slurm* # HyperPod has none
+  ln -sfn /opt/slurm/etc /etc/slurm                                               # Debian's compiled-in path
   install -d -o slurm -g slurm -m 755 /var/spool/slurmctld /var/log/slurm
   install -d -m 755 /var/spool/slurmd
   rm -f /etc/systemd/system/multi-user.target.wants/* # the lifecycle script enables Slurm
@@ -127,14 +104,8 @@ shims() { # what a namespace cannot do for real
   install -d $image/shims $image/lustre $image/openzfs
   install -d -m 1777 $image/log
   install -m 755 $sources/shims/* $image/shims/
-  {
-    echo "#!/usr/bin/python3 -I"
-    cat $sources/systemctl.py
-  } >$image/shims/systemctl
-  chmod 755 $image/shims/systemctl
-  install -m 644 $sources/init.py $image/init.py
   mv /usr/bin/findmnt $image/findmnt
-  for name in systemctl findmnt nvidia-smi; do ln -sfn $image/shims/$name /usr/bin/$name; done
+  for name in findmnt nvidia-smi; do ln -sfn $image/shims/$name /usr/bin/$name; done
   for name in mount.lustre mount.nfs; do ln -sfn $image/shims/$name /usr/sbin/$name; done
   mv /usr/bin/dpkg-query $image/dpkg-query
   for name in chronyc dpkg-query lfs; do ln -sfn $image/shims/$name /usr/bin/$name; done
@@ -143,6 +114,31 @@ shims() { # what a namespace cannot do for real
   ln -sfn $image/shims/fi_info /opt/amazon/efa/bin/fi_info
   ln -sfn $image/shims/neuron-ls /opt/aws/neuron/bin/neuron-ls
   for name in modprobe lctl; do ln -sfn $image/shims/recorder /usr/sbin/$name; done
+}
+
+python_layout() { # of hosts without systemd
+  {
+    echo "#!/usr/bin/python3 -I"
+    cat $sources/systemctl.py
+  } >$image/shims/systemctl
+  chmod 755 $image/shims/systemctl
+  ln -sfn $image/shims/systemctl /usr/bin/systemctl
+  install -m 644 $sources/init.py $image/init.py
+}
+
+systemd_layout() { # what is the machine's and not a host's is masked: modules, terminals, kernel file systems
+  local own=/etc/systemd/system unit
+  for unit in systemd-modules-load.service kmod-static-nodes.service systemd-binfmt.service dev-hugepages.mount \
+    dev-mqueue.mount proc-sys-fs-binfmt_misc.automount sys-fs-fuse-connections.mount sys-kernel-config.mount \
+    sys-kernel-debug.mount sys-kernel-tracing.mount getty.target fstrim.timer; do
+    ln -sfn /dev/null $own/$unit
+  done
+  ln -sfn /lib/systemd/system/multi-user.target $own/default.target
+  ln -sfn /lib/systemd/system/remote-fs.target $own/multi-user.target.wants/
+  install -m 644 $sources/host-key.service $own/rehearsal-host-key.service
+  ln -sfn $own/rehearsal-host-key.service $own/multi-user.target.wants/
+  : >/etc/machine-id                # systemd writes one per host
+  touch /etc/.updated /var/.updated # or each host would rebuild caches that the packages have just written
 }
 
 node_files() { # an AMI's, in place of this machine's own
@@ -159,7 +155,7 @@ node_files() { # an AMI's, in place of this machine's own
   echo 'export PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH' >/etc/profile.d/slurm.sh
   printf '[global]\nno-index = true\nfind-links = %s/wheels\ndisable-pip-version-check = true\n' $image >/etc/pip.conf
   : >/etc/fstab # `mount -a` must not mount this machine's disks
-  rm -f /var/log/dpkg.log /var/log/apt/* /var/log/alternatives.log
+  rm -f /etc/apt/apt.conf.d/99machine /var/log/dpkg.log /var/log/apt/* /var/log/alternatives.log
 }
 
 "$@"

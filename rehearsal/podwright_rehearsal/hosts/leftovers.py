@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from podwright_rehearsal.hosts import cgroups
 from podwright_rehearsal.hosts.image import SOURCES
 from podwright_rehearsal.hosts.waiting import wait_for
 
@@ -18,22 +19,23 @@ _STOP_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Leftover:
-    """A process or mount of an earlier cluster or image build."""
+    """A process, mount or control group of an earlier cluster or image build."""
 
-    kind: str  # process | mount
-    what: str  # a command line | a mount point
+    kind: str  # process | mount | control group
+    what: str  # a command line | a mount point | a folder
     pid: int = 0
 
 
 def leftovers(below: Path) -> list[Leftover]:
-    """Return processes and mounts of clusters and image builds whose directory is at or below a folder.
+    """Return processes, mounts and control groups of clusters and image builds whose directory is at or below a folder.
 
     A process is ours when its arguments name both one of our programs and such a directory; never by a program's name.
     """
     below = below.resolve()
     found = [Leftover("process", " ".join(words), pid) for pid, words in _command_lines() if _is_ours(words, below)]
     mounts = [Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    return found + [Leftover("mount", str(mount)) for mount in mounts if mount.is_relative_to(below)]
+    found += [Leftover("mount", str(mount)) for mount in mounts if mount.is_relative_to(below)]
+    return found + [Leftover("control group", str(group)) for group in cgroups.of_clusters(below)]
 
 
 def _is_ours(words: Sequence[str], below: Path) -> bool:
@@ -64,8 +66,11 @@ def clean(below: Path, *, timeout_s: float = _STOP_TIMEOUT_S) -> list[Leftover]:
     for leftover in found:
         if leftover.kind == "process":
             _kill(leftover.pid)
-        else:
+        elif leftover.kind == "mount":
             subprocess.run(["umount", "--lazy", leftover.what], check=False)
+    for leftover in found:
+        if leftover.kind == "control group":  # its processes have been killed
+            cgroups.remove(Path(leftover.what))
     wait_for(lambda: not leftovers(below), timeout_s=timeout_s, what=lambda: f"the end of {leftovers(below)}")
     return found
 

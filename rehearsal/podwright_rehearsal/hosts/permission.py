@@ -9,6 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from podwright_rehearsal.hosts import cgroups
+
 _TRIAL = """set -e
 mount -t tmpfs tmpfs "$0" && mkdir "$0"/upper "$0"/work "$0"/root
 mount -t overlay overlay -o "lowerdir=/,upperdir=$0/upper,workdir=$0/work" "$0"/root
@@ -16,6 +18,10 @@ mknod "$0"/null c 1 3
 mount -t proc proc "$0"/root/proc
 ip link add br0 type bridge
 ip link add trial0 type veth peer name trial1
+"""
+_CGROUP_TRIAL = """set -e
+mkdir "$0" && echo 0 > "$0/cgroup.procs"
+unshare --cgroup --mount mount -t cgroup2 cgroup2 "$1"
 """
 
 
@@ -43,6 +49,24 @@ def why_not() -> str | None:
     if separate:
         return f"hosts lie over this machine's root, and {', '.join(separate)} is on a file system of its own"
     return _try_namespaces()
+
+
+def why_no_systemd() -> str | None:
+    """Return why hosts cannot boot systemd though they may have namespaces, or None."""
+    hierarchy = cgroups.hierarchy()
+    if hierarchy is None:
+        return "systemd needs cgroup2, and no writable one is mounted here"
+    with tempfile.TemporaryDirectory() as scratch:
+        group = hierarchy / Path(scratch).name
+        trial = subprocess.run(
+            ["bash", "-c", _CGROUP_TRIAL, str(group), scratch], capture_output=True, text=True, check=False
+        )
+    if group.exists():
+        cgroups.remove(group)
+    if trial.returncode == 0:
+        return None
+    said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    return f"systemd needs a cgroup2 of its own, which this machine does not permit ({said[0]})"
 
 
 def _try_namespaces() -> str | None:

@@ -27,6 +27,7 @@ from podwright_rehearsal.clusters.boots import BootResult
 from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
+from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
 from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
 from podwright_rehearsal.run.deployment import Deployment
@@ -58,6 +59,11 @@ class Hosts(ABC):
     environment: Path = field(init=False)  # of the trainer, on the hosts; known after the preparation
     boot_seconds: dict[str, dict[str, float]] = field(init=False, default_factory=dict)  # by host and bootstrap step
 
+    # As the command line names this kind, and as the summary describes it.
+    kind: ClassVar[str]
+    description: ClassVar[str]
+    # The Debian whose root hosts have and whose systemd they boot. None: this machine's root, without systemd.
+    release: ClassVar[DebianRelease | None] = None
     # The rehearsal's folder: another one for each kind of hosts, so that both can be rehearsed at the same time.
     folder: ClassVar[Path]
     # The steps between the hosts' start and the first job; each returns its detail.
@@ -121,6 +127,8 @@ class Hosts(ABC):
 class NamespacedHosts(Hosts):
     """Hosts with a disk, a network and users of their own, set up by the lifecycle scripts."""
 
+    kind: ClassVar[str] = "machine"
+    description: ClassVar[str] = "in namespaces, over this machine's root"
     folder: ClassVar[Path] = CACHE / "rehearsal"
     cluster: NamespacedCluster = field(init=False)
     lifecycle: Path = field(init=False)
@@ -216,9 +224,31 @@ class NamespacedHosts(Hosts):
 
 
 @dataclass
+class Debian13Hosts(NamespacedHosts):
+    """Hosts that boot Debian 13's systemd and run its Slurm, of HyperPod's generation."""
+
+    kind: ClassVar[str] = "debian-13"
+    description: ClassVar[str] = f"in namespaces, with {RELEASES['debian-13'].description}"
+    release: ClassVar[DebianRelease | None] = RELEASES["debian-13"]
+    folder: ClassVar[Path] = CACHE / "rehearsal-debian-13"
+
+
+@dataclass
+class Debian12Hosts(NamespacedHosts):
+    """Hosts that boot Debian 12's systemd and run its Slurm."""
+
+    kind: ClassVar[str] = "debian-12"
+    description: ClassVar[str] = f"in namespaces, with {RELEASES['debian-12'].description}"
+    release: ClassVar[DebianRelease | None] = RELEASES["debian-12"]
+    folder: ClassVar[Path] = CACHE / "rehearsal-debian-12"
+
+
+@dataclass
 class FlatHosts(Hosts):
     """Hosts that are plain processes of one user: Slurm and the trainer are real, a boot is not rehearsed."""
 
+    kind: ClassVar[str] = "flat"
+    description: ClassVar[str] = "flat"
     folder: ClassVar[Path] = CACHE / "rehearsal-flat"
     cluster: FlatCluster = field(init=False)
 
@@ -281,3 +311,8 @@ class FlatHosts(Hosts):
     def _pip_options(self) -> dict[str, str]:
         """As pip.conf of the hosts in namespaces says."""
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.supplies.wheelhouse), "PIP_CONFIG_FILE": os.devnull}
+
+
+KINDS: Mapping[str, type[Hosts]] = {
+    hosts.kind: hosts for hosts in (NamespacedHosts, Debian13Hosts, Debian12Hosts, FlatHosts)
+}

@@ -31,8 +31,8 @@ from podwright_training.run_folder import RunFolder
 
 RUN_NAME = "rehearsal"
 RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
-MAX_STEPS = 120
-CHECKPOINT_FREQ = 30
+MAX_STEPS = 80
+CHECKPOINT_FREQ = 20
 STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
 TRAINER_ARGUMENTS = (
     "--preset=tiny",
@@ -55,6 +55,7 @@ class Rehearsal:
     supplies: Supplies
     progress: Progress
     keep: bool = False
+    run_name: str = RUN_NAME
     kind_of_hosts: type[Hosts] = NamespacedHosts
     directory: Path = field(init=False)
     summary: Summary = field(default_factory=Summary)
@@ -70,12 +71,12 @@ class Rehearsal:
     @property
     def run(self) -> RunFolder:
         """The run folder, seen from this machine."""
-        return RunFolder(self.hosts.shared / RUNS_DIRECTORY / RUN_NAME)
+        return RunFolder(self.hosts.shared / RUNS_DIRECTORY / self.run_name)
 
     @property
     def run_on_hosts(self) -> Path:
         """The run folder's path on the hosts."""
-        return self.hosts.mount_path / RUNS_DIRECTORY / RUN_NAME
+        return self.hosts.mount_path / RUNS_DIRECTORY / self.run_name
 
     def run_steps(self) -> Summary:
         """Run every step.

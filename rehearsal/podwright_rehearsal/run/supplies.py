@@ -20,6 +20,7 @@ from podwright.errors import PodwrightError
 from podwright_bootstrap.software import downloads
 from podwright_rehearsal.hosts import image, permission, slurm_packages
 from podwright_rehearsal.hosts.debian import DebianError
+from podwright_rehearsal.hosts.debian_root import DebianRelease
 from podwright_rehearsal.run import prose
 
 CACHE = checkout.CACHE / "podwright"
@@ -44,11 +45,12 @@ class Supplies:
     dataset: Path  # in C4's layout, with a tokenizer beside it
 
 
-def supplies(*, flat: bool) -> Supplies:
+def supplies(*, flat: bool, release: DebianRelease | None = None) -> Supplies:
     """Download what is missing.
 
     Args:
         flat: for hosts that are plain processes.
+        release: the Debian whose root hosts have. Default: they lie over this machine's.
 
     Raises:
         SuppliesError: a download failed.
@@ -58,14 +60,16 @@ def supplies(*, flat: bool) -> Supplies:
         fcntl.flock(lock, fcntl.LOCK_EX)  # rehearsals of both kinds may start at the same time
         if flat:
             return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
-        return Supplies(slurm=_node_image(), wheelhouse=_wheelhouse(NODE_PYTHON), dataset=dataset())
+        node_image = _node_image(release)
+        python = ["chroot", str(node_image / image.ROOT), NODE_PYTHON] if release else [NODE_PYTHON]
+        return Supplies(slurm=node_image, wheelhouse=_wheelhouse(*python), dataset=dataset())
 
 
-def _node_image() -> Path:
-    folder = CACHE / "node-image"
-    if not image.is_current(folder):
-        _say("Slurm, munge and ssh for the hosts")
-        image.build_image(folder)
+def _node_image(release: DebianRelease | None) -> Path:
+    folder = CACHE / (f"node-image-{release.name}" if release else "node-image")
+    if not image.is_current(folder, release):
+        _say(f"{f'a root with {release.description}' if release else 'Slurm'}, munge and ssh for the hosts")
+        image.build_image(folder, release=release)
     return folder
 
 
@@ -79,16 +83,16 @@ def _slurm_packages() -> Path:
     return folder
 
 
-def _wheelhouse(python: str) -> Path:
+def _wheelhouse(*python: str) -> Path:
     """Download uv and the wheels of the training environment for the hosts' Python, as the lock pins them."""
-    version = _run([python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
-    folder = CACHE / "wheelhouse"
+    version = _run([*python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
+    folder = CACHE / f"wheelhouse-{version}"
     uv = json.loads(downloads.MANIFEST.read_text())["uv"]["version"]
     key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + f"{version} uv {uv}".encode()).hexdigest()
     if (folder / "key").exists() and (folder / "key").read_text() == key:
         return folder
     _say(f"wheels of the training environment, for Python {version}")
-    temporary = _empty(folder.with_suffix(".part"))
+    temporary = _empty(folder.with_name(f"{folder.name}.part"))
     pins = temporary / "pins.txt"
     pins.write_text("".join(_pins(checkout.REQUIREMENTS_LOCK.read_text())))
     _run([

@@ -25,7 +25,7 @@ from podwright.operations.create_cluster import problems
 from podwright.operations.session import Session
 from podwright_rehearsal.aws import AwsStandIn
 
-pytestmark = [pytest.mark.terraform, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.terraform, pytest.mark.timeout(3600)]
 
 MINIMAL = checkout.ROOT / "examples" / "minimal" / "cluster.yaml"
 NAME = "minimal"
@@ -44,7 +44,7 @@ STEP = {
 
 
 class Answer(NamedTuple):
-    """What a command printed, and its exit status."""
+    """A command's output and its exit status."""
 
     status: int
     out: str
@@ -98,6 +98,8 @@ def test_a_dry_run_shows_price_and_changes(aws: AwsStandIn) -> None:
     assert changes["minimal-foundation", "network/vpc"] == changes["minimal-cluster", "cluster/cluster"] == "create"
     assert set(changes.values()) == {"create"}
     assert answer.json["usd_per_hour"] > answer.json["nodes_usd_per_hour"] > 5  # one ml.g5.12xlarge and a controller
+    kept = answer.json["usd_per_hour"] - answer.json["nodes_usd_per_hour"]
+    assert answer.json["kept_usd_per_month"] == pytest.approx(730 * kept, rel=0.01)
     assert aws.inventory() == []
 
 
@@ -107,6 +109,7 @@ def test_deploy_asks_first(aws: AwsStandIn, monkeypatch: pytest.MonkeyPatch) -> 
     answer = podwright("deploy", "--only", "foundation")
     assert answer.status == 2
     assert "confirm with --yes" in answer.err
+    assert " USD a month, also when the cluster is destroyed" in answer.out
     assert aws.inventory() == []
 
 

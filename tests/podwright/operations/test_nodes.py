@@ -107,3 +107,64 @@ def test_deletion_names_the_count_to_write(maker, capsys):
     session = Session()
     found = cluster.find(session, "shrinking")
     assert (found.group("workers").target_count, len(cluster.nodes(session, found))) == (2, 3)
+
+
+@pytest.fixture(scope="module")
+def continuous(maker):
+    """Return the name of a cluster with continuous provisioning."""
+    maker.make("growing", api_mode=True, NodeProvisioningMode="Continuous", Orchestrator={"Slurm": {}})
+    return "growing"
+
+
+def test_added_nodes_come_in_calls_of_50(aws, continuous, capsys):
+    """More nodes than one call takes are added, and the answer has the count for cluster.yaml."""
+    aws.interrupt(at=1_000)
+    assert main(["nodes", "add", "workers", "60", "--cluster", continuous, "--yes", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["schema"], answer["count"]) == ("podwright.nodes.add/1", 62)
+    assert [len(result["nodes"]) for result in answer["results"]] == [50, 10]
+    assert [call for call in aws.changing_calls() if "Batch" in call] == ["sagemaker BatchAddClusterNodes"] * 2
+    assert cluster.find(Session(), continuous).group("workers").target_count == 62
+
+
+def test_a_quota_stops_the_addition_and_what_came_stays_known(aws, continuous, capsys):
+    """If a later call is refused, its row has AWS's reason; a refusal of the first names the way to the quota."""
+    before = cluster.find(Session(), continuous).group("workers").target_count
+    limit = "The account-level service limit is 62 Instances"
+    aws.interrupt(at=2, call="BatchAddClusterNodes")
+    assert main(["nodes", "add", "workers", "60", "--cluster", continuous, "--yes"]) == 1
+    out = capsys.readouterr().out
+    assert [line.split()[1:3] for line in out.splitlines()[1:3]] == [["50", "accepted"], ["10", "AccessDenied:"]]
+    assert f"`podwright scale workers {before + 50}`" in out
+    aws.refuse("sagemaker BatchAddClusterNodes", code="ResourceLimitExceeded", message=limit)
+    assert main(["nodes", "add", "workers", "1", "--cluster", continuous, "--yes"]) == 3
+    assert "`podwright check --live` names the quotas" in capsys.readouterr().err
+
+
+def test_a_group_that_aws_refuses_is_a_row(continuous):
+    """AWS's list of failures has a code and the number of nodes."""
+    found = cluster.find(Session(), continuous)
+    (result,) = node_changes.add(Session(), found, "controller", 1)
+    assert (result.code, result.refused, result.nodes) == ("InvalidInstanceGroupStatus", 1, ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["workers", "0"], "N: got 0, need 1 or more"),
+        (["controller", "1"], "runs Slurm's controller"),
+        (["worker", "1"], "did you mean workers?"),
+    ],
+)
+def test_wrong_additions_do_nothing(aws, continuous, capsys, arguments, expected):
+    """A wrong number or group is status 2, before any call that changes something."""
+    aws.interrupt(at=1_000)
+    assert main(["nodes", "add", *arguments, "--cluster", continuous, "--yes"]) == 2
+    assert expected in capsys.readouterr().err
+    assert aws.changing_calls() == []
+
+
+def test_addition_needs_continuous_provisioning(name, capsys):
+    """On another cluster the hint is the command that scales it."""
+    assert main(["nodes", "add", "workers", "1", "--cluster", name, "--yes"]) == 2
+    assert "use `podwright scale workers 6" in capsys.readouterr().err

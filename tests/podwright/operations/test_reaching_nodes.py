@@ -1,4 +1,4 @@
-"""What stands between a person and a node is said in one line, and ssh's configuration fits any cluster.
+"""Obstacles on the way to a node are one line each, and ssh's configuration fits any cluster.
 
 Sessions themselves are opened on hosts: tests/rehearsal/test_operations.py.
 """
@@ -27,7 +27,7 @@ def reach(maker):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """Put a session-manager-plugin on PATH that only tells its version; return what sets that."""
+    """Put a session-manager-plugin on PATH that only prints its version; return a function that sets it."""
 
     def install(version="1.2.707.0"):
         program = tmp_path / "bin" / "session-manager-plugin"
@@ -55,9 +55,11 @@ def test_a_missing_plugin_is_named_with_its_page(capsys, reach, monkeypatch, tmp
     (tmp_path / "ssh").write_text("#!/bin/sh\n")
     (tmp_path / "ssh").chmod(0o755)
     status = main([*command, "--cluster", reach])
-    told = capsys.readouterr().err.splitlines()[-1]
+    shown = capsys.readouterr().err.splitlines()[-1]
     assert status == 1
-    assert told.startswith("podwright: session-manager-plugin is not on PATH: install it: https://docs.aws.amazon.com/")
+    assert shown.startswith(
+        "podwright: session-manager-plugin is not on PATH: install it: https://docs.aws.amazon.com/"
+    )
 
 
 def test_an_old_plugin_is_refused(capsys, reach, plugin):
@@ -170,7 +172,7 @@ def test_a_stream_is_read_to_its_last_line(aws, maker, capsys):
 
 
 def test_a_file_is_there_if_size_and_time_agree(folder):
-    """What is cut short or older is fetched again."""
+    """A file that is truncated or older is fetched again."""
     (folder / "log").write_text("12345")
     os.utime(folder / "log", (100, 100))
     assert RemoteFile("log", 5, 100.7).is_at(folder)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import re
+import sys
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from podwright.checkout import ROOT
 from podwright.cli import main
 from podwright.operations.failures import KNOWN, UNKNOWN, causes
 from podwright.operations.overview import overview
 from podwright.operations.session import Session
-from podwright.operations.status import render
+from podwright.operations.status import _screen, render
+from podwright_testing.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 
@@ -64,7 +70,18 @@ def test_json_has_state_nodes_fill_and_price(name, capsys):
     assert (answer["schema"], answer["status"], answer["healthy"]) == ("podwright.status/1", "InService", True)
     assert set(answer) == {
         *("schema", "cluster", "arn", "region", "status", "healthy", "failure_message", "created_at"),
-        *("usd_per_hour", "unpriced", "groups", "nodes", "file_systems", "events", "jobs", "causes", "missing"),
+        *(
+            "usd_per_hour",
+            "unpriced",
+            "groups",
+            "nodes",
+            "file_systems",
+            "events",
+            "jobs",
+            "drift",
+            "causes",
+            "missing",
+        ),
     }
     assert [node["zone"] for node in answer["nodes"]] == ["us-west-2a"] * 3
     (file_system,) = answer["file_systems"]
@@ -87,6 +104,20 @@ def test_the_screen_fits_the_terminal(found, width):
     assert "workers" in text
     assert ("us-west-2a" in text) == (width >= 80)
     assert "33 %" in text
+
+
+def test_what_the_file_says_otherwise_is_one_line(name, capsys):
+    """Another count is named, with the command that shows all differences; the same counts are no drift."""
+    text = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
+    text = re.sub(r"^name: .*$", f"name: {name}", text, flags=re.MULTILINE).replace("count: 2\n", "count: 4\n")
+    Path("cluster.yaml").write_text(text, encoding="utf-8")
+    assert main(["status"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("drift: ")]
+    assert "workers: AWS has 2 nodes, cluster.yaml says 4 nodes" in line
+    assert line.endswith("`podwright drift` shows all")
+    Path("cluster.yaml").write_text(text.replace("count: 4\n", "count: 2\n"), encoding="utf-8")
+    assert main(["status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["drift"] == []
 
 
 def test_a_pipe_gets_plain_whole_lines(name, capsys):
@@ -136,6 +167,46 @@ def test_known_failures_have_causes(found, message, expected):
     assert "{" not in cause.command
 
 
+@pytest.mark.parametrize(
+    ("status", "message", "likely"),
+    [
+        ("Failed", "Lifecycle scripts did not run successfully. Ensure the scripts exist", "lifecycle script failed"),
+        ("Failed", "Insufficient capacity for ml.g5.12xlarge in usw2-az1", "the zone has no such instances"),
+        ("RollingBack", "MinInstanceCount of workers was not met", "fewer nodes than min_count"),
+    ],
+)
+def test_a_cluster_that_failed_in_aws_shows_why(aws, name, capsys, status, message, likely):
+    """AWS's state and message, the likely cause and the command are shown, and the status is 1."""
+    aws.fail(name, status=status, message=message)
+    try:
+        assert main(["status", "--cluster", name]) == 1
+    finally:
+        aws.fail(name, status="")
+    out = capsys.readouterr().out
+    assert f"status  {status}" in out
+    assert f"failed: {message}\nlikely: " in out
+    assert likely in out
+    assert "\nlook:   " in out
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "code"),
+    [("ShuttingDown", "", 0), ("DeepHealthCheckInProgress", "", 0), ("Failure", "Hardware fault: NVLink error", 1)],
+)
+def test_a_node_in_another_state_is_counted(aws, name, found, capsys, status, message, code):
+    """A faulty node is named with its cause and is status 1; one that goes or is tested is no failure."""
+    node = found.nodes[-1].instance_id
+    aws.fail(name, node=node, status=status, message=message)
+    try:
+        assert main(["status", "--cluster", name, "--json"]) == code
+    finally:
+        aws.fail(name, node=node, status="")
+    answer = json.loads(capsys.readouterr().out)
+    workers = next(group for group in answer["groups"] if group["name"] == "workers")
+    assert workers["node_statuses"] == {"Running": 1, status: 1}
+    assert [cause["message"] for cause in answer["causes"]] == ([message] if code else [])
+
+
 def test_every_command_of_the_table_can_be_written(found):
     """All placeholders of all rows are values of the cluster."""
     values = {"name": "", "region": "", "security_groups": "", "scripts": ""}
@@ -178,3 +249,38 @@ def test_watch_needs_a_terminal(name, capsys):
     """In a pipe, --watch is a usage error that names the way."""
     assert main(["status", "--cluster", name, "--watch", "5"]) == 2
     assert "podwright status --json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("key", "status"), [("q", 0), ("\x03", 130)], ids=["q", "Ctrl-C"])
+def test_watch_draws_until_a_key(name, key, status):
+    """It draws again and again on the alternate screen; q or Ctrl-C brings the terminal back as it was."""
+    words = [sys.executable, "-m", "podwright", "status", "--cluster", name, "--watch", "0.2"]
+    with Terminal(words, columns=80, rows=24) as terminal:
+        terminal.wait_for("every 0.2 s; q ends.", times=3)
+        terminal.type(f"x{key}")
+        assert terminal.wait() == status
+        assert terminal.settings_are_restored
+        assert terminal.output.count("\x1b[?1049h") == terminal.output.count("\x1b[?1049l") == 1
+        assert "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize("variables", [{"NO_COLOR": "1"}, {}], ids=["NO_COLOR", "colours"])
+def test_colours_are_for_terminals_that_want_them(name, variables):
+    """A terminal gets colours, but none with NO_COLOR."""
+    given = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | variables
+    words = [sys.executable, "-m", "podwright", "status", "--cluster", name]
+    with Terminal(words, columns=80, environment=given) as terminal:
+        assert terminal.wait() == 0
+        assert ("\x1b[32m" in terminal.output) == (not variables)
+        assert max(map(len, terminal.text.splitlines())) <= 80
+
+
+def test_watch_shows_causes_first(found):
+    """On a terminal of 24 lines the cause of a failure is seen above a hundred nodes."""
+    failed = [replace(found.nodes[-1], status="Failure", message="EFA health checks did not run successfully")] * 100
+    broken = replace(found, nodes=tuple(failed), causes=tuple(causes(found.cluster, [failed[0].message])))
+    file = io.StringIO()
+    Console(file=file, width=80, force_terminal=True, color_system=None).print(_screen(broken, "12:00", width=80))
+    first = file.getvalue().splitlines()[:18]
+    assert any("likely: the security group" in line for line in first)
+    assert any("workers" in line for line in first)

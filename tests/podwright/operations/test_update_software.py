@@ -30,7 +30,7 @@ def update(name, capsys):
     """Run the command; return its status and its JSON. The cluster is InService before."""
 
     def run(*arguments: str) -> tuple[int, dict]:
-        deadline = time.monotonic() + 180
+        deadline = time.monotonic() + 600
         while cluster.find(Session(), name).status != "InService" and time.monotonic() < deadline:
             time.sleep(0.05)
         status = main(["update-software", "--cluster", name, "--json", *arguments])

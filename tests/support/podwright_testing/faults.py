@@ -1,8 +1,9 @@
 """Faults of running hosts: each lasts as long as its context.
 
 `NamespacedCluster.kill` ends a host, `NamespacedCluster.reboot` reboots it. The faults here use the kernel (signals,
-mount flags, a file system's size, fanotify) or delay a server. Not available: a network that loses or delays packets
-(netem is not in every kernel), a shared file system that is full or hangs in the middle of a read or write.
+mount flags, a file system's size, fanotify, a token bucket) or delay a server. Not available: a network that loses or
+delays packets (netem is not in every kernel), a shared file system that is full or hangs in the middle of a read or
+write.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ class Faults:
         """Cut the host's network; its shared folders stay, because they do not use it."""
         self._fabric.plug(hostname, into=False)
         with self._undone(hostname, lambda: self._fabric.plug(hostname, into=True)):
+            yield
+
+    @contextmanager
+    def slow_network(self, hostname: str, *, mbit_s: int) -> Iterator[None]:
+        """Limit what the host sends and receives; its shared folders keep their speed, because they do not use it."""
+        self._fabric.limit_network(hostname, mbit_s=mbit_s)
+        with self._undone(hostname, lambda: self._fabric.limit_network(hostname, mbit_s=None)):
             yield
 
     @contextmanager

@@ -22,7 +22,7 @@ from podwright_rehearsal.aws import AwsStandIn
 Stack = Literal["foundation", "cluster"]
 STACKS: tuple[Stack, ...] = ("foundation", "cluster")
 NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE = 0, 2  # of `plan -detailed-exitcode`
-START_TIMEOUT_S, POLL_S = 400, 0.05
+START_TIMEOUT_S, POLL_S = 1500, 0.05
 PLANNED = "Terraform will perform"
 ALL_AT_ONCE = "-parallelism=40"  # the account is on this machine
 

@@ -44,7 +44,7 @@ class Mirror:
         try:
             self._store, self._prefix = FileSystem.from_uri(self._url)
         except (ArrowInvalid, OSError) as error:
-            raise CheckpointError(f"checkpoint_dir {url} cannot be used: {_brief(error)}") from error
+            raise CheckpointError(f"cannot use checkpoint_dir {url}: {_brief(error)}") from error
 
     def check(self) -> None:
         """List, write and delete an object; raise ``CheckpointError`` if that fails."""
@@ -55,7 +55,7 @@ class Mirror:
                 stream.write(b"podwright")
             self._store.delete_file(probe)
         except OSError as error:
-            raise CheckpointError(f"checkpoint_dir {self._url} cannot be used: {_brief(error)}") from error
+            raise CheckpointError(f"cannot use checkpoint_dir {self._url}: {_brief(error)}") from error
 
     def newest(self) -> str | None:
         """Return the name of the newest complete checkpoint in the store."""
@@ -89,7 +89,7 @@ class Mirror:
         try:
             there = self.newest()
         except OSError as error:
-            raise CheckpointError(f"{self._url} cannot be read: {_brief(error)}") from error
+            raise CheckpointError(f"cannot read {self._url}: {_brief(error)}") from error
         here = step_folder.newest(self._directory)
         return there if there and (here is None or there > here.name) else None
 

@@ -210,18 +210,18 @@ def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
 
 def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
     if args.nodes < 1:
-        yield f"--nodes {args.nodes}: must be at least 1"
+        yield f"--nodes: got {args.nodes}, need at least 1"
     if nproc_per_node < 1:
-        yield f"--nproc_per_node {nproc_per_node}: these nodes have no accelerators: set the number of ranks"
+        yield f"--nproc_per_node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"
     if re.search(r"[^\w./+=@-]", str(root)):
-        yield f"--run_dir {root}: Slurm's log path may only contain letters, digits and ./+=@_-"
+        yield f"--run_dir: got {root}, need only letters, digits and ./+=@_-, because Slurm's log is there"
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
-        yield f"--run_dir {root}: must be below {nodes.shared_root}, which all nodes see"
+        yield f"--run_dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
     if any(argument.split("=")[0] == "--run_dir" for argument in args.trainer_arguments):
         yield "write --run_dir before --: it also names the job's folder"
     if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
         yield (
-            f"--time_limit {args.time_limit}: must be Slurm's [days-]hours:minutes:seconds or minutes, and at least "
+            f"--time_limit: got {args.time_limit}, need Slurm's [days-]hours:minutes:seconds or minutes, at least "
             f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are reserved for saving"
         )
 
@@ -233,7 +233,7 @@ def _worker_group(partition: str | None, parameters: Mapping[str, Any]) -> tuple
         raise LaunchError(f"--partition is required, one of {', '.join(sorted(groups))}")
     name = partition or next(iter(groups))
     if name not in groups:
-        raise LaunchError(f"--partition {name}: must be one of {', '.join(sorted(groups))}")
+        raise LaunchError(f"--partition: got {name}, need one of {', '.join(sorted(groups))}")
     return name, parameters["podwright"]["instance_facts"][groups[name]]
 
 

@@ -182,11 +182,11 @@ READERS: dict[str, Callable[[str], str]] = {
 def _check(output: Path, *, shards: int, vocab_size: int, validation_fraction: float) -> None:
     problems = []
     if shards < 1:
-        problems.append(f"shards = {shards}: must be at least 1")
+        problems.append(f"shards: got {shards}, need at least 1")
     if vocab_size < SMALLEST_VOCABULARY:
-        problems.append(f"vocab_size = {vocab_size}: must be at least {SMALLEST_VOCABULARY}, as every byte is a token")
+        problems.append(f"vocab_size: got {vocab_size}, need at least {SMALLEST_VOCABULARY}: every byte is a token")
     if not 0 < validation_fraction < 1:
-        problems.append(f"validation_fraction = {validation_fraction}: must be between 0 and 1")
+        problems.append(f"validation_fraction: got {validation_fraction}, need a number between 0 and 1")
     if output.exists():
         problems.append(f"output {output} exists: remove it, or choose another folder")
     if problems:

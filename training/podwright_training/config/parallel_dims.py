@@ -106,7 +106,7 @@ def _problems_of_model(options: TrainConfig) -> Iterator[str]:
         given = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
         yield f"expert_parallel {options.expert_parallel} does not divide {given}"
     if options.float8 and tensor > 1:
-        yield "float8 does not work with tensor_parallel: its matrices cannot be sharded"
+        yield "float8 does not work with tensor_parallel: PyTorch does not shard float8 matrices"
     if options.data_replicas and options.sharding_strategy != "hybrid":
         yield f"data_replicas {options.data_replicas} needs sharding_strategy hybrid"
 
@@ -137,8 +137,8 @@ def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
     if micro_batches < pipeline or (options.pipeline_schedule != "1f1b" and micro_batches % pipeline):
         wanted = "at least" if options.pipeline_schedule == "1f1b" else "a multiple of"
         yield (
-            f"pipeline_micro_batches {micro_batches} (default: train_batch_size) must be {wanted} pipeline_parallel "
-            f"{pipeline} with pipeline_schedule {options.pipeline_schedule}"
+            f"pipeline_micro_batches: got {micro_batches} (default: train_batch_size), need {wanted} "
+            f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
         )
     if options.tie_word_embeddings:
         yield "tie_word_embeddings does not work with pipeline_parallel: embedding and head are on different ranks"

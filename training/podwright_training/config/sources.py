@@ -94,7 +94,7 @@ def _read(path: Path, problems: list[str]) -> dict[str, _Given]:
         problems.append(f"cannot read {path}: {' '.join(str(error).split())}")
         return {}
     if not isinstance(content or {}, dict):
-        problems.append(f"{path} must contain `option: value` lines, not a {type(content).__name__}")
+        problems.append(f"{path}: got a {type(content).__name__}, need `option: value` lines")
         return {}
     content, known = canonical(content or {}), _types()
     problems += [_unknown(str(key), f"option in {path}", known) for key in content if key not in known]
@@ -106,7 +106,7 @@ def _preset(given: Mapping[str, _Given], problems: list[str]) -> dict[str, _Give
     if name is None:
         return {}
     if name not in preset_names():
-        problems.append(f"preset = {name} ({given['preset'].source}): must be one of {', '.join(preset_names())}")
+        problems.append(f"preset: got {name} ({given['preset'].source}), need one of {', '.join(preset_names())}")
         return {}
     return {
         key: _Given(given.value, f"preset {name}") for key, given in _read(PRESETS / f"{name}.yaml", problems).items()
@@ -125,7 +125,7 @@ def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> tuple[dict
             values[name] = _within_limits(_convert(value, _types()[name]), limits[name])
         except ValueError as error:
             invalid.add(name)
-            problems.append(f"{name} = {value} ({source}): {error}")
+            problems.append(f"{name}: got {value} ({source}), need {error}")
     return values, invalid
 
 
@@ -146,35 +146,35 @@ def _type(hint: Any) -> _Type:
 
 
 def _convert(value: Any, to: _Type) -> Any:
-    """Convert a flag's text or a YAML value to the option's type; raise ``ValueError`` with what is allowed."""
+    """Convert a flag's text or a YAML value to the option's type; raise ``ValueError`` with what is needed."""
     if value is None or (to.optional and str(value).lower() in ("none", "null")):
         if to.optional:
             return None
-        raise ValueError("must have a value")
+        raise ValueError("a value")
     text = str(value)
     if to.kind is bool:
         if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError("must be 0 or 1")
+            raise ValueError("0 or 1")
         return text.lower() in ("1", "true")
     try:
         return to.kind(text)  # via text: YAML reads 1e-4 as text, and 0.5 is no int
     except ValueError:
-        raise ValueError("must be a whole number" if to.kind is int else "must be a number") from None
+        raise ValueError("a whole number" if to.kind is int else "a number") from None
 
 
 def _within_limits(value: Any, limits: Mapping[str, Any]) -> Any:
     if value is None:
         return value
     if limits["choices"] and value not in limits["choices"]:
-        raise ValueError(f"must be one of {', '.join(limits['choices'])}")
+        raise ValueError(f"one of {', '.join(limits['choices'])}")
     if limits["at_least"] is not None and not value >= limits["at_least"]:
-        raise ValueError(f"must be at least {limits['at_least']}")
+        raise ValueError(f"at least {limits['at_least']}")
     if limits["above"] is not None and not value > limits["above"]:
-        raise ValueError(f"must be above {limits['above']}")
+        raise ValueError(f"more than {limits['above']}")
     if limits["at_most"] is not None and not value <= limits["at_most"]:
-        raise ValueError(f"must be at most {limits['at_most']}")
+        raise ValueError(f"at most {limits['at_most']}")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("must be a finite number")
+        raise ValueError("a finite number")
     return value
 
 

@@ -56,11 +56,11 @@ def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[Block]:
     try:
         yield from FORMATS[format_of(path)](path, column, start)
     except (EOFError, zlib.error, pa.ArrowInvalid, gzip.BadGzipFile) as error:
-        raise BadShardError(f"cannot be decoded to its end ({first_line(error)})") from error
+        raise BadShardError(f"truncated or damaged ({first_line(error)})") from error
     except OSError as error:
         if error.errno is None:  # Arrow's, for content; the system's errors have a number
-            raise BadShardError(f"cannot be decoded to its end ({first_line(error)})") from error
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+            raise BadShardError(f"truncated or damaged ({first_line(error)})") from error
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
 
 
 def format_of(path: str) -> str:

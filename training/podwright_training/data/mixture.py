@@ -91,9 +91,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"data_mixture {path} cannot be read: {' '.join(str(error).split())}") from error
+        raise DataError(f"data_mixture: cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
-        raise DataError(f"data_mixture {path} must contain `name: {{dataset: …, weight: …}}` lines")
+        raise DataError(
+            f"data_mixture {path}: got a {type(content).__name__}, need `name: {{dataset: …, weight: …}}` lines"
+        )
     return content
 
 
@@ -110,7 +112,7 @@ def _split_text(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def _problems(name: object, values: object) -> Iterator[str]:
     known = [item.name for item in fields(Source) if item.name != "name"]
     if not isinstance(values, dict):
-        yield f"{name}: must be a mapping with {', '.join(known)}"
+        yield f"{name}: got {values!r}, need a mapping with {', '.join(known)}"
         return
     for key in values.keys() - set(known):
         yield f"{name}: unknown key {key}; keys: {', '.join(known)}"
@@ -118,4 +120,4 @@ def _problems(name: object, values: object) -> Iterator[str]:
         yield f"{name or 'an entry'}: no dataset"
     weight = values.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
-        yield f"{name}: weight {weight!r} must be a number above 0"
+        yield f"{name}: weight: got {weight!r}, need a number above 0"

@@ -67,7 +67,7 @@ def retry(action: Callable[[], _Result], name: str) -> _Result:
         try:
             return action()
         except PERMANENT_ERRORS as error:
-            raise DataError(f"{name} cannot be read: {first_line(error)}") from error
+            raise DataError(f"cannot read {name}: {first_line(error)}") from error
         except NETWORK_ERRORS as error:
             wait_s = delay_s * random.uniform(0.5, 1.5)  # noqa: S311 - so that ranks do not come back all at once
             logger.warning("%s: %s; retrying in %.1f s", name, first_line(error), wait_s)
@@ -75,7 +75,7 @@ def retry(action: Callable[[], _Result], name: str) -> _Result:
     try:
         return action()
     except NETWORK_ERRORS as error:
-        raise DataError(f"{name} cannot be read, tried {len(RETRY_DELAYS_S) + 1} times: {first_line(error)}") from error
+        raise DataError(f"cannot read {name} in {len(RETRY_DELAYS_S) + 1} attempts: {first_line(error)}") from error
 
 
 class _RemoteFile(io.RawIOBase):

@@ -56,7 +56,7 @@ class Split:
         try:
             sizes = [str(Path(file).stat().st_size) for file in self.files]
         except OSError as error:
-            raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+            raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
         return hashlib.sha256("\n".join(sizes).encode()).hexdigest()[:12]
 
     @property

@@ -65,7 +65,7 @@ def open_file(path: str) -> BinaryIO:
         try:
             return Path(path).open("rb")
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from error
+            raise DataError(f"cannot read {path}: {error.strerror}") from error
     from podwright_training.data import remote
 
     return remote.open_remote(path)

@@ -42,7 +42,7 @@ class TokenShard(Sequence[NDArray[Any]]):
         if not is_local(path):
             raise DataError(f"{path}: token shards are memory-mapped; copy them to a file system")
         if not os.access(path, os.R_OK):
-            raise DataError(f"{path} cannot be read: missing, or permission denied")
+            raise DataError(f"cannot read {path}: missing, or permission denied")
         try:
             self._file = cast("Any", safe_open(path, framework="np"))
         except SafetensorError as error:

@@ -13,6 +13,8 @@ from torch.distributed.tensor import DTensor
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.families import ARCHITECTURES
 
+GPUS = ("cuda", "gpu")  # gpu: of a dry run
+
 
 class MixtureOfExperts(nn.Module):
     """Route each token to its highest-scoring experts and mix their outputs.
@@ -118,16 +120,22 @@ def _counts(expert_SA: Tensor, experts: int) -> Tensor:
     return (expert_SA.flatten().unsqueeze(-1) == torch.arange(experts, device=expert_SA.device)).sum(dim=0)
 
 
+def to_host(counts: Tensor, _total: int) -> list[int]:
+    """Return counts that add up to ``_total`` as numbers; on a GPU this waits for them."""
+    numbers: list[int] = counts.tolist()
+    return numbers
+
+
 def _own(weight_EFD: Tensor) -> Tensor:
     """Return this rank's experts, where expert parallelism divides them."""
     return weight_EFD.to_local() if isinstance(weight_EFD, DTensor) else weight_EFD
 
 
 def _multiply(x_PD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Tensor:
-    if x_PD.is_cuda and x_PD.dtype == torch.bfloat16:  # of other kinds, PyTorch 2.13 has no gradient
+    if x_PD.device.type in GPUS and x_PD.dtype == torch.bfloat16:  # of other kinds, PyTorch 2.13 has no gradient
         ends_E = counts_E.cumsum(0).to(torch.int32)
         return F.grouped_mm(x_PD, weight_EFD.mT, offs=ends_E)
-    parts = zip(torch.split(x_PD, counts_E.tolist()), weight_EFD.unbind(), strict=True)
+    parts = zip(torch.split(x_PD, to_host(counts_E, len(x_PD))), weight_EFD.unbind(), strict=True)
     return torch.cat([F.linear(part_PD, weight_FD) for part_PD, weight_FD in parts])
 
 

@@ -83,6 +83,7 @@ class _ChunkedLoss(torch.autograd.Function):
             else:
                 dhead_VD += torch.mm(dlogits_CV.t(), x_CD)
             total += loss
+            del dlogits_CV  # or it would still be there beside the next chunk's
         ctx.save_for_backward(dhidden_SD, dhead_VD.to(head_VD.dtype))
         return total
 

@@ -18,10 +18,10 @@ KEPT = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten._grouped_mm.default,  # noqa: SLF001 - operators have no public names
-    torch.ops.aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001
-    torch.ops._c10d_functional.reduce_scatter_tensor.default,  # noqa: SLF001
+    torch.ops.aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001 - as above
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001 - as above
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001 - as above
+    torch.ops._c10d_functional.reduce_scatter_tensor.default,  # noqa: SLF001 - as above
 ]
 
 
@@ -42,6 +42,6 @@ class Recomputation:
         options: dict[str, Any] = {"use_reentrant": False}
         if self.mode == "selective":
             options["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
-        with save_on_cpu(pin_memory=torch.cuda.is_available()) if self.offload else nullcontext():
+        with save_on_cpu(pin_memory=args[0].device.type != "cpu") if self.offload else nullcontext():
             y: Tensor = checkpoint(compute, *args, **options)
         return y

@@ -11,19 +11,21 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from podwright_training.model import experts
 
-def divide_experts(experts: nn.Module, expert: DeviceMesh) -> None:
+
+def divide_experts(whole: nn.Module, expert: DeviceMesh) -> None:
     """Keep each rank's own experts, and route the rows of all ranks to them.
 
     Args:
-        experts: stacked matrices ``[E, …]``; called with rows sorted by expert, and counts per expert.
+        whole: stacked matrices ``[E, …]``; called with rows sorted by expert, and counts per expert.
         expert: the ranks that share them; their number divides E.
     """
-    for name, parameter in list(experts.named_parameters(recurse=False)):
-        experts.register_parameter(name, nn.Parameter(distribute_tensor(parameter, expert, [Shard(0)])))
+    for name, parameter in list(whole.named_parameters(recurse=False)):
+        whole.register_parameter(name, nn.Parameter(distribute_tensor(parameter, expert, [Shard(0)])))
     exchange = _Exchange(expert)
-    experts.register_forward_pre_hook(exchange.dispatch)
-    experts.register_forward_hook(exchange.combine)
+    whole.register_forward_pre_hook(exchange.dispatch)
+    whole.register_forward_hook(exchange.combine)
 
 
 class _Exchange:
@@ -39,11 +41,13 @@ class _Exchange:
         arriving_E = torch.empty_like(counts_E)
         dist.all_to_all_single(arriving_E, counts_E, group=self._group)
         arriving_RL = arriving_E.view(self._size, -1)
-        self._sent = counts_E.view(self._size, -1).sum(dim=1).tolist()
-        self._arrived = arriving_RL.sum(dim=1).tolist()
+        self._sent = experts.to_host(counts_E.view(self._size, -1).sum(dim=1), len(x_PD))
+        self._arrived = experts.to_host(arriving_RL.sum(dim=1), len(x_PD))
         rows = all_to_all_single_autograd(x_PD, self._arrived, self._sent, self._group)
         expert_of_row = torch.arange(arriving_RL.shape[1], device=x_PD.device).repeat(self._size)
-        self._order = expert_of_row.repeat_interleave(arriving_E).argsort(stable=True)
+        # the number of rows is known here: counting them again would wait for the device
+        expert_of_row = expert_of_row.repeat_interleave(arriving_E, output_size=len(rows))
+        self._order = expert_of_row.argsort(stable=True)
         return rows[self._order], arriving_RL.sum(dim=0)
 
     def combine(self, _: nn.Module, _arguments: Any, y: Tensor) -> Tensor:

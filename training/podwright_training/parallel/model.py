@@ -33,11 +33,21 @@ class ParallelModel:
         data_size: shares of a global batch; ranks that share one sequence read the same share.
     """
 
-    def __init__(self, options: TrainConfig, ranks: Ranks, device: torch.device) -> None:
+    def __init__(
+        self, options: TrainConfig, ranks: Ranks, device: torch.device, *, meshes: Meshes | None = None
+    ) -> None:
+        """Build and initialize this rank's part; called by all ranks of the job.
+
+        Args:
+            options: The run's configuration.
+            ranks: This process among the job's.
+            device: The device that computes.
+            meshes: The job's meshes. Default: built here.
+        """
         self.device = device
         dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
         self.data_rank, self.data_size = dims.data_rank(ranks.rank), dims.data_size
-        meshes = Meshes.of(dims, device.type)
+        meshes = meshes or Meshes.of(dims, device.type)
         self._stages = stages_of(options, meshes)
         for stage in self._stages:
             _allocate(stage, options, device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -36,15 +36,14 @@ class Pipeline:
         self._rank, self._size = ranks.get_local_rank("pipeline"), ranks["pipeline"].size()
         self._own_part = ranks["context"].size() * ranks["tensor"].size()
         self._dtype = dtype
+        self._made: tuple[Any, Any] | None = None  # a schedule, after the sizes it is for
+        self._divisor = 1.0
 
     def forward_backward(self, batch: Batch, *, pieces: int, divisor: float) -> Tensor:
         """Accumulate the gradient in micro-batches; return this rank's share of the summed loss over ``divisor``."""
         shares: list[Tensor] = []
-
-        def share(summed_loss: Tensor, _: Tensor) -> Tensor:
-            return summed_loss / divisor
-
-        schedule = self._make_schedule(batch, pieces, share)
+        self._divisor = divisor
+        schedule = self._schedule_of(batch, pieces)
         schedule.step(
             *([batch.tokens_BT] if self._rank == 0 else []),
             target=batch.labels_BT,
@@ -71,7 +70,17 @@ class Pipeline:
         dist.recv(x, group=self._group, group_src=from_stage % self._size)
         return x
 
-    def _make_schedule(self, batch: Batch, pieces: int, loss: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    def _schedule_of(self, batch: Batch, pieces: int) -> Any:
+        """Return the schedule for a batch of this size; a new one connects its ranks, which waits for the device."""
+        sizes = *batch.tokens_BT.shape, pieces
+        if self._made is None or self._made[0] != sizes:
+            self._made = sizes, self._make_schedule(batch, pieces)
+        return self._made[1]
+
+    def _share(self, summed_loss: Tensor, _: Tensor) -> Tensor:
+        return summed_loss / self._divisor
+
+    def _make_schedule(self, batch: Batch, pieces: int) -> Any:
         """Build the library's schedule; shapes are passed in, so that it runs nothing to infer them."""
         sequences, length = batch.tokens_BT.shape[0] // pieces, batch.tokens_BT.shape[1]
         tokens = torch.empty(sequences, length, dtype=torch.int64, device="meta")
@@ -89,7 +98,7 @@ class Pipeline:
             for number, stage in enumerate(self._stages)
         ]
         return self._schedule(
-            stages[0] if self._schedule is Schedule1F1B else stages, pieces, loss_fn=loss, scale_grads=False
+            stages[0] if self._schedule is Schedule1F1B else stages, pieces, loss_fn=self._share, scale_grads=False
         )
 
     def _shape(self, sequences: int, length: int) -> tuple[int, int, int]:

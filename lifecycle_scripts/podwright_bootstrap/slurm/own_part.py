@@ -1,0 +1,123 @@
+"""Our part of Slurm's configuration: a file of its own that slurm.conf includes, the service's lines beside it.
+
+Of a key that is given twice Slurm takes the last, so what the service gave to a key of ours is repeated here.
+https://slurm.schedmd.com/slurm.conf.html
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, Iterable, Iterator, List
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.contract import ProvisioningParameters
+from podwright_bootstrap.features import SlurmPolicy
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.slurm import partitions, slurm_conf
+from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SLURM_CONF
+
+OWN_PART = SLURM_CONF.with_name("podwright-slurm.conf")
+# Slurm runs all that match, in order, and nothing where nothing does: a node without them takes jobs as ever.
+PROGRAMS = {name: contract.STATE_DIRECTORY / f"{name}.d" / "50-podwright.sh" for name in ("prolog", "epilog")}
+CONTAIN = "Contain"  # a step on each node of a job, which sessions join
+ALLOC = "Alloc"  # the prolog runs when a job gets the node, not when it first uses it
+TAKE_ANOTHER_NODE = "nohold_on_prolog_fail"  # Slurm holds a job whose prolog failed, unless this is given
+
+
+def write(parameters: ProvisioningParameters) -> Iterator[str]:
+    """Write our part and let slurm.conf include it and the accounting's, now and after the service rewrote it.
+
+    Raises:
+        BootstrapError: slurm.conf has a prolog or an epilog of somebody else.
+    """
+    settings = wanted(parameters)
+    if settings or OWN_PART.exists():
+        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
+        if slurm_conf.write(OWN_PART, f"# Written by podwright: what it says is lost at the next boot.\n{lines}"):
+            yield f"wrote {OWN_PART}"
+    yield from _limit_partitions(parameters)
+    missing = not_included(parameters)
+    if missing:  # by a relative name, or a configless controller does not send it
+        lines = "".join(f"include {file.name}\n" for file in missing)
+        slurm_conf.write(SLURM_CONF, f"{SLURM_CONF.read_text().rstrip()}\n{lines}")
+        yield f"included {', '.join(file.name for file in missing)} in {SLURM_CONF}"
+
+
+def is_used(parameters: ProvisioningParameters) -> bool:
+    """Return whether slurm.conf has to include anything of ours."""
+    return bool(_included(parameters))
+
+
+def not_included(parameters: ProvisioningParameters) -> List[Path]:
+    """Return the files that slurm.conf lacks; ours is the last, which counts."""
+    text = SLURM_CONF.read_text()
+    return [file for file in _included(parameters) if not slurm_conf.includes(file, text)]
+
+
+def _included(parameters: ProvisioningParameters) -> List[Path]:
+    return [*([ACCOUNTING_CONF] if parameters.accounting else []), *([OWN_PART] if OWN_PART.exists() else [])]
+
+
+def wanted(parameters: ProvisioningParameters) -> Dict[str, str]:
+    """Return the keys of our part and their values."""
+    nodes = parameters.nodes
+    flags, scheduler = [CONTAIN] if nodes.pam_slurm_adopt else [], []
+    settings: Dict[str, str] = {}
+    if nodes.prolog:
+        _refuse_programs()
+        settings.update({name.capitalize(): f"{program.parent}/*" for name, program in PROGRAMS.items()})
+        flags.append(ALLOC)
+        scheduler.append(TAKE_ANOTHER_NODE)
+    if nodes.slurm:
+        settings.update(_policy(nodes.slurm))
+    for key, added in (("PrologFlags", flags), ("SchedulerParameters", scheduler)):
+        if added:
+            given = settings.get(key) or slurm_conf.value(key, "")
+            settings[key] = ",".join(_united(given.split(","), added))
+    return settings
+
+
+def _policy(policy: SlurmPolicy) -> Dict[str, str]:
+    """Return the keys with which accounts and qualities of service count: limits, fair share, preemption."""
+    settings: Dict[str, str] = {}
+    if policy.accounts or policy.qos:
+        given = slurm_conf.value("AccountingStorageEnforce", "").split(",")
+        settings.update(
+            AccountingStorageEnforce=",".join(_united(given, ["associations", "limits", "qos"])),
+            PriorityType="priority/multifactor",
+            PriorityWeightFairshare="10000",
+            PriorityWeightQOS="10000",
+        )
+    if any(qos.preempts for qos in policy.qos):
+        settings.update(PreemptType="preempt/qos", PreemptMode="REQUEUE")
+    return {**settings, **policy.settings}
+
+
+def _limit_partitions(parameters: ProvisioningParameters) -> Iterator[str]:
+    wanted = parameters.nodes.slurm.partitions if parameters.nodes.slurm else ()
+    text = SLURM_CONF.read_text()
+    for name in partitions.missing(text, wanted):
+        shell.say(f"warning: {SLURM_CONF} has no partition {name} to limit")
+    limited = partitions.limited(text, wanted)
+    if limited != text and slurm_conf.write(SLURM_CONF, limited):
+        yield f"set the limits of partitions in {SLURM_CONF}"
+
+
+def _united(given: Iterable[str], added: Iterable[str]) -> List[str]:
+    """Return both lists as one, each word once, whatever its case."""
+    words: Dict[str, str] = {}
+    for word in [*given, *added]:
+        words.setdefault(word.lower(), word)
+    return [word for word in words.values() if word]
+
+
+def _refuse_programs() -> None:
+    for name, program in PROGRAMS.items():
+        given = slurm_conf.values(name)[-1:]
+        if given:
+            raise BootstrapError(
+                f"{SLURM_CONF} has {name.capitalize()}={given[-1]} already",
+                hint=f"put that program into {program.parent} of the nodes and take the line away, "
+                "or leave nodes.prolog out of cluster.yaml",
+            )

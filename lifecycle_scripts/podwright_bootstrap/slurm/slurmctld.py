@@ -1,0 +1,109 @@
+"""The running slurmctld and the configuration that it has taken.
+
+https://slurm.schedmd.com/scontrol.html#OPT_reconfigure
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator, List
+
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.slurm import slurm_conf
+from podwright_bootstrap.slurm.own_part import OWN_PART
+from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SCONTROL
+
+UNIT = "slurmctld"
+ANSWER_LIMIT_S = 120
+MISMATCH = "CLUSTER ID MISMATCH"  # slurmctld's word
+
+# What slurmctld takes only at its start, where we write it: key, part of the value, file.
+STARTED_WITH = (
+    ("AccountingStorageType", "slurmdbd", ACCOUNTING_CONF),
+    ("PrologFlags", "contain", OWN_PART),
+    ("AccountingStorageEnforce", "qos", OWN_PART),
+    ("PriorityType", "multifactor", OWN_PART),
+    ("PreemptType", "qos", OWN_PART),
+)
+
+
+def is_active() -> bool:
+    """Return whether it runs on this host."""
+    return units.answer("is-active", UNIT) == "active"
+
+
+def is_outdated() -> bool:
+    """Return whether it runs with a configuration that only a start changes."""
+    running = slurm_conf.running()
+    return any(
+        running.get(key) and word not in running[key].lower() and word in slurm_conf.value(key, "", file).lower()
+        for key, word, file in STARTED_WITH
+    )
+
+
+def answers() -> bool:
+    """Return whether a controller answers."""
+    return " is UP" in shell.run(SCONTROL, "ping", timeout_s=30, check=False, quiet=True).output
+
+
+def reconfigure() -> None:
+    """Let it and all nodes take the configuration."""
+    shell.run(SCONTROL, "reconfigure", timeout_s=60)
+
+
+def restart() -> Iterator[str]:
+    """Start it anew; nodes that have asked already get the new configuration."""
+    yield from start(restart=True)
+    reconfigure()
+
+
+def start(*, restart: bool = False) -> Iterator[str]:
+    """Enable and start it, once more where the database has another id for this cluster than slurmctld's state.
+
+    slurmctld takes an id of its own when it starts without accounting, as images start it, and ends when slurmdbd
+    gives the cluster another, as for a cluster of the same name before. Jobs and nodes are kept in other files.
+
+    Raises:
+        BootstrapError: it did not answer in time.
+    """
+    log = Path(slurm_conf.value("SlurmctldLogFile", "/var/log/slurm/slurmctld.log"))
+    before = log.stat().st_size if log.exists() else 0
+    refused: List[bool] = []
+
+    def settled() -> bool:
+        refused[:] = [MISMATCH in _tail(log, before)]
+        return refused[0] or answers()
+
+    try:
+        yield from units.keep_on(UNIT, restart=restart)
+    except CommandError as error:
+        if MISMATCH not in _tail(log, before):
+            raise
+        shell.say(str(error))
+    shell.wait_until(settled, what="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
+    if refused[0]:
+        yield from _forget_id()
+        shell.run("systemctl", "restart", UNIT, timeout_s=ANSWER_LIMIT_S)
+        yield f"started {UNIT} with the id that slurmdbd gave to the cluster"
+
+
+def _forget_id() -> Iterator[str]:
+    """Remove the file with the id; never that of another cluster, whose jobs are in the same folder."""
+    file = Path(slurm_conf.value("StateSaveLocation", "/var/spool")) / "clustername"
+    name = file.read_text().split(":")[0].strip() if file.exists() else ""
+    if name.lower() != slurm_conf.cluster_name():
+        raise BootstrapError(
+            f"slurmctld ended: {MISMATCH}, and {file} is of cluster {name or '(none)'}",
+            hint="give each cluster a StateSaveLocation of its own",
+        )
+    file.unlink()
+    yield f"removed {file}"
+
+
+def _tail(log: Path, start: int) -> str:
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(start if start <= log.stat().st_size else 0)  # it may have been rotated
+        return file.read().decode(errors="replace")

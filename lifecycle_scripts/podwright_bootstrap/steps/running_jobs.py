@@ -1,0 +1,62 @@
+"""The number of running jobs in CloudWatch, for the notice about an idle cluster."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Iterator
+
+from podwright_bootstrap.contract import CONTROLLER, SLURM_ROOT
+from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.software import installed_copy
+from podwright_bootstrap.steps import Step
+
+UNIT = "podwright-running-jobs"
+SERVICE = """[Unit]
+Description=Publish the number of running jobs in CloudWatch
+[Service]
+Type=oneshot
+Environment=PYTHONPATH={package} PATH={slurm}/bin:/usr/local/bin:/usr/bin:/bin
+ExecStart={command}
+"""
+TIMER = """[Unit]
+Description=Publish the number of running jobs in CloudWatch every five minutes
+[Timer]
+OnBootSec=5min
+OnUnitActiveSec=5min
+[Install]
+WantedBy=timers.target
+"""
+
+
+class RunningJobs(Step):
+    """A timer publishes the number of running jobs."""
+
+    name = "running_jobs"
+    whose = "controllers of clusters with an idle notice"
+    hint = f"journalctl -u {UNIT} says more"
+    time_limit_s = 300
+    without = "the notice about an idle cluster"
+
+    def applies(self, node: Node) -> bool:
+        """Run on controllers, with notices.idle_hours."""
+        return node.role == CONTROLLER and node.parameters.publishes_running_jobs
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Write and start the timer."""
+        yield from installed_copy.install()
+        words = [sys.executable, "-m", "podwright_bootstrap.slurm.running_jobs"]
+        command = " ".join(map(shlex.quote, (*words, node.parameters.cluster_name, node.parameters.region)))
+        service = SERVICE.format(package=installed_copy.FOLDER, slurm=SLURM_ROOT, command=command)
+        files = {f"{UNIT}.service": service, f"{UNIT}.timer": TIMER}
+        changed = [name for name, text in files.items() if shell.write_file(units.FOLDER / name, text)]
+        for name in changed:
+            yield f"wrote {units.FOLDER / name}"
+        yield from units.keep_on(f"{UNIT}.timer", restart=bool(changed))
+
+    def verify(self, node: Node) -> None:
+        """The timer runs; CloudWatch's answers are in its service's journal."""
+        if units.answer("is-active", f"{UNIT}.timer") != "active":
+            raise BootstrapError(f"{UNIT}.timer is not active")

@@ -1,0 +1,65 @@
+"""AWS's error codes by meaning, and the permission that a call needs.
+
+https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html, and the services' own spellings.
+"""
+
+from __future__ import annotations
+
+DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "NotAuthorized", "403"})
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+UNKNOWN_IDENTITY = frozenset(
+    {
+        "AuthFailure",
+        "InvalidClientTokenId",
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "UnrecognizedClientException",
+    }
+)
+THROTTLED = frozenset(
+    {
+        "RequestLimitExceeded",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "TooManyRequestsException",
+    }
+)
+ABSENT = frozenset(
+    {
+        "404",
+        "DBInstanceNotFound",
+        "FileSystemNotFound",
+        "InvalidVpcID.NotFound",
+        "NatGatewayNotFound",
+        "NoSuchBucket",
+        "NoSuchEntity",
+        "NoSuchKey",
+        "NoSuchTagSet",
+        "NotFound",
+        "NotFoundException",
+        "ResourceNotFound",
+        "ResourceNotFoundException",
+    }
+)
+
+# Where IAM's prefix or action is not the service's or operation's own name.
+_PREFIXES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}
+_ACTIONS = {
+    "s3:HeadObject": "s3:GetObject",
+    "s3:HeadBucket": "s3:ListBucket",
+    "s3:ListObjectsV2": "s3:ListBucket",
+    "s3:ListObjectVersions": "s3:ListBucketVersions",
+}
+
+
+def action(service: str, operation: str) -> str:
+    """Return the permission in IAM's words that an operation needs, such as ``sagemaker:DescribeCluster``.
+
+    Args:
+        service: boto3's name of the service.
+        operation: the API's name of the operation.
+    """
+    name = f"{_PREFIXES.get(service, service)}:{operation}"
+    return _ACTIONS.get(name, name)

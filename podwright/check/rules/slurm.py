@@ -1,0 +1,100 @@
+"""Rules about accounts, qualities of service, partitions and settings of Slurm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from podwright.check.findings import Finding, KeyPath, error
+from podwright.settings.operations import NoAccounting
+from podwright.settings.root import Settings
+
+PATH: KeyPath = ("nodes", "slurm")
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+NORMAL = "normal"  # Slurm's own quality of service
+RESERVED_ACCOUNTS = frozenset(["root", "default"])  # Slurm's own, and ours for users without another
+KEY = re.compile(r"[A-Za-z]+")
+# Keys that the service or podwright writes; the service's lines of nodes and partitions among them.
+_OWNED = """
+clustername slurmctldhost nodename partitionname nodeset include statesavelocation slurmuser authtype prolog epilog
+prologflags accountingstoragetype accountingstoragehost accountingstoragebackuphost accountingstorageport
+accountingstorageenforce slurmctldport slurmdport slurmctldparameters taskplugin
+"""
+OWNED = frozenset(_OWNED.split())
+
+
+def slurm_policy(settings: Settings) -> Iterator[Finding]:
+    """An account, a quality of service, a partition or a setting of Slurm is unknown, doubled or not podwright's."""
+    policy = settings.nodes.slurm
+    if policy is None:
+        return
+    if (policy.accounts or policy.qos) and isinstance(settings.accounting, NoAccounting):
+        yield error(PATH, "accounts and qos need a database", "write `accounting: {source: local}`, or delete them")
+    yield from _names("accounts", [account.name for account in policy.accounts], RESERVED_ACCOUNTS)
+    yield from _names("qos", [qos.name for qos in policy.qos], frozenset())
+    qualities = {NORMAL, *(qos.name for qos in policy.qos)}
+    for index, qos in enumerate(policy.qos):
+        yield from _known((*PATH, "qos", index, "preempts"), qos.preempts, qualities)
+        if qos.name in qos.preempts:
+            yield error(
+                (*PATH, "qos", index, "preempts"), f"{qos.name} cannot preempt itself", "delete it from the list"
+            )
+    users = {"ubuntu", *(user.name for user in settings.nodes.users)}
+    accounts = {"default", *(account.name for account in policy.accounts)}
+    for index, account in enumerate(policy.accounts):
+        if settings.nodes.ldap is None:  # else the directory may have them
+            yield from _known((*PATH, "accounts", index, "users"), account.users, users)
+        yield from _known((*PATH, "accounts", index, "qos"), account.qos, qualities)
+    for index, partition in enumerate(policy.partitions):
+        path = (*PATH, "partitions", index)
+        yield from _known((*path, "name"), [partition.name], _partitions(settings))
+        yield from _known((*path, "accounts"), partition.accounts, accounts)
+        yield from _known((*path, "qos"), partition.qos, qualities)
+    yield from _numbers(settings)
+    yield from _settings(policy.settings)
+
+
+def _partitions(settings: Settings) -> set[str]:
+    groups = settings.cluster.instance_groups
+    return {"dev", *(group.partition for group in groups if group.partition)}
+
+
+def _names(section: str, names: Sequence[str], reserved: frozenset[str]) -> Iterator[Finding]:
+    for index, name in enumerate(names):
+        path = (*PATH, section, index, "name")
+        if not NAME.fullmatch(name) or name in reserved:
+            need = "lower-case letters, digits, - and _, at most 32, with a letter first"
+            besides = f", and not {' or '.join(sorted(reserved))}" if reserved else ""
+            yield error(path, f"name: got {name!r}, need {need}{besides}", "")
+        elif name in names[:index]:
+            yield error(path, f"name: {name} is there twice", "delete one")
+
+
+def _known(path: KeyPath, names: Iterable[str], known: Iterable[str]) -> Iterator[Finding]:
+    allowed = sorted(known)
+    for name in names:
+        if name not in allowed:
+            yield error(path, f"{path[-1]}: got {name}, need one of {', '.join(allowed)}", "")
+
+
+def _numbers(settings: Settings) -> Iterator[Finding]:
+    policy = settings.nodes.slurm
+    if policy is None:
+        return
+    for section in ("accounts", "qos", "partitions"):
+        for index, item in enumerate(getattr(policy, section)):
+            for key, value in item:
+                least = 0 if key in {"priority", "grace_time_s"} else 1
+                if isinstance(value, int) and value < least:
+                    yield error((*PATH, section, index, key), f"{key}: got {value}, need {least} or more", "")
+
+
+def _settings(settings: dict[str, str]) -> Iterator[Finding]:
+    for key, value in settings.items():
+        path = (*PATH, "settings", key)
+        if not KEY.fullmatch(key) or key.lower() in OWNED:
+            yield error(
+                path, f"{key} is not a key that podwright writes", "see slurm.conf(5); HyperPod writes the rest"
+            )
+        elif not value.strip() or not value.isprintable() or "#" in value:
+            yield error(path, f"{key}: got {value!r}, need one line without #", "")

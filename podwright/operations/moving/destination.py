@@ -1,0 +1,162 @@
+"""The settings of the new cluster: the old file with another name, region, zone and training plan."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podwright.check.document import Document
+from podwright.check.errors import InvalidSettingsError
+from podwright.check.findings import Finding, KeyPath, Level, dotted, has_errors
+from podwright.check.report import check_document
+from podwright.operations.moving.settings_text import edited
+from podwright.settings.root import Settings
+from podwright_constructs import facts
+
+ZONE: KeyPath = ("network", "availability_zone_id")
+GROUPS: KeyPath = ("cluster", "instance_groups")
+# Ids by what they are bound to: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resources.html#resource-ids
+_OF_A_ZONE = re.compile(r"subnet-[0-9a-f]+|fs-[0-9a-f]+\..*|db-[0-9A-Z]+")
+_OF_A_REGION = re.compile(r"(vpc|sg|nat|rtb|ami|vpce)-[0-9a-f]+")
+CODE = "bound-to-place"
+_BUCKETS = ("access_log_bucket", "s3_uri")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """The place that a cluster goes to, as the command line says it.
+
+    ``region`` is empty for a move within the region; ``values`` are further values of the new file by their path.
+    """
+
+    name: str
+    zone: str
+    region: str
+    training_plan_arn: str
+    values: Mapping[KeyPath, str]
+
+
+@dataclass(frozen=True)
+class Tie:
+    """A value of the old file that is bound to its zone or region, and the new one; empty if nobody gave one."""
+
+    path: KeyPath
+    before: str
+    after: str
+
+    def line(self) -> str:
+        """Return the change for a terminal."""
+        return f"{dotted(self.path)}: {self.before or '(default)'} -> {self.after or '?'}"
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """The text of the new settings file, its settings, and every value that differs from the old file's."""
+
+    text: str
+    settings: Settings
+    ties: tuple[Tie, ...]
+
+
+def default_name(settings: Settings, zone: str) -> str:
+    """Return a name for the new cluster: the old one and the zone, within SageMaker's limit."""
+    stem = re.sub(r"-[a-z0-9]+-az\d+$", "", settings.name)  # of an earlier move
+    return f"{stem[: facts.MAX_CLUSTER_NAME_LENGTH - len(zone) - 1].rstrip('-')}-{zone}"
+
+
+def new_file(source: Document, settings: Settings, destination: Destination, *, file: Path) -> NewFile:
+    """Return the settings file of the new cluster.
+
+    Args:
+        source: the old file.
+        settings: the same, checked.
+        destination: where the cluster goes.
+        file: the new file, for messages.
+
+    Raises:
+        ArgumentError: a path of ``destination.values`` is none of the file.
+        InvalidSettingsError: values are bound to the old place and nobody gave new ones, or the new file has other
+            errors; all of them are in it.
+    """
+    own = _own_values(settings, destination)
+    values = {**own, **destination.values}
+    text = edited(source.text, values, file=file)
+    parsed = Document.parse(text, file=file)
+    moves_region = bool(destination.region) and destination.region != settings.region
+    unmoved = [tie for tie in _ties(source.data, moves_region=moves_region) if tie.path not in values]
+    report = check_document(parsed)
+    findings = [*report.findings, *(_finding(tie, parsed) for tie in unmoved)]
+    if report.settings is None or has_errors(findings):
+        ordered = sorted(findings, key=lambda finding: (finding.line or 0, finding.column or 0))
+        raise InvalidSettingsError(file=file, text=text, findings=tuple(ordered))
+    ties = tuple(Tie(path, _text(source.data, path), value) for path, value in values.items())
+    return NewFile(text, report.settings, ties)
+
+
+def _own_values(settings: Settings, destination: Destination) -> dict[KeyPath, str]:
+    """Return the values that the move itself changes."""
+    values: dict[KeyPath, str] = {("name",): destination.name}
+    if destination.region and destination.region != settings.region:
+        values["region",] = destination.region
+        state = settings.state
+        if state.source == "s3" and state.region is None:  # its default is the cluster's region, and the bucket stays
+            values["state", "region"] = settings.region
+    if settings.network.source != "existing":
+        values[ZONE] = destination.zone
+    if destination.training_plan_arn:
+        groups = settings.cluster.instance_groups
+        planned = [index for index, group in enumerate(groups) if group.training_plan_arn]
+        computing = [index for index, group in enumerate(groups) if group.role == "compute"]
+        for index in planned or computing:
+            path: KeyPath = (*GROUPS, index, "training_plan_arn")
+            values[path] = destination.training_plan_arn
+    return values
+
+
+def _ties(data: Any, *, moves_region: bool) -> Iterator[Tie]:
+    """Yield the values that the rules of a settings file cannot know to be of the old place."""
+    for path, value in _scalars(data, ()):
+        if path[0] == "state":
+            continue  # stays where it is
+        in_zone = _OF_A_ZONE.fullmatch(value) or path[-1] == "training_plan_arn"
+        in_region = _OF_A_REGION.fullmatch(value) or path == ("bucket", "name") or path[-1] in _BUCKETS
+        in_new_subnet = path == ("network", "private_subnet_cidr") and data["network"].get("source") == "existing_vpc"
+        if in_zone or in_new_subnet or (moves_region and in_region):
+            yield Tie(path, value, "")
+
+
+def _scalars(data: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(data, str):
+        yield path, data
+        return
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield from _scalars(value, (*path, key))
+
+
+def _finding(tie: Tie, parsed: Document) -> Finding:
+    at, name = parsed.position(tie.path), dotted(tie.path)
+    option = "--training-plan ARN" if tie.path[-1] == "training_plan_arn" else f"--set '{name}=VALUE'"
+    return Finding(
+        Level.ERROR,
+        CODE,
+        tie.path,
+        f"{tie.path[-1]}: {tie.before} is bound to the old place",
+        f"give the new one: {option}",
+        line=at.line,
+        column=at.column,
+        width=at.width,
+    )
+
+
+def _text(data: Any, path: Sequence[str | int]) -> str:
+    """Return the value at a path; empty if the file has none."""
+    try:
+        for key in path:
+            data = data[key]
+    except (KeyError, IndexError, TypeError):
+        return ""
+    return data if isinstance(data, str) else ""

@@ -1,0 +1,116 @@
+"""The journal of a move: one JSON file beside the settings file, which says what is done and what was found."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright_bootstrap.host.shell import write_file
+
+SCHEMA = "podwright.move-journal/1"
+
+
+@dataclass(frozen=True)
+class Place:
+    """One end of a move: a cluster, its region, and its settings file."""
+
+    name: str
+    region: str
+    file: Path
+
+
+@dataclass
+class Journal:
+    """Steps that are done, each with when, and facts that later steps need. Every change is written at once."""
+
+    path: Path
+    old: Place
+    new: Place
+    id: str = field(default_factory=lambda: secrets.token_hex(6))  # in the names of what the move makes in AWS
+    done: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> Journal | None:
+        """Return the journal of a file; None if there is none.
+
+        Raises:
+            OperationError: it is not a journal of this version.
+        """
+        try:
+            given = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise OperationError(f"{path} is no journal of a move: {error}", "restore it from a copy") from error
+        if not isinstance(given, dict) or given.get("schema") != SCHEMA:
+            raise OperationError(
+                f"{path} is no journal of this version, {SCHEMA}", "finish with the version that began"
+            )
+        ends = {
+            end: Place(given[end]["name"], given[end]["region"], Path(given[end]["file"])) for end in ("old", "new")
+        }
+        return cls(path, ends["old"], ends["new"], given["id"], given["done"], given["facts"])
+
+    def finish(self, step: str, **facts: Any) -> None:
+        """Write that a step is done, and what it found."""
+        self.facts |= facts
+        self.done[step] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        self.write()
+
+    def note(self, **facts: Any) -> None:
+        """Write facts of a step that goes on."""
+        self.facts |= facts
+        self.write()
+
+    def undo(self, *steps: str) -> None:
+        """Write that steps are no longer done."""
+        for step in steps:
+            self.done.pop(step, None)
+        self.write()
+
+    def write(self) -> None:
+        """Write the file: the old one or the new one is there, never a part."""
+        write_file(self.path, json.dumps(self.to_dict(), indent=2) + "\n")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the journal as it is written."""
+        ends = {
+            end: {"name": place.name, "region": place.region, "file": str(place.file)}
+            for end, place in (("old", self.old), ("new", self.new))
+        }
+        return {"schema": SCHEMA, "id": self.id, **ends, "done": self.done, "facts": self.facts}
+
+
+def journal_path(file: Path) -> Path:
+    """Return the path of the journal of a settings file: ``cluster.move.json`` beside ``cluster.yaml``."""
+    return file.with_name(f"{file.stem}.move.json")
+
+
+@contextlib.contextmanager
+def alone(file: Path) -> Iterator[None]:
+    """Hold the settings file's lock: one move of it runs at a time.
+
+    Raises:
+        ArgumentError: there is no such file, or another process moves its cluster.
+    """
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise ArgumentError(
+            f"cannot read {file}: {error.strerror}", "name the settings file of the old cluster"
+        ) from error
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ArgumentError(f"another process moves the cluster of {file}", "wait for its end") from error
+        yield

@@ -1,0 +1,79 @@
+"""Copy the objects of the old cluster's bucket, but not podwright's own, into the new one's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from podwright.operations.session import Session
+from podwright.settings import names
+
+COPIED_AT_A_TIME = 16
+FLOW_LOGS = "AWSLogs/"  # of the old network
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The objects that were copied, those that had been there, and the bytes of both."""
+
+    copied: int
+    there: int
+    size: int
+
+
+def bucket_of(session: Session, cluster: str) -> str:
+    """Return the bucket that a cluster's foundation made; empty if there is none.
+
+    Raises:
+        AwsError: AWS refuses; needs ``tag:GetResources``.
+    """
+    wanted = [{"Key": names.CLUSTER_TAG, "Values": [cluster]}]
+    found = session.items("resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=wanted)
+    arns = (item["ResourceARN"] for item in found)
+    return next((arn.rpartition(":")[2] for arn in arns if arn.split(":")[2] == "s3"), "")
+
+
+def copy(old: Session, new: Session, *, source: str, target: str, clusters: tuple[str, str]) -> Copied:
+    """Copy every object that is not in the target, or older there; S3 copies without this machine.
+
+    Keys below the old cluster's name get the new one's, because nodes may write only there.
+
+    Args:
+        old: the region of the source.
+        new: the region of the target.
+        source: the old bucket.
+        target: the new bucket.
+        clusters: names of the old and the new cluster.
+
+    Raises:
+        AwsError: AWS refuses; needs ``s3:GetObject`` there and ``s3:PutObject`` here.
+    """
+    own = tuple(f"{prefix}/" for prefix in names.readable_prefixes(clusters[0]))
+    before = [item for item in _objects(old, source) if not item["Key"].startswith((*own, FLOW_LOGS))]
+    there = {item["Key"]: item for item in _objects(new, target)}
+    wanted = [(item, _renamed(item["Key"], clusters)) for item in before]
+    missing = [(item, key) for item, key in wanted if not _is_copy(there.get(key), item)]
+    with new.translated("s3"):
+        client, source_client = new.client("s3"), old.client("s3")
+
+        def one(item: Mapping[str, Any], key: str) -> None:
+            client.copy({"Bucket": source, "Key": item["Key"]}, target, key, SourceClient=source_client)
+
+        with ThreadPoolExecutor(COPIED_AT_A_TIME) as pool:
+            list(pool.map(lambda pair: one(*pair), missing))
+    return Copied(len(missing), len(before) - len(missing), sum(item["Size"] for item in before))
+
+
+def _objects(session: Session, bucket: str) -> Iterator[Mapping[str, Any]]:
+    return session.items("s3", "list_objects_v2", "Contents", Bucket=bucket)
+
+
+def _renamed(key: str, clusters: tuple[str, str]) -> str:
+    before, after = clusters
+    return f"{after}/{key.removeprefix(f'{before}/')}" if key.startswith(f"{before}/") else key
+
+
+def _is_copy(there: Mapping[str, Any] | None, item: Mapping[str, Any]) -> bool:
+    return there is not None and there["Size"] == item["Size"] and there["LastModified"] >= item["LastModified"]

@@ -1,0 +1,166 @@
+"""Record every file of a shared file system, or compare it with a record: size, owner, mode, time, and sample hashes.
+
+    files.py record FOLDER ROOT…
+    files.py compare FOLDER ROOT…
+
+The record lies in FOLDER, which is on one of the file systems and travels with it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gzip
+import hashlib
+import heapq
+import json
+import os
+import stat
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+LOCK = Path("/run/podwright-move.lock")
+RECORD, SAMPLES = "files.jsonl.gz", "samples.json"
+HASHED_FILES = 500
+HASHED_BYTES = 16 << 20  # of each, from its beginning
+EXAMPLES = 10
+SAY_EVERY_S = 30  # Session Manager ends a session that says nothing for 20 minutes
+OWN = ("podwright", ".cache")  # below a root: what a boot writes, environments, keys and downloads
+
+
+def entry(path: str) -> tuple[str, int, int, int, int, int]:
+    """Return kind, size, uid, gid, mode and time in seconds; a folder's size and time may differ in a copy."""
+    status = os.lstat(path)
+    kind = "d" if stat.S_ISDIR(status.st_mode) else "l" if stat.S_ISLNK(status.st_mode) else "f"
+    is_folder = kind == "d"
+    return (
+        kind,
+        0 if is_folder else status.st_size,
+        status.st_uid,
+        status.st_gid,
+        stat.S_IMODE(status.st_mode),
+        0 if is_folder else int(status.st_mtime),
+    )
+
+
+def walk(root: str, left_out: str) -> Iterator[str]:
+    """Yield every path below a root, but not those of a folder, and not those of other file systems."""
+    device = os.lstat(root).st_dev
+    waiting = [root]
+    while waiting:
+        with os.scandir(waiting.pop()) as items:
+            for item in items:
+                if item.path == left_out:
+                    continue
+                yield item.path
+                if item.is_dir(follow_symlinks=False) and item.stat(follow_symlinks=False).st_dev == device:
+                    waiting.append(item.path)
+
+
+def sha256(path: str) -> str:
+    """Return the hash of a file's beginning."""
+    with Path(path).open("rb") as file:
+        return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()
+
+
+class Progress:
+    """Says how many files were seen, now and then."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._said_at = time.monotonic()
+
+    def step(self) -> None:
+        """Count one file."""
+        self.count += 1
+        if time.monotonic() - self._said_at > SAY_EVERY_S:
+            self._said_at = time.monotonic()
+            print(self.count, "files", flush=True)
+
+
+def record(folder: Path, roots: list[str]) -> dict[str, Any]:
+    """Write the record; return the number of files and bytes of each owner."""
+    progress, owners, size = Progress(), Counter(), Counter()  # type: Progress, Counter[int], Counter[int]
+    chosen: list[tuple[int, str]] = []  # of the files, those with the largest negative checksums of their names
+    with gzip.open(str(folder / f".{RECORD}"), "wt", compresslevel=1) as out:
+        for root in roots:
+            for path in walk(root, str(folder)):
+                progress.step()
+                try:
+                    what = entry(path)
+                except FileNotFoundError:
+                    continue
+                out.write(json.dumps([path, *what]) + "\n")
+                owners[what[2]] += 1
+                size[what[2]] += what[1]
+                if what[0] == "f":
+                    item = (-zlib.crc32(path.encode("utf-8", "surrogateescape")), path)
+                    (heapq.heappush if len(chosen) < HASHED_FILES else heapq.heappushpop)(chosen, item)
+    hashes = {path: sha256(path) for _, path in chosen}
+    (folder / SAMPLES).write_text(json.dumps(hashes))
+    (folder / f".{RECORD}").replace(folder / RECORD)
+    by_owner = {str(uid): {"files": owners[uid], "bytes": size[uid]} for uid in sorted(owners)}
+    return {"files": sum(owners.values()), "bytes": sum(size.values()), "owners": by_owner, "hashed": len(hashes)}
+
+
+def compare(folder: Path, roots: list[str]) -> dict[str, Any]:
+    """Compare every recorded file with the one that is here; files that were added are no difference."""
+    progress, differences, own = Progress(), [], 0
+    counts, seen = Counter(), Counter()  # type: Counter[str], Counter[int]
+    hashes = json.loads((folder / SAMPLES).read_text())
+    ours = tuple(f"{root.rstrip('/')}/{name}" for root in roots for name in OWN)
+    with gzip.open(str(folder / RECORD), "rt") as recorded:
+        for line in recorded:
+            path, *before = json.loads(line)
+            progress.step()
+            reason = _difference(path, before)
+            if not reason:
+                seen[before[2]] += 1
+                continue
+            hashes.pop(path, None)  # it differs anyway
+            if path.startswith(ours):
+                own += 1
+            else:
+                counts[reason] += 1
+                differences.append(f"{path}: {reason}")
+                del differences[EXAMPLES:]
+    for path, expected in hashes.items():
+        if Path(path).is_file() and sha256(path) != expected and not path.startswith(ours):
+            counts["content"] += 1
+            differences.append(f"{path}: content")
+    return {
+        "files": progress.count,
+        "same": {str(uid): seen[uid] for uid in sorted(seen)},
+        "different": dict(counts),
+        "examples": differences[:EXAMPLES],
+        "of_boots": own,
+        "hashed": len(hashes),
+    }
+
+
+def _difference(path: str, before: list[Any]) -> str:
+    """Return what differs, in one word; empty if nothing does."""
+    try:
+        now = entry(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "missing"
+    names = ("kind", "size", "owner", "group", "mode", "time")
+    return next((name for number, name in enumerate(names) if before[number] != now[number]), "")
+
+
+def main(arguments: list[str]) -> None:
+    """Run one verb."""
+    verb, folder, *roots = arguments
+    Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    Path(folder).chmod(0o700)
+    print(json.dumps({"record": record, "compare": compare}[verb](Path(folder), roots)))
+
+
+if __name__ == "__main__":
+    with LOCK.open("w") as lock:  # a program whose caller was killed still runs
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        main(sys.argv[1:])

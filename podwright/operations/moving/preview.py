@@ -1,0 +1,121 @@
+"""The preview of a move: changes, data and cost, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from podwright import prices as price
+from podwright.diagram import prices
+from podwright.operations.errors import ArgumentError
+from podwright.operations.inventory import file_system_price
+from podwright.operations.moving.backups import FileSystem
+from podwright.operations.moving.destination import NewFile
+from podwright.settings.root import Settings
+
+# https://docs.aws.amazon.com/fsx/latest/LustreGuide/using-backups-fsx.html
+TIME = (
+    "the first backup takes minutes to hours (terabytes) while jobs run; the last one stores only what changed "
+    "since, while jobs wait"
+)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A move's changes, data and prices."""
+
+    old: Settings
+    new: NewFile
+    data: tuple[FileSystem, ...]
+
+    @classmethod
+    def of(cls, old: Settings, new: NewFile, data: Sequence[FileSystem]) -> Preview:
+        """Look at everything that would stop the move.
+
+        Raises:
+            ArgumentError: data that FSx does not back up, or something that a move does not carry; all are named.
+        """
+        problems = list(_problems(old, new, data))
+        if problems:
+            raise ArgumentError("; ".join(problems), "see docs/move.md for what a move carries")
+        return cls(old, new, tuple(data))
+
+    @property
+    def moves_region(self) -> bool:
+        """True if the new cluster is in another region."""
+        return self.old.region != self.new.settings.region
+
+    @property
+    def data_gib(self) -> int:
+        """The capacity of all file systems: backups are at most as large."""
+        return sum(item.capacity_gib for item in self.data)
+
+    @property
+    def nodes_usd_per_hour(self) -> float | None:
+        """The price of the new cluster's nodes; those of a training plan are paid in advance."""
+        groups = [group for group in self.new.settings.cluster.instance_groups if not group.training_plan_arn]
+        found = [prices.nodes(group.instance_type, group.count, group.volume_gib) for group in groups]
+        return None if None in found else sum(item or 0.0 for item in found)
+
+    @property
+    def file_systems_usd_per_hour(self) -> float | None:
+        """The price of the file systems at one place."""
+        found = [file_system_price(item.description) for item in self.data]
+        return None if None in found else sum(item or 0.0 for item in found)
+
+    @property
+    def transfer_usd(self) -> float:
+        """The most that copying backups to another region costs."""
+        return self.data_gib * price.REGION_TRANSFER_USD_PER_GB if self.moves_region else 0.0
+
+    def lines(self) -> Iterator[str]:
+        """Yield the preview for a terminal."""
+        new = self.new.settings
+        yield f"{self.old.name} ({self.old.region}) -> {new.name} ({new.region})"
+        yield from (f"  {tie.line()}" for tie in self.new.ties)
+        for item in self.data:
+            yield f"data: {item.section} {item.id}, {item.capacity_gib} GiB, by backup and restore"
+        yield f"time: {TIME}"
+        both = _usd(self.file_systems_usd_per_hour)
+        backups = self.data_gib * price.BACKUP_USD_PER_GIB_MONTH
+        yield f"cost: {both} $/h more while both places have file systems, backups at most {backups:,.2f} $/month"
+        if self.moves_region:
+            yield f"  at most {self.transfer_usd:,.2f} $ once for the copies to {new.region}"
+        label = f"{_usd(self.nodes_usd_per_hour)} $/h ({prices.LABEL}) without training plans"
+        yield f"  nodes, from the step `cluster` on: {label}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the preview for ``--json``."""
+        return {
+            "changes": [
+                {"key": tie.line().partition(":")[0], "before": tie.before, "after": tie.after} for tie in self.new.ties
+            ],
+            "file_systems": [{"id": item.id, "section": item.section, "gib": item.capacity_gib} for item in self.data],
+            "file_systems_usd_per_hour": self.file_systems_usd_per_hour,
+            "nodes_usd_per_hour": self.nodes_usd_per_hour,
+            "transfer_usd_at_most": self.transfer_usd,
+        }
+
+
+def _problems(old: Settings, new: NewFile, data: Sequence[FileSystem]) -> Iterator[str]:
+    sections = {item.section for item in data}
+    for section, settings in (("lustre", old.lustre), ("openzfs", old.openzfs)):
+        if settings.source == "existing":
+            yield f"{section}: a move carries file systems that podwright created, and this one is `source: existing`"
+        elif settings.source == "create" and section not in sections:
+            yield f"{section} of {old.name} is not in {old.region}: deploy it, or name the right file"
+    for item in data:
+        linked = item.section == "lustre" and bool(getattr(old.lustre, "data_repositories", ()))
+        problem = item.problem(linked=linked)
+        if problem:
+            yield f"{item.section} {item.id}: {problem}"
+    controllers = sum(group.count for group in old.cluster.instance_groups if group.role == "controller")
+    if controllers > 1:
+        yield f"{controllers} controllers: a move carries the accounts of one"
+    if new.settings.name == old.name:
+        yield f"the new cluster needs another name than {old.name}"
+
+
+def _usd(value: float | None) -> str:
+    return "?" if value is None else f"{value:,.2f}"

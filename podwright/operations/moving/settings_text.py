@@ -1,0 +1,79 @@
+"""Edit the text of a settings file: values change or are added, comments and everything else stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from podwright.check.document import Document
+from podwright.check.findings import KeyPath, dotted
+from podwright.operations.errors import ArgumentError
+
+PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:")
+
+
+def edited(text: str, values: Mapping[KeyPath, str], *, file: Path) -> str:
+    """Return the text with other values.
+
+    Args:
+        text: of a settings file.
+        values: by path; a key that the file lacks is added to its mapping.
+        file: for messages.
+
+    Raises:
+        ArgumentError: a path leads to no mapping of the file, or to a section.
+    """
+    for path, value in values.items():
+        text = _with_value(text, Document.parse(text, file=file), path, value)
+    return text
+
+
+def key_path(text: str) -> KeyPath:
+    """Return the path that words such as ``network.vpc_id`` or ``cluster.instance_groups[1].count`` name."""
+    words = text.replace("[", ".").replace("]", "").split(".")
+    return tuple(int(word) if word.isdigit() else word for word in words)
+
+
+def _with_value(text: str, source: Document, path: KeyPath, value: str) -> str:
+    lines = text.splitlines(keepends=True)
+    if source.has(path):
+        if isinstance(_at(source, path), dict | list):
+            raise ArgumentError(f"{dotted(path)} in {source.file} is a section", "name one value in it")
+        at = source.position(path)
+        line, start = lines[at.line - 1], at.column - 1
+        lines[at.line - 1] = f"{line[:start]}{_spelt(value)}{line[start + at.width :]}"
+        return "".join(lines)
+    parent = path[:-1]
+    section = _at(source, parent) if source.has(parent) else None
+    if not isinstance(section, dict) or not section or isinstance(path[-1], int):
+        where = dotted(parent) or "the file"
+        raise ArgumentError(f"{source.file} has no section {where} for {path[-1]}", "compare `podwright explain`")
+    first = source.position((*parent, next(iter(section))), key=True)
+    line, start = lines[first.line - 1], first.column - 1
+    added = f"{path[-1]}: {_spelt(value)}"
+    if _is_flow(line[:start]):
+        lines[first.line - 1] = f"{line[:start]}{added}, {line[start:]}"
+    else:
+        # Before the first key: what follows it may span lines.
+        lines[first.line - 1] = f"{line[:start]}{added}\n{' ' * start}{line[start:]}"
+    return "".join(lines)
+
+
+def _is_flow(before: str) -> bool:
+    """Return whether a key stands within braces; ``before`` is its line up to it."""
+    return before.count("{") > before.count("}")
+
+
+def _at(source: Document, path: KeyPath) -> Any:
+    found = source.data
+    for key in path:
+        found = found[key]
+    return found
+
+
+def _spelt(value: str) -> str:
+    """Return a value as YAML takes it: plain where that is safe."""
+    if value and set(value) <= PLAIN and not value.endswith(":") and value[0] not in "-:":
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

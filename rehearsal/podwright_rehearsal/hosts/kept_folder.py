@@ -1,0 +1,54 @@
+"""A folder that is built once and kept until what it is made of changes."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+KEY = "key"
+
+
+def is_current(directory: Path, key: str) -> bool:
+    """Return True if the folder was built for this key."""
+    kept = directory / KEY
+    return kept.is_file() and kept.read_text() == key
+
+
+def build_once(directory: Path, key: str, fill: Callable[[Path], None]) -> bool:
+    """Build a folder unless it is there and current. Of two builds at the same time, one waits for the other.
+
+    Args:
+        directory: replaced as a whole, so a reader sees the old folder or the new one.
+        key: names what the folder is made of.
+        fill: called with an empty folder beside ``directory``. What it leaves there becomes the content.
+
+    Returns:
+        True if it was built, False if it was there.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with directory.with_name(directory.name + ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if is_current(directory, key):
+            return False
+        _remove_torsos(directory)
+        work = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+        try:
+            fill(work)
+            (work / KEY).write_text(key)
+            work.chmod(0o755)
+            if directory.exists():
+                directory.rename(work / "old")
+            work.rename(directory)
+            shutil.rmtree(directory / "old", ignore_errors=True)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    return True
+
+
+def _remove_torsos(directory: Path) -> None:
+    """Remove what killed builds left: nobody else builds while we hold the lock."""
+    for torso in directory.parent.glob(f".{directory.name}-*"):
+        shutil.rmtree(torso, ignore_errors=True)

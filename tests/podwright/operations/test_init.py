@@ -1,0 +1,122 @@
+"""``podwright init``: its file passes ``podwright check``, wrong answers are named together, nothing is overwritten."""
+
+# ruff: noqa: ARG001 -- the folder is the working directory
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from podwright.check.load import load, load_run
+from podwright.cli import main
+from podwright.operations.init import EXAMPLES, example_names
+from podwright_testing.terminal import Terminal
+
+VPC = ["--vpc-id", "vpc-0a1b2c3d4e5f60718"]
+SUBNET = ["--subnet-id", "subnet-0a1b2c3d4e5f60718", "--security-group-id", "sg-0a1b2c3d4e5f60718"]
+NEW_SUBNET = ["--subnet-cidr", "10.0.16.0/20", "--nat-gateway-id", "nat-0a1b2c3d4e5f60718"]
+
+
+def refused(capsys, *arguments: str) -> str:
+    """Run an init that fails; return its one line."""
+    assert main(["init", "--yes", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source"),
+    [([], "create"), ([*VPC, *NEW_SUBNET], "existing_vpc"), ([*VPC, *SUBNET], "existing")],
+)
+def test_each_network_passes_check(folder, capsys, arguments, source):
+    """With defaults and each kind of network the file has no finding, and the folder can deploy."""
+    assert main(["init", "--yes", *arguments]) == 0
+    capsys.readouterr()
+    assert main(["check", "--strict"]) == 0
+    assert load(folder / "cluster.yaml").network.source == source
+    kit = json.loads((folder / "cdktf.json").read_text())
+    assert kit["app"].startswith(sys.executable)
+
+
+def test_the_zone_is_one_that_offers_the_type(folder, capsys, aws):
+    """EC2 is asked for zones with the instance type, and the first one is taken."""
+    offered = aws.client("ec2").describe_instance_type_offerings(
+        LocationType="availability-zone-id", Filters=[{"Name": "instance-type", "Values": ["g5.12xlarge"]}]
+    )["InstanceTypeOfferings"]
+    assert main(["init", "--yes", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "podwright.init/1"
+    assert answer["answers"]["zone"] == min(item["Location"] for item in offered)
+    assert answer["usd_per_hour"] > 10
+
+
+def test_a_model_gets_a_cluster_and_a_run(folder, capsys):
+    """The planner proposes type and nodes, and its run.yaml loads and fits."""
+    assert main(["init", "--yes", "--model", "llama3_2_1b", "--tokens", "5B", "--deadline", "2d"]) == 0
+    out = capsys.readouterr().out
+    assert main(["check", "--run", "run.yaml"]) == 0
+    workers = load(folder / "cluster.yaml").cluster.instance_groups[1]
+    assert f"podwright submit run.yaml --nodes {workers.count}" in out
+    run = load_run(folder / "run.yaml")
+    assert run.train_batch_size > 1
+    assert run.max_steps > 1000
+
+
+def test_nothing_is_overwritten(folder, capsys):
+    """A cluster.yaml or run.yaml that is there stays as it is."""
+    (folder / "cluster.yaml").write_text("mine")
+    assert "cluster.yaml: there already" in refused(capsys)
+    (folder / "cluster.yaml").unlink()
+    (folder / "run.yaml").write_text("mine")
+    assert "run.yaml: there already" in refused(capsys, "--model", "llama3_2_1b")
+    assert [path.name for path in folder.iterdir()] == ["run.yaml"]
+
+
+def test_all_wrong_answers_are_named(folder, capsys):
+    """Wrong flags are one line with what is allowed; no file is written."""
+    line = refused(
+        capsys, "--region", "us-west-9", "--instance-type", "p5.48xlarge", "--nodes", "many", "--tokens", "5B"
+    )
+    assert "--region us-west-9: HyperPod is in " in line
+    assert "--instance-type p5.48xlarge: HyperPod has no such type: did you mean ml.p5.48xlarge" in line
+    assert "--nodes many: need a whole number" in line
+    assert "--tokens 5B: only with --model" in line
+    assert "--subnet-cidr is needed" in refused(capsys, *VPC)
+    assert "name: got my cluster, need 1 to 63 letters" in refused(capsys, "--name", "my cluster")
+    assert "did you mean llama3_2_1b" in refused(capsys, "--model", "llama3_2_1").lower()
+    line = refused(capsys, "--model", "llama3_1_70b", "--instance-type", "ml.g5.12xlarge", "--nodes", "1")
+    assert "llama3_1_70b on 1 x ml.g5.12xlarge: this run needs" in line
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", example_names())
+def test_an_example_is_copied(folder, capsys, name):
+    """An example arrives unchanged, with the price of its nodes; answers do not go with it."""
+    assert main(["init", "mine.yaml", "--example", name]) == 0
+    assert (folder / "mine.yaml").read_bytes() == (EXAMPLES / name / "cluster.yaml").read_bytes()
+    assert "$/h while they run" in capsys.readouterr().out
+    assert "--example does not go with --nodes" in refused(capsys, "other.yaml", "--example", name, "--nodes", "4")
+
+
+def test_questions_on_a_terminal(folder):
+    """Each answer has a default in brackets; a wrong one is asked for again; prices and zones come first."""
+    with Terminal([sys.executable, "-m", "podwright", "init"], cwd=folder) as terminal:
+        for question, answer in (
+            ("name of the cluster [podwright-demo]: ", "night"),
+            ("AWS region [us-west-2]: ", ""),
+            ("model to train, such as llama3_2_1b [none]: ", ""),
+            ("instance type of the compute nodes [ml.g5.12xlarge]: ", "ml.g5.xlarg"),
+            ("did you mean ml.g5.xlarge", "ml.g5.xlarge"),
+            ("$/h a node", ""),
+            ("(create, existing_vpc, existing) [create]: ", "new"),
+            ("use one of create, existing_vpc, existing", ""),
+            ("EC2 offers ml.g5.xlarge in usw2-az", ""),
+        ):
+            terminal.wait_for(question)
+            terminal.type(f"{answer}\n")
+        assert terminal.wait() == 0
+    settings = load(folder / "cluster.yaml")
+    assert settings.name == "night"
+    assert settings.cluster.instance_groups[1].instance_type == "ml.g5.xlarge"

@@ -1,0 +1,242 @@
+"""The parts of a move that need no cluster: the new settings file, the journal, and the records on a controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podwright import checkout
+from podwright.check.document import Document
+from podwright.check.errors import InvalidSettingsError
+from podwright.check.load import load
+from podwright.cli import main
+from podwright.errors import PodwrightError
+from podwright.operations.errors import ArgumentError
+from podwright.operations.move import STEP_NAMES
+from podwright.operations.moving import on_node
+from podwright.operations.moving.destination import Destination, default_name, new_file
+from podwright.operations.moving.journal import Journal, Place, alone, journal_path
+from podwright.operations.moving.objects import Copied, copy
+from podwright.operations.moving.settings_text import edited, key_path
+from podwright.operations.moving.steps import STEPS
+from podwright.operations.session import Session
+
+PROGRAMS = Path(on_node.__file__).parent
+MINIMAL = checkout.ROOT / "cluster.yaml"
+PLAN = "arn:aws:sagemaker:us-east-1:738219305561:training-plan/next"
+EXISTING = """\
+name: mine
+region: us-west-2
+network:
+  source: existing
+  vpc_id: vpc-08c1f5e72a9d43b60        # the team's
+  subnet_ids: [subnet-08c1f5e72a9d43b60]
+  security_group_id: sg-08c1f5e72a9d43b60
+lustre: {source: create}
+bucket: {source: existing, name: sagemaker-team}
+role: {source: create}
+cluster:
+  instance_groups:
+    - {name: controller, role: controller, instance_type: ml.m5.xlarge, count: 1}
+    - {name: workers, role: compute, instance_type: ml.g5.12xlarge, count: 1, partition: gpu}
+"""
+
+
+def moved(file: Path, *, zone: str, region: str = "", plan: str = "", **values: str):
+    """Return the new file of a move."""
+    settings = load(file)
+    given = {key_path(key.replace("__", ".")): value for key, value in values.items()}
+    place = Destination(default_name(settings, zone), zone, region, plan, given)
+    return new_file(Document.read(file), settings, place, file=file.with_name("new.yaml"))
+
+
+def test_the_new_file_keeps_every_comment(tmp_path: Path) -> None:
+    """Only name, zone, region and training plan differ, each in its line."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(MINIMAL.read_text().replace("ml.g5.12xlarge", "ml.p5.48xlarge"))
+    new = moved(file, zone="use1-az6", region="us-east-1", plan=PLAN)
+    before, after = file.read_text().splitlines(), new.text.splitlines()
+    assert [line for line in before if line not in after] == [
+        "name: podwright-demo                 # name of the cluster, and the prefix of every other name",
+        "region: us-west-2",
+        "  availability_zone_id: usw2-az1     # zone of your capacity: ask AWS or your training plan",
+        "    - name: workers",
+    ]
+    assert [line for line in after if line not in before] == [
+        "name: podwright-demo-use1-az6                 # name of the cluster, and the prefix of every other name",
+        "region: us-east-1",
+        "  availability_zone_id: use1-az6     # zone of your capacity: ask AWS or your training plan",
+        f"    - training_plan_arn: {PLAN}",
+        "      name: workers",
+    ]
+    groups = new.settings.cluster.instance_groups
+    assert [group.training_plan_arn for group in groups] == [None, PLAN]
+
+
+def test_a_second_move_replaces_the_zone_in_the_name() -> None:
+    """Names do not grow with every move."""
+    settings = load(MINIMAL).model_copy(update={"name": "demo-usw2-az1"})
+    assert default_name(settings, "use1-az6") == "demo-use1-az6"
+
+
+def test_everything_bound_to_the_old_place_is_named_at_once(tmp_path: Path) -> None:
+    """A subnet is of its zone, a VPC, a security group and a bucket are of their region; new values lift the errors."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(EXISTING)
+    with pytest.raises(InvalidSettingsError) as within:
+        moved(file, zone="usw2-az2")
+    assert [finding.path for finding in within.value.findings if finding.code == "bound-to-place"] == [
+        ("network", "subnet_ids", 0)
+    ]
+    with pytest.raises(InvalidSettingsError, match=r"--set 'bucket.name=VALUE'") as between:
+        moved(file, zone="use1-az6", region="us-east-1")
+    assert {finding.path for finding in between.value.findings if finding.code == "bound-to-place"} == {
+        ("network", "vpc_id"),
+        ("network", "subnet_ids", 0),
+        ("network", "security_group_id"),
+        ("bucket", "name"),
+    }
+    given = {"network.subnet_ids[0]": "subnet-0b7d2e94c1a85f306"}
+    new = moved(file, zone="usw2-az2", **given)
+    assert "subnet_ids: [subnet-0b7d2e94c1a85f306]" in new.text
+    assert "vpc_id: vpc-08c1f5e72a9d43b60        # the team's" in new.text
+
+
+def test_a_value_that_the_file_lacks_is_added() -> None:
+    """In a block before its first key, in braces too; what is no section is an error."""
+    text = "lustre:\n  source: create # a\nopenzfs: {source: create}\n"
+    added = edited(text, {("lustre", "backup_id"): "backup-1", ("openzfs", "backup_id"): "b 2"}, file=Path("x"))
+    assert added == (
+        'lustre:\n  backup_id: backup-1\n  source: create # a\nopenzfs: {backup_id: "b 2", source: create}\n'
+    )
+    for wrong in (("lustre",), ("key", "source"), ("lustre", "source", "x")):
+        with pytest.raises(ArgumentError):
+            edited(text, {wrong: "x"}, file=Path("x"))
+
+
+def test_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
+    """Finished steps are read again; another file is refused; two moves of one file do not run at once."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text("name: a\n")
+    path = journal_path(file)
+    assert Journal.read(path) is None
+    places = Place("a", "us-west-2", file), Place("b", "us-east-1", tmp_path / "b.yaml")
+    journal = Journal(path, *places)
+    journal.finish("hold", jobs=["1"])
+    again = Journal.read(path)
+    assert again is not None
+    assert (again.to_dict(), list(again.done), again.facts) == (journal.to_dict(), ["hold"], {"jobs": ["1"]})
+    with alone(file), pytest.raises(ArgumentError, match="another process"), alone(file):
+        pass
+    path.write_text("{}")
+    with pytest.raises(PodwrightError, match="no journal of this version"):
+        Journal.read(path)
+
+
+def test_without_a_move_there_is_nothing_to_go_back_from(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--status says so; --back and --destroy-old are wrong arguments."""
+    (folder / "cluster.yaml").write_text(MINIMAL.read_text())
+    assert main(["move", "--status"]) == 0
+    assert capsys.readouterr().out == "no move of cluster.yaml\n"
+    for option in ("--back", "--destroy-old"):
+        assert main(["move", option]) == 2
+        assert "no move of cluster.yaml is under way" in capsys.readouterr().err
+    assert main(["move"]) == 2
+    assert "no --zone" in capsys.readouterr().err
+
+
+def test_what_is_not_deployed_does_not_move(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file system that is not in AWS is said before anything is written."""
+    (folder / "cluster.yaml").write_text(MINIMAL.read_text())
+    assert main(["move", "--zone", "usw2-az2", "--yes"]) == 2
+    assert "lustre of podwright-demo is not in us-west-2" in capsys.readouterr().err
+    assert [path.name for path in folder.iterdir()] == ["cluster.yaml"]
+
+
+def on_controller(program: str, *arguments: object):
+    """Run a program of a controller on this machine, without its lock in /run, and return its answer."""
+    start = f"import sys; sys.path.insert(0, {str(PROGRAMS)!r}); import {program}; {program}.main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", start, *map(str, arguments)], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_lost_or_changed_file_is_found(tmp_path: Path) -> None:
+    """Size, mode, time, content behind an equal time, and absence; files that are new are no difference."""
+    root, record = tmp_path / "fsx", tmp_path / "fsx" / ".podwright-move"
+    for name in ("same", "shorter", "mode", "touched", "content", "gone", "podwright/environment"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("text")
+    (root / "link").symlink_to("same")
+    found = on_controller("files", "record", record, root)
+    assert (found["files"], found["hashed"]) == (9, 7)
+    assert found["owners"][str(os.getuid())]["bytes"] == 7 * 4 + len("same")
+    assert record.stat().st_mode & 0o777 == 0o700
+    assert on_controller("files", "compare", record, root)["different"] == {}
+    (root / "shorter").write_text("t")
+    (root / "mode").chmod(0o600)
+    os.utime(root / "touched", (1, 1))
+    before = (root / "content").stat()
+    (root / "content").write_text("TEXT")
+    os.utime(root / "content", ns=(before.st_atime_ns, before.st_mtime_ns))
+    (root / "gone").unlink()
+    (root / "podwright/environment").write_text("another boot")
+    (root / "new").touch()
+    compared = on_controller("files", "compare", record, root)
+    assert compared["different"] == {"size": 1, "mode": 1, "time": 1, "missing": 1, "content": 1}
+    assert compared["of_boots"] == 1
+    assert f"{root}/gone: missing" in compared["examples"]
+
+
+def test_a_job_is_submitted_again_as_it_was() -> None:
+    """Slurm's fields become sbatch's options; what the script itself names stays the script's."""
+    sys.path.insert(0, str(PROGRAMS))
+    try:
+        import jobs  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(PROGRAMS))
+    line = (
+        "JobId=12 ArrayJobId=11 ArrayTaskId=3-9%2 JobName=a b UserId=ada(2001) QOS=urgent Account=lab Partition=gpu "
+        "TimeLimit=UNLIMITED NumNodes=2-2 NumTasks=2 CPUs/Task=4 OverSubscribe=NO Comment=x "
+        "Dependency=afterok:7(unfulfilled) "
+        "WorkDir=/fsx/my run StdErr=/fsx/e.log StdOut=/fsx/slurm-11_3.out TresPerNode=gres/gpu:8 Requeue=1"
+    )
+    job = jobs.fields(line)
+    text = "#!/bin/bash\n#SBATCH --signal=B:USR1@120\n#SBATCH --nodes=2 -e /fsx/e.log\n"
+    words = list(jobs.options(job, [{"fields": job, "script": text}], {"7": "107"}))
+    assert set(words) == {
+        *("--job-name=a b", "--qos=urgent", "--account=lab", "--partition=gpu", "--nodes=2-2", "--ntasks=2"),
+        *("--cpus-per-task=4", "--exclusive", "--comment=x", "--chdir=/fsx/my run", "--gres=gpu:8", "--array=3-9%2"),
+        "--dependency=afterok:107",
+    }
+    asked = jobs.SIGNAL.search(text)
+    assert (asked["who"], asked["signal"]) == ("B:", "USR1")
+
+
+@pytest.mark.usefixtures("folder")
+def test_objects_of_users_move_and_podwrights_own_do_not(aws) -> None:
+    """Keys below the cluster's name get the new name; a second run copies only what changed since."""
+    s3 = aws.client("s3")
+    for name in ("sagemaker-before", "sagemaker-after"):
+        s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": aws.region})
+    for key in ("one/runs/a", "one/lifecycle/x/on_create.sh", "AWSLogs/flow", "data/b"):
+        s3.put_object(Bucket="sagemaker-before", Key=key, Body=key.encode())
+    session = Session(region=aws.region)
+    where = {"source": "sagemaker-before", "target": "sagemaker-after", "clusters": ("one", "two")}
+    assert copy(session, session, **where) == Copied(copied=2, there=0, size=16)
+    listed = [item["Key"] for item in s3.list_objects_v2(Bucket="sagemaker-after")["Contents"]]
+    assert listed == ["data/b", "two/runs/a"]
+    s3.put_object(Bucket="sagemaker-before", Key="data/b", Body=b"changed")
+    assert copy(session, session, **where) == Copied(copied=1, there=1, size=17)
+    assert s3.get_object(Bucket="sagemaker-after", Key="data/b")["Body"].read() == b"changed"
+
+
+def test_help_lists_every_step() -> None:
+    """The names that --until takes are those of the steps, in their order."""
+    assert tuple(STEPS) == STEP_NAMES

@@ -1,0 +1,123 @@
+"""Hosts on a Debian root of their own: real systemd, journald and Slurm 24.11."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts import cgroups
+from podwright_rehearsal.hosts.leftovers import clean, leftovers
+from podwright_testing.boots import require_booted
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, WORKER, OTHER = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    make_cluster: Callable[..., NamespacedCluster], debian_13: Path, lifecycle: Path
+) -> Iterator[NamespacedCluster]:
+    """A booted cluster whose services are given a region."""
+    cluster = make_cluster(image=debian_13, environment={"AWS_DEFAULT_REGION": "us-west-2", "PERCENT": "50%"})
+    cluster.start()
+    require_booted(cluster.boot(lifecycle, timeout_s=180).values())
+    cluster.wait_until_idle(timeout_s=180)
+    yield cluster
+    cluster.stop()
+    assert leftovers(cluster.directory) == []
+
+
+def as_root(cluster: NamespacedCluster, line: str, *, host: str = WORKER) -> str:
+    """Return the output of root's command on a host, with its exit status unless that is 0."""
+    done = cluster.run(line, host=host, user="root", check=False)
+    return done.stdout.strip() + (f" (exit {done.returncode})" if done.returncode else "")
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_systemd_runs_the_host(cluster: NamespacedCluster, host: str) -> None:
+    """PID 1 is systemd, every unit started, and the host has a machine id of its own."""
+    assert as_root(cluster, "cat /proc/1/comm", host=host) == "systemd"
+    assert as_root(cluster, "systemctl --failed --no-legend", host=host) == ""
+    assert as_root(cluster, "systemctl is-system-running", host=host) == "running"
+    others = {as_root(cluster, "cat /etc/machine-id", host=name) for name in HOSTS}
+    assert len(others) == len(HOSTS)
+
+
+def test_slurm_is_of_hyperpods_generation(cluster: NamespacedCluster) -> None:
+    """Jobs run under Slurm 24.11, and srun has HyperPod's option."""
+    assert as_root(cluster, "sinfo --version", host=CONTROLLER).startswith("slurm-wlm 24.11")
+    printed = cluster.run("srun --auto-resume=1 -N 2 hostname").stdout
+    assert sorted(printed.split()) == [WORKER, OTHER]
+
+
+def test_services_get_the_environment(cluster: NamespacedCluster) -> None:
+    """A service has the variables of an instance's role, whatever characters they have."""
+    printed = as_root(cluster, "systemd-run --quiet --pipe --wait env | grep -E 'AWS_|PERCENT' | sort")
+    assert printed.splitlines() == ["AWS_DEFAULT_REGION=us-west-2", "PERCENT=50%"]
+
+
+def test_the_journal_has_what_a_service_says(cluster: NamespacedCluster) -> None:
+    """The journal of a unit can be read."""
+    assert "slurmd" in as_root(cluster, "journalctl --unit slurmd --no-pager")
+
+
+def test_a_host_sees_only_its_own_control_groups(cluster: NamespacedCluster) -> None:
+    """Its slurmd is in the host's own slice; no other host's group is visible."""
+    pid = as_root(cluster, "systemctl show --property MainPID --value slurmd")
+    assert as_root(cluster, f"systemctl whoami {pid}") == "slurmd.service"
+    assert as_root(cluster, "ls -d /sys/fs/cgroup/ip-* 2>/dev/null | wc -l") == "0"
+
+
+def test_a_reboot_keeps_the_disk_and_starts_what_is_enabled(cluster: NamespacedCluster) -> None:
+    """After `systemctl reboot` machine id and units are there, memory is empty and the node takes jobs."""
+    before = as_root(cluster, "cat /etc/machine-id; touch /run/in-memory /root/on-disk")
+    old = cluster.fabric.init(WORKER)
+    cluster.reboot(WORKER)
+    assert cluster.fabric.init(WORKER) != old
+    assert as_root(cluster, "cat /etc/machine-id; ls /run/in-memory /root/on-disk 2>/dev/null") == (
+        f"{before}\n/root/on-disk (exit 2)"
+    )
+    cluster.wait_until_idle([WORKER], timeout_s=180)
+    assert cluster.run(["srun", "--nodelist", WORKER, "hostname"]).stdout.strip() == WORKER
+
+
+def test_a_host_without_processes_resets_connections(cluster: NamespacedCluster) -> None:
+    """Not even systemd brings a service back, until the host is started again."""
+    cluster.kill(OTHER, how="processes")
+    probe = "timeout 5 bash -c 'exec 3<>/dev/tcp/10.0.16.7/22'"
+    assert "(exit 1)" in as_root(cluster, probe)
+    cluster.fabric.power_off(OTHER)
+    cluster.reboot(OTHER)
+    cluster.wait_until_idle([OTHER], timeout_s=180)
+
+
+def test_what_a_killed_owner_leaves_is_found_and_removed(debian_13: Path, tmp_path: Path) -> None:
+    """The kernel ends hosts whose owner is killed; only their empty control groups stay, until they are cleaned."""
+    script = f"""
+        import os, signal
+        from pathlib import Path
+        from podwright_rehearsal.hosts.description import HostDescription
+        from podwright_rehearsal.hosts.fabric import Fabric
+        folder = Path({str(tmp_path)!r})
+        fabric = Fabric(directory=folder / "cluster", image=Path({str(debian_13)!r}), subnet_cidr="10.0.0.0/24",
+                        shared=folder / "fsx")
+        fabric.start([HostDescription("ip-10-0-0-5", "10.0.0.5")])
+        print(fabric.init("ip-10-0-0-5"), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, check=False, timeout=300
+    )
+    assert done.returncode == -signal.SIGKILL
+    found = clean(tmp_path)
+    assert "control group" in {leftover.kind for leftover in found}
+    assert leftovers(tmp_path) == []
+    assert cgroups.of_clusters(tmp_path) == []
+    assert not Path(f"/proc/{int(done.stdout)}").exists()

@@ -1,0 +1,173 @@
+"""The dry run of a large job."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from podwright_training.dry_run.memory import ACTIVATIONS, LOGITS, WEIGHTS, WORKING
+from podwright_training.dry_run.recorder import Recorder
+
+SIZES = (
+    "--num-layers 4 --hidden-width 256 --num-heads 8 --num-key-value-heads 4 --intermediate-size 512 "
+    "--vocab-size 1024 --max-context-width 128 --train-batch-size 4"
+)
+RUNS = {
+    "sharded": f"--world-size 512 {SIZES}",
+    "accumulating": f"--world-size 512 {SIZES} --gradient-accumulation-steps 3",
+    "tensor": f"--world-size 512 {SIZES} --tensor-parallel 4",
+    "context": f"--world-size 512 {SIZES} --context-parallel 2",
+    "hybrid": f"--world-size 16 {SIZES} --sharding-strategy hybrid",
+    "pipeline": f"--world-size 512 {SIZES} --pipeline-parallel 4",
+    "pipeline of tensor": f"--world-size 16 {SIZES} --pipeline-parallel 2 --tensor-parallel 4",
+    "selective": f"--world-size 512 {SIZES} --activation-checkpointing-mode selective",
+    "experts": "--world-size 16 --preset tiny_moe --precision bf16 --expert-parallel 2",
+    "too-large": f"--world-size 512 {SIZES} --memory-gb 0.001",
+}
+# One process for all, as importing torch takes seconds.
+SCRIPT = """
+import contextlib, io, json, sys
+from podwright_training.__main__ import main
+results = {}
+for name, flags in json.load(sys.stdin).items():
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        status = main(["dry-run", "--json", *flags.split()])
+    results[name] = {"status": status, **json.loads(printed.getvalue())}
+print(json.dumps(results))
+"""
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], input=json.dumps(RUNS), capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _rank(results: dict[str, Any], name: str, index: int = 0) -> dict[str, Any]:
+    rank: dict[str, Any] = results[name]["ranks"][index]
+    return rank
+
+
+def _traffic(rank: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
+    return {(row["kind"], row["dimension"]): (row["calls"], row["size_bytes"]) for row in rank["collectives"]}
+
+
+def test_a_rank_holds_its_shards_in_fp32_and_two_moments_of_each(results: dict[str, Any]) -> None:
+    """Weights take 4 bytes per parameter of the rank's shards, Adam's moments twice that and a step per tensor."""
+    for name in ("sharded", "tensor", "context", "hybrid"):
+        rank = _rank(results, name)
+        assert rank["memory_bytes"][WEIGHTS] == 4 * rank["parameters"]
+        assert rank["memory_bytes"]["optimizer states"] - 8 * rank["parameters"] < 1000
+
+
+def test_weights_are_gathered_once_in_bf16_and_gradients_reduced_in_fp32(results: dict[str, Any]) -> None:
+    """A small model's all-gathers carry 2 bytes per parameter of the model, its reduce-scatters 4."""
+    traffic = _traffic(_rank(results, "hybrid"))
+    blocks = 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256)
+    parameters = blocks + 2 * 1024 * 256 + 256
+    assert traffic["all-gather", "shard"] == (5, 2 * parameters)
+    assert traffic["reduce-scatter", "shard"] == (5, 4 * parameters)
+    assert traffic["all-reduce", "replicate"] == (5, 4 * parameters // 8)
+
+
+def test_each_micro_batch_gathers_and_reduces_again(results: dict[str, Any]) -> None:
+    """Three micro-batches with sharded gradients send three times as much as one."""
+    one, three = (_traffic(_rank(results, name)) for name in ("sharded", "accumulating"))
+    for kind in ("all-gather", "reduce-scatter"):
+        assert three[kind, "shard"] == tuple(3 * value for value in one[kind, "shard"])
+
+
+def test_tensor_parallelism_divides_the_work(results: dict[str, Any]) -> None:
+    """Four ranks of tensor parallelism each compute a quarter, and communicate along their own dimension."""
+    whole, quarter = _rank(results, "sharded"), _rank(results, "tensor")
+    assert quarter["flops"] == pytest.approx(whole["flops"] / 4, rel=0.01)
+    assert {"all-gather", "reduce-scatter"} <= {kind for kind, dimension in _traffic(quarter) if dimension == "tensor"}
+
+
+def test_matrix_products_agree_with_the_model_and_its_recomputation(results: dict[str, Any]) -> None:
+    """Full recomputation computes between the model's operations and four thirds of them."""
+    assert 1 < _rank(results, "sharded")["flops"] / results["sharded"]["model_flops"] < 4 / 3
+
+
+def test_selective_recomputation_keeps_more_and_computes_less(results: dict[str, Any]) -> None:
+    """Keeping matrix products costs memory for activations and saves operations."""
+    full, selective = _rank(results, "sharded"), _rank(results, "selective")
+    assert selective["memory_bytes"][ACTIVATIONS] > 2 * full["memory_bytes"][ACTIVATIONS]
+    assert selective["flops"] < full["flops"]
+
+
+def test_nothing_waits_for_the_device_but_experts(results: dict[str, Any]) -> None:
+    """Only the exchange between experts reads numbers from the device: how many rows go where."""
+    for name in set(RUNS) - {"experts"}:
+        assert all(rank["waits"] == {} for rank in results[name]["ranks"]), name
+    assert {line.partition(":")[0] for line in _rank(results, "experts")["waits"]} == {"parallel/expert.py"}
+
+
+def test_each_kind_of_pipeline_rank_runs(results: dict[str, Any]) -> None:
+    """First, middle and last stage run; only the last computes logits, and the ends have fewer neighbours."""
+    first, middle, last = results["pipeline"]["ranks"]
+    assert [rank["kind"] for rank in (first, middle, last)] == ["first stage", "middle stages", "last stage"]
+    assert first["flops"] == middle["flops"] < last["flops"]
+    assert [_traffic(rank)["send", "pipeline"][0] for rank in (first, middle, last)] == [4, 8, 4]
+
+
+def test_a_peak_above_the_memory_is_a_finding(results: dict[str, Any]) -> None:
+    """The command exits with 1 if the peak exceeds --memory-gb, else with 0."""
+    assert {name: results[name]["status"] for name in ("sharded", "too-large")} == {"sharded": 0, "too-large": 1}
+
+
+def test_a_job_that_cannot_start_is_refused(training_errors: Callable[..., str]) -> None:
+    """Sizes that do not divide the model, and numbers of ranks that do not fit together, are named."""
+    assert "num_heads 8 is not divisible by tensor_parallel 3" in training_errors(
+        f"--world-size 24 {SIZES} --tensor-parallel 3"
+    )
+    assert "--world-size: got 12, need a multiple of --ranks-per-node 8" in training_errors(f"--world-size 12 {SIZES}")
+    assert "--rank: got 16, need all-kinds or 0 to 15" in training_errors(f"--world-size 16 {SIZES} --rank 16")
+
+
+@pytest.fixture
+def training_errors(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    from podwright_training.__main__ import main
+
+    def errors(flags: str) -> str:
+        assert main(["dry-run", *flags.split()]) == 2
+        return capsys.readouterr().err
+
+    return errors
+
+
+def test_the_peak_counts_what_lives_at_once() -> None:
+    """Storages count once, from their allocation until the last tensor on them is gone."""
+    recorder = Recorder("cpu", {}, vocab_size=7)
+    with recorder.watching():
+        before = torch.empty(1000)
+        with recorder.recording():
+            large = torch.empty(500)
+            view = large.view(50, 10)
+            del large
+            logits = torch.empty(3, 7)
+            del view, logits
+            late = torch.empty(10)
+    peak = recorder.memory.peak()
+    assert peak[WORKING] == 4 * (1000 + 500)
+    assert peak[LOGITS] == 4 * 3 * 7
+    assert len(before) + len(late) == 1010
+
+
+def test_what_backward_frees_was_kept_for_it() -> None:
+    """Memory from the forward pass that backward frees counts as activations."""
+    recorder = Recorder("cpu", {}, vocab_size=7)
+    weight = torch.ones(100, requires_grad=True)
+    with recorder.watching(), recorder.recording():
+        torch.autograd.backward(weight.exp().exp().exp().exp().sum())
+    assert recorder.memory.peak()[ACTIVATIONS] >= 4 * 2 * 100

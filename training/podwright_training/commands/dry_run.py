@@ -1,0 +1,79 @@
+"""``podwright-train dry-run``: run the step of a large job's ranks on one CPU, and count what it takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from podwright_training.config import sources
+from podwright_training.config.parallel_dims import problems
+from podwright_training.errors import ConfigError, UserError
+from podwright_training.ranks import Ranks
+
+FINDING_STATUS = 1
+ALL_KINDS = "all-kinds"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train dry-run``, then one per option of ``TrainConfig``."""
+    parser.epilog = (
+        "Example: podwright-train dry-run --preset llama3_1_70b --world-size 256 --tensor-parallel 8 --memory-gb 80. "
+        "Nothing is allocated, sent or computed; data, metrics and checkpoints are left out."
+    )
+    group = parser.add_argument_group("dry run")
+    group.add_argument("--world_size", type=_positive, required=True, metavar="N", help="ranks of the job")
+    group.add_argument("--ranks_per_node", type=_positive, default=8, metavar="N", help="ranks of a node (default: 8)")
+    group.add_argument(
+        "--rank", default=ALL_KINDS, help="the rank to run (default: all-kinds, one of each pipeline position)"
+    )
+    group.add_argument("--memory_gb", type=float, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
+    group.add_argument("--json", action="store_true", help="print one JSON document")
+    sources.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what a step takes on each kind of rank; return 1 if it does not fit, else 0."""
+    options = sources.load(args)
+    nodes, rest = divmod(args.world_size, args.ranks_per_node)
+    if rest and args.world_size > args.ranks_per_node:
+        raise UserError(
+            f"--world-size: got {args.world_size}, need a multiple of --ranks-per-node {args.ranks_per_node}"
+        )
+    found = list(problems(options, world_size=args.world_size, nodes=max(nodes, 1)))
+    if found:
+        raise ConfigError(found)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported: it warns of fake groups
+    from podwright_training.dry_run import rank, report  # seconds
+
+    kinds = rank.kinds(options, args.world_size) if args.rank == ALL_KINDS else {_rank(args): "chosen"}
+    per_node = min(args.ranks_per_node, args.world_size)
+    steps = []
+    for number, kind in kinds.items():
+        ranks = Ranks(number, args.world_size, number % per_node, per_node)
+        if len(kinds) == 1:
+            steps.append(rank.run(options, ranks, kind))
+        else:  # a process each: PyTorch's caches remember the groups of another rank
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                steps.append(process.submit(rank.run, options, ranks, kind).result())
+        if not args.json:
+            print(report.text(options, steps[-1], memory_gb=args.memory_gb), flush=True)
+    if args.json:
+        print(json.dumps(report.document(options, steps, world_size=args.world_size), indent=2))
+    exceeds = args.memory_gb is not None and any(step.peak_bytes > args.memory_gb * 1e9 for step in steps)
+    return FINDING_STATUS if exceeds else 0
+
+
+def _rank(args: argparse.Namespace) -> int:
+    if not args.rank.isdigit() or int(args.rank) >= args.world_size:
+        raise UserError(f"--rank: got {args.rank}, need {ALL_KINDS} or 0 to {args.world_size - 1}")
+    return int(args.rank)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"got {text}, need a positive number")
+    return value

@@ -1,0 +1,165 @@
+"""Run one rank's step among ranks that do not exist."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+
+from podwright_training.batch import Batch
+from podwright_training.config.parallel_dims import ParallelDims
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.dry_run import gpu, memory
+from podwright_training.dry_run.recorder import Collective, Recorder, Traffic
+from podwright_training.model import LlamaForCausalLM, experts
+from podwright_training.optim import Optimizers
+from podwright_training.parallel import Meshes, ParallelModel, divide, model
+from podwright_training.parallel.stage import Stage
+from podwright_training.ranks import Ranks
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Requirements of a rank's step.
+
+    Attributes:
+        rank: the rank that ran, for all of its kind.
+        kind: which ranks it stands for.
+        parameters: those in the rank's shards.
+        memory_bytes: at the peak of the step, by category (``memory.CATEGORIES``).
+        collectives: of one step.
+        kernels: launches of one step by kind.
+        waits: of the host for the device, by line of the trainer.
+        flops: floating-point operations of one step, recomputation included.
+        start_s: seconds to build the model and its groups here.
+    """
+
+    rank: int
+    kind: str
+    parameters: int
+    memory_bytes: dict[str, int]
+    collectives: dict[Collective, Traffic]
+    kernels: dict[str, int]
+    waits: dict[str, int]
+    flops: int
+    start_s: float
+
+    @property
+    def peak_bytes(self) -> int:
+        """The sum of all categories."""
+        return sum(self.memory_bytes.values())
+
+
+def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
+    """Return one rank of each kind: ranks differ by their pipeline stages only."""
+    stages = options.pipeline_parallel
+    if stages == 1:
+        return {0: "all ranks"}
+    each = world_size // stages
+    found = {0: "first stage", each: "middle stages", (stages - 1) * each: "last stage"}
+    return found if stages > 2 else {0: "first stage", each: "last stage"}  # noqa: PLR2004 - ends only
+
+
+def run(options: TrainConfig, ranks: Ranks, kind: str) -> Step:
+    """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates what lasts."""
+    device = torch.device("cpu") if options.device == "cpu" else gpu.register()
+    backend = f"cpu:fake,{device.type}:fake" if device.type != "cpu" else "fake"
+    dist.init_process_group(backend, store=FakeStore(), rank=ranks.rank, world_size=ranks.world_size)
+    try:
+        return _run(options, ranks, kind, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) -> Step:
+    began = time.monotonic()
+    dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+    meshes = Meshes.of(dims, device.type)  # real tensors: their numbers are ranks
+    recorder = Recorder(device.type, _groups(meshes), vocab_size=options.vocab_size)
+    # in this thread, so that a backward pass has the trainer's lines on its stack
+    one_thread = torch.autograd.set_multithreading_enabled(False)
+    with one_thread, FakeTensorMode(allow_non_fake_inputs=True), recorder.watching(), _without_values(recorder):
+        parallel = ParallelModel(options, ranks, device, meshes=meshes)
+        parameters = dict(parallel.named_parameters())
+        recorder.memory.mark(parameters.values(), memory.WEIGHTS)
+        optimizers = Optimizers(parameters.items(), options)
+        optimizers.allocate()
+        recorder.memory.mark(optimizers.memory().values(), memory.OPTIMIZER)
+        start_s = time.monotonic() - began
+        _step(options, parallel, optimizers, recorder)
+        with recorder.recording():
+            _step(options, parallel, optimizers, recorder)
+    return Step(
+        rank=ranks.rank,
+        kind=kind,
+        parameters=sum(_local(item).numel() for item in parameters.values()),
+        memory_bytes=recorder.memory.peak(),
+        collectives=recorder.collectives,
+        kernels=dict(recorder.kernels),
+        waits=dict(recorder.waits),
+        flops=recorder.flops,
+        start_s=start_s,
+    )
+
+
+def _step(options: TrainConfig, parallel: ParallelModel, optimizers: Optimizers, recorder: Recorder) -> None:
+    """Take a step as the trainer does, without its data, metrics and checks."""
+    shape = options.train_batch_size, options.max_context_width
+    batches = []
+    for _ in range(options.gradient_accumulation_steps):
+        tokens = torch.zeros(shape, dtype=torch.int64)
+        positions = torch.zeros(shape, dtype=torch.int64) if options.document_mask else None
+        batches.append(Batch(tokens, tokens, positions))
+    parallel.forward_backward(batches, tokens=options.train_batch_size * options.max_context_width)
+    gradients = (item.grad for _, item in parallel.named_parameters())
+    recorder.memory.mark((item for item in gradients if item is not None), memory.GRADIENTS)
+    parallel.clip_grad_norm(options.grad_clip)
+    optimizers.step(lr=options.lr)
+
+
+def _groups(meshes: Meshes) -> Mapping[str, str]:
+    """Return the dimension that each process group stands for."""
+    every = (meshes.ranks, meshes.matrices, meshes.whole, meshes.experts)
+    named = chain.from_iterable(
+        ((mesh.get_group(name).group_name, name) for name in mesh.mesh_dim_names or ()) for mesh in every
+    )
+    return dict(named)
+
+
+@contextmanager
+def _without_values(recorder: Recorder) -> Iterator[None]:
+    """Skip what needs values: weights stay as they are allocated, and tokens are routed to experts evenly."""
+
+    def evenly(counts: Tensor, total: int) -> list[int]:
+        recorder.wait()
+        return [total // len(counts)] * len(counts)
+
+    def init_weights(whole: LlamaForCausalLM, *, seed: int) -> None:  # noqa: ARG001
+        whole.reset_buffers()
+
+    def real_stages_of(*arguments: Any) -> list[Stage]:
+        with _disable_current_modes():  # all on the meta device
+            return divide.stages_of(*arguments)
+
+    with (
+        mock.patch.object(model, "stages_of", real_stages_of),
+        mock.patch.object(experts, "to_host", evenly),
+        mock.patch.object(LlamaForCausalLM, "init_weights", init_weights),
+    ):
+        yield
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,250 @@
+"""Record what a step asks of a device: memory, collectives, kernels, floating-point operations, waits of the host."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry
+
+from podwright_training.dry_run import memory
+from podwright_training.dry_run.memory import Memory
+from podwright_training.model import attention as attention_of_model
+
+aten, c10d, functional = torch.ops.aten, torch.ops.c10d, torch.ops._c10d_functional  # noqa: SLF001
+
+PACKAGE = Path(__file__).parents[1]
+
+KINDS = {  # of kernels: words in an operator's name; the first that fits counts
+    "attention": ("attention",),
+    "matrix products": ("mm", "linear"),
+    "optimizer": ("adam", "foreach"),
+    "copies": ("copy", "cat", "clone", "split", "chunk"),
+}
+WITHOUT_KERNEL = ("empty", "new_empty", "detach", "alias", "lift", "wait_tensor", "record_stream", "_unsafe_view")
+
+WAITS = (aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten._unique2)  # noqa: SLF001
+
+COLLECTIVES = {  # operator: (name, the argument whose bytes count)
+    c10d._allgather_base_: ("all-gather", 0),
+    c10d._reduce_scatter_base_: ("reduce-scatter", 1),
+    c10d.allreduce_: ("all-reduce", 0),
+    c10d.alltoall_base_: ("all-to-all", 1),
+    c10d.send: ("send", 0),
+    c10d.recv_: ("receive", 0),
+    functional.all_gather_into_tensor: ("all-gather", None),
+    functional.reduce_scatter_tensor: ("reduce-scatter", 0),
+    functional.all_reduce: ("all-reduce", 0),
+    functional.all_to_all_single: ("all-to-all", 0),
+}
+
+
+class Collective(NamedTuple):
+    """A kind of collective along a dimension of the ranks' mesh."""
+
+    kind: str
+    dimension: str
+
+
+class Traffic(NamedTuple):
+    """Calls of a collective, and the bytes of all whole tensors that it gathers, reduces or exchanges."""
+
+    calls: int
+    size_bytes: int
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Record every operation on a device."""
+
+    def __init__(self, device_type: str, groups: Mapping[str, str], *, vocab_size: int) -> None:
+        """Prepare to record.
+
+        Args:
+            device_type: operations on other devices do not count.
+            groups: dimension of the ranks' mesh by the name of a process group.
+            vocab_size: the last dimension of logits, and of no other tensor.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.memory = Memory(device_type)
+        self.collectives: dict[Collective, Traffic] = {}
+        self.kernels: Counter[str] = Counter()
+        self.waits: Counter[str] = Counter()
+        self.flops = 0
+        self._device_type = device_type
+        self._groups = groups
+        self._vocab_size = vocab_size
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record a step anew; the memory's peak counts what is already there."""
+        self.collectives, self.kernels, self.waits, self.flops = {}, Counter(), Counter(), 0
+        self.memory.start()
+        yield
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch everything until the block ends."""
+        with self.memory.following(), self, _without_kernels(self, self._device_type):
+            yield
+
+    def wait(self) -> None:
+        """Count a wait of the host for the device, by the line of the trainer that asks for it."""
+        self.waits[_line()] += 1
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and record it."""
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes back as operations on local tensors
+        kwargs = kwargs or {}
+        packet = func.overloadpacket
+        if packet in WAITS and self._is_mine(args):
+            self.wait()
+        if packet is aten._local_scalar_dense:  # noqa: SLF001
+            return 1.0 if args[0].dtype.is_floating_point else 1
+        result = func(*args, **kwargs)
+        self._see_copies(packet, args, kwargs, result)
+        if packet in COLLECTIVES:
+            self._see_collective(packet, args, result)
+        elif self._is_mine((result, args)):
+            self._see_kernel(func, packet, args, kwargs, result)
+        for tensor in tree_iter(result):
+            if isinstance(tensor, Tensor):
+                is_logits = tensor.ndim > 1 and tensor.shape[-1] == self._vocab_size
+                self.memory.see(tensor, memory.LOGITS if is_logits else None)
+        return result
+
+    def _is_mine(self, values: Any) -> bool:
+        return any(isinstance(item, Tensor) and item.device.type == self._device_type for item in tree_iter(values))
+
+    def _see_kernel(self, func: Any, packet: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = packet.__name__
+        if func.namespace == "prim" or func.is_view or name.startswith(WITHOUT_KERNEL):
+            return
+        self.kernels[next((kind for kind, words in KINDS.items() if any(word in name for word in words)), "other")] += 1
+        count = flop_registry.get(packet)
+        if count:
+            self.flops += count(*args, **kwargs, out_val=result)
+
+    def _see_copies(self, packet: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Count copies between host and device that the host waits for."""
+        if packet is not aten._to_copy or kwargs.get("non_blocking"):  # noqa: SLF001
+            return
+        if (args[0].device.type == self._device_type) != (result.device.type == self._device_type):
+            self.wait()
+
+    def _see_collective(self, packet: Any, args: Any, result: Any) -> None:
+        kind, index = COLLECTIVES[packet]
+        counted = result if index is None else args[index]
+        tensors = [item for item in tree_iter(counted) if isinstance(item, Tensor)]
+        if not self._is_mine(tensors):
+            return
+        if packet is c10d._allgather_base_:
+            self.memory.mark(tensors, memory.GATHERED)
+        elif packet is c10d._reduce_scatter_base_:
+            self.memory.mark(tensors, memory.COMMUNICATION)
+        key = Collective(kind, self._groups.get(_group_name(args), "world"))
+        before = self.collectives.get(key, Traffic(0, 0))
+        size = sum(item.numel() * item.element_size() for item in tensors)
+        self.collectives[key] = Traffic(before.calls + 1, before.size_bytes + size)
+
+
+@contextmanager
+def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
+    """Replace calls that a device without kernels cannot answer.
+
+    Patches, not a mode for functions: PyTorch leaves that one when it enters the backward pass.
+    """
+    attention, rms_norm = F.scaled_dot_product_attention, F.rms_norm
+    softmax, tensor = torch.softmax, torch.tensor
+
+    def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        y: Tensor = (_attention if q.device.type == device_type else attention)(q, k, v, **options)
+        return y
+
+    def fused_rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
+        if x.device.type != device_type:
+            return rms_norm(x, shape, weight, eps)
+        y: Tensor = aten._fused_rms_norm(x, shape, weight, eps)[0]  # noqa: SLF001 - what CUDA's does
+        return y
+
+    def softmax_in_fp32(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        if x.device.type != device_type or dtype in (None, x.dtype):
+            return softmax(x, dim, dtype)
+        y: Tensor = aten._softmax(x, dim, True)  # noqa: SLF001 - CUDA's reads bf16 and writes fp32
+        return y
+
+    def tensor_on(*args: Any, **options: Any) -> Tensor:
+        device = torch.device(options.pop("device", None) or "cpu")
+        values: Tensor = tensor(*args, **options)
+        if device.type != device_type:
+            return values.to(device)
+        recorder.wait()  # for the copy from memory that is not pinned
+        return torch.empty(values.shape, dtype=values.dtype, device=device)
+
+    with (
+        mock.patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention),
+        mock.patch.object(F, "rms_norm", fused_rms_norm),
+        mock.patch.object(attention_of_model, "causal_lower_right", return_value=None),  # its tensors cannot be fake
+        mock.patch.object(torch, "softmax", softmax_in_fp32),
+        mock.patch.object(torch, "tensor", tensor_on),
+        mock.patch.object(Tensor, "pin_memory", lambda values: values),
+    ):
+        yield
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Call a GPU's kernel: flash attention, or the memory-efficient one for a mask."""
+    if attn_mask is None:
+        y: Tensor = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal)[0]  # noqa: SLF001
+        return y
+    if enable_gqa:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+    bias = attn_mask.to(q.dtype).expand(*q.shape[:-1], k.shape[2])
+    y = aten._scaled_dot_product_efficient_attention(q, k, v, bias, compute_log_sumexp=True)[0]  # noqa: SLF001
+    return y  # noqa: RET504 - typed above
+
+
+def _group_name(args: tuple[Any, ...]) -> str:
+    for item in args:
+        if isinstance(item, str):
+            name = item
+        elif isinstance(item, torch.ScriptObject):
+            try:
+                name = dist.ProcessGroup.unbox(item).group_name
+            except RuntimeError:
+                continue  # the reduction
+    return name
+
+
+def _line() -> str:
+    """Return the innermost line of the trainer, ``file:line``."""
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - inspect's is slow
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(PACKAGE) and "dry_run" not in path.parts:
+            return f"{path.relative_to(PACKAGE)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "PyTorch"

@@ -1,0 +1,84 @@
+"""Print what a rank's step takes, as text or as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.dry_run.rank import Step
+
+SCHEMA = "podwright-train.dry-run/1"
+GB = 1e9
+
+
+def text(options: TrainConfig, step: Step, *, memory_gb: float | None) -> str:
+    """Return a table of one rank's step.
+
+    Args:
+        options: the run's configuration.
+        step: what the rank's step takes.
+        memory_gb: a GPU's memory in 1e9 bytes, if it is known.
+    """
+    return "\n".join(_lines(options, step, memory_gb))
+
+
+def document(options: TrainConfig, steps: Sequence[Step], *, world_size: int) -> dict[str, Any]:
+    """Return the same of all ranks, for ``json``."""
+    return {
+        "schema": SCHEMA,
+        "world_size": world_size,
+        "model_flops": _model_flops(options),
+        "ranks": [
+            {
+                "rank": step.rank,
+                "kind": step.kind,
+                "parameters": step.parameters,
+                "peak_bytes": step.peak_bytes,
+                "memory_bytes": step.memory_bytes,
+                "collectives": [
+                    {"kind": key.kind, "dimension": key.dimension, "calls": value.calls, "size_bytes": value.size_bytes}
+                    for key, value in step.collectives.items()
+                ],
+                "kernels": step.kernels,
+                "waits": step.waits,
+                "flops": step.flops,
+                "start_s": round(step.start_s, 3),
+            }
+            for step in steps
+        ],
+    }
+
+
+def _lines(options: TrainConfig, step: Step, memory_gb: float | None) -> Iterator[str]:
+    yield f"rank {step.rank}, {step.kind}: {step.parameters:,} parameters in its shards"
+    yield from _table("memory at the peak", "GB", [(name, size / GB) for name, size in step.memory_bytes.items()])
+    peak = step.peak_bytes / GB
+    yield f"  {'total':<36}{peak:>12.3f}" + (f"  {_verdict(peak, memory_gb)}" if memory_gb else "")
+    yield f"  {'collectives of a step':<28}{'calls':>8}{'GB':>12}"
+    for key, value in step.collectives.items():
+        yield f"    {f'{key.kind}, {key.dimension}':<26}{value.calls:>8,}{value.size_bytes / GB:>12.3f}"
+    kernels = ", ".join(f"{count:,} {kind}" for kind, count in sorted(step.kernels.items()))
+    yield f"  kernels of a step: {sum(step.kernels.values()):,} ({kernels})"
+    waits = ", ".join(f"{count} at {line}" for line, count in sorted(step.waits.items()))
+    yield f"  the host waits for the GPU: {waits or 'never'}"
+    computed, model = step.flops / 1e12, _model_flops(options) / 1e12
+    yield f"  matrix products and attention: {computed:,.3f} TFLOP; an even share of the model's: {model:,.3f}"
+    yield f"  built in {step.start_s:.1f} s here"
+
+
+def _table(title: str, unit: str, rows: Iterable[tuple[str, float]]) -> Iterator[str]:
+    yield f"  {title:<36}{unit:>12}"
+    for name, value in rows:
+        yield f"    {name:<34}{value:>12.3f}"
+
+
+def _verdict(peak_gb: float, memory_gb: float) -> str:
+    return f"of {memory_gb:g}: " + ("fits" if peak_gb <= memory_gb else "does not fit")
+
+
+def _model_flops(options: TrainConfig) -> float:
+    """Return the model's floating-point operations of a step, divided evenly among the ranks that share it."""
+    tokens = options.train_batch_size * options.gradient_accumulation_steps * options.max_context_width
+    ranks = options.tensor_parallel * options.context_parallel * options.pipeline_parallel
+    return tokens * options.model.flops_per_token(options.max_context_width) / ranks

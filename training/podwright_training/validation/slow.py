@@ -1,0 +1,68 @@
+"""Decide what is slow among equals, from measurements that vary.
+
+A subject's speed is its fastest measurement: other load on a machine slows some measurements, a fault slows all of
+them. A pair of nodes is as fast as its slower node, so a node whose fastest pair is slow is slow itself, and its
+partners, which have other pairs, are not.
+
+The limit is relative to the median subject. It is ``TOLERANCE`` below, or twice the spread of one subject's own
+measurements where that is more, and never more than ``MOST_TOLERANCE``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+TOLERANCE = 0.2
+MOST_TOLERANCE = 0.6
+LEAST_SUBJECTS = 3  # of two, nobody knows which one is right
+
+
+def spread(measured: Iterable[Sequence[float]]) -> float:
+    """Return how far a subject's median is below its fastest measurement, as a share; the median of all subjects."""
+    shares = [1 - median(speeds) / max(speeds) for speeds in measured if speeds and max(speeds) > 0]
+    return median(shares) if shares else 0.0
+
+
+def limit(fastest: Iterable[float], *, spread: float, tolerance: float = TOLERANCE) -> float:
+    """Return the speed below which a subject is slow; 0 with too few subjects to know."""
+    speeds = list(fastest)
+    if len(speeds) < LEAST_SUBJECTS:
+        return 0.0
+    return median(speeds) * (1 - min(MOST_TOLERANCE, max(tolerance, 2 * spread)))
+
+
+def slow(measured: Mapping[str, Sequence[float]], *, tolerance: float = TOLERANCE) -> list[str]:
+    """Return the subjects whose fastest measurement is below the limit, slowest first."""
+    fastest = {name: max(speeds) for name, speeds in measured.items() if speeds}
+    least = limit(fastest.values(), spread=spread(measured.values()), tolerance=tolerance)
+    return sorted((name for name, speed in fastest.items() if speed < least), key=fastest.__getitem__)
+
+
+def slow_nodes(pairs: Mapping[tuple[str, str], Sequence[float]]) -> list[str]:
+    """Return the nodes all of whose pairs are slow, slowest first.
+
+    Args:
+        pairs: measurements of each pair of nodes.
+    """
+    fastest = fastest_of_nodes(pairs)
+    least = limit(fastest.values(), spread=spread(pairs.values()))
+    return sorted((name for name, speed in fastest.items() if speed < least), key=fastest.__getitem__)
+
+
+def slow_pairs(pairs: Mapping[tuple[str, str], Sequence[float]]) -> list[tuple[str, str]]:
+    """Return the slow pairs of nodes that are not slow themselves: what is between them is."""
+    fastest = {pair: max(speeds) for pair, speeds in pairs.items() if speeds}
+    named = set(slow_nodes(pairs))
+    others = {pair: speed for pair, speed in fastest.items() if not named & set(pair)}
+    least = limit(others.values(), spread=spread(pairs[pair] for pair in others))
+    return sorted((pair for pair, speed in others.items() if speed < least), key=others.__getitem__)
+
+
+def fastest_of_nodes(pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, float]:
+    """Return the fastest measurement of each node with any other."""
+    fastest: dict[str, float] = {}
+    for pair, speeds in pairs.items():
+        for name in pair if speeds else ():
+            fastest[name] = max(fastest.get(name, 0.0), *speeds)
+    return fastest
