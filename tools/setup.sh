@@ -96,13 +96,14 @@ once cdktf-cli package.json package-lock.json -- install_cdktf
 once checkov tools/checkov.lock -- install_checkov
 .venv/bin/python tools/terraform.py .cache/bin
 
+# Before the supplies: a package installed later would make the image of hosts anew.
+if [[ ${2:-} == browser ]] && apt-cache show chromium-headless-shell >/dev/null 2>&1; then # else tests of pages say why they skip
+  need chromium-headless-shell chromium-headless-shell --version
+fi
 if [[ ${1:-} == rehearsal ]]; then
   if [[ $(id -u) == 0 ]]; then # else the hosts are plain processes
     need iproute2 ip -V
     need util-linux unshare --version
   fi
   .venv/bin/python -m podwright_rehearsal.run.supplies
-fi
-if [[ ${2:-} == browser ]] && apt-cache show chromium-headless-shell >/dev/null 2>&1; then # else tests of pages say why they skip
-  need chromium-headless-shell chromium-headless-shell --version
 fi

@@ -21,9 +21,7 @@ PODWRIGHT = [sys.executable, "-m", "podwright.cli", "rehearse"]
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*PODWRIGHT, *arguments], cwd=checkout.ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    return subprocess.Popen([*PODWRIGHT, *arguments], cwd=checkout.ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str, Any]]:
