@@ -34,7 +34,6 @@ def summary() -> dict[str, Any]:
 
 @pytest.mark.rehearsal
 @pytest.mark.terraform
-@pytest.mark.timeout(3600)
 def test_a_flat_rehearsal_goes_all_the_way(summary: dict[str, Any]) -> None:
     """It says what it did not rehearse; the job lost a host, went on and did every step, and nothing is left."""
     assert summary["hosts"] == "flat (as --flat says)"

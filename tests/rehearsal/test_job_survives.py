@@ -106,7 +106,6 @@ def wait_for_step(run: RunFolder, step: int, *, starts: int) -> None:
     wait_for(reached, timeout_s=WAITS_S, what=lambda: f"step {step}\n{tail(run.log)}")
 
 
-@pytest.mark.timeout(3600)
 def test_a_job_survives_lost_hosts_and_a_requeue(
     cluster: NamespacedCluster, lifecycle: Path, launch, undisturbed: dict[str, Any]
 ) -> None:

@@ -32,7 +32,7 @@ from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_testing.boots import require_booted
 from podwright_training.run_folder import RunFolder
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 
 COMMAND_TIMEOUT_S, WAITS_S = 1200, 600.0  # of a busy machine
 PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts

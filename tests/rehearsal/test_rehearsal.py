@@ -16,7 +16,7 @@ from podwright import checkout
 from podwright.deploy.terraform import find_terraform
 from podwright_rehearsal.run.hosting import NamespacedHosts
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 PODWRIGHT = [sys.executable, "-m", "podwright.cli", "rehearse"]
 
 

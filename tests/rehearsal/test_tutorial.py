@@ -34,7 +34,7 @@ from podwright_testing.transcript import Command, Event
 from podwright_training.checkpoint import step_folder
 from podwright_training.model import LlamaForCausalLM
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 PAGE = checkout.ROOT / "docs" / "tutorial.md"
 RUN = "first"
 COMMAND_TIMEOUT_S = 900

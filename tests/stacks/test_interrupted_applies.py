@@ -20,7 +20,6 @@ Deploy = Callable[[AwsStandIn, Path], Workspace]
 pytestmark = pytest.mark.terraform
 
 
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("aws", [MINIMAL], indirect=True)
 def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> None:
     """Refused calls and killed Terraforms on the way: what is in no state is adopted, all goes on, down to nothing."""

@@ -20,8 +20,6 @@ from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
 from podwright_training.ranks import Ranks
 
-pytestmark = pytest.mark.timeout(3600)  # every layout is tried before the first test
-
 ROOT = Path(__file__).parents[2]
 RANKS, SEQUENCES, CONTEXT, STEPS = 4, 8, 16, 20
 SMALL = {

@@ -25,7 +25,7 @@ from podwright.operations.create_cluster import problems
 from podwright.operations.session import Session
 from podwright_rehearsal.aws import AwsStandIn
 
-pytestmark = [pytest.mark.terraform, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.terraform]
 
 MINIMAL = checkout.ROOT / "examples" / "minimal" / "cluster.yaml"
 NAME = "minimal"
