@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,14 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 PODWRIGHT = [sys.executable, "-m", "podwright.cli", "rehearse"]
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*PODWRIGHT, *arguments], cwd=checkout.ROOT, stdout=subprocess.PIPE, text=True)
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Start a rehearsal; one that still runs at the end would keep the folder from the next."""
+    with subprocess.Popen([*PODWRIGHT, *arguments], cwd=checkout.ROOT, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str, Any]]:
@@ -36,10 +44,10 @@ def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str,
 
 def test_an_interrupted_rehearsal_leaves_nothing() -> None:
     """SIGINT while the hosts boot ends every process, namespace and mount, and --clean finds nothing."""
-    process = start("examples/minimal/cluster.yaml", "--json")
-    lines_until(process, event="began", step="bootstrap")
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=1500)
+    with started("examples/minimal/cluster.yaml", "--json") as process:
+        lines_until(process, event="began", step="bootstrap")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=600)
     assert process.returncode == 130
     cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=checkout.ROOT, capture_output=True, text=True, check=True)
     assert "nothing was left" in cleaned.stdout
