@@ -3,8 +3,6 @@
 ``podwright check`` starts in a quarter of a second: each command imports what it needs, and nothing else does.
 """
 
-# ruff: noqa: PLC0415 -- pydantic, the planner, boto3, cdktf and moto take longer to import than a file to check
-
 from __future__ import annotations
 
 import argparse
@@ -20,6 +18,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
 
+from podwright.config_file import add_file, config_path
 from podwright.errors import PodwrightError
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
@@ -121,7 +120,7 @@ def _commands() -> Sequence[Command]:
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
-        Command("align", "prepare Terraform's state for an update of instance groups", _add_file, _align),
+        Command("align", "prepare Terraform's state for an update of instance groups", add_file, _align),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
         _operation(
             "import", "write cluster.yaml and state for a cluster that podwright did not make", "import_cluster"
@@ -167,7 +166,7 @@ def _operation(name: str, help_: str, module_name: str = "") -> Command:
 
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
+    add_file(parser)
     parser.add_argument("--json", action="store_true", help="print findings as JSON")
     parser.add_argument("--run", type=Path, metavar="run.yaml", help="also check whether this run fits the cluster")
     parser.add_argument(
@@ -217,7 +216,6 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
 def _explain(options: argparse.Namespace) -> int:
     from podwright.check.explain import keys
     from podwright.check.report import codes
-    from podwright.config_file import config_path
 
     if options.output or (options.key and _is_file(options.key)):
         return _draw(Path(options.key or config_path()), options.output)
@@ -287,7 +285,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _bundle_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
+    add_file(parser)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="where to write the bundle; default: .cache/bundle"
     )
@@ -307,7 +305,7 @@ def _bundle(options: argparse.Namespace) -> int:
 
 
 def _outputs_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
+    add_file(parser)
     parser.add_argument("--json", action="store_true", help="print outputs as JSON")
 
 
@@ -336,7 +334,7 @@ def _align(options: argparse.Namespace) -> int:
 
 
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
+    add_file(parser)
     parser.add_argument("--apply", action="store_true", help="change Terraform's state; default: only list")
 
 
@@ -354,7 +352,7 @@ def _adopt(options: argparse.Namespace) -> int:
 
 
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_file(parser)
+    add_file(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
     parser.add_argument(
@@ -394,23 +392,6 @@ def _rehearse(options: argparse.Namespace) -> int:
         keep=options.keep,
         kind=options.hosts,
         compute_nodes=options.compute_nodes,
-    )
-
-
-# ---- for every command -------------------------------------------------------------------------
-
-
-def _add_file(parser: argparse.ArgumentParser) -> None:
-    """Take the settings file as the first argument."""
-    from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
-
-    parser.add_argument(
-        "file",
-        nargs="?",
-        type=Path,
-        default=config_path(),
-        metavar="FILE",
-        help=f"default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}",
     )
 
 

@@ -1,7 +1,8 @@
-"""The path of the settings file: the first fact that every command needs, so this module imports nothing heavy."""
+"""The settings file's path, and the argument that names it: every command needs them, so nothing heavy is imported."""
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
@@ -12,3 +13,9 @@ DEFAULT_CONFIG = Path("cluster.yaml")
 def config_path() -> Path:
     """Return the file that PODWRIGHT_CONFIG names, else cluster.yaml in the working directory."""
     return Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+
+
+def add_file(parser: argparse.ArgumentParser, meaning: str = "") -> None:
+    """Take the settings file as the first argument; its help is the meaning and the default."""
+    help_ = f"{meaning}default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}"
+    parser.add_argument("file", nargs="?", type=Path, default=config_path(), metavar="FILE", help=help_)

@@ -43,7 +43,7 @@ def _own_document(wanted: Target) -> str | None:
     """Return the document of the section ``session`` of cluster.yaml, if there is one."""
     if wanted.file is None:
         return None
-    from podwright.check.load import load  # noqa: PLC0415 — pydantic takes 0.1 s to import
+    from podwright.check.load import load  # pydantic takes 0.1 s to import
 
     settings = load(wanted.file)
     return names.operations_name(settings.name) if settings.session else None

@@ -12,8 +12,8 @@ from typing import Any
 
 def problems(request: Mapping[str, Any]) -> list[str]:
     """Return everything that the service model refuses: keys, types, lengths, ranges, patterns and words."""
-    import botocore.session  # noqa: PLC0415 -- it takes 0.2 s to import
-    from botocore.validate import ParamValidator  # noqa: PLC0415 -- as above
+    import botocore.session  # it takes 0.2 s to import
+    from botocore.validate import ParamValidator
 
     shape = botocore.session.get_session().get_service_model("sagemaker").operation_model("CreateCluster").input_shape
     report = ParamValidator().validate(dict(request), shape)

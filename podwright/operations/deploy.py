@@ -15,7 +15,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from podwright.check.load import load
-from podwright.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG, config_path
+from podwright.config_file import add_file
 from podwright.deploy.align import align_stack
 from podwright.deploy.deployed import DeployedStack, stacks
 from podwright.deploy.outputs import outputs
@@ -65,12 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_file(parser: argparse.ArgumentParser) -> None:
-    """Take the settings file."""
-    help_ = f"default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}"
-    parser.add_argument("file", nargs="?", type=Path, default=config_path(), metavar="FILE", help=help_)
-
-
 def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
     """Take what ``deploy`` and ``destroy`` have in common."""
     add_file(parser)
@@ -114,7 +108,7 @@ def run(options: argparse.Namespace) -> int:
     nodes = sum(group.count for group in settings.cluster.instance_groups)
     follow = resource_lines(preview.stacks.values(), say)
     if preview.updates_cluster:
-        from podwright.check.account import Account  # noqa: PLC0415 — boto3 takes 0.2 s to import
+        from podwright.check.account import Account  # boto3 takes 0.2 s to import
 
         align_stack(preview.stacks["cluster"], Account(region=settings.region))
     with followed(session, settings.name, nodes=nodes, on_line=say):
@@ -154,7 +148,7 @@ class Preview:
     @classmethod
     def of(cls, settings: Settings, kit: Kit, only: str | None) -> Preview:
         """Plan the synthesized stacks."""
-        from podwright.diagram.parts import diagram  # noqa: PLC0415 — --help need not wait for pydantic
+        from podwright.diagram.parts import diagram  # --help need not wait for pydantic
 
         chosen = {
             part: stack for part, stack in stacks(settings.name, folder=kit.folder).items() if only in {None, part}
@@ -198,7 +192,7 @@ class Preview:
 
     def text(self) -> str:
         """Return the preview for a terminal."""
-        from podwright.diagram.text import total  # noqa: PLC0415 — as above
+        from podwright.diagram.text import total
 
         lines = [f"{self.settings.name} in {self.settings.region}"]
         for part, found in self.changes.items():

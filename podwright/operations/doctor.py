@@ -62,7 +62,7 @@ def _findings(wanted: Target, account: str) -> Iterator[Finding]:
     """Yield the findings of all areas; an area that AWS does not answer for is a finding itself."""
     yield from _tools()
     if wanted.file:
-        from podwright.check.report import check, check_live  # noqa: PLC0415 — --help need not wait for pydantic
+        from podwright.check.report import check, check_live  # --help need not wait for pydantic
 
         yield from check_live(check(wanted.file)).findings
     try:

@@ -10,8 +10,8 @@ from pathlib import Path
 from podwright.check.document import Document
 from podwright.check.findings import Finding, Level, summary, write
 from podwright.check.load import load
+from podwright.config_file import add_file
 from podwright.deploy.deployed import stacks
-from podwright.operations.deploy import add_file
 from podwright.operations.differences import Plans, findings_of_cluster, findings_of_stack
 from podwright.operations.kit import Kit
 from podwright.operations.output import print_json

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 from podwright.check.load import load
+from podwright.config_file import add_file
 from podwright.deploy.deployed import stacks
 from podwright.deploy.terraform import TerraformError
 from podwright.operations.create_cluster import problems
-from podwright.operations.deploy import add_file
 from podwright.operations.errors import OperationError
 from podwright.operations.kit import Kit
 from podwright.operations.output import print_json

@@ -47,7 +47,7 @@ class Column(NamedTuple):
 
 def console(stream: TextIO | None = None) -> Console:
     """Return rich's console for a stream. Default: stdout."""
-    from rich.console import Console  # noqa: PLC0415 — 60 ms that --help and --json need not wait for
+    from rich.console import Console  # 60 ms that --help and --json need not wait for
 
     stream = stream or sys.stdout
     return Console(
@@ -68,9 +68,9 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, to:
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int) -> RenderableType:
     """Return a table without the columns that do not fit into ``width`` characters, or that are empty in all rows."""
-    from rich.console import Console  # noqa: PLC0415 — as in console
-    from rich.measure import Measurement  # noqa: PLC0415 — as in console
-    from rich.table import Table  # noqa: PLC0415 — as in console
+    from rich.console import Console
+    from rich.measure import Measurement
+    from rich.table import Table
 
     shown = [n for n, column in enumerate(columns) if not column.rank or any(row[n] for row in rows)]
     while True:
@@ -88,7 +88,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: in
 
 def state(word: str) -> Text:
     """Return a word in the colour of its state."""
-    from rich.text import Text  # noqa: PLC0415 — as in console
+    from rich.text import Text
 
     return Text(word, style="green" if word in _GOOD else "red" if word in _BAD else "")
 

@@ -147,8 +147,8 @@ def _is_current(event: Event, cluster: Cluster, nodes: Sequence[Node]) -> bool:
 
 def _drift(cluster: Cluster, file: Path) -> Iterator[str]:
     """Yield what a settings file says otherwise about groups; nothing for a file that has errors of its own."""
-    from podwright.check.errors import InputError  # noqa: PLC0415 — pydantic, for a cluster with a file
-    from podwright.check.load import load  # noqa: PLC0415 — as above
+    from podwright.check.errors import InputError  # pydantic, for a cluster with a file
+    from podwright.check.load import load
 
     try:
         settings = load(file)

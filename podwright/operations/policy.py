@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podwright.check.load import load
+from podwright.config_file import add_file
 from podwright.diagram.resources import read
-from podwright.operations.deploy import add_file
 from podwright.operations.deployer_actions import actions
 from podwright.operations.kit import OUTPUT, Kit
 from podwright.operations.output import print_json

@@ -138,7 +138,7 @@ def _checked(source: Document) -> Settings:
     Raises:
         InvalidSettingsError: it has errors; all of them are in it.
     """
-    from podwright.check.report import check_document  # noqa: PLC0415 — --help need not wait for pydantic
+    from podwright.check.report import check_document  # --help need not wait for pydantic
 
     report = check_document(source)
     if report.settings is None or has_errors(report.findings):

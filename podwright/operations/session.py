@@ -39,7 +39,7 @@ class Session:
         Raises:
             ArgumentError: nothing names one, or there is no such profile.
         """
-        from botocore.exceptions import NoRegionError  # noqa: PLC0415 — as in _boto3
+        from botocore.exceptions import NoRegionError
 
         with self.translated("sagemaker"):
             if not self._boto3.region_name:
@@ -68,8 +68,8 @@ class Session:
     @contextmanager
     def translated(self, service: str) -> Iterator[None]:
         """Raise an ``OperationError`` for every error of botocore in the block."""
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415 — as in _boto3
-        from botocore.parsers import ResponseParserError  # noqa: PLC0415 — as in _boto3
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         try:
             yield
@@ -77,13 +77,13 @@ class Session:
             raise self._refusal(error, service) from error
 
     def _refusal(self, error: Any, service: str) -> OperationError:
-        from podwright.operations.refusals import refusal  # noqa: PLC0415 — as in _boto3
+        from podwright.operations.refusals import refusal
 
         return refusal(error, service=service, region=self._given_region or "this region")
 
     def _client(self, service: str) -> Any:
         """Return boto3's client of a service; use it within ``translated``."""
-        from botocore.config import Config  # noqa: PLC0415 — as in _boto3
+        from botocore.config import Config
 
         session = self._boto3
         retries: dict[str, Any] = {"mode": "adaptive"}
@@ -94,7 +94,7 @@ class Session:
 
     @cached_property
     def _boto3(self) -> boto3.Session:
-        import boto3  # noqa: PLC0415 — it takes 0.2 s to import
+        import boto3  # it takes 0.2 s to import
 
         return boto3.Session(region_name=self._given_region, profile_name=self.profile)
 
@@ -105,7 +105,7 @@ def _of_aws(answer: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         ResponseParserError: it is another server's.
     """
-    from botocore.parsers import ResponseParserError  # noqa: PLC0415 — as in Session._boto3
+    from botocore.parsers import ResponseParserError
 
     if not answer.keys() - {"ResponseMetadata"} and "RequestId" not in answer.get("ResponseMetadata", {}):
         raise ResponseParserError("it has neither members nor a request id")

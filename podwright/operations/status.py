@@ -93,22 +93,22 @@ def run(options: argparse.Namespace) -> int:
 
 def render(found: Overview, *, width: int) -> RenderableType:
     """Return the whole screen for a terminal of this width."""
-    from rich.console import Group  # noqa: PLC0415 — --help and --json need no rich
+    from rich.console import Group  # --help and --json need no rich
 
     return Group(_heading(found), *_tables(found, width=width), *_causes(found))
 
 
 def _screen(found: Overview, looked: str, *, width: int) -> RenderableType:
     """Return what ``--watch`` draws: a terminal cuts the end off, so causes come before tables."""
-    from rich.console import Group  # noqa: PLC0415 — as in render
-    from rich.text import Text  # noqa: PLC0415 — as in render
+    from rich.console import Group
+    from rich.text import Text
 
     return Group(_heading(found), Text(looked, style="dim"), *_causes(found), *_tables(found, width=width))
 
 
 def _causes(found: Overview) -> list[RenderableType]:
     """Return the likely causes of failures, what the settings file says otherwise, and what was not read."""
-    from rich.text import Text  # noqa: PLC0415 — as in render
+    from rich.text import Text
 
     parts: list[RenderableType] = []
     for cause in found.causes:
@@ -121,7 +121,7 @@ def _causes(found: Overview) -> list[RenderableType]:
 
 def _tables(found: Overview, *, width: int) -> list[RenderableType]:
     """Return groups, nodes, file systems, jobs and events, each with an empty line before it."""
-    from rich.text import Text  # noqa: PLC0415 — as in render
+    from rich.text import Text
 
     parts: list[RenderableType] = [Text(), table(GROUPS, [_group_row(item) for item in found.groups], width=width)]
     shown = _nodes_shown(found)
@@ -170,7 +170,7 @@ def _look(wanted: Target, *, jobs: bool) -> Overview:
 
 def _watch(wanted: Target, seconds: float, *, jobs: bool) -> int:
     """Draw until q or Ctrl-C. A call that fails leaves the last screen, with the reason above it."""
-    from rich.live import Live  # noqa: PLC0415 — as in render
+    from rich.live import Live
 
     to = console()
     found = _look(wanted, jobs=jobs)
@@ -203,7 +203,7 @@ def _settled(wanted: Target, *, jobs: bool) -> Overview:
 
 
 def _heading(found: Overview) -> Text:
-    from rich.text import Text  # noqa: PLC0415 — as in render
+    from rich.text import Text
 
     unpriced = f", without {', '.join(found.unpriced)}" if found.unpriced else ""
     return Text.assemble(

@@ -87,7 +87,7 @@ def _settings(file: Path) -> tuple[str, str]:
     """Return name and region of a settings file, each empty if it is not there."""
     if not file.is_file():
         return "", ""
-    from podwright.check.document import Document  # noqa: PLC0415 — a named cluster needs no YAML
+    from podwright.check.document import Document  # a named cluster needs no YAML
 
     data = Document.read(file).data
     given = data if isinstance(data, dict) else {}

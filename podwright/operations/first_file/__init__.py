@@ -1,0 +1,1 @@
+"""The parts of ``podwright init``: its questions, their answers, and the text of the file."""

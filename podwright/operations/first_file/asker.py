@@ -1,0 +1,144 @@
+"""Take the answers of ``podwright init`` from flags, the terminal or defaults; ask AWS and the planner for those."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from podwright.operations.errors import ArgumentError
+from podwright.operations.first_file.text import Answers
+
+if TYPE_CHECKING:
+    from podwright.planning.search import Offer
+
+
+class Question(NamedTuple):
+    """One answer: its flag, what is asked on the terminal, and its default, given the answers before it.
+
+    ``problem`` returns what is wrong with an answer, or an empty string. ``note`` is printed before the question.
+    """
+
+    key: str
+    metavar: str | None
+    help: str
+    default: Callable[[Asker], str]
+    problem: Callable[[str, Asker], str] = lambda _, __: ""
+    note: Callable[[Asker], str] = lambda _: ""
+    applies: Callable[[Asker], bool] = lambda _: True
+    choices: tuple[str, ...] | None = None
+    goes_with: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The flag that answers it."""
+        return f"--{self.key.replace('_', '-')}"
+
+
+@dataclass
+class Asker:
+    """The answers so far."""
+
+    questions: Sequence[Question]
+    options: argparse.Namespace
+    asks: bool
+
+    def __post_init__(self) -> None:
+        self.given: dict[str, str] = {}
+
+    def __getitem__(self, key: str) -> str:
+        return self.given.get(key, "")
+
+    @property
+    def model(self) -> str:
+        """The model to train, or an empty string."""
+        return self["model"]
+
+    def answers(self) -> Answers:
+        """Take every answer from its flag, the terminal, or its default.
+
+        Raises:
+            ArgumentError: flags are wrong; all of them are named.
+        """
+        problems = list(self._problems())
+        if problems:
+            raise ArgumentError("; ".join(problems))
+        return Answers(**{key: value for key, value in self.given.items() if key in Answers.__dataclass_fields__})
+
+    def _problems(self) -> Iterator[str]:
+        """Take the answers, and yield what is wrong with those of flags."""
+        wrong = False
+        for question in self.questions:
+            flag, value = question.flag, getattr(self.options, question.key)
+            if not question.applies(self):
+                if value is not None:
+                    yield f"{flag} {value}: only with {question.goes_with}"
+                continue
+            if value is None and wrong:
+                continue  # a default may depend on what is wrong
+            if value is None:
+                value = self._ask(question) if self.asks else question.default(self)
+            problem = question.problem(value, self)
+            if problem:
+                wrong = True
+                yield f"{flag} {value}: {problem}" if value else f"{flag} is {problem}"
+            else:
+                self.given[question.key] = value
+
+    def _ask(self, question: Question) -> str:
+        """Ask until the answer is right; an empty line takes the default."""
+        default = question.default(self)
+        note = question.note(self)
+        if note:
+            print(note, file=sys.stderr)
+        words = f"{question.help} ({', '.join(question.choices)})" if question.choices else question.help
+        while True:
+            print(f"{words} [{default or 'none'}]: ", end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                raise KeyboardInterrupt  # Ctrl-D
+            value = line.strip() or default
+            problem = question.problem(value, self)
+            if question.choices and value not in question.choices:
+                problem = f"use one of {', '.join(question.choices)}"
+            if not problem:
+                return value
+            print(f"  {value}: {problem}", file=sys.stderr)
+
+    # ---- what AWS and the planner say ------------------------------------------------------------------------------
+
+    @cached_property
+    def zones(self) -> tuple[str, ...] | None:
+        """The zones that offer the instance type, as EC2 says; None without an answer."""
+        from podwright.check.account import Account
+        from podwright.check.errors import UnansweredError
+
+        try:
+            return Account(region=self["region"]).zones_offering(self["instance_type"].removeprefix("ml."))
+        except UnansweredError:
+            return None
+
+    def quota(self, instance_type: str) -> float | None:
+        """Return the account's quota of a type for clusters; None without an answer."""
+        from podwright.check.account import Account
+        from podwright.check.errors import UnansweredError
+
+        try:
+            return Account(region=self["region"]).quotas().get(f"{instance_type} for cluster usage")
+        except UnansweredError:
+            return None
+
+    @cached_property
+    def offers(self) -> list[Offer]:
+        """The cheapest clusters that train the model before the deadline, as the planner computes it."""
+        from podwright.operations.first_file import planned
+
+        return planned.cheapest_clusters(
+            self.model,
+            tokens=self["tokens"],
+            deadline=self["deadline"],
+            instance_type=self.options.instance_type,
+        )

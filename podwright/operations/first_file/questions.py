@@ -1,0 +1,212 @@
+"""The questions of ``podwright init``, in order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from podwright.diagram import prices
+from podwright.operations.first_file.asker import Asker, Question
+from podwright.operations.first_file.text import CREATE, EXISTING, EXISTING_VPC, NETWORKS
+from podwright.planning import units
+from podwright.planning.model import Model, UnknownModelError
+from podwright.settings.regions import HYPERPOD_REGIONS, zone_ids
+from podwright_constructs.catalog import cluster_instance_types, similar_names
+from podwright_constructs.facts import MAX_INSTANCE_COUNT
+
+NAME, REGION, INSTANCE_TYPE, NODES, DEADLINE = "podwright-demo", "us-west-2", "ml.g5.12xlarge", 2, "7d"
+
+
+def _region_problem(value: str, _: Asker) -> str:
+    return "" if value in HYPERPOD_REGIONS else f"HyperPod is in {', '.join(HYPERPOD_REGIONS)}"
+
+
+def _zone_default(asker: Asker) -> str:
+    return next(iter([*(asker.zones or ()), *zone_ids(asker["region"])]), "")
+
+
+def _zone_problem(value: str, asker: Asker) -> str:
+    known = zone_ids(asker["region"])
+    return "" if value in known or not known else f"{asker['region']} has {', '.join(known)}"
+
+
+def zone_note(asker: Asker) -> str:
+    """Return where EC2 offers the instance type."""
+    if asker.zones is None:
+        return "AWS did not answer, so the zone is a guess: `podwright check --live` compares it with your account"
+    where = ", ".join(asker.zones) or f"no zone of {asker['region']}: choose another region or type"
+    return f"EC2 offers {asker['instance_type']} in {where}"
+
+
+def _model_problem(value: str, _: Asker) -> str:
+    try:
+        return str(Model.of(value) and "") if value else ""
+    except UnknownModelError as error:
+        return str(error)
+
+
+def _quantity_problem(parse: str, flag: str) -> Callable[[str, Asker], str]:
+    def problem(value: str, _: Asker) -> str:
+        try:
+            getattr(units, parse)(value, what=flag)
+        except units.UnitError as error:
+            return str(error)
+        return ""
+
+    return problem
+
+
+def _tokens_default(asker: Asker) -> str:
+    return units.format_count(20 * Model.of(asker.model).active_parameters)
+
+
+def _offers_note(asker: Asker) -> str:
+    if not asker.model:
+        return ""
+    if not asker.offers:
+        return f"no cluster of up to 64 nodes trains {asker.model} within {asker['deadline']}"
+    from podwright.operations.first_file import planned
+
+    return planned.table(asker.offers)
+
+
+def _type_default(asker: Asker) -> str:
+    return asker.offers[0].hardware.instance.name if asker.model and asker.offers else INSTANCE_TYPE
+
+
+def _type_problem(value: str, _: Asker) -> str:
+    if value in cluster_instance_types():
+        return ""
+    similar = similar_names(value)
+    hint = f": did you mean {' or '.join(similar)}?" if similar else ""
+    return f"HyperPod has no such type{hint}"
+
+
+def _nodes_default(asker: Asker) -> str:
+    offered = [offer.hardware for offer in (asker.offers if asker.model else ())]
+    nodes = [hardware.nodes for hardware in offered if hardware.instance.name == asker["instance_type"]]
+    return str(nodes[0] if nodes else NODES)
+
+
+def _nodes_problem(value: str, _: Asker) -> str:
+    right = value.isdecimal() and int(value) <= MAX_INSTANCE_COUNT
+    return "" if right else f"need a whole number from 0 to {MAX_INSTANCE_COUNT}"
+
+
+def _nodes_note(asker: Asker) -> str:
+    price, quota = prices.nodes(asker["instance_type"], 1, 0), asker.quota(asker["instance_type"])
+    cost = f"{price:.2f} $/h a node ({prices.LABEL})" if price else "EC2 publishes no price"
+    allowed = f", your quota in {asker['region']} is {quota:g}" if quota is not None else ""
+    return f"{asker['instance_type']}: {cost}{allowed}"
+
+
+def _network_default(asker: Asker) -> str:
+    if asker.options.subnet_id or asker.options.security_group_id:
+        return EXISTING
+    return EXISTING_VPC if asker.options.vpc_id else CREATE
+
+
+def _needed(what: str) -> Callable[[str, Asker], str]:
+    return lambda value, _: "" if value else f"needed: {what}"
+
+
+def _region_default(_: Asker) -> str:
+    own = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
+    return own if own in HYPERPOD_REGIONS else REGION
+
+
+def _with_model(asker: Asker) -> bool:
+    return bool(asker.model)
+
+
+def _in_vpc(asker: Asker) -> bool:
+    return asker["network"] == EXISTING_VPC
+
+
+def _all_existing(asker: Asker) -> bool:
+    return asker["network"] == EXISTING
+
+
+QUESTIONS = (
+    Question("name", "NAME", "name of the cluster", lambda _: NAME, _needed("letters, digits and hyphens")),
+    Question("region", "REGION", "AWS region", _region_default, _region_problem),
+    Question("model", "MODEL", "model to train, such as llama3_2_1b", lambda _: "", _model_problem),
+    Question(
+        "tokens",
+        "TOKENS",
+        "tokens to train it on, such as 5B",
+        _tokens_default,
+        _quantity_problem("parse_count", "--tokens"),
+        applies=_with_model,
+        goes_with="--model",
+    ),
+    Question(
+        "deadline",
+        "TIME",
+        "time it may take, such as 3d",
+        lambda _: DEADLINE,
+        _quantity_problem("parse_duration", "--deadline"),
+        applies=_with_model,
+        goes_with="--model",
+    ),
+    Question("instance_type", "TYPE", "instance type of the compute nodes", _type_default, _type_problem, _offers_note),
+    Question("nodes", "N", "number of compute nodes", _nodes_default, _nodes_problem, _nodes_note),
+    Question(
+        "network", None, "network: new, a new subnet in your VPC, or all yours", _network_default, choices=NETWORKS
+    ),
+    Question(
+        "zone",
+        "ZONE_ID",
+        "id of the availability zone with your capacity",
+        _zone_default,
+        _zone_problem,
+        zone_note,
+        applies=lambda asker: not _all_existing(asker),
+        goes_with="a network whose subnet is created",
+    ),
+    Question(
+        "vpc_id",
+        "ID",
+        "your VPC, vpc-…",
+        lambda _: "",
+        _needed("the VPC's id, vpc-…"),
+        applies=lambda asker: asker["network"] != CREATE,
+        goes_with="--network existing_vpc or existing",
+    ),
+    Question(
+        "subnet_cidr",
+        "CIDR",
+        "addresses of the new subnet, free in the VPC",
+        lambda _: "",
+        _needed("addresses such as 10.0.16.0/20"),
+        applies=_in_vpc,
+        goes_with="--network existing_vpc",
+    ),
+    Question(
+        "nat_gateway_id",
+        "ID",
+        "your NAT gateway, the subnet's way to the internet, nat-…",
+        lambda _: "",
+        _needed("the gateway's id"),
+        applies=_in_vpc,
+        goes_with="--network existing_vpc",
+    ),
+    Question(
+        "subnet_id",
+        "ID",
+        "your private subnet, subnet-…",
+        lambda _: "",
+        _needed("the subnet's id"),
+        applies=_all_existing,
+        goes_with="--network existing",
+    ),
+    Question(
+        "security_group_id",
+        "ID",
+        "your security group, sg-…",
+        lambda _: "",
+        _needed("the group's id"),
+        applies=_all_existing,
+        goes_with="--network existing",
+    ),
+)

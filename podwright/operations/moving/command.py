@@ -1,0 +1,204 @@
+"""Begin a move, go on with it, go back, or destroy the old cluster: what ``podwright move`` runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from podwright.check.document import Document
+from podwright.check.load import load
+from podwright.operations import destroy
+from podwright.operations.deploy import speaker, use_profile
+from podwright.operations.errors import ArgumentError
+from podwright.operations.inventory import inventory
+from podwright.operations.moving import backups, settings_text
+from podwright.operations.moving import journal as journals
+from podwright.operations.moving.destination import Destination, default_name, new_file
+from podwright.operations.moving.journal import Journal, Place
+from podwright.operations.moving.preview import Preview
+from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, Move
+from podwright.operations.output import confirm, print_json
+from podwright.operations.session import Session
+from podwright.operations.teardown import print_inventory
+from podwright_bootstrap.host.shell import write_file
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.move/1"
+
+
+def run(options: argparse.Namespace) -> int:
+    """Begin a move, or go on with the one that the journal beside the file has.
+
+    Raises:
+        PodwrightError: the file or the destination is wrong, a step fails, or AWS refuses.
+    """
+    use_profile(options.profile)
+    path = journals.journal_path(options.file)
+    if options.status:
+        return _status(journals.Journal.read(path), options)
+    with journals.alone(options.file):
+        journal = _unfinished(path)
+        if journal is None:
+            if options.back or options.destroy_old:
+                raise ArgumentError(f"no move of {options.file} is under way", "begin one: podwright move --zone ID")
+            return _begin(options, path)
+        move = _move(journal, options)
+        if options.back:
+            return _back(move, options)
+        if options.destroy_old:
+            return _destroy_old(move, options)
+        if options.zone and options.zone != journal.facts.get("zone"):
+            raise ArgumentError(f"a move to {journal.new.name} is under way", "finish it, or `podwright move --back`")
+        return _go_on(move, options)
+
+
+def _move(journal: Journal, options: argparse.Namespace) -> Move:
+    say = speaker(quiet=options.json)
+    return Move(journal, options.profile, Path.cwd(), options.save_s, options.leave_jobs, say)
+
+
+def _begin(options: argparse.Namespace, path: Path) -> int:
+    """Show changes, data and prices, ask, and write journal and new settings file."""
+    if not options.zone:
+        raise ArgumentError("no --zone", "name the zone of your new capacity: podwright move --zone usw2-az2")
+    settings, source = load(options.file), Document.read(options.file)
+    name = options.name or default_name(settings, options.zone)
+    values = {settings_text.key_path(key): value for key, value in map(_assignment, options.set)}
+    place = Destination(name, options.zone, options.region or "", options.training_plan or "", values)
+    file = options.file.with_name(f"{name}.yaml")
+    new = new_file(source, settings, place, file=file)
+    if file.exists() and file.read_text(encoding="utf-8") != new.text:  # equal: we were killed before the journal
+        raise ArgumentError(f"{file} is there already", "move it away, or choose another --name")
+    session = Session(region=settings.region, profile=options.profile)
+    preview = Preview.of(settings, new, backups.file_systems(session, settings.name))
+    ends = Place(settings.name, settings.region, options.file), Place(name, new.settings.region, file)
+    move = _move(Journal(path, *ends, facts={"zone": options.zone}), options)
+    for line in preview.lines():
+        move.say(line)
+    if options.dry_run:
+        if options.json:
+            print_json(SCHEMA, {"preview": preview.to_dict(), "journal": None})
+        return OK
+    if not confirm(f"Move {settings.name} to {name}?", yes=options.yes):
+        return FAILED
+    write_file(file, new.text)
+    move.journal.write()
+    return _go_on(move, options, preview)
+
+
+def _go_on(move: Move, options: argparse.Namespace, preview: Preview | None = None) -> int:
+    """Run the steps that are left, up to the wanted one."""
+    journal = move.journal
+    for name, step in STEPS.items():
+        if name not in journal.done:
+            question = f"Let the jobs of {journal.old.name} save and wait for {journal.new.name}?"
+            if name == NEEDS_PAUSE and not confirm(question, yes=options.yes):
+                return FAILED
+            move.say(f"{name}: {_meaning(name)}")
+            step(move)
+        if name == options.until:
+            break
+    if options.json:
+        print_json(SCHEMA, {"preview": preview.to_dict() if preview else None, "journal": journal.to_dict()})
+        return OK
+    left = [name for name in STEPS if name not in journal.done]
+    if left:
+        print(f"next: `podwright move` goes on with {left[0]}")
+        return OK
+    _say_what_is_left(move)
+    return OK
+
+
+def _say_what_is_left(move: Move) -> None:
+    """Say what the old place still costs, and what ends it."""
+    journal = move.journal
+    print(f"moved: {journal.new.name} runs with {journal.new.file}. What {journal.old.name} still costs:")
+    print_inventory(inventory(move.session(journal.old), journal.old.name))
+    print("next:\n  podwright move --destroy-old      # or --back")
+
+
+def _back(move: Move, options: argparse.Namespace) -> int:
+    """Go back: the new cluster goes, the old one starts its jobs again."""
+    journal = move.journal
+    if journal.facts.get("destroying"):
+        raise ArgumentError(
+            f"{journal.old.name} is being destroyed", "there is no way back: podwright move --destroy-old"
+        )
+    lost = f" What was written at {journal.new.name} is lost." if "jobs" in journal.done else ""
+    if not confirm(f"Go back to {journal.old.name} and destroy {journal.new.name}?{lost}", yes=options.yes):
+        return FAILED
+    if journal.facts.get("deploying"):
+        _destroy(journal.new.file, options)
+    if journal.facts.get("holding"):
+        move.reopen()
+    deleted = move.carrier.delete()
+    move.say(f"deleted {deleted} backups")
+    journal.new.file.unlink(missing_ok=True)
+    journal.finish(BACK)
+    if options.json:
+        print_json(SCHEMA, {"preview": None, "journal": journal.to_dict()})
+    return OK
+
+
+def _destroy_old(move: Move, options: argparse.Namespace) -> int:
+    """Destroy the old cluster with its foundation, and the backups of the move."""
+    journal = move.journal
+    left = [name for name in STEPS if name not in journal.done]
+    if left:
+        raise ArgumentError(f"the move is not done: {', '.join(left)}", "finish it first: podwright move")
+    question = f"Destroy {journal.old.name} in {journal.old.region} with all its files? There is no way back."
+    if not confirm(question, yes=options.yes):
+        return FAILED
+    journal.note(destroying=True)
+    _destroy(journal.old.file, options)
+    move.say(f"deleted {move.carrier.delete()} backups of the move")
+    journal.finish(DESTROYED)
+    if options.json:
+        print_json(SCHEMA, {"preview": None, "journal": journal.to_dict()})
+        return OK
+    print_inventory(inventory(move.session(journal.old), journal.old.name))
+    print(f"{journal.new.file} has the settings now: mv {journal.new.file} {journal.old.file}")
+    return OK
+
+
+def _destroy(file: Path, options: argparse.Namespace) -> None:
+    wanted = argparse.Namespace(
+        file=file, only=None, profile=options.profile, yes=True, json=False, empty_bucket=options.empty_bucket
+    )
+    with redirect_stdout(sys.stderr if options.json else sys.stdout):
+        destroy.run(wanted)
+
+
+def _status(journal: Journal | None, options: argparse.Namespace) -> int:
+    if options.json:
+        print_json(SCHEMA, {"preview": None, "journal": journal.to_dict() if journal else None})
+        return OK
+    if journal is None:
+        print(f"no move of {options.file}")
+        return OK
+    print(f"{journal.old.name} ({journal.old.region}) -> {journal.new.name} ({journal.new.region}), {journal.path}")
+    for name in (*STEPS, *(end for end in (BACK, DESTROYED) if end in journal.done)):
+        print(f"  {journal.done.get(name, '-'):<26}{name}")
+    return OK
+
+
+def _unfinished(path: Path) -> Journal | None:
+    """Return the journal of a move that is under way; that of an earlier one is kept under its id."""
+    found = Journal.read(path)
+    if found is not None and {BACK, DESTROYED} & found.done.keys():
+        path.rename(path.with_name(f"{path.stem}-{found.id}.json"))
+        return None
+    return found
+
+
+def _meaning(name: str) -> str:
+    return (STEPS[name].__doc__ or "").splitlines()[0]
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ArgumentError(f"--set {text}: got no KEY=VALUE", "such as --set network.vpc_id=vpc-0123456789abcdef0")
+    return key, value
