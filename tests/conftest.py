@@ -40,41 +40,36 @@ if worker and not find_mirror():
 
 # Scopes that take minutes start first, the longest at the top: one that starts last is waited for.
 LONGEST_FIRST = (
-    "clusters",
+    "rehearsal/test_move.py",
     "test_tutorial.py",
-    "test_rehearsal.py",
-    "test_flat_rehearsal.py",
+    "debian-13",
     "test_interrupted_applies.py",
+    "test_flat_rehearsal.py",
+    "test_job_survives.py",
     "test_deployed_examples.py",
+    "test_operations.py",
     "test_foundation.py",
     "test_deployed_cluster.py",
     "operations/test_deploy.py",
     "test_parallel.py",
+    "test_slurm_faults.py",
+    "test_slurm_accounting.py",
+    "test_slurm_controllers.py",
+    "test_rehearsal.py",
 )
 # Files whose tests share nothing, and take minutes each.
 ONE_BY_ONE = ("test_deployed_examples.py",)
-# Files of tests/rehearsal that start neither Slurm nor a host.
-WITHOUT_HOSTS = (
-    "test_aws_",
-    "test_processes.py",
-    "test_progress.py",
-    "test_prose.py",
-    "test_size.py",
-    "test_transcript.py",
-    "test_slurm_nodes.py",
-)
+# Whoever comes first builds the root of Debian 13; the others would only wait for it.
+ON_DEBIAN_13 = ("test_stock_image.py", "test_systemd_hosts.py")
 
 
 def scope(nodeid: str) -> str:
-    """Return what shares a worker: a file, or Slurm's clusters, which come one after another: Slurm has timeouts."""
+    """Return what shares a worker: a file, since its tests share fixtures."""
     file = nodeid.split("::", 1)[0]
-    folder, name = file.rpartition("/")[::2]
+    name = file.rpartition("/")[2]
     if name in ONE_BY_ONE:
         return nodeid
-    # Each kind of rehearsal has a folder, ports and namespaces of its own.
-    alone = ("test_tutorial.py", "test_rehearsal.py", "test_flat_rehearsal.py", *WITHOUT_HOSTS)
-    shared = folder.endswith("/rehearsal") and not name.startswith(alone)
-    return "clusters" if shared else file
+    return "debian-13" if name in ON_DEBIAN_13 else file
 
 
 def start_rank(nodeid: str) -> int:
