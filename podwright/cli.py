@@ -22,6 +22,7 @@ from podwright.config_file import add_file, config_path
 from podwright.errors import PodwrightError
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
+ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 MISSING = {  # by package
     "podwright_training": "podwright-training is not installed: install its wheel (plans need no torch: `pip install "
     "--no-deps` is enough), or use the checkout",
@@ -40,11 +41,7 @@ class Command(NamedTuple):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a source line may hold what the terminal's encoding lacks
-            stream.reconfigure(errors="backslashreplace")
-    gc.set_threshold(50_000)  # imports make no garbage, and looking for it takes a tenth of a check
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 10 ms
+    _set_up()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         parser = _parser(arguments)
@@ -70,6 +67,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     return status
+
+
+def _set_up() -> None:
+    """Prepare the streams and the imports, and answer a shell that asks what Tab offers."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a source line may hold what the terminal's encoding lacks
+            stream.reconfigure(errors="backslashreplace")
+    gc.set_threshold(50_000)  # imports make no garbage, and looking for it takes a tenth of a check
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 10 ms
+    if ASKED_BY_SHELL in os.environ:
+        from podwright.operations.completion import answer
+
+        answer(_parser)
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
@@ -147,6 +157,7 @@ def _commands() -> Sequence[Command]:
         _operation("move", "take a cluster with files, people, accounts and jobs to another zone or region"),
         _operation("destroy", "say what goes and what stays, destroy, and list what is left"),
         _operation("teardown", "list what a cluster still costs, in the order to delete it"),
+        _operation("completion", "print the script that completes commands in bash, zsh or fish"),
         Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
     )
 

@@ -1,0 +1,85 @@
+"""``podwright completion``: what Tab offers on a command line, by argcomplete."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from argcomplete import autocomplete
+from argcomplete.completers import BaseCompleter, FilesCompleter
+from argcomplete.shell_integration import shellcode
+
+from podwright.config_file import config_path
+from podwright.operations.target import add_examples
+
+SHELLS = ("bash", "zsh", "fish")
+PROGRAM = "podwright"
+FILES = ("FILE", "PATH", "DIR")  # in a metavar; other values are no files
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the shell."""
+    parser.add_argument("shell", choices=SHELLS, help="the script is for this shell")
+    add_examples(
+        parser,
+        "source <(podwright completion bash)      # in ~/.bashrc; of zsh: after compinit in ~/.zshrc",
+        "podwright completion fish | source       # in ~/.config/fish/config.fish",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the script that lets a shell ask."""
+    print(shellcode([PROGRAM], shell=options.shell))
+    return 0
+
+
+def answer(make_parser: Callable[[list[str]], argparse.ArgumentParser]) -> None:
+    """Print what can follow the words that the shell has, and end the program."""
+    parser = make_parser(os.environ["COMP_LINE"].split())
+    _complete_names(parser)
+    autocomplete(parser, default_completer=_Files())
+
+
+def _complete_names(parser: argparse.ArgumentParser) -> None:
+    """Let arguments for groups and nodes offer those of the settings file."""
+    for action in parser._actions:  # noqa: SLF001 — argparse has no other list of them
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 — as above
+            for subparser in action.choices.values():
+                _complete_names(subparser)
+        elif "GROUP" in (action.metavar, action.dest.upper()):
+            _offer(action, lambda **_: [name for name, _ in groups()])
+        elif action.metavar == "NODE":
+            _offer(action, lambda **_: ["controller", *nodes()])
+
+
+def _offer(action: argparse.Action, completer: Callable[..., list[str]]) -> None:
+    action.completer = completer  # type: ignore[attr-defined]
+
+
+class _Files(BaseCompleter):
+    """Offers files where a value can name one."""
+
+    def __call__(self, *, prefix: str, action: argparse.Action, **others: Any) -> list[str]:
+        metavar = str(action.metavar or "")
+        takes_files = action.type is Path or "." in metavar or any(word in metavar for word in FILES)
+        return list(FilesCompleter()(prefix, action=action, **others)) if takes_files else []
+
+
+def groups() -> Iterator[tuple[str, int]]:
+    """Yield name and count of the settings file's instance groups, as far as it can be read."""
+    try:
+        content = yaml.safe_load(config_path().read_text())
+        for group in content["cluster"]["instance_groups"]:
+            yield str(group["name"]), int(group.get("count", 0))
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError):
+        return  # `podwright check` says what is wrong
+
+
+def nodes() -> Iterator[str]:
+    """Yield the nodes of the settings file's groups, as ``--help`` of a command for nodes names them."""
+    for name, count in groups():
+        yield from (f"{name}/{number}" for number in range(1, count + 1))
