@@ -26,7 +26,7 @@ import podwright_constructs  # noqa: E402 - after Node's environment is set
 from podwright_constructs import arguments  # noqa: E402 - after Node's environment is set
 
 PAGE = Path(__file__).parents[1] / "docs" / "constructs.md"
-APART = {"aws", "bindings", "checks"}  # generated code and internals
+APART = {"aws", "bindings", "checks", "kit", "kit_choice"}  # generated code and internals
 HEADER = """# Constructs
 
 Written by `tools/document_constructs.py` from the code. A construct is `Name(scope, id, *, arguments)`; what is

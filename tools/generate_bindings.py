@@ -25,11 +25,10 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from cdktf import TerraformResource
-
 from podwright.deploy.terraform import find_terraform, terraform_environment
 from podwright_constructs.arguments import passed_names
 from podwright_constructs.bindings import PROVIDER_VERSION
+from podwright_constructs.kit import TerraformResource
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "constructs" / "podwright_constructs" / "aws"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install what podwright needs into this checkout: .venv/, node_modules/ and .cache/. A second run is fast.
 #
-#   tools/setup.sh            Python packages, cdktf-cli, Terraform
+#   tools/setup.sh            Python packages, cdktf-cli, Terraform; also cdktn-cli if PODWRIGHT_KIT=cdktn
 #   tools/setup.sh rehearsal  also Slurm, wheels and prose for the rehearsal's hosts
 #   tools/setup.sh rehearsal browser  also a headless browser, for the tests of pages
 set -euo pipefail
@@ -67,7 +67,9 @@ install_python_packages() {
 
 install_node() {
   rm -f .cache/bin/node .cache/bin/npm
-  if [[ $(node --version 2>/dev/null) =~ ^v2[02]\. ]] && npm --version >/dev/null 2>&1; then return; fi
+  local majors='^v2[024]\.'
+  if [[ ${PODWRIGHT_KIT:-} == cdktn ]]; then majors='^v2[24]\.'; fi # what cdktn-cli asks for
+  if [[ $(node --version 2>/dev/null) =~ $majors ]] && npm --version >/dev/null 2>&1; then return; fi
   .venv/bin/uv pip install -q -r tools/node.lock
   ln -sf ../../.venv/bin/node .cache/bin/node
   ln -sf ../../.venv/bin/npm .cache/bin/npm
@@ -80,6 +82,8 @@ install_checkov() { # in an environment of its own: it pins a hundred packages, 
 
 install_cdktf() { PATH="$PWD/.cache/bin:$PATH" npm ci --no-audit --no-fund --loglevel=error; }
 
+install_cdktn() { PATH="$PWD/.cache/bin:$PATH" npm ci --prefix tools/cdktn --ignore-scripts --no-audit --no-fund --loglevel=error; }
+
 # Each job's own interpreter decides whether the environment must be made anew.
 need python3 python3 --version
 python_is_new_enough || fail "python3 is $(python3 --version); 3.10 or later is needed"
@@ -90,9 +94,13 @@ if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
 fi
 once python-packages requirements.lock training/requirements.lock pyproject.toml {constructs,lifecycle_scripts,rehearsal,training}/pyproject.toml \
   -- install_python_packages
-once node tools/node.lock -- install_node
+once "node${PODWRIGHT_KIT:+-$PODWRIGHT_KIT}" tools/node.lock -- install_node
 [[ -x node_modules/.bin/cdktf ]] || rm -f "$cache/stamps/cdktf-cli"
 once cdktf-cli package.json package-lock.json -- install_cdktf
+if [[ ${PODWRIGHT_KIT:-} == cdktn ]]; then
+  [[ -x tools/cdktn/node_modules/.bin/cdktn ]] || rm -f "$cache/stamps/cdktn-cli"
+  once cdktn-cli tools/cdktn/package{,-lock}.json -- install_cdktn
+fi
 once checkov tools/checkov.lock -- install_checkov
 .venv/bin/python tools/terraform.py .cache/bin
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks, facts
@@ -16,6 +15,7 @@ from podwright_constructs.aws.db_subnet_group import DbSubnetGroup
 from podwright_constructs.aws.security_group import SecurityGroup
 from podwright_constructs.aws.subnet import Subnet
 from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.network import Network
 from podwright_constructs.problems import refuse
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypedDict
 
-from cdktf import (
+from constructs import Construct
+
+from podwright_constructs.kit import (
     ITerraformDependable,
     TerraformDataSource,
     TerraformProvider,
@@ -16,7 +18,6 @@ from cdktf import (
     TerraformResource,
     TerraformResourceLifecycle,
 )
-from constructs import Construct
 
 # Generated from the oldest version we support: what it does not deprecate, the next major still has.
 PROVIDER_VERSION = "5.100.0"

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from cdktf import AssetType, ITerraformDependable, TerraformAsset, TerraformResourceLifecycle
 from constructs import Construct
 
 from podwright_constructs import checks
@@ -32,6 +31,7 @@ from podwright_constructs.aws.s3_bucket_server_side_encryption_configuration imp
 from podwright_constructs.aws.s3_bucket_versioning import S3BucketVersioning
 from podwright_constructs.aws.s3_object import S3Object, S3ObjectOverrideProvider
 from podwright_constructs.key import Key
+from podwright_constructs.kit import AssetType, ITerraformDependable, TerraformAsset, TerraformResourceLifecycle
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import refuse
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from cdktf import Fn
 from constructs import Construct
 
 from podwright_constructs import checks
@@ -13,6 +12,7 @@ from podwright_constructs.arguments import passed
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
 from podwright_constructs.bindings import given
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
+from podwright_constructs.kit import Fn
 from podwright_constructs.lifecycle import LifecycleScripts
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before

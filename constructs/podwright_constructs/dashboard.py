@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdktf import Fn
 from constructs import Construct
 
 from podwright_constructs.aws.cloudwatch_dashboard import CloudwatchDashboard
 from podwright_constructs.aws.data_region import DataRegion
+from podwright_constructs.kit import Fn
 
 WIDTH = 24  # of CloudWatch's grid
 HEIGHT = 6

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks, facts
@@ -12,6 +11,7 @@ from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.security_group import SecurityGroup
 from podwright_constructs.aws.vpc_endpoint import VpcEndpoint
 from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.problems import refuse
 
 

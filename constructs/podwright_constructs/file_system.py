@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdktf import TerraformResourceLifecycle
+from podwright_constructs.kit import TerraformResourceLifecycle
 
 # FSx does not report security groups, so after `terraform import` they look changed, and a change means a new, empty
 # file system. They are fixed once the file system exists anyway.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from cdktf import App, Fn, ITerraformDependable, TerraformResourceLifecycle
 from constructs import Construct
 
 from podwright_bootstrap.contract import (
@@ -26,6 +25,7 @@ from podwright_constructs.aws.s3_object import S3Object
 from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
 from podwright_constructs.catalog import InstanceType
 from podwright_constructs.instance_group import InstanceGroup, in_order
+from podwright_constructs.kit import App, Fn, ITerraformDependable, TerraformResourceLifecycle
 from podwright_constructs.lifecycle_archive import ARCHIVE, ENTRYPOINT
 from podwright_constructs.lustre import Lustre
 from podwright_constructs.openzfs import OpenZfs

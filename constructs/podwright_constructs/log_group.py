@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cdktf import Fn
 from constructs import Construct
 
 from podwright_constructs import checks
@@ -13,6 +12,7 @@ from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.aws.scheduler_schedule import SchedulerSchedule
+from podwright_constructs.kit import Fn
 from podwright_constructs.problems import refuse
 from podwright_constructs.role import LOG_GROUPS
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdktf import Fn
 from constructs import Construct
 
 from podwright_constructs import checks, facts
@@ -23,6 +22,7 @@ from podwright_constructs.aws.fsx_lustre_file_system import (
 )
 from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
 from podwright_constructs.key import Key
+from podwright_constructs.kit import Fn
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import Problem, refuse

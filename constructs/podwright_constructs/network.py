@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks
@@ -18,6 +17,7 @@ from podwright_constructs.aws.nat_gateway import NatGateway
 from podwright_constructs.aws.vpc import Vpc
 from podwright_constructs.aws.vpc_ipv4_cidr_block_association import VpcIpv4CidrBlockAssociation
 from podwright_constructs.endpoints import InterfaceEndpoints, S3Endpoint
+from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.problems import refuse
 from podwright_constructs.security_group import ClusterSecurityGroup
 from podwright_constructs.subnet import RoutedSubnet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdktf import Fn
 from constructs import Construct
 
 from podwright_bootstrap.contract import CLUSTER_DIMENSION, METRICS_NAMESPACE, RUNNING_JOBS_METRIC
@@ -17,6 +16,7 @@ from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocum
 from podwright_constructs.aws.sns_topic import SnsTopic
 from podwright_constructs.aws.sns_topic_policy import SnsTopicPolicy
 from podwright_constructs.aws.sns_topic_subscription import SnsTopicSubscription
+from podwright_constructs.kit import Fn
 from podwright_constructs.problems import refuse
 
 HOUR_S = 3600

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks, facts
@@ -15,6 +14,7 @@ from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, Ope
 from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSystem
 from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
 from podwright_constructs.key import Key
+from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import refuse

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cdktf import ITerraformDependable, TerraformElement, TerraformStack
 from constructs import Construct
+
+from podwright_constructs.kit import ITerraformDependable, TerraformElement, TerraformStack
 
 
 def before(construct: Construct, elements: Iterable[ITerraformDependable]) -> list[ITerraformDependable]:

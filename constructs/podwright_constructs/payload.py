@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_bootstrap import contract
 from podwright_constructs.bucket import Bucket, sha256_of, upload
+from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.problems import Problem, refuse
 
 PREFIX = "training"

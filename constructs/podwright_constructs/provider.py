@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import jsii
-from cdktf import Aspects, IAspect
 from constructs import Construct, IConstruct
 
 from podwright_constructs.bindings import DataSource, Provider, Resource
+from podwright_constructs.kit import Aspects, IAspect
 
 
 def use_provider(scope: Construct, provider: Provider) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import checks
@@ -21,6 +20,7 @@ from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.bucket import Bucket
+from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.network import Network
 from podwright_constructs.problems import refuse
 from podwright_constructs.s3_access import S3Access

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs import facts
@@ -12,6 +11,7 @@ from podwright_constructs.aws.security_group import SecurityGroup
 from podwright_constructs.aws.vpc_security_group_egress_rule import VpcSecurityGroupEgressRule
 from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
 from podwright_constructs.facts import ALL_PROTOCOLS, ANYWHERE, PortRange
+from podwright_constructs.kit import ITerraformDependable
 
 
 class ClusterSecurityGroup(Construct):

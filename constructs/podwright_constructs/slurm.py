@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from cdktf import ITerraformDependable
-
 from podwright_constructs import checks
 from podwright_constructs.accounting import AccountingDatabase
 from podwright_constructs.arguments.instance_group import InstanceGroup
+from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.lustre import Lustre
 from podwright_constructs.problems import refuse
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdktf import ITerraformDependable
 from constructs import Construct
 
 from podwright_constructs.aws.route import Route
@@ -12,6 +11,7 @@ from podwright_constructs.aws.route_table import RouteTable
 from podwright_constructs.aws.route_table_association import RouteTableAssociation
 from podwright_constructs.aws.subnet import Subnet
 from podwright_constructs.facts import ANYWHERE
+from podwright_constructs.kit import ITerraformDependable
 
 
 class RoutedSubnet(Construct):

@@ -14,7 +14,7 @@ from podwright.deploy.deployed import stacks
 from podwright.deploy.terraform import TerraformError
 from podwright.operations.cluster import Cluster
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.kit import search_path
+from podwright.operations.kit import install_command, kit_name, search_path
 from podwright.operations.node_role import missing_actions
 from podwright.operations.output import print_json
 from podwright.operations.overview import FAULTY_NODE, overview
@@ -25,7 +25,6 @@ from podwright.operations.target import Target, add_examples, add_target_argumen
 OK, FAILED = 0, 1
 SCHEMA = "podwright.doctor/1"
 TOOLS = {
-    "cdktf": "deploys: run `make setup` in the checkout",
     "terraform": "deploys: run `make setup` in the checkout",
     "ssh": "opens shells on nodes: install your system's OpenSSH client",
     "session-manager-plugin": "opens shells on nodes: install AWS's Session Manager plugin",
@@ -83,7 +82,8 @@ def _findings(wanted: Target, account: str) -> Iterator[Finding]:
 
 
 def _tools() -> Iterator[Finding]:
-    for name, use in TOOLS.items():
+    kit = {kit_name(): f"deploys: run `{install_command()}` in the checkout"}
+    for name, use in {**kit, **TOOLS}.items():
         if shutil.which(name, path=search_path()) is None:
             yield _finding(Level.WARNING, "missing-tool", (), f"no {name} on PATH", f"it {use}")
 

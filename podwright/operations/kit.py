@@ -1,4 +1,7 @@
-"""Run the kit's commands, ``cdktf deploy`` and its like, with the right programs on PATH and Ctrl-C passed on."""
+"""Run the kit's commands, ``cdktf deploy`` and its like, with the right programs on PATH and Ctrl-C passed on.
+
+CDK Terrain's are those of cdktf, and read the same ``cdktf.json``.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from podwright import checkout
 from podwright.config_file import CONFIG_VARIABLE
 from podwright.deploy.terraform import find_terraform
 from podwright.operations.errors import ArgumentError, OperationError
+from podwright_constructs import kit_choice
 
 PROJECT_FILE, OUTPUT = "cdktf.json", "cdktf.out"
 SHOWN_LINES = 12
@@ -52,7 +56,7 @@ class Kit:
         kept: list[str] = []
         with (
             log.open("w", encoding="utf-8") as file,
-            _started(self._command(verb, arguments), self.folder, environment) as process,
+            _started([find_program(), verb, *arguments], self.folder, environment) as process,
         ):
             for line in process.stdout or ():
                 plain = _COLOURS.sub("", line).rstrip()
@@ -63,17 +67,12 @@ class Kit:
             status = process.wait()
         if status:
             errors = [line for line in kept if _ERROR.search(line)] or kept
-            raise OperationError("\n".join([f"`cdktf {verb}` failed; its log is {log}:", *errors[-SHOWN_LINES:]]))
+            command = f"{kit_name()} {verb}"
+            raise OperationError("\n".join([f"`{command}` failed; its log is {log}:", *errors[-SHOWN_LINES:]]))
 
     def log(self, verb: str) -> Path:
         """Return the log of the last command of this name."""
         return self.folder / OUTPUT / f"podwright-{verb}.log"
-
-    def _command(self, verb: str, arguments: tuple[str, ...]) -> list[str]:
-        program = shutil.which("cdktf", path=search_path())
-        if program is None:
-            raise OperationError("no cdktf on PATH", "run `make setup` in the checkout, or `npm install -g cdktf-cli`")
-        return [program, verb, *arguments]
 
     def _environment(self) -> dict[str, str]:
         return {
@@ -89,8 +88,42 @@ class Kit:
 
 def search_path() -> str:
     """Return PATH with what ``make setup`` installed into the checkout first."""
-    programs = [Path(sys.executable).parent, checkout.ROOT / "node_modules" / ".bin", checkout.BIN]
+    programs = [Path(sys.executable).parent, checkout.CDKTF_PROGRAMS, checkout.CDKTN_PROGRAMS, checkout.BIN]
     return os.pathsep.join([*map(str, programs), os.environ.get("PATH", "")])
+
+
+def kit_name() -> str:
+    """Return the name of the kit's command.
+
+    Raises:
+        ArgumentError: the environment names a kit that there is not.
+    """
+    try:
+        return kit_choice.chosen().name
+    except kit_choice.UnknownKitError as error:
+        raise ArgumentError(error) from error
+
+
+def find_program() -> str:
+    """Return the path of the kit's command.
+
+    Raises:
+        OperationError: it is not installed.
+    """
+    name = kit_name()
+    program = shutil.which(name, path=search_path())
+    if program is None:
+        package = kit_choice.KITS[name].command_package
+        raise OperationError(
+            f"no {name} on PATH", f"run `{install_command()}` in the checkout, or `npm install -g {package}`"
+        )
+    return program
+
+
+def install_command() -> str:
+    """Return what installs the kit's command into the checkout."""
+    setup = "make setup"
+    return setup if kit_name() == kit_choice.CDKTF.name else f"{kit_choice.VARIABLE}={kit_name()} {setup}"
 
 
 @contextmanager

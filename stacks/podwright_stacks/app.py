@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from cdktf import App
-
 from podwright.errors import PodwrightError
 from podwright.settings.root import Settings
+from podwright_constructs.kit import App
 from podwright_stacks.cluster import ClusterStack
 from podwright_stacks.foundation import FoundationStack
 

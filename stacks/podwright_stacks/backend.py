@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from cdktf import S3Backend, TerraformStack
-
 from podwright.settings.operations import S3State
 from podwright.settings.root import Settings
+from podwright_constructs.kit import S3Backend, TerraformStack
 from podwright_stacks.provider import ENDPOINT_VARIABLE
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdktf import App, TerraformOutput, TerraformStack
 from constructs import Construct
 
 from podwright import checkout
@@ -20,6 +19,7 @@ from podwright_constructs import checks
 from podwright_constructs.accounting import AccountingDatabase, LocalAccountingDatabase
 from podwright_constructs.cluster import HyperPodCluster, InstanceGroup
 from podwright_constructs.dashboard import ClusterDashboard
+from podwright_constructs.kit import App, TerraformOutput, TerraformStack
 from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle, LifecycleScripts
 from podwright_constructs.log_group import ClusterLogGroup, log_group_name
 from podwright_constructs.lustre import file_system_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from cdktf import TerraformOutput, TerraformStack
 from constructs import Construct
 
 from podwright.settings import names
@@ -17,6 +16,7 @@ from podwright_constructs.accounting import AccountingDatabase, AccountingMariaD
 from podwright_constructs.bucket import Bucket, ExistingBucket, TrainingBucket
 from podwright_constructs.flow_logs import BucketFlowLogs, CloudWatchFlowLogs
 from podwright_constructs.key import EncryptionKey, ExistingKey, Key
+from podwright_constructs.kit import TerraformOutput, TerraformStack
 from podwright_constructs.lustre import ExistingLustre, Lustre, LustreFileSystem, file_system_id
 from podwright_constructs.network import ExistingNetwork, Network, PrivateNetwork, TrainingNetwork
 from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfs, OpenZfsFileSystem

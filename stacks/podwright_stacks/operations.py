@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cdktf import TerraformOutput, TerraformStack
-
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_constructs.budget import ClusterBudget
+from podwright_constructs.kit import TerraformOutput, TerraformStack
 from podwright_constructs.notices import ClusterNotices
 from podwright_constructs.session import SessionDocument
 

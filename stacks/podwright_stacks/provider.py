@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from cdktf import TerraformStack
-
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_constructs.aws.provider import AwsProvider
+from podwright_constructs.kit import TerraformStack
 
 # AWS's own: https://docs.aws.amazon.com/sdkref/latest/guide/feature-ss-endpoints.html
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from cdktf import TerraformStack
-
 from podwright.resource_types import resource_type
 from podwright.settings import names
 from podwright_constructs.bindings import Resource
+from podwright_constructs.kit import TerraformStack
 
 
 def tag_construct_paths(stack: TerraformStack) -> None:

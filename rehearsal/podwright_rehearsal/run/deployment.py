@@ -1,4 +1,4 @@
-"""Deploy the user's stacks into the account of the AWS stand-in with the real cdktf, Terraform and AWS provider."""
+"""Deploy the user's stacks into the account of the AWS stand-in with the real kit, Terraform and AWS provider."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from podwright import checkout
 from podwright.deploy.terraform import terraform_environment
+from podwright.operations.kit import find_program, kit_name
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
@@ -29,12 +30,12 @@ SKIP_PROVIDER_LOCK = "--skip-provider-lock"
 
 @dataclass
 class Deployment:
-    """cdktf's commands, and SageMaker's description of the cluster."""
+    """The kit's commands, and SageMaker's description of the cluster."""
 
     config: Path
     settings: Settings
     aws: AwsStandIn
-    project: Path  # cdktf's working directory: state lands here, never in the user's checkout
+    project: Path  # the kit's working directory: state lands here, never in the user's checkout
     logs: Path
     on_line: Callable[[str], None]
 
@@ -43,23 +44,23 @@ class Deployment:
         content = json.loads((checkout.ROOT / "cdktf.json").read_text())
         content |= {"app": f"{sys.executable} {checkout.ROOT / 'main.py'}", "output": str(self.project / "cdktf.out")}
         (self.project / "cdktf.json").write_text(json.dumps(content, indent=2))
-        lines = self._cdktf("deploy", "*", "--auto-approve")
+        lines = self._kit("deploy", "*", "--auto-approve")
         return sum(int(line.split("Resources: ")[1].split()[0]) for line in lines if "Apply complete!" in line)
 
     def plan_nothing(self) -> None:
         """``cdktf diff`` of each stack, synthesized once; raises ``StepFailed`` if Terraform plans a change."""
         stacks = (names.foundation_stack(self.settings.name), names.cluster_stack(self.settings.name))
         for stack, options in zip(stacks, ((), (SKIP_SYNTH,)), strict=True):
-            if not any("No changes." in line for line in self._cdktf("diff", stack, *options)):
+            if not any("No changes." in line for line in self._kit("diff", stack, *options)):
                 raise StepFailed(f"the second plan of {stack} has changes", log=self.log("diff"))
 
     def destroy(self) -> None:
         """``cdktf destroy '*'`` of what the second plan synthesized."""
-        self._cdktf("destroy", "*", "--auto-approve", SKIP_SYNTH)
+        self._kit("destroy", "*", "--auto-approve", SKIP_SYNTH)
 
     def log(self, verb: str) -> Path:
-        """Return the log of ``cdktf VERB``."""
-        return self.logs / f"cdktf-{verb}.log"
+        """Return the log of one of the kit's commands."""
+        return self.logs / f"{kit_name()}-{verb}.log"
 
     @property
     def cluster_arn(self) -> str:
@@ -141,8 +142,8 @@ class Deployment:
     def _describe_cluster(self) -> dict[str, Any]:
         return dict(self.aws.client("sagemaker").describe_cluster(ClusterName=self.settings.name))
 
-    def _cdktf(self, verb: str, *arguments: str) -> list[str]:
-        """Run one cdktf command and return its lines; raise ``StepFailed`` if it fails."""
+    def _kit(self, verb: str, *arguments: str) -> list[str]:
+        """Run one command of the kit and return its lines; raise ``StepFailed`` if it fails."""
         lines: list[str] = []
 
         def keep(line: str) -> None:
@@ -150,14 +151,14 @@ class Deployment:
             self.on_line(line)
 
         code = processes.run_logged(
-            [str(checkout.ROOT / "node_modules" / ".bin" / "cdktf"), verb, *arguments, SKIP_PROVIDER_LOCK],
+            [find_program(), verb, *arguments, SKIP_PROVIDER_LOCK],
             log=self.log(verb),
             cwd=self.project,
             environment=self._environment(),
             on_line=keep,
         )
         if code:
-            raise StepFailed(f"cdktf {verb} ended with exit code {code}", log=self.log(verb))
+            raise StepFailed(f"{kit_name()} {verb} ended with exit code {code}", log=self.log(verb))
         return lines
 
     def _environment(self) -> dict[str, str]:
