@@ -371,15 +371,68 @@ def test_nodes_are_drained_and_back_without_a_key(operator):
     assert "Invalid node state" in on_nodes(operator, "undrain", "workers/1", status=1)
 
 
-def test_replacement_waits_for_the_job(operator):
-    """With --after-jobs the running job goes on, and Slurm has exactly the reason that HyperPod acts on."""
-    over = operator.hosts.directory.parent / "fsx" / "runs" / "over"
-    line = (
-        "sbatch --parsable --partition=gpu --output=/dev/null --wrap 'until [ -e /fsx/runs/over ]; do sleep 0.2; done'"
+def replace_instance(operator, hostname):
+    """Act as HyperPod on a node whose replacement SageMaker has begun: its new instance boots."""
+    instance_id = next(node.instance_id for node in nodes(operator.aws) if node.hostname == hostname)
+    assert instance_id != operator.hosts.nodes[hostname].instance_id
+    scripts = operator.hosts.directory.parent / "lifecycle"
+    result = operator.hosts.replace(hostname, instance_id=instance_id, lifecycle=scripts)
+    assert result.ok, result.describe()
+
+
+def submit_counting(operator, name, hostname):
+    """Start a job of two nodes that counts into its folder, a file a step; return its number and the folder."""
+    folder = operator.hosts.directory.parent / "fsx" / "runs" / name
+    script = batch_script(
+        operator,
+        name,
+        f"cd /fsx/runs/{name} || exit\n"
+        "until [ -e over ]; do\n"
+        "  step=$(($(ls | grep -c step) + 1))\n"
+        "  srun --ntasks-per-node=1 hostname > partial 2> /dev/null && sort partial > sorted && mv sorted step-$step\n"
+        "done",
     )
-    job_id = int(operator.hosts.run(line).stdout)
-    operator.hosts.wait_for_job(job_id, frozenset({"RUNNING"}))
-    name = operator.hosts.job(job_id)["NodeList"]
+    folder.mkdir(mode=0o777)
+    folder.chmod(0o777)
+    shutil.copy(script, folder)
+    line = (
+        f"sbatch --parsable --partition=gpu --requeue --nodelist={hostname} --nodes=2 --output=/dev/null "
+        f"/fsx/runs/{name}/{name}.sbatch"
+    )
+    return int(operator.hosts.run(line).stdout), folder
+
+
+def steps_of(folder):
+    """Return the hosts of each step, by its number."""
+    return {int(file.name.partition("-")[2]): tuple(file.read_text().split()) for file in folder.glob("step-*")}
+
+
+def test_a_job_goes_on_when_its_node_is_replaced(operator):
+    """By API its instance goes at once: the job is requeued and goes on after its last step, on the same two nodes."""
+    name = worker(operator, 3).hostname
+    job_id, folder = submit_counting(operator, "replaced", name)
+    wait_for(lambda: 2 in steps_of(folder))
+    pair = steps_of(folder)[1]
+    assert f"{name}  workers/3" in on_nodes(operator, "replace", name, "--yes")
+    replace_instance(operator, name)
+    begun = operator.hosts.wait_for_job(job_id, frozenset({"RUNNING"}), restarts=1)
+    before = max(steps_of(folder))
+    wait_for(lambda: before + 2 in steps_of(folder))
+    (folder / "over").touch()
+    assert finish(operator, job_id)["JobState"] == "COMPLETED"
+    taken = steps_of(folder)
+    assert sorted(taken) == list(range(1, len(taken) + 1))
+    assert taken[1] == pair
+    assert all(len(set(hosts)) == 2 for hosts in taken.values()), taken
+    assert begun["Restarts"] == "1"
+    operator.hosts.wait_until_idle()
+
+
+def test_replacement_waits_for_the_job(operator):
+    """With --after-jobs Slurm has exactly the reason that HyperPod acts on, and the job goes on to its end before."""
+    job_id, folder = submit_counting(operator, "kept", worker(operator, 3).hostname)
+    wait_for(lambda: 1 in steps_of(folder))
+    name = worker(operator, 3).hostname
     on_nodes(operator, "replace", name, "--after-jobs", "--yes")
     (node,) = [
         node
@@ -387,14 +440,19 @@ def test_replacement_waits_for_the_job(operator):
         if node["slurm_name"] == name
     ]
     assert (node["slurm_state"][:4], node["slurm_reason"]) == ("fail", "Action:Replace")  # failing where all is taken
-    assert operator.hosts.job(job_id)["JobState"] == "RUNNING"
     (job,) = json.loads(operator.podwright("status", "--jobs", "--json"))["jobs"]
-    assert (job["job_id"], job["state"], job["where"]) == (str(job_id), "RUNNING", name)
+    assert (job["job_id"], job["state"]) == (str(job_id), "RUNNING")
     assert " RUNNING " in operator.podwright("status", "--jobs")
-    over.touch()
-    assert finish(operator, job_id)["JobState"] == "COMPLETED"
-    on_nodes(operator, "undrain", name)
+    seen = max(steps_of(folder))
+    wait_for(lambda: seen + 2 in steps_of(folder))
+    (folder / "over").touch()
+    done = finish(operator, job_id)
+    assert (done["JobState"], done["Restarts"]) == ("COMPLETED", "0")
+    operator.aws.client("sagemaker").batch_replace_cluster_nodes(ClusterName=NAME, NodeIds=[node["instance_id"]])
+    replace_instance(operator, name)
     operator.hosts.wait_until_idle()
+    line = f"srun --partition=gpu --nodelist={name} hostname"
+    assert operator.hosts.run(line).stdout.strip() == name
 
 
 @pytest.fixture(scope="module")
