@@ -91,7 +91,7 @@ class Service:
 
 
 @dataclass
-class Cluster:
+class SimulatedCluster:
     """Simulate one boot of all hosts."""
 
     hosts: int
@@ -290,7 +290,7 @@ def print_simulated(measured: Measured, *, what: str, build_s: float, sizes: Seq
     heads = "  ".join(f"{step:>11}" for step in steps)
     print(f" hosts         {heads}  ready  operations  worst wait  refused  failed")
     for hosts, design in itertools.product(sizes, DESIGNS):
-        it = Cluster(hosts, design, measured, build_s)
+        it = SimulatedCluster(hosts, design, measured, build_s)
         it.boot()
         done = "  ".join(f"{it.passed_s.get(step, float('nan')):11.1f}" for step in steps)
         lost = ", ".join(f"{count} at {step}" for step, count in it.failed.items()) or "none"

@@ -10,7 +10,7 @@ from podwright_constructs.network import ExistingNetwork
 from podwright_constructs.role import ExistingRole
 
 
-class Cluster(TerraformStack):
+class Research(TerraformStack):
     """The cluster, and nothing beside it."""
 
     def __init__(self, scope: Construct, id_: str) -> None:
@@ -38,5 +38,5 @@ class Cluster(TerraformStack):
 
 
 app = App()
-Cluster(app, "research")
+Research(app, "research")
 app.synth()

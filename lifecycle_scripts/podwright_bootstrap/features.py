@@ -82,7 +82,7 @@ class LustreClient:
 
 @dataclass(frozen=True)
 class Health:
-    """The effect of each check's finding (``podwright_bootstrap.checks``): "fail" | "warn" | "skip"."""
+    """The effect of each check's finding (``podwright_bootstrap.health_checks``): "fail" | "warn" | "skip"."""
 
     efa: str = "fail"
     gpu_memory: str = "fail"

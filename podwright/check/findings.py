@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from podwright.check.secrets import masked
-from podwright_constructs.problems import Problem
+from podwright_constructs.problems import Problem, dotted
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -60,11 +60,6 @@ class Finding:
 def has_errors(findings: Iterable[Finding]) -> bool:
     """Return whether any finding stops a deployment."""
     return any(finding.level is Level.ERROR for finding in findings)
-
-
-def dotted(path: KeyPath) -> str:
-    """Return the path as it is written: ``cluster.instance_groups[1].count``."""
-    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
 
 
 def to_json(findings: Iterable[Finding]) -> str:

@@ -9,10 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from podwright.check.findings import Finding, KeyPath, Level, dotted
+from podwright.check.findings import Finding, KeyPath, Level
 from podwright.settings.renamed import RENAMED
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
+from podwright_constructs.problems import dotted
 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {

@@ -18,7 +18,7 @@ ADDED_AT_A_TIME = 50
 
 
 @dataclass(frozen=True)
-class Change:
+class NodeChange:
     """A Batch operation: boto3's name, its verb, and the consequences that the question before it names."""
 
     operation: str
@@ -27,13 +27,13 @@ class Change:
     for_controllers: bool = False  # whether AWS does it to a controller
 
 
-REPLACE = Change(
+REPLACE = NodeChange(
     "batch_replace_cluster_nodes",
     "replace",
     "New instances come up with empty disks, and jobs on the old ones are requeued.",
 )
-REBOOT = Change("batch_reboot_cluster_nodes", "reboot", "Jobs on them are requeued.", for_controllers=True)
-DELETE = Change(
+REBOOT = NodeChange("batch_reboot_cluster_nodes", "reboot", "Jobs on them are requeued.", for_controllers=True)
+DELETE = NodeChange(
     "batch_delete_cluster_nodes", "delete", "Their disks are lost, and their groups have fewer nodes from then on."
 )
 
@@ -52,7 +52,7 @@ class Result:
         return not self.code
 
 
-def protect_controllers(change: Change, nodes: Sequence[Node], *, include_controller: bool) -> None:
+def protect_controllers(change: NodeChange, nodes: Sequence[Node], *, include_controller: bool) -> None:
     """Refuse a change of a controller.
 
     Raises:
@@ -71,7 +71,7 @@ def protect_controllers(change: Change, nodes: Sequence[Node], *, include_contro
         raise ArgumentError(f"{of}: it is not rebooted by mistake", hint)
 
 
-def apply(session: Session, cluster: Cluster, change: Change, nodes: Sequence[Node]) -> Iterator[Result]:
+def apply(session: Session, cluster: Cluster, change: NodeChange, nodes: Sequence[Node]) -> Iterator[Result]:
     """Change nodes, 25 in a call, and yield the answer for each.
 
     A call that is refused as a whole counts as the answer for its nodes, and ends the calls: what AWS accepted before

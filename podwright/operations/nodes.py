@@ -9,7 +9,7 @@ from collections import Counter
 from podwright.operations import node_changes, slurm_nodes
 from podwright.operations.cluster import Cluster, Node, select
 from podwright.operations.errors import ArgumentError
-from podwright.operations.node_changes import Change, Result
+from podwright.operations.node_changes import NodeChange, Result
 from podwright.operations.output import Column, age, confirm, print_json, print_table
 from podwright.operations.slurm_nodes import ACTIONS, SlurmState
 from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
@@ -165,7 +165,7 @@ def _slurm(options: argparse.Namespace, verb: str) -> int:
     return 0
 
 
-def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], change: Change, help_: str) -> None:
+def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], change: NodeChange, help_: str) -> None:
     parser = verbs.add_parser(change.verb, help=help_)
     parser.add_argument("nodes", nargs="*", metavar="NODE", help=NODE_HELP)
     parser.add_argument("--group", metavar="NAME", help="all nodes of this instance group")
@@ -179,7 +179,7 @@ def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], chan
     add_examples(parser, f"podwright nodes {change.verb} ip-10-1-0-7 workers/3", f"podwright nodes {change.verb} -h")
 
 
-def _change(options: argparse.Namespace, change: Change) -> int:
+def _change(options: argparse.Namespace, change: NodeChange) -> int:
     wanted = target(options)
     if bool(options.nodes) == bool(options.group):
         raise ArgumentError(f"which nodes to {change.verb}?", "name nodes, or --group NAME")
@@ -246,7 +246,7 @@ def _names(nodes: tuple[Node, ...]) -> str:
     return f"{len(nodes)} nodes"
 
 
-def _print(options: argparse.Namespace, cluster: Cluster, change: Change, results: list[Result]) -> None:
+def _print(options: argparse.Namespace, cluster: Cluster, change: NodeChange, results: list[Result]) -> None:
     if options.json:
         document = {
             "cluster": cluster.name,
@@ -272,7 +272,7 @@ def _print(options: argparse.Namespace, cluster: Cluster, change: Change, result
     print(_next(cluster, change, results))
 
 
-def _next(cluster: Cluster, change: Change, results: list[Result]) -> str:
+def _next(cluster: Cluster, change: NodeChange, results: list[Result]) -> str:
     """Return the command that comes next."""
     if change is not node_changes.DELETE:
         return "`podwright status --wait` waits until they run"

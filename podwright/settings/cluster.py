@@ -57,7 +57,7 @@ class ApiSlurm(Section):
     )
 
 
-class Cluster(Section):
+class ClusterSection(Section):
     """The SageMaker HyperPod cluster."""
 
     instance_groups: tuple[InstanceGroup, ...] = Field(

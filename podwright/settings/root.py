@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from podwright.settings.access import CreatedKey, CreatedRole, ExistingKey, ExistingRole, NoKey
-from podwright.settings.cluster import Cluster, Training
+from podwright.settings.cluster import ClusterSection, Training
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
 from podwright.settings.nodes import Nodes
 from podwright.settings.operations import (
@@ -66,7 +66,7 @@ class Settings(Section):
     role: Annotated[CreatedRole | ExistingRole, Field(discriminator="source")] = Field(
         description="IAM role of the nodes."
     )
-    cluster: Cluster = Field(description="The SageMaker HyperPod cluster.")
+    cluster: ClusterSection = Field(description="The SageMaker HyperPod cluster.")
     accounting: Annotated[
         LocalAccounting | CreatedAccounting | ExistingAccounting | NoAccounting, Field(discriminator="source")
     ] = Field(

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright.check.document import MAX_DEPTH, Document
-from podwright.check.findings import Finding, Level, dotted, has_errors, render, summary, to_json, write
+from podwright.check.findings import Finding, Level, has_errors, render, summary, to_json, write
 from podwright.check.report import check_document, codes
+from podwright_constructs.problems import dotted
 
 GOOD = (Path(__file__).parents[2] / "cluster.yaml").read_text(encoding="utf-8")
 FILE = Path("cluster.yaml")

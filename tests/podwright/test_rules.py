@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBackend
 
 from podwright.check import rules
-from podwright.check.findings import Level, dotted
+from podwright.check.findings import Level
 from podwright.check.incomplete import incomplete
 from podwright.check.report import codes
 from podwright.check.rules import addresses
@@ -26,6 +26,7 @@ from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright_constructs import checks, facts
 from podwright_constructs.catalog import cluster_instance_types
+from podwright_constructs.problems import dotted
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import PRESETS
 

@@ -34,7 +34,7 @@ WITHOUT_ALIGNMENT = {"a": 1, "c": 1}  # b removed, a added
 SEED = 4  # its order is not that of the file
 
 
-class Cluster:
+class UpdatedCluster:
     """A cluster in Terraform's hands, and the account it is in."""
 
     def __init__(self, aws, folder, terraform):
@@ -103,7 +103,7 @@ def cluster(tmp_path_factory, terraform):
         AwsStandIn(directory=folder / "aws", transition_s=0.1, order_seed=SEED) as aws,
         pytest.MonkeyPatch.context() as patch,
     ):
-        made = Cluster(aws, folder, terraform)
+        made = UpdatedCluster(aws, folder, terraform)
         for name, value in made.environment.items():
             patch.setenv(name, value)
         made.write(FIRST)

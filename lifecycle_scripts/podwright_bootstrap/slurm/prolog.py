@@ -1,19 +1,19 @@
-"""Before a job: is this node sound? Run by slurmd as root; a failure drains the node, and the job goes elsewhere."""
+"""Check the node before a job, as slurmd's prolog. A failure drains the node, and the job starts on another."""
 
 from __future__ import annotations
 
 import sys
 from typing import List
 
-from podwright_bootstrap import checks, contract
-from podwright_bootstrap.checks import accelerators
+from podwright_bootstrap import contract, health_checks
 from podwright_bootstrap.contract import ContractError, InstanceFacts, NodeRecord, ProvisioningParameters
+from podwright_bootstrap.health_checks import accelerators
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.slurm.job import PARENT_MODE, Job, folder_of
 from podwright_bootstrap.storage import own_folder
 
-# Seconds of a job's start are everybody's: only what is quick and breaks while nodes work.
+# Every job waits for these: only what takes little time, and can break while a node is up.
 QUICK = (accelerators.count, accelerators.gpu_memory)
 SHARED_LIMIT_S = 30
 REASON_LENGTH = 200
@@ -57,7 +57,7 @@ def _checks(parameters: ProvisioningParameters) -> bool:
 
 
 def _findings(facts: InstanceFacts, record: NodeRecord) -> List[str]:
-    found = [finding for check in QUICK for finding in checks.findings(check, facts)]
+    found = [finding for check in QUICK for finding in health_checks.findings(check, facts)]
     if record.shared_root:
         try:
             shell.run("stat", "--file-system", record.shared_root, timeout_s=SHARED_LIMIT_S, quiet=True)

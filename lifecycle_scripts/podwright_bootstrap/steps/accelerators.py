@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from podwright_bootstrap import checks
-from podwright_bootstrap.checks import accelerators
+from podwright_bootstrap import health_checks
+from podwright_bootstrap.health_checks import accelerators
 from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.steps import Step
@@ -30,5 +30,5 @@ class Accelerators(Step):
 
     def verify(self, node: Node) -> None:
         """Count them."""
-        for finding in checks.findings(accelerators.count, node.facts):
+        for finding in health_checks.findings(accelerators.count, node.facts):
             raise CommandError(f"{finding} ({node.instance_type})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List
 
-from podwright_bootstrap import checks
+from podwright_bootstrap import health_checks
 from podwright_bootstrap.contract import COMPUTE
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
@@ -36,10 +36,10 @@ class Health(Step):
     def verify(self, node: Node) -> None:
         """Run all checks and log every finding; one error lists all that fail the boot."""
         found: Dict[str, List[str]] = {FAIL: [], WARN: []}
-        for name, check in checks.CHECKS.items():
+        for name, check in health_checks.CHECKS.items():
             level = getattr(node.parameters.nodes.health, name)
             if level != SKIP:
-                found[level] += [f"{name}: {finding}" for finding in checks.findings(check, node.facts)]
+                found[level] += [f"{name}: {finding}" for finding in health_checks.findings(check, node.facts)]
         for finding in found[WARN]:
             shell.say(f"WARNING on {node.hostname}: {finding}")
         if found[FAIL]:

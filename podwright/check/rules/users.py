@@ -10,13 +10,14 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
-from podwright.check.findings import Finding, KeyPath, dotted, error, warning
+from podwright.check.findings import Finding, KeyPath, error, warning
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.nodes import MAX_ID, MIN_ID, Ldap
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright.settings.storage import NoOpenZfs
 from podwright_constructs import facts
+from podwright_constructs.problems import dotted
 
 USERS: KeyPath = ("nodes", "users")
 GROUPS: KeyPath = ("nodes", "groups")

@@ -25,7 +25,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class FileSystem:
+class MovedFileSystem:
     """A file system of the old cluster's foundation."""
 
     id: str
@@ -49,7 +49,7 @@ class FileSystem:
         return "it is linked with S3 (data_repositories), and FSx does not back up such file systems" if linked else ""
 
 
-def file_systems(session: Session, cluster: str) -> list[FileSystem]:
+def file_systems(session: Session, cluster: str) -> list[MovedFileSystem]:
     """Return the file systems that a cluster's foundation made.
 
     Raises:
@@ -57,7 +57,7 @@ def file_systems(session: Session, cluster: str) -> list[FileSystem]:
     """
     wanted = {"Key": names.CLUSTER_TAG, "Value": cluster}
     return [
-        FileSystem(item["FileSystemId"], SECTIONS[item["FileSystemType"]], item)
+        MovedFileSystem(item["FileSystemId"], SECTIONS[item["FileSystemType"]], item)
         for item in session.items("fsx", "describe_file_systems", "FileSystems")
         if wanted in item.get("Tags", ()) and item["FileSystemType"] in SECTIONS and item["Lifecycle"] != "DELETING"
     ]
@@ -130,7 +130,7 @@ class Carrier:
         attempt = self.journal.facts.get("failed_backups", 0)  # FSx answers a repeated token with what it made before
         return f"podwright-{self.journal.id}-{section}-{pass_}-{what}-{attempt}"
 
-    def _backup(self, item: FileSystem, pass_: str) -> str:
+    def _backup(self, item: MovedFileSystem, pass_: str) -> str:
         answer = self.old.call(
             "fsx",
             "create_backup",

@@ -17,7 +17,7 @@ from podwright.operations.moving import backups, settings_text
 from podwright.operations.moving import journal as journals
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place
-from podwright.operations.moving.preview import Preview
+from podwright.operations.moving.preview import MovePreview
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, Move
 from podwright.operations.output import confirm, print_json
 from podwright.operations.session import Session
@@ -72,7 +72,7 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
     if file.exists() and file.read_text(encoding="utf-8") != new.text:  # equal: we were killed before the journal
         raise ArgumentError(f"{file} is there already", "move it away, or choose another --name")
     session = Session(region=settings.region, profile=options.profile)
-    preview = Preview.of(settings, new, backups.file_systems(session, settings.name))
+    preview = MovePreview.of(settings, new, backups.file_systems(session, settings.name))
     ends = Place(settings.name, settings.region, options.file), Place(name, new.settings.region, file)
     move = _move(Journal(path, *ends, facts={"zone": options.zone}), options)
     for line in preview.lines():
@@ -88,7 +88,7 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
     return _go_on(move, options, preview)
 
 
-def _go_on(move: Move, options: argparse.Namespace, preview: Preview | None = None) -> int:
+def _go_on(move: Move, options: argparse.Namespace, preview: MovePreview | None = None) -> int:
     """Run the steps that are left, up to the wanted one."""
     journal = move.journal
     for name, step in STEPS.items():

@@ -10,11 +10,12 @@ from typing import Any
 
 from podwright.check.document import Document
 from podwright.check.errors import InvalidSettingsError
-from podwright.check.findings import Finding, KeyPath, Level, dotted, has_errors
+from podwright.check.findings import Finding, KeyPath, Level, has_errors
 from podwright.check.report import check_document
 from podwright.operations.moving.settings_text import edited
 from podwright.settings.root import Settings
 from podwright_constructs import facts
+from podwright_constructs.problems import dotted
 
 ZONE: KeyPath = ("network", "availability_zone_id")
 GROUPS: KeyPath = ("cluster", "instance_groups")

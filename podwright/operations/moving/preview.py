@@ -10,7 +10,7 @@ from podwright import prices as price
 from podwright.diagram import prices
 from podwright.operations.errors import ArgumentError
 from podwright.operations.inventory import file_system_price
-from podwright.operations.moving.backups import FileSystem
+from podwright.operations.moving.backups import MovedFileSystem
 from podwright.operations.moving.destination import NewFile
 from podwright.settings.root import Settings
 
@@ -22,15 +22,15 @@ TIME = (
 
 
 @dataclass(frozen=True)
-class Preview:
+class MovePreview:
     """A move's changes, data and prices."""
 
     old: Settings
     new: NewFile
-    data: tuple[FileSystem, ...]
+    data: tuple[MovedFileSystem, ...]
 
     @classmethod
-    def of(cls, old: Settings, new: NewFile, data: Sequence[FileSystem]) -> Preview:
+    def of(cls, old: Settings, new: NewFile, data: Sequence[MovedFileSystem]) -> MovePreview:
         """Look at everything that would stop the move.
 
         Raises:
@@ -98,7 +98,7 @@ class Preview:
         }
 
 
-def _problems(old: Settings, new: NewFile, data: Sequence[FileSystem]) -> Iterator[str]:
+def _problems(old: Settings, new: NewFile, data: Sequence[MovedFileSystem]) -> Iterator[str]:
     sections = {item.section for item in data}
     for section, settings in (("lustre", old.lustre), ("openzfs", old.openzfs)):
         if settings.source == "existing":

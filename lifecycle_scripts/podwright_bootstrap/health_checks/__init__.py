@@ -1,14 +1,14 @@
-"""Check that the node has what its instance type promises. A check changes nothing; a finding is one line.
+"""Health checks: does the node have what its instance type promises? They change nothing; a finding is one line.
 
-``CHECKS`` are those that ``Health`` names. They are also what the prolog of a job asks before the job starts.
+``nodes.health`` in cluster.yaml has a key for each of ``CHECKS``. The prolog of a job runs the quick ones.
 """
 
 from __future__ import annotations
 
 from typing import Callable, Dict, Iterator, List
 
-from podwright_bootstrap.checks import accelerators, host
 from podwright_bootstrap.contract import InstanceFacts
+from podwright_bootstrap.health_checks import accelerators, host
 from podwright_bootstrap.host.shell import CommandError
 
 Check = Callable[[InstanceFacts], Iterator[str]]
