@@ -111,7 +111,7 @@ class Document:
             width = len(self.text[secret.start : secret.end].split("\n")[0])
             hint = "delete it here and revoke it, because others may have read it"
             position = Position(len(before), len(before[-1]) + 1, width)
-            message = f"this is {secret.kind}, and a settings file is no place for it"
+            message = f"this is {secret.kind}, and a settings file must hold no secrets"
             yield _finding("secret", self._at(position), position, message, hint)
 
     def without_secrets(self, text: str) -> str:

@@ -54,8 +54,8 @@ def test_controller_waits_for_nobody(make_host):
 
 def test_root_runs_nothing_of_a_package(make_host, cloud):
     """The code that a wheel lets every Python start with (.pth) runs as the job user, never as root."""
-    told = "import os; os.system(f'touch /mnt/fsx/runs/ran-as-{os.geteuid()}')\n"
-    cloud.replace_lock(cloud.lock(make_wheel(cloud.index, "tinydep", version="1.0", pth=told)))
+    prints_user = "import os; os.system(f'touch /mnt/fsx/runs/ran-as-{os.geteuid()}')\n"
+    cloud.replace_lock(cloud.lock(make_wheel(cloud.index, "tinydep", version="1.0", pth=prints_user)))
     steps = [f"./on_create.sh --only {step}" for step in ("lustre", "runs", "environment")]
     boot = make_host(patience=1).boot(" && ".join(steps))
     assert boot.exit_code == 0, boot.output

@@ -287,8 +287,8 @@ def test_going_back_before_anything_is_new(world: World) -> None:
     assert world.root("squeue --noheader --format=%T").split() == ["PENDING"]
     refused = world.hosts.run("sbatch --partition=gpu --wrap=true", user="grace", check=False)
     assert refused.returncode != 0
-    told = world.podwright("move", "--back", "--yes")
-    assert "demo starts jobs again in" in told
+    printed = world.podwright("move", "--back", "--yes")
+    assert "demo starts jobs again in" in printed
     assert world.aws.client("fsx").describe_backups()["Backups"] == []
     assert not (world.project / "demo-usw2-az3.yaml").exists()
     world.starts += 1
@@ -328,7 +328,7 @@ def test_to_another_region(world: World) -> None:
 
 
 def arrived(world: World, cluster: str, region: str) -> None:
-    """Check people, files, accounts, history and the job at the new place."""
+    """Check people, files, accounts, history and the job on the new cluster."""
     ids = world.ids(cluster, region)
     assert ids["ada"].startswith("uid=2001(ada) gid=2001(ada)")
     assert "3001(research)" in ids["ada"]

@@ -186,9 +186,9 @@ def test_connect_opens_a_shell_of_the_job_user(operator):
         (["workers/2", "--user", "root"], ["root", worker(operator, 2).hostname]),
     ):
         with operator.start(*operator.command("connect", *arguments)) as process:
-            told, errors = process.communicate("whoami; hostname; exit\n", timeout=COMMAND_TIMEOUT_S)
+            printed, errors = process.communicate("whoami; hostname; exit\n", timeout=COMMAND_TIMEOUT_S)
         assert process.returncode == 0, errors
-        assert set(expected) <= set(told.split()), told
+        assert set(expected) <= set(printed.split()), printed
 
 
 def test_a_node_that_knows_no_key_is_said_in_one_line(operator):
@@ -201,24 +201,24 @@ def test_a_node_that_knows_no_key_is_said_in_one_line(operator):
 
 def test_ssh_goes_in_through_the_written_config(known):
     """OpenSSH reads the file, checks host keys, and knows a node by three names; a second write changes nothing."""
-    told = known.podwright("ssh-config", "--write", *known.key)
+    printed = known.podwright("ssh-config", "--write", *known.key)
     config = known.home / ".ssh" / "podwright" / "demo.config"
-    assert told == f"wrote {config}: 4 nodes; `ssh demo`\n"
+    assert printed == f"wrote {config}: 4 nodes; `ssh demo`\n"
     assert "StrictHostKeyChecking accept-new" in config.read_text()
     first = config.read_text()
     own = known.home / ".ssh" / "config"
     assert own.read_text().splitlines()[0] == "Include podwright/*.config"
     known.podwright("ssh-config", "--write", *known.key)
     assert (config.read_text(), own.read_text().count("Include")) == (first, 1)
-    place = worker(known)
+    node = worker(known)
     for name, hostname in {
         "demo": known.hosts.controller,
-        "demo-workers-1": place.hostname,
-        f"demo-{place.hostname}": place.hostname,
+        "demo-workers-1": node.hostname,
+        f"demo-{node.hostname}": node.hostname,
     }.items():
         assert known.run("ssh", "-F", config, name, "hostname").strip() == hostname
     keys = (known.home / ".ssh" / "podwright" / "known_hosts").read_text()
-    assert place.instance_id in keys
+    assert node.instance_id in keys
     assert (config.stat().st_mode & 0o777, config.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
@@ -238,10 +238,10 @@ def test_a_changed_host_key_is_refused(known):
 
 def test_forward_makes_a_port_of_a_worker_ours(known):
     """A server on the worker's loopback answers here, until Ctrl-C."""
-    place = worker(known)
-    known.hosts.run("mkdir -p /tmp/site && echo hello > /tmp/site/index.html", host=place.hostname, user="root")
+    node = worker(known)
+    known.hosts.run("mkdir -p /tmp/site && echo hello > /tmp/site/index.html", host=node.hostname, user="root")
     serve = "nohup python3 -m http.server 8765 --bind 127.0.0.1 --directory /tmp/site > /dev/null 2>&1 & echo $!"
-    pid = known.hosts.run(serve, host=place.hostname, user="root").stdout.strip()
+    pid = known.hosts.run(serve, host=node.hostname, user="root").stdout.strip()
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         errors = known.podwright("forward", 8765, "workers/1", "--local-port", port, status=1)
@@ -252,7 +252,7 @@ def test_forward_makes_a_port_of_a_worker_ours(known):
             assert answer.read() == b"hello\n"
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=COMMAND_TIMEOUT_S)
-    known.hosts.run(f"kill {pid}", host=place.hostname, user="root")
+    known.hosts.run(f"kill {pid}", host=node.hostname, user="root")
 
 
 def test_a_job_from_submit_to_fetch(known):
@@ -267,8 +267,8 @@ def test_a_job_from_submit_to_fetch(known):
         "until [ -e go ]; do sleep 0.2; done\n"
         "mkdir -p hf checkpoints && echo weights > hf/model.safetensors && echo much > checkpoints/step-1\necho done",
     )
-    told = known.podwright("submit", script, "--send", "src", "--nodes", 2, "--name", "first", *known.key, "--json")
-    job = json.loads(told)
+    printed = known.podwright("submit", script, "--send", "src", "--nodes", 2, "--name", "first", *known.key, "--json")
+    job = json.loads(printed)
     assert (job["schema"], job["run"], job["folder"]) == ("podwright.submit/1", "first", "/fsx/runs/first")
     listed = json.loads(known.podwright("jobs", *known.key, "--json"))["jobs"]
     assert [(item["job_id"], item["name"], item["user"], item["node_count"]) for item in listed] == [
@@ -285,9 +285,9 @@ def test_a_job_from_submit_to_fetch(known):
     assert known.podwright("jobs", *known.key) == "no jobs on demo\n"
 
     fetched = json.loads(known.podwright("fetch", "first", *known.key, "--json"))
-    brought = {item["path"] for item in fetched["fetched"]}
-    assert {"hf/model.safetensors", "submission.json", "src/hello.py", "train.sbatch"} <= brought
-    assert not any(path.startswith("checkpoints/") for path in brought)
+    fetched_paths = {item["path"] for item in fetched["fetched"]}
+    assert {"hf/model.safetensors", "submission.json", "src/hello.py", "train.sbatch"} <= fetched_paths
+    assert not any(path.startswith("checkpoints/") for path in fetched_paths)
     run = known.home / "runs" / "first"
     assert (run / "hf" / "model.safetensors").read_text() == "weights\n"
     record = json.loads((run / "submission.json").read_text())
@@ -295,7 +295,7 @@ def test_a_job_from_submit_to_fetch(known):
     (run / "hf" / "model.safetensors").unlink()
     more = json.loads(known.podwright("fetch", "first", "--checkpoints", *known.key, "--json"))
     assert {item["path"] for item in more["fetched"]} == {"hf/model.safetensors", "checkpoints/step-1"}
-    assert more["unchanged"] == len(brought) - 1
+    assert more["unchanged"] == len(fetched_paths) - 1
 
 
 def test_a_followed_log_leaves_nothing_running(known):
@@ -314,24 +314,24 @@ def test_a_followed_log_leaves_nothing_running(known):
     refused = known.podwright("cancel", "99", job_id, *known.key, status=2)
     assert "demo has no job 99: jobs that wait or run: " in refused
     assert "confirm with --yes" in known.podwright("cancel", job_id, *known.key, status=2)
-    told = known.podwright("cancel", "long", "--yes", *known.key)
-    assert told.startswith(f"canceled {job_id} (long, ubuntu, RUNNING)")
+    printed = known.podwright("cancel", "long", "--yes", *known.key)
+    assert printed.startswith(f"canceled {job_id} (long, ubuntu, RUNNING)")
     assert finish(known, job_id)["JobState"] == "CANCELLED"
 
 
 def test_lifecycle_logs_come_from_cloudwatch(known):
     """A node's name leads to its stream; all streams are listed; Slurm's own log is read on the node."""
-    place = worker(known)
-    lines = known.podwright("logs", "--lifecycle", place.hostname).splitlines()
-    assert lines[0].endswith(f" boot of {place.hostname}")
+    node = worker(known)
+    lines = known.podwright("logs", "--lifecycle", node.hostname).splitlines()
+    assert lines[0].endswith(f" boot of {node.hostname}")
     assert lines[-1].endswith(" booted")
-    assert known.podwright("logs", "--lifecycle", place.instance_id, "-n", 1).splitlines() == lines[-1:]
+    assert known.podwright("logs", "--lifecycle", node.instance_id, "-n", 1).splitlines() == lines[-1:]
     streams = json.loads(known.podwright("logs", "--lifecycle", "--json"))["streams"]
     assert {stream["name"] for stream in streams} == {
         f"LifecycleConfig/{node.instance_group}/{node.instance_id}" for node in known.hosts.nodes.values()
     }
     errors = known.podwright("logs", "--health", "workers/1", status=1)
-    assert f"{place.hostname} ({place.instance_id}) has written no line yet; it is Running" in errors
+    assert f"{node.hostname} ({node.instance_id}) has written no line yet; it is Running" in errors
     assert "slurmctld" in known.podwright("logs", "--slurm", "-n", 1000, *known.key)
     assert "slurmd" in known.podwright("logs", "--slurm", "workers/1", "-n", 1000, *known.key)
 
@@ -352,17 +352,17 @@ def test_what_slurm_does_not_know_is_said(known):
 
 def test_nodes_are_drained_and_back_without_a_key(operator):
     """A drained node takes no job and shows its reason; undrained it takes jobs; no ssh key is involved."""
-    place = worker(operator, 2)
+    node = worker(operator, 2)
     drained = json.loads(on_nodes(operator, "drain", "workers/2", "--reason", "it's slow | hot", "--json"))
     assert [(node["slurm_name"], node["slurm_reason"]) for node in drained["nodes"]] == [
-        (place.hostname, "it's slow | hot")
+        (node.hostname, "it's slow | hot")
     ]
     listed = json.loads(on_nodes(operator, "list", "--slurm", "--json"))["nodes"]
     states = {node["slurm_name"]: node["slurm_state"] for node in listed}
-    assert states[place.hostname].startswith("drain")
+    assert states[node.hostname].startswith("drain")
     assert states[worker(operator).hostname] == "idle"
     assert states[operator.hosts.controller] == ""
-    assert place.hostname in on_nodes(operator, "undrain", place.hostname)
+    assert node.hostname in on_nodes(operator, "undrain", node.hostname)
     operator.hosts.wait_until_idle()
     errors = on_nodes(operator, "drain", "controller", status=2)
     assert "runs slurmctld and no jobs" in errors
@@ -481,10 +481,10 @@ def named(document):
 
 def test_validate_names_the_host_with_the_slow_network(known, python):
     """All pairs of three workers are measured; the one behind a slow cable is named, and the planner's file is left."""
-    place = worker(known, 2)
-    with Faults(known.hosts).slow_network(place.hostname, mbit_s=100):
+    node = worker(known, 2)
+    with Faults(known.hosts).slow_network(node.hostname, mbit_s=100):
         document = validate(known, python, "--output", "validate.json", status=1)
-    assert named(document) == [f"nodes.{place.hostname}"], document
+    assert named(document) == [f"nodes.{node.hostname}"], document
     assert json.loads((known.home / "validate.json").read_text()) == document
     measured = document["measurements"]
     assert {tuple(pair["nodes"]) for pair in measured["pairs"] if not pair["error"]} >= set(

@@ -14,7 +14,7 @@ from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.workspace import Workspace, kill, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-BROUGHT, PRODUCTION = (EXAMPLES / name / "cluster.yaml" for name in ("bring_your_own", "production"))
+BRING_YOUR_OWN, PRODUCTION = (EXAMPLES / name / "cluster.yaml" for name in ("bring_your_own", "production"))
 Deploy = Callable[[AwsStandIn, Path], Workspace]
 
 pytestmark = pytest.mark.terraform
@@ -55,10 +55,10 @@ def bring(aws: AwsStandIn) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("aws", [BROUGHT], indirect=True)
-def test_what_is_brought_stays_as_it_is(aws: AwsStandIn, synthesized: Deploy, tmp_path: Path) -> None:
+@pytest.mark.parametrize("aws", [BRING_YOUR_OWN], indirect=True)
+def test_existing_resources_stay_as_they_are(aws: AwsStandIn, synthesized: Deploy, tmp_path: Path) -> None:
     """A cluster on existing network, storage and role deploys, has an empty second plan, and is destroyed alone."""
-    text = BROUGHT.read_text(encoding="utf-8")
+    text = BRING_YOUR_OWN.read_text(encoding="utf-8")
     for example, own in bring(aws).items():
         assert example in text
         text = text.replace(example, own)

@@ -66,10 +66,10 @@ class Gallery(FoundationStack):
         )
         logs = TrainingBucket(self, "logs", bucket_prefix="sagemaker-logs-", on_destroy="destroy", receives_logs=True)
         BucketFlowLogs(self, "bucket_flow_logs", name="isolated", vpc_id=isolated.vpc_id, bucket=logs)
-        brought = PrivateNetwork(
+        private = PrivateNetwork(
             self,
-            "brought",
-            name="brought",
+            "private",
+            name="private",
             vpc_id=self.network.vpc_id,
             availability_zone_id=ZONE,
             private_subnet_cidr="10.0.64.0/20",
@@ -81,11 +81,11 @@ class Gallery(FoundationStack):
             "tiering": LustreArguments(storage_type="INTELLIGENT_TIERING"),
         }
         for name, kind in kinds.items():
-            LustreFileSystem(self, name, kind, network=brought)
+            LustreFileSystem(self, name, kind, network=private)
         efa = LustreArguments(throughput_mbps_per_tib=1000, efa=True)
-        LustreFileSystem(self, "efa", efa, network=brought, key=self.key)
+        LustreFileSystem(self, "efa", efa, network=private, key=self.key)
         single = OpenZfsArguments(deployment_type="SINGLE_AZ_1", throughput_mbps=64)
-        OpenZfsFileSystem(self, "single", single, network=brought)
+        OpenZfsFileSystem(self, "single", single, network=private)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def _go_on(move: Move, options: argparse.Namespace, preview: MovePreview | None 
 
 
 def _say_what_is_left(move: Move) -> None:
-    """Say what the old place still costs, and what ends it."""
+    """Say what the old cluster still costs, and what ends it."""
     journal = move.journal
     print(f"moved: {journal.new.name} runs with {journal.new.file}. What {journal.old.name} still costs:")
     print_inventory(inventory(move.session(journal.old), journal.old.name))

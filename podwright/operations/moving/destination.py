@@ -28,7 +28,7 @@ _BUCKETS = ("access_log_bucket", "s3_uri")
 
 @dataclass(frozen=True)
 class Destination:
-    """The place that a cluster goes to, as the command line says it.
+    """The zone that a cluster goes to, as the command line names it.
 
     ``region`` is empty for a move within the region; ``values`` are further values of the new file by their path.
     """
@@ -79,8 +79,8 @@ def new_file(source: Document, settings: Settings, destination: Destination, *, 
 
     Raises:
         ArgumentError: a path of ``destination.values`` is none of the file.
-        InvalidSettingsError: values are bound to the old place and nobody gave new ones, or the new file has other
-            errors; all of them are in it.
+        InvalidSettingsError: values that exist only in the old zone or region have no new ones, or the new file has
+            other errors; all of them are in it.
     """
     own = _own_values(settings, destination)
     values = {**own, **destination.values}
@@ -118,7 +118,7 @@ def _own_values(settings: Settings, destination: Destination) -> dict[KeyPath, s
 
 
 def _ties(data: Any, *, moves_region: bool) -> Iterator[Tie]:
-    """Yield the values that the rules of a settings file cannot know to be of the old place."""
+    """Yield the values that the rules of a settings file cannot know to be of the old zone or region."""
     for path, value in _scalars(data, ()):
         if path[0] == "state":
             continue  # stays where it is
@@ -145,7 +145,7 @@ def _finding(tie: Tie, parsed: Document) -> Finding:
         Level.ERROR,
         CODE,
         tie.path,
-        f"{tie.path[-1]}: {tie.before} is bound to the old place",
+        f"{tie.path[-1]}: {tie.before} exists only in the old zone or region",
         f"give the new one: {option}",
         line=at.line,
         column=at.column,
