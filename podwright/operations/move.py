@@ -26,7 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the new file; may be repeated"
     )
     how = parser.add_argument_group("how far")
-    how.add_argument("--dry-run", action="store_true", help="show changes, data and prices, and end")
+    how.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="show changes, data and prices, or the steps of a move under way, and end",
+    )
     how.add_argument("--until", choices=STEP_NAMES, metavar="STEP", help=f"end after a step: {', '.join(STEP_NAMES)}")
     how.add_argument(
         "--save-s", type=float, default=SAVE_S, metavar="S", help="jobs may take to save; default: %(default)g"

@@ -26,6 +26,7 @@ from podwright_bootstrap.host.shell import write_file
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.move/1"
+DESTINATION = ("zone", "region", "training_plan", "name", "set")  # options of a new move
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,19 +45,34 @@ def run(options: argparse.Namespace) -> int:
             if options.back or options.destroy_old:
                 raise ArgumentError(f"no move of {options.file} is under way", "begin one: podwright move --zone ID")
             return _begin(options, path)
+        if options.dry_run:
+            return _status(journal, options)
         move = _move(journal, options)
         if options.back:
             return _back(move, options)
         if options.destroy_old:
             return _destroy_old(move, options)
-        if options.zone and options.zone != journal.facts.get("zone"):
-            raise ArgumentError(f"a move to {journal.new.name} is under way", "finish it, or `podwright move --back`")
+        _refuse_another_destination(journal, options)
         return _go_on(move, options)
 
 
 def _move(journal: Journal, options: argparse.Namespace) -> Move:
     say = speaker(quiet=options.json)
     return Move(journal, options.profile, Path.cwd(), options.save_s, options.leave_jobs, say)
+
+
+def _refuse_another_destination(journal: Journal, options: argparse.Namespace) -> None:
+    """Refuse a destination that is not the one of the move under way.
+
+    Raises:
+        ArgumentError: options differ from those that it began with; all of them are in it.
+    """
+    begun = {**journal.facts, "region": journal.new.region, "name": journal.new.name}
+    given = {key: getattr(options, key) for key in DESTINATION}
+    other = [f"--{key.replace('_', '-')}" for key, value in given.items() if value and value != begun.get(key)]
+    if other:
+        what = f"a move to {journal.new.name} is under way, and it began with another {', '.join(other)}"
+        raise ArgumentError(what, "finish it, or `podwright move --back`")
 
 
 def _begin(options: argparse.Namespace, path: Path) -> int:
@@ -74,7 +90,8 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
     session = Session(region=settings.region, profile=options.profile)
     preview = MovePreview.of(settings, new, backups.file_systems(session, settings.name))
     ends = Place(settings.name, settings.region, options.file), Place(name, new.settings.region, file)
-    move = _move(Journal(path, *ends, facts={"zone": options.zone}), options)
+    begun = {"zone": options.zone, "training_plan": options.training_plan, "set": options.set}
+    move = _move(Journal(path, *ends, facts=begun), options)
     for line in preview.lines():
         move.say(line)
     if options.dry_run:
@@ -135,8 +152,8 @@ def _back(move: Move, options: argparse.Namespace) -> int:
         move.reopen()
     deleted = move.carrier.delete()
     move.say(f"deleted {deleted} backups")
-    journal.new.file.unlink(missing_ok=True)
     journal.finish(BACK)
+    journal.new.file.unlink(missing_ok=True)  # last: a killed --back that is repeated needs it
     if options.json:
         print_json(SCHEMA, {"preview": None, "journal": journal.to_dict()})
     return OK

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from podwright.operations.errors import OperationError
 from podwright.operations.session import Session
 from podwright.settings import names
 
@@ -24,15 +25,19 @@ class Copied:
 
 
 def bucket_of(session: Session, cluster: str) -> str:
-    """Return the bucket that a cluster's foundation made; empty if there is none.
+    """Return the bucket that a cluster's foundation made.
 
     Raises:
+        OperationError: AWS lists none, as it does for a while after the bucket was made.
         AwsError: AWS refuses; needs ``tag:GetResources``.
     """
     wanted = [{"Key": names.CLUSTER_TAG, "Values": [cluster]}]
     found = session.items("resourcegroupstaggingapi", "get_resources", "ResourceTagMappingList", TagFilters=wanted)
-    arns = (item["ResourceARN"] for item in found)
-    return next((arn.rpartition(":")[2] for arn in arns if arn.split(":")[2] == "s3"), "")
+    arns = [item["ResourceARN"] for item in found if item["ResourceARN"].split(":")[2] == "s3"]
+    if not arns:
+        hint = "run `podwright move` again in a minute"
+        raise OperationError(f"AWS does not list the bucket of {cluster} by its tag {names.CLUSTER_TAG} yet", hint)
+    return str(arns[0].rpartition(":")[2])
 
 
 def copy(old: Session, new: Session, *, source: str, target: str, clusters: tuple[str, str]) -> Copied:

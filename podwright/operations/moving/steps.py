@@ -70,8 +70,8 @@ class Move:
 
     @property
     def shared(self) -> str:
-        """The folder of records on the controllers, which the last backup takes along."""
-        return f"{self.old_settings.lustre.mount_path}/{FOLDER}"
+        """The folder of this move's records on the controllers, which the last backup takes along."""
+        return f"{self.old_settings.lustre.mount_path}/{FOLDER}/{self.journal.id}"
 
     @property
     def roots(self) -> list[str]:
@@ -135,10 +135,10 @@ class Move:
 
     def bucket(self) -> None:
         """Copy the bucket's objects, but not podwright's own."""
-        old, new = self.session(self.journal.old), self.session(self.journal.new)
-        source, target = objects.bucket_of(old, self.journal.old.name), objects.bucket_of(new, self.journal.new.name)
-        if source and target:
+        if {self.old_settings.bucket.source, self.new_settings.bucket.source} == {"create"}:
+            old, new = self.session(self.journal.old), self.session(self.journal.new)
             clusters = self.journal.old.name, self.journal.new.name
+            source, target = objects.bucket_of(old, clusters[0]), objects.bucket_of(new, clusters[1])
             found = objects.copy(old, new, source=source, target=target, clusters=clusters)
             self.say(f"{found.copied} objects copied to {target}, {found.there} were there; {found.size:,} bytes")
         self.journal.finish("bucket")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -21,9 +22,9 @@ from podwright.operations.move import STEP_NAMES
 from podwright.operations.moving import on_node
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place, alone, journal_path
-from podwright.operations.moving.objects import Copied, copy
+from podwright.operations.moving.objects import Copied, bucket_of, copy
 from podwright.operations.moving.settings_text import edited, key_path
-from podwright.operations.moving.steps import STEPS
+from podwright.operations.moving.steps import STEPS, Move
 from podwright.operations.session import Session
 
 PROGRAMS = Path(on_node.__file__).parent
@@ -240,3 +241,59 @@ def test_objects_of_users_move_and_podwrights_own_do_not(aws) -> None:
 def test_help_lists_every_step() -> None:
     """The names that --until takes are those of the steps, in their order."""
     assert tuple(STEPS) == STEP_NAMES
+
+
+def under_way(folder: Path) -> Journal:
+    """Return the journal of a move that has begun from cluster.yaml."""
+    (folder / "cluster.yaml").write_text(MINIMAL.read_text())
+    (folder / "next.yaml").write_text(MINIMAL.read_text())
+    ends = Place("a", "us-west-2", folder / "cluster.yaml"), Place("next", "us-west-2", folder / "next.yaml")
+    journal = Journal(folder / "cluster.move.json", *ends, facts={"zone": "usw2-az2", "set": []})
+    journal.write()
+    return journal
+
+
+@pytest.mark.parametrize("option", [[], ["--back", "--yes"], ["--destroy-old", "--yes"]])
+def test_a_dry_run_of_a_move_under_way_changes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    """It shows the steps, whatever else is asked for."""
+    journal = under_way(folder)
+    assert main(["move", "--dry-run", *option]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == ["-", "first-backup"]
+    assert json.loads(journal.path.read_text()) == journal.to_dict()
+    assert (folder / "next.yaml").exists()
+
+
+def test_a_move_under_way_has_one_destination(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another region, name or value is refused, not left out."""
+    under_way(folder)
+    assert main(["move", "--zone", "usw2-az2", "--region", "us-east-1", "--set", "lustre.capacity_gib=2400"]) == 2
+    assert "it began with another --region, --set" in capsys.readouterr().err
+
+
+def test_records_of_an_earlier_move_are_not_read(folder: Path) -> None:
+    """The file system takes the records of each move along: job 1 here may be another one than job 1 there."""
+    first, second = (Move(under_way(folder), None, folder, 1, False, print) for _ in range(2))
+    assert first.shared != second.shared
+
+
+def test_a_record_opens_regular_files_alone(tmp_path: Path) -> None:
+    """Reading a pipe would never end, and a socket cannot be opened; both are recorded by their owner and mode."""
+    root, record = tmp_path / "fsx", tmp_path / "record"
+    root.mkdir()
+    (root / "file").write_text("text")
+    os.mkfifo(root / "pipe")
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(str(root / "agent"))
+    found = on_controller("files", "record", record, root)
+    assert (found["files"], found["hashed"]) == (3, 1)
+    (root / "pipe").unlink()
+    assert on_controller("files", "compare", record, root)["different"] == {"missing": 1}
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_bucket_that_aws_does_not_list_yet_is_not_left_out(aws) -> None:
+    """Tags of a new bucket are listed late: the step fails and can be repeated."""
+    with pytest.raises(PodwrightError, match="does not list the bucket of just-made"):
+        bucket_of(Session(region=aws.region), "just-made")

@@ -28,6 +28,7 @@ RECORD, SAMPLES = "files.jsonl.gz", "samples.json"
 HASHED_FILES = 500
 HASHED_BYTES = 16 << 20  # of each, from its beginning
 EXAMPLES = 10
+KINDS = {stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFREG: "f"}  # others are "s": reading a pipe would never end
 SAY_EVERY_S = 30  # Session Manager ends a session that says nothing for 20 minutes
 OWN = ("podwright", ".cache")  # below a root: what a boot writes, environments, keys and downloads
 
@@ -35,7 +36,7 @@ OWN = ("podwright", ".cache")  # below a root: what a boot writes, environments,
 def entry(path: str) -> tuple[str, int, int, int, int, int]:
     """Return kind, size, uid, gid, mode and time in seconds; a folder's size and time may differ in a copy."""
     status = os.lstat(path)
-    kind = "d" if stat.S_ISDIR(status.st_mode) else "l" if stat.S_ISLNK(status.st_mode) else "f"
+    kind = KINDS.get(stat.S_IFMT(status.st_mode), "s")
     is_folder = kind == "d"
     return (
         kind,
@@ -52,19 +53,34 @@ def walk(root: str, left_out: str) -> Iterator[str]:
     device = os.lstat(root).st_dev
     waiting = [root]
     while waiting:
-        with os.scandir(waiting.pop()) as items:
+        try:
+            items = os.scandir(waiting.pop())
+        except FileNotFoundError:
+            continue  # deleted meanwhile: people may still be logged in
+        with items:
             for item in items:
                 if item.path == left_out:
                     continue
                 yield item.path
-                if item.is_dir(follow_symlinks=False) and item.stat(follow_symlinks=False).st_dev == device:
+                if item.is_dir(follow_symlinks=False) and device_of(item.path) == device:
                     waiting.append(item.path)
 
 
+def device_of(path: str) -> int:
+    """Return the device that a path is on; 0 if it is gone."""
+    try:
+        return os.lstat(path).st_dev
+    except FileNotFoundError:
+        return 0
+
+
 def sha256(path: str) -> str:
-    """Return the hash of a file's beginning."""
-    with Path(path).open("rb") as file:
-        return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()
+    """Return the hash of a file's beginning; empty if it is gone."""
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.sha256(file.read(HASHED_BYTES)).hexdigest()
+    except FileNotFoundError:
+        return ""
 
 
 class Progress:
@@ -100,7 +116,7 @@ def record(folder: Path, roots: list[str]) -> dict[str, Any]:
                 if what[0] == "f":
                     item = (-zlib.crc32(path.encode("utf-8", "surrogateescape")), path)
                     (heapq.heappush if len(chosen) < HASHED_FILES else heapq.heappushpop)(chosen, item)
-    hashes = {path: sha256(path) for _, path in chosen}
+    hashes = {path: content for path, content in ((path, sha256(path)) for _, path in chosen) if content}
     (folder / SAMPLES).write_text(json.dumps(hashes))
     (folder / f".{RECORD}").replace(folder / RECORD)
     by_owner = {str(uid): {"files": owners[uid], "bytes": size[uid]} for uid in sorted(owners)}
