@@ -12,6 +12,7 @@ from podwright.check.findings import Finding, Level, summary, write
 from podwright.check.load import load
 from podwright.config_file import add_file
 from podwright.deploy.deployed import stacks
+from podwright.operations.deploy import use_profile
 from podwright.operations.differences import Plans, findings_of_cluster, findings_of_stack
 from podwright.operations.kit import Kit
 from podwright.operations.output import print_json
@@ -36,6 +37,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PodwrightError: the file is wrong, nothing was deployed from this folder, or AWS does not answer.
     """
+    use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     kit.run("synth")

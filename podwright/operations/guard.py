@@ -13,6 +13,7 @@ LOSSES = {
     "aws_db_instance": "loses the job accounting",
     "aws_fsx_lustre_file_system": "loses its data",
     "aws_fsx_openzfs_file_system": "loses its data",
+    "aws_kms_key": "loses what it has encrypted",
     "aws_s3_bucket": "loses its objects",
 }
 UNDER_NODES = {"aws_vpc", "aws_subnet", "aws_security_group"}  # AWS keeps them while nodes are in them
