@@ -293,13 +293,14 @@ def _slurm_parts(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str, 
             name: (config["NodeType"].lower(), ",".join(config.get("PartitionNames", ())))
             for name, config in given.items()
         }
+    workers = parameters.get("worker_groups")
     parts = {
-        item["instance_group_name"]: (COMPUTE, item.get("partition_name", ""))
-        for item in parameters.get("worker_groups", ())
+        str(item.get("instance_group_name")): (COMPUTE, str(item.get("partition_name") or ""))
+        for item in (workers if isinstance(workers, list) else ())
+        if isinstance(item, dict)  # somebody else wrote the file
     }
     for key, role in (("login_group", LOGIN), ("controller_group", CONTROLLER)):
-        if parameters.get(key):
-            parts[parameters[key]] = (role, "")
+        parts[str(parameters.get(key))] = (role, "")
     return parts
 
 
@@ -316,7 +317,8 @@ def _file_systems(answers: Iterable[Mapping[str, Any]], parameters: Mapping[str,
 
 def provisioning_parameters(session: Session, answers: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Read provisioning_parameters.json; empty where it is missing, cannot be read or is not a JSON object."""
-    scripts = next((item["LifeCycleConfig"]["SourceS3Uri"] for item in answers if item.get("LifeCycleConfig")), "")
+    given = (item.get("LifeCycleConfig", {}).get("SourceS3Uri") for item in answers)
+    scripts: str = next(filter(None, given), "")
     bucket, _, prefix = scripts.removeprefix("s3://").partition("/")
     if not bucket:
         return {}

@@ -157,7 +157,7 @@ class _Search:
             if error.absent:
                 return
             raise
-        for group in cluster["InstanceGroups"]:
+        for group in (*cluster["InstanceGroups"], *cluster.get("RestrictedInstanceGroups", ())):
             count, kind = group.get("CurrentCount", 0), group.get("InstanceType", "")
             storage = group.get("InstanceStorageConfigs", ())
             gib = sum(item.get("EbsVolumeConfig", {}).get("VolumeSizeInGB", 0) for item in storage)
@@ -187,8 +187,9 @@ class _Search:
         """FSx for Lustre and for OpenZFS."""
         for item in self._session.items("fsx", "describe_file_systems", "FileSystems"):
             if self._is_tagged(item.get("Tags", ())) and item["Lifecycle"] != "DELETING":
-                name, gib = item["FileSystemId"], item["StorageCapacity"]
-                detail = f"{item['FileSystemType']}, {gib} GiB, {item['Lifecycle']}"
+                gib = item.get("StorageCapacity")
+                size = f"{gib} GiB" if gib else item.get("StorageType", "no fixed size")  # INTELLIGENT_TIERING grows
+                name, detail = item["FileSystemId"], f"{item['FileSystemType']}, {size}, {item['Lifecycle']}"
                 delete = f"aws fsx delete-file-system --file-system-id {name}"
                 yield Leftover("file system", name, detail, file_system_price(item), delete)
 
@@ -312,10 +313,10 @@ def file_system_price(item: Description) -> float | None:
     """Return a file system's price by what Terraform would call its arguments."""
     lustre = item.get("LustreConfiguration")
     if lustre is None:
-        return prices.of("aws_fsx_openzfs_file_system", {"storage_capacity": item["StorageCapacity"]})
+        return prices.of("aws_fsx_openzfs_file_system", {"storage_capacity": item.get("StorageCapacity")})
     arguments = {
         "deployment_type": lustre["DeploymentType"],
-        "storage_capacity": item["StorageCapacity"],
+        "storage_capacity": item.get("StorageCapacity"),
         "per_unit_storage_throughput": lustre.get("PerUnitStorageThroughput", 0),
     }
     return prices.of("aws_fsx_lustre_file_system", arguments)

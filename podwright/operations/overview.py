@@ -183,7 +183,8 @@ def _zones(session: Session, cluster: Cluster, nodes: Iterable[Node]) -> list[tu
     if not subnet_ids:
         return []
     found = session.items("ec2", "describe_subnets", "Subnets", SubnetIds=subnet_ids)
-    subnets = [(ipaddress.ip_network(item["CidrBlock"]), item["AvailabilityZone"]) for item in found]
+    with_ipv4 = (item for item in found if item.get("CidrBlock"))
+    subnets = [(ipaddress.ip_network(item["CidrBlock"]), item["AvailabilityZone"]) for item in with_ipv4]
     placed = [(node, ipaddress.ip_address(node.private_ip)) for node in nodes if node.private_ip]
     return [(node.instance_id, zone) for node, address in placed for block, zone in subnets if address in block]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.scale/1"
-BYTE_ORDER_MARK = "\ufeff"
 GROUPS = ("cluster", "instance_groups")  # their path in cluster.yaml
 
 
@@ -93,8 +93,8 @@ def with_count(text: str, source: Document, group: str, count: int) -> str:
 def _in_file(options: argparse.Namespace, file: Path) -> int:
     source = Document.read(file)
     before = _checked(source).cluster.instance_groups[_index(source, options.group)]
-    text = with_count(file.read_bytes().decode(), source, options.group, options.count)
-    edited = Document.parse(text.removeprefix(BYTE_ORDER_MARK), file=file)
+    text = with_count(source.text, source, options.group, options.count)
+    edited = Document.parse(text, file=file)
     settings = _checked(edited)
     after = settings.cluster.instance_groups[_index(edited, options.group)]
     scaling = Scaling(
@@ -106,7 +106,8 @@ def _in_file(options: argparse.Namespace, file: Path) -> int:
         usd_per_hour_after=prices.nodes(after.instance_type, after.count, after.volume_gib),
     )
     path = file.resolve()  # a link stays a link
-    write_file(path, text, mode=path.stat().st_mode & 0o777)
+    mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+    write_file(path, mark + text.encode(), mode=path.stat().st_mode & 0o777)
     line = edited.position((*GROUPS, _index(edited, options.group), "count")).line
     changes = _changes(settings, file)
     if options.json:

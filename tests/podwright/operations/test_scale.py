@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from podwright.checkout import ROOT
 from podwright.cli import main
@@ -16,11 +17,13 @@ pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to 
 
 TEXT = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
 COUNT = "      count: 2\n"
+ONE_LINE = json.dumps(yaml.safe_load(TEXT)).replace('"count": 2', '"count": %s')  # column 1 is the byte order mark's
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
     [
+        (f"\ufeff{ONE_LINE % '2'}", f"\ufeff{ONE_LINE % '16'}"),
         (TEXT, TEXT.replace(COUNT, COUNT.replace("2", "16"))),
         (TEXT.replace(COUNT, '      count: "2"   # of two\n'), TEXT.replace(COUNT, "      count: 16   # of two\n")),
         (
@@ -35,7 +38,9 @@ def test_only_the_number_changes(capsys, before, after):
     file.write_bytes(before.encode())
     assert main(["scale", "workers", "16"]) == 0
     assert file.read_bytes() == after.encode()
-    line = after.splitlines().index(next(line for line in after.splitlines() if "count: 16" in line)) + 1
+    line = (
+        after.splitlines().index(next(line for line in after.splitlines() if "count: 16" in line.replace('"', ""))) + 1
+    )
     out = capsys.readouterr().out
     assert f"cluster.yaml:{line}: workers: 2 -> 16 nodes, 11.45 -> 91.63 $/h" in out
     assert "next: `podwright deploy --only cluster`" in out

@@ -1,0 +1,86 @@
+"""Answers that AWS may give and seldom does; botocore's stubs check them against the service model."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from botocore.response import StreamingBody
+from botocore.stub import ANY, Stubber
+
+from podwright.operations import cluster
+from podwright.operations.inventory import _Search
+from podwright.operations.session import Session
+
+pytestmark = pytest.mark.usefixtures("folder")
+ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abcdefghijkl"
+SCRIPTS = "s3://sagemaker-scripts/src"
+
+
+def describing(**members: Any) -> dict[str, Any]:
+    """Return an answer of DescribeCluster with one group and these members."""
+    group = {"InstanceGroupName": "workers", "InstanceType": "ml.g5.12xlarge", "CurrentCount": 2}
+    made = {"ClusterName": "odd", "ClusterStatus": "SystemUpdating", "CreationTime": datetime.now(timezone.utc)}
+    return {"ClusterArn": ARN, **made, "InstanceGroups": [group], **members}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        [],
+        {"worker_groups": None, "controller_group": ["a"]},
+        {"worker_groups": {"instance_group_name": "workers"}},
+        {"worker_groups": ["workers", {"partition_name": None}, {"instance_group_name": {}}]},
+    ],
+)
+def test_parameters_of_others_are_no_reason_to_fail(parameters: Any) -> None:
+    """provisioning_parameters.json is anybody's file: what it does not say right is not known."""
+    session = Session(region="us-west-2")
+    scripts = {"LifeCycleConfig": {"SourceS3Uri": SCRIPTS}}
+    text = json.dumps(parameters).encode()
+    with Stubber(session.client("s3")) as s3:
+        body = StreamingBody(io.BytesIO(text), len(text))
+        s3.add_response("get_object", {"Body": body}, {"Bucket": ANY, "Key": "src/provisioning_parameters.json"})
+        answer = describing()
+        answer["InstanceGroups"][0] |= scripts
+        (group,) = cluster.described(session, answer).groups
+    assert (group.role, group.partition) == ("", "")
+
+
+def test_a_group_without_scripts_of_its_own_is_described() -> None:
+    """Every member of LifeCycleConfig is optional in the API."""
+    answer = describing()
+    answer["InstanceGroups"][0]["LifeCycleConfig"] = {"OnInitComplete": "after.sh"}
+    assert cluster.described(Session(region="us-west-2"), answer).groups[0].scripts_s3_uri == ""
+
+
+def test_restricted_groups_cost_too() -> None:
+    """A cluster of restricted instance groups alone is no empty cluster."""
+    session = Session(region="us-west-2")
+    group = {"InstanceGroupName": "nova", "InstanceType": "ml.p5.48xlarge", "CurrentCount": 4}
+    with Stubber(session.client("sagemaker")) as sagemaker:
+        sagemaker.add_response("describe_cluster", describing(InstanceGroups=[], RestrictedInstanceGroups=[group]))
+        (found,) = _Search(session, "odd").nodes()
+    assert (found.id, found.detail) == ("odd/nova", "4 x ml.p5.48xlarge, SystemUpdating")
+    assert found.usd_per_hour is not None
+    assert found.usd_per_hour > 0
+
+
+def test_a_file_system_without_a_capacity_is_listed() -> None:
+    """INTELLIGENT_TIERING has no StorageCapacity and no known price, but it costs money."""
+    session = Session(region="us-west-2")
+    file_system = {
+        "FileSystemId": "fs-0123456789abcdef0",
+        "FileSystemType": "LUSTRE",
+        "StorageType": "INTELLIGENT_TIERING",
+        "Lifecycle": "AVAILABLE",
+        "LustreConfiguration": {"DeploymentType": "PERSISTENT_2"},
+        "Tags": [{"Key": "podwright:cluster", "Value": "odd"}],
+    }
+    with Stubber(session.client("fsx")) as fsx:
+        fsx.add_response("describe_file_systems", {"FileSystems": [file_system]})
+        (found,) = _Search(session, "odd").file_systems()
+    assert (found.detail, found.usd_per_hour) == ("LUSTRE, INTELLIGENT_TIERING, AVAILABLE", None)
