@@ -100,7 +100,9 @@ class Going:
         deployed = stacks(settings.name, folder=kit.folder)
         state = {part: _state(stack) for part, stack in deployed.items()}
         if only == "foundation" and state["cluster"]:
-            raise ArgumentError(f"{settings.name}'s cluster is on the foundation", "destroy both, or the cluster first")
+            raise ArgumentError(
+                f"{settings.name}'s cluster still uses the foundation", "destroy both, or the cluster first"
+            )
         chosen = {part: found if only in {None, part} else {} for part, found in state.items()}
         accounting = settings.accounting
         if chosen["foundation"] and accounting.source == "create" and accounting.on_destroy == "retain":

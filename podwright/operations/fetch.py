@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
             count += 1
     if count < len(wanted):
         raise OperationError(
-            f"{count} of {len(wanted)} files arrived in {to}: the others are gone from {folder}",
+            f"{count} of {len(wanted)} files arrived in {to}: the others no longer exist in {folder}",
             "run the command again, it goes on where it was",
         )
     if options.json:

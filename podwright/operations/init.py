@@ -86,7 +86,7 @@ def _refuse_to_overwrite(files: list[Path]) -> None:
     there = [str(file) for file in files if file.exists() or file.is_symlink()]
     if there:
         hint = "nothing is overwritten: name another file or folder"
-        raise ArgumentError(f"{' and '.join(there)}: there already", hint)
+        raise ArgumentError(f"{' and '.join(there)}: exists already", hint)
 
 
 def _refuse_answers(options: argparse.Namespace) -> None:

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show the log."""
     if options.json and options.follow:
-        raise ArgumentError("--json prints one document, --follow never ends", "leave one of them out")
+        raise ArgumentError("--json and --follow do not go together", "leave one of them out")
     wanted = target(options)
     if options.job is not None:
         _show_job(remote(wanted, options), options)

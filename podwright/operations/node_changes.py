@@ -64,11 +64,11 @@ def protect_controllers(change: NodeChange, nodes: Sequence[Node], *, include_co
     of = f"{' and '.join(controllers)} runs Slurm's controller"
     if not change.for_controllers:
         raise ArgumentError(
-            f"{of}: AWS does not {change.verb} it", "reboot it with `podwright nodes reboot --include-controller`"
+            f"{of}: AWS cannot {change.verb} it", "reboot it with `podwright nodes reboot --include-controller`"
         )
     if not include_controller:
-        hint = "jobs go on, but none starts until it is back; confirm with --include-controller"
-        raise ArgumentError(f"{of}: it is not rebooted by mistake", hint)
+        hint = "running jobs go on, and no job starts until it is back"
+        raise ArgumentError(f"{of}: rebooting it needs --include-controller", hint)
 
 
 def apply(session: Session, cluster: Cluster, change: NodeChange, nodes: Sequence[Node]) -> Iterator[Result]:

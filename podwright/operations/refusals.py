@@ -50,7 +50,7 @@ def refusal(
         return _answered(error, service=service, region=region)
     if isinstance(error, ResponseParserError):
         reason = _one_line(str(error))[:MAX_REASON]
-        return AwsError(f"{service} in {region}: got no answer of AWS: {reason}", NETWORK, code=type(error).__name__)
+        return AwsError(f"{service} in {region}: AWS did not answer: {reason}", NETWORK, code=type(error).__name__)
     return _unanswered(error, service=service, region=region)
 
 
@@ -97,7 +97,7 @@ def _unanswered(error: exceptions.BotoCoreError, *, service: str, region: str) -
     for kind, message, hint in ARGUMENTS:
         if isinstance(error, kind):
             return ArgumentError(message.format(service=service, text=text), hint)
-    return AwsError(f"AWS got no request: {text}", code=code)
+    return AwsError(f"the request was not sent: {text}", code=code)
 
 
 def _misspelt_region(error: exceptions.BotoCoreError, *, service: str, region: str) -> ArgumentError | None:

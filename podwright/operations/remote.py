@@ -94,7 +94,7 @@ class Remote:
         if status != SSH_FAILED:
             return RemoteError(f"{self.node.name}: {last}", status=status)
         if "Permission denied" in errors:
-            return RemoteError(f"{self.node.name} accepts no key of yours: {last}", _ACCESS, status=status)
+            return RemoteError(f"{self.node.name} refused every SSH key: {last}", _ACCESS, status=status)
         ours = next((line for line in errors.splitlines() if line.startswith("podwright: ")), None)
         reason = ours.removeprefix("podwright: ") if ours else last
         return RemoteError(f"no ssh to {self.node.name} ({self.node.instance_id}): {reason}", status=status)

@@ -96,7 +96,10 @@ def drain(shell: ControllerShell, nodes: Sequence[Node], *, reason: str) -> None
         OperationError: Slurm refuses, or the controller does not answer.
     """
     if reason.strip().lower().startswith("action:"):
-        raise ArgumentError(f"the reason {reason!r} makes HyperPod act", "use `podwright nodes replace --after-jobs`")
+        raise ArgumentError(
+            f"the reason {reason!r} makes HyperPod replace or reboot the node",
+            "use `podwright nodes replace --after-jobs`",
+        )
     _update(shell, nodes, "drain", reason)
 
 

@@ -126,7 +126,7 @@ def public_key(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ArgumentError(f"--authorize {path}: {getattr(error, 'strerror', None) or 'not text'}") from error
     if not PUBLIC_KEY.fullmatch(content):
-        raise ArgumentError(f"--authorize {path}: not one public key", "name the file that ends with .pub")
+        raise ArgumentError(f"--authorize {path}: need a file with one public key", "name the file that ends with .pub")
     return content
 
 

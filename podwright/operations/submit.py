@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     output = send(node, folder, {**files, RECORD: record}, command)
     number = JOB_NUMBER.search(output)
     if number is None:
-        raise OperationError(f"{node.node.name} named no job: {output.strip() or 'it said nothing'}")
+        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
     job_id = number[1]
     if options.json:
         document = {"cluster": node.cluster.name, "run": name, "folder": folder, "job_id": job_id}

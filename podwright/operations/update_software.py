@@ -100,7 +100,7 @@ def deployment_config(options: argparse.Namespace) -> dict[str, Any]:
     policy = [f"--{name}" for name in ("pause-s", "rollback-alarm") if getattr(options, name.replace("-", "_"))]
     if options.batch is None:
         if policy:
-            raise ArgumentError(f"{' and '.join(policy)} without --batch", "give --batch, such as --batch 25%")
+            raise ArgumentError(f"{' and '.join(policy)} need --batch", "give --batch, such as --batch 25%")
         return {}
     config: dict[str, Any] = {"RollingUpdatePolicy": {"MaximumBatchSize": options.batch}}
     if options.pause_s:

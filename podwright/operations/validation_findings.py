@@ -60,7 +60,7 @@ def node_bus_gb_s(found: Measurements) -> float | None:
 def _failures(found: Measurements) -> Iterator[Finding]:
     for node in found.nodes:
         if node.error:
-            yield _error("no-answer", node.name, f"{node.name} did not measure: {node.error}", _LOOK)
+            yield _error("no-answer", node.name, f"{node.name} was not measured: {node.error}", _LOOK)
     measured = {pair for pair, speeds in found.speeds_of_pairs().items() if speeds}
     measured |= {(item.nodes[0], item.nodes[0]) for item in found.inside if item.bus_gb_s}
     failed = {(min(item.nodes), max(item.nodes)): item for item in (*found.inside, *found.pairs) if item.error}

@@ -74,7 +74,7 @@ def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Sele
     types = sorted({node.instance_type for node in wanted.values()})
     if len(types) > 1:
         groups = ", ".join(sorted({node.group for node in wanted.values()}))
-        raise ArgumentError(f"nodes of {' and '.join(types)} cannot be compared", f"name --group, of {groups}")
+        raise ArgumentError(f"nodes of {' and '.join(types)} cannot be compared", f"choose one with --group: {groups}")
     rows = [row for row in map(_row, listed.splitlines()) if row.name in wanted]
     existing = sorted({row.partition for row in rows})
     if not rows or partition not in (None, *existing):
@@ -136,7 +136,7 @@ def submit(
     output = send(node, folder, {PROGRAM: program(), SCRIPT: script.encode()}, command)
     number = JOB_NUMBER.search(output)
     if number is None:
-        raise OperationError(f"{node.node.name} named no job: {output.strip() or 'it said nothing'}")
+        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
     return number[1]
 
 

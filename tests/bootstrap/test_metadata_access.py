@@ -61,4 +61,4 @@ def test_an_image_without_nftables_is_a_warning(make_host, cloud):
     cloud.contract["podwright"]["nodes"] = {"metadata_access": {"users": []}}
     boot = make_host().boot(STEP)
     assert boot.exit_code == 0, boot.output
-    assert "warning: every user reaches the instance's metadata: this image lacks nft" in boot.output
+    assert "warning: every user can read the instance's metadata: this image lacks nft" in boot.output

@@ -217,7 +217,7 @@ def test_ports_are_named_one_by_one(judge: Judge, things: Things, existing: dict
     unnamed = things.group(vpc, "unnamed", ports=False)
     found = judge({**changed(existing, "network", security_group_id=unnamed), "openzfs": {"source": "create"}})
     assert [(finding.level, finding.code) for finding in found] == [(Level.WARNING, "security-group-rules")] * 3
-    assert "TCP 2049 of OpenZFS is open, but not by its number" in found[2].message
+    assert "TCP 2049 of OpenZFS is open only through a rule for all traffic" in found[2].message
 
 
 def test_free_addresses(judge: Judge, things: Things, existing: dict[str, Any]):

@@ -194,7 +194,7 @@ def test_connect_opens_a_shell_of_the_job_user(operator):
 def test_a_node_that_knows_no_key_is_said_in_one_line(operator):
     """A refusal by sshd becomes what to do."""
     errors = operator.podwright("jobs", status=1)
-    assert f"{operator.hosts.controller} accepts no key of yours" in errors
+    assert f"{operator.hosts.controller} refused every SSH key" in errors
     assert "ssh-config --authorize" in errors
     assert len(errors.splitlines()) == 1
 

@@ -128,7 +128,7 @@ def _quoted(password: str) -> str:
     """As Slurm reads its files: a backslash escapes, # begins a comment, a space ends a value that has no quotes."""
     if password.startswith('"') or (" " in password and '"' in password):
         hint = "choose another password: no double quote at the beginning, nor together with spaces"
-        raise BootstrapError("slurmdbd.conf has no way to write the database's password", hint=hint)
+        raise BootstrapError("slurmdbd.conf cannot hold the database's password", hint=hint)
     text = password.replace("\\", "\\\\").replace("#", "\\#")
     return f'"{text}"' if " " in text else text
 

@@ -24,4 +24,4 @@ def let_begin(node: Node, daemon: str, port: int) -> None:
         what = f"{daemon} of {primary.hostname}"
         shell.wait_until(lambda: network.listens(primary.address, port), what=what, limit_s=LIMIT_S)
     except BootstrapError as error:
-        shell.say(f"{error}: going on without")
+        shell.say(f"{error}; going on without it")

@@ -91,7 +91,7 @@ def fetch(name: str, node: Node) -> Path:
     with locked(lock, limit_s=FETCH_LIMIT_S, every_s=node.poll_s, unless=fetched) as mine:
         if mine and not _is(path, wanted):
             if path.exists():
-                shell.say(f"{path} is not what the manifest says: fetching it anew")
+                shell.say(f"{path} does not match the manifest: downloading it again")
             _download(wanted, path, node)
     if not _is(path, wanted):
         raise BootstrapError(f"{path} changed after it was fetched", hint="who writes there besides root?")

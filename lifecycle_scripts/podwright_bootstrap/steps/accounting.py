@@ -129,7 +129,7 @@ def _slurmdbd(node: Node) -> Iterator[str]:
     if units.answer("is-active", "slurmdbd") != "active":
         if network.listens("127.0.0.1", PORT):
             hint = f"`ss -lp 'sport = :{PORT}'` says whose it is"
-            raise BootstrapError(f"port {PORT} is taken, and not by slurmdbd", hint=hint)
+            raise BootstrapError(f"port {PORT} is in use by another program than slurmdbd", hint=hint)
         primary.let_begin(node, "slurmdbd", PORT)  # two daemons that make the same tables at once might both end
     yield from units.keep_on("slurmdbd", restart=changed)
 

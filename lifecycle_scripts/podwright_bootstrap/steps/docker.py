@@ -57,7 +57,9 @@ class Docker(Step):
         """It answers, from the right folder."""
         shown = shell.run("docker", "info", "--format", "{{.DockerRootDir}}", timeout_s=60).output.strip()
         if shown != str(local_disk() / "docker"):
-            raise BootstrapError(f"Docker keeps its images in {shown}", hint=f"look at {DAEMON_JSON} and its unit")
+            raise BootstrapError(
+                f"Docker stores images in {shown}, not on the local disk", hint=f"look at {DAEMON_JSON} and its unit"
+            )
 
 
 def _read() -> Dict[str, Any]:

@@ -82,11 +82,11 @@ def _is_broken(user: User, home: Path) -> bool:
     with _as_owner(user, home):
         folder = home / ".ssh"
         if os.path.lexists(folder) and not os.access(folder / ".", os.R_OK | os.W_OK | os.X_OK, effective_ids=True):
-            raise PermissionError(f"{folder} is no folder that {user.name} may write")
+            raise PermissionError(f"{folder} is not a folder that {user.name} may write to")
         _read(folder / "authorized_keys")
         mode = stat.S_IMODE(home.stat().st_mode)
         if mode & OTHERS_MAY_WRITE:
-            shell.say(f"warning: {home} has mode {mode:o}, so sshd lets {user.name} in nowhere: chmod go-w {home}")
+            shell.say(f"warning: {home} has mode {mode:o}, so sshd refuses {user.name}'s keys: chmod go-w {home}")
         return False
     return True
 

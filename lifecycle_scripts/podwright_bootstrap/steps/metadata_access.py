@@ -39,7 +39,7 @@ class MetadataAccess(Step):
         """Load the rules now and after every reboot; an image without nftables is a warning."""
         nft = shutil.which("nft")
         if not nft:
-            shell.say("warning: every user reaches the instance's metadata: this image lacks nft (package nftables)")
+            shell.say("warning: every user can read the instance's metadata: this image lacks nft (package nftables)")
             return
         rules = shell.write_file(RULES, _rules(_allowed(node)))
         if rules:

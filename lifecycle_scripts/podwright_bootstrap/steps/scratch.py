@@ -73,7 +73,8 @@ def _link(root: Path, target: Path) -> Iterator[str]:
         return
     if root.exists():
         raise BootstrapError(
-            f"{root} exists, and a link to {target} goes there", hint="choose another mount_path, or remove it"
+            f"{root} exists already; the boot makes a link to {target} there",
+            hint="choose another mount_path, or remove it",
         )
     root.symlink_to(target)
     yield f"linked {root} to {target}"

@@ -79,7 +79,11 @@ def security_group_rules(settings: Settings, account: Account) -> Iterator[Findi
         numbers = f"{ports.first}" if ports.first == ports.last else f"{ports.first}-{ports.last}"
         hint = f"add an inbound rule: TCP {numbers} from {peers.group_id} itself"
         if any(rule["IpProtocol"] == facts.ALL_PROTOCOLS for rule in rules):
-            yield warning(GROUP, f"security_group_id: TCP {numbers} of {service} is open, but not by its number", hint)
+            yield warning(
+                GROUP,
+                f"security_group_id: TCP {numbers} of {service} is open only through a rule for all traffic",
+                hint,
+            )
         else:
             yield error(GROUP, f"security_group_id: TCP {numbers} of {service} is not open", hint)
 

@@ -86,7 +86,7 @@ def _begin(options: argparse.Namespace, path: Path) -> int:
     file = options.file.with_name(f"{name}.yaml")
     new = new_file(source, settings, place, file=file)
     if file.exists() and file.read_text(encoding="utf-8") != new.text:  # equal: we were killed before the journal
-        raise ArgumentError(f"{file} is there already", "move it away, or choose another --name")
+        raise ArgumentError(f"{file} exists already", "move it away, or choose another --name")
     session = Session(region=settings.region, profile=options.profile)
     preview = MovePreview.of(settings, new, backups.file_systems(session, settings.name))
     ends = Place(settings.name, settings.region, options.file), Place(name, new.settings.region, file)
@@ -217,5 +217,5 @@ def _meaning(name: str) -> str:
 def _assignment(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise ArgumentError(f"--set {text}: got no KEY=VALUE", "such as --set network.vpc_id=vpc-0123456789abcdef0")
+        raise ArgumentError(f"--set {text}: need KEY=VALUE", "such as --set network.vpc_id=vpc-0123456789abcdef0")
     return key, value

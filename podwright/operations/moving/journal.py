@@ -50,10 +50,10 @@ class Journal:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            raise OperationError(f"{path} is no journal of a move: {error}", "restore it from a copy") from error
+            raise OperationError(f"{path} is not the journal of a move: {error}", "restore it from a copy") from error
         if not isinstance(given, dict) or given.get("schema") != SCHEMA:
             raise OperationError(
-                f"{path} is no journal of this version, {SCHEMA}", "finish with the version that began"
+                f"{path} is not a journal of this version, {SCHEMA}", "finish with the version that began"
             )
         ends = {
             end: Place(given[end]["name"], given[end]["region"], Path(given[end]["file"])) for end in ("old", "new")

@@ -152,7 +152,7 @@ class Move:
         """Load Slurm's accounts and history of jobs."""
         if self.journal.facts["accounts"]["accounting"]:
             loaded = self.controller(self.journal.new).call("accounting", "load", self.shared)
-            self.say(f"Slurm knows {loaded['jobs']} jobs of the past")
+            self.say(f"Slurm has {loaded['jobs']} jobs in its history")
         self.journal.finish("accounts")
 
     def verify(self) -> None:
@@ -231,4 +231,4 @@ NEEDS_PAUSE = "hold"  # from this step on, jobs wait
 
 
 def _accounts(found: Mapping[str, Any]) -> str:
-    return f"{found['jobs']} jobs of the past" if found["accounting"] else "no accounting"
+    return f"{found['jobs']} jobs in the history" if found["accounting"] else "no accounting"

@@ -67,10 +67,10 @@ def test_a_model_gets_a_cluster_and_a_run(folder, capsys):
 def test_nothing_is_overwritten(folder, capsys):
     """A cluster.yaml or run.yaml that is there stays as it is."""
     (folder / "cluster.yaml").write_text("mine")
-    assert "cluster.yaml: there already" in refused(capsys)
+    assert "cluster.yaml: exists already" in refused(capsys)
     (folder / "cluster.yaml").unlink()
     (folder / "run.yaml").write_text("mine")
-    assert "run.yaml: there already" in refused(capsys, "--model", "llama3_2_1b")
+    assert "run.yaml: exists already" in refused(capsys, "--model", "llama3_2_1b")
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 

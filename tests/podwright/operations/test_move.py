@@ -135,7 +135,7 @@ def test_the_journal_is_whole_or_not_there(tmp_path: Path) -> None:
     with alone(file), pytest.raises(ArgumentError, match="another process"), alone(file):
         pass
     path.write_text("{}")
-    with pytest.raises(PodwrightError, match="no journal of this version"):
+    with pytest.raises(PodwrightError, match="not a journal of this version"):
         Journal.read(path)
 
 

@@ -65,9 +65,9 @@ def test_what_was_accepted_before_a_refusal_is_known(aws, found):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["replace", "controller", "--yes"], "runs Slurm's controller: AWS does not replace it"),
-        (["delete", "controller/1", "--yes"], "runs Slurm's controller: AWS does not delete it"),
-        (["reboot", "workers/1", "controller", "--yes"], "confirm with --include-controller"),
+        (["replace", "controller", "--yes"], "runs Slurm's controller: AWS cannot replace it"),
+        (["delete", "controller/1", "--yes"], "runs Slurm's controller: AWS cannot delete it"),
+        (["reboot", "workers/1", "controller", "--yes"], "rebooting it needs --include-controller"),
         (["replace", "workers/1"], "no terminal to ask: confirm with --yes"),
         (["replace", "--yes"], "which nodes to replace?: name nodes, or --group NAME"),
         (["replace", "workers/1", "--group", "workers", "--yes"], "name nodes, or --group NAME"),

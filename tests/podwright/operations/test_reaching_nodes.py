@@ -153,7 +153,7 @@ def test_only_a_public_key_leaves_this_machine(capsys, reach, folder, content):
     """A private key, by mistake, or several keys are refused."""
     (folder / "key").write_text(content)
     status, line = refused(capsys, "ssh-config", "--cluster", reach, "--authorize", "key")
-    assert (status, "--authorize key: not one public key" in line) == (2, True)
+    assert (status, "--authorize key: need a file with one public key" in line) == (2, True)
 
 
 def test_a_stream_is_read_to_its_last_line(aws, maker, capsys):

@@ -96,7 +96,7 @@ def test_the_policy_is_awss(arguments, expected):
 
 def test_a_policy_needs_a_batch_size():
     """A pause or an alarm alone would have no effect, so it is refused."""
-    with pytest.raises(ArgumentError, match="--pause-s and --rollback-alarm without --batch"):
+    with pytest.raises(ArgumentError, match="--pause-s and --rollback-alarm need --batch"):
         deployment_config(parsed("--pause-s", "60", "--rollback-alarm", "a"))
 
 
