@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -107,14 +107,20 @@ def run(options: argparse.Namespace) -> int:
     say = speaker(quiet=options.json)
     nodes = sum(group.count for group in settings.cluster.instance_groups)
     follow = resource_lines(preview.stacks.values(), say)
-    if preview.updates_cluster:
-        from podwright.check.account import Account  # boto3 takes 0.2 s to import
+    with followed(session, settings.name, nodes=nodes, on_line=say), explained(settings):
+        if preview.waits_for_foundation:
+            kit.run("deploy", preview.stacks["foundation"].name, SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
+            preview = preview.with_cluster()
+            say("\n".join(preview.lines_of("cluster")))
+            refuse_losses(
+                {"cluster": preview.changes["cluster"]}, allowed=options.replace, deployed="the foundation alone"
+            )
+        if preview.updates_cluster:
+            from podwright.check.account import Account  # boto3 takes 0.2 s to import
 
-        align_stack(preview.stacks["cluster"], Account(region=settings.region))
-    with followed(session, settings.name, nodes=nodes, on_line=say):
+            align_stack(preview.stacks["cluster"], Account(region=settings.region))
         alone = [ALONE] if options.only else []
-        with explained(settings):
-            kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
+        kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
     _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
     return OK
 
@@ -138,7 +144,7 @@ def explained(settings: Settings) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Preview:
-    """Changes and price of a deployment; the changes of a stack that cannot be planned yet are None."""
+    """Changes and price of a deployment; the changes of a cluster that cannot be planned yet are None."""
 
     settings: Settings
     stacks: dict[str, DeployedStack]
@@ -171,6 +177,19 @@ class Preview:
         return all(change == [] for change in self.changes.values())
 
     @property
+    def waits_for_foundation(self) -> bool:
+        """True if the cluster is there, and what the settings add to the foundation has to be there to plan it."""
+        return self.changes.get("cluster", ()) is None
+
+    def with_cluster(self) -> Preview:
+        """Return the preview with the cluster's changes, now that the foundation is there.
+
+        Raises:
+            TerraformError: Terraform cannot plan it.
+        """
+        return replace(self, changes={**self.changes, "cluster": changes.planned(self.stacks["cluster"])})
+
+    @property
     def updates_cluster(self) -> bool:
         """True if the cluster is changed in place; then its groups have to be in AWS's order in the state."""
         return any(change.kind == CLUSTER and change.verb == UPDATE for change in self.changes.get("cluster") or ())
@@ -195,11 +214,7 @@ class Preview:
         from podwright.diagram.text import total
 
         lines = [f"{self.settings.name} in {self.settings.region}"]
-        for part, found in self.changes.items():
-            if found is None:
-                lines.append(f"{part}: is planned when the foundation is there")
-            else:
-                lines += [f"{part}: {changes.summary(found)}", *(f"  {change.line()}" for change in found)]
+        lines += [line for part in self.changes for line in self.lines_of(part)]
         kept = self.usd_per_hour - self.nodes_usd_per_hour
         month = (
             f"{self.kept_usd_per_month:,.0f} USD a month, also when the cluster is destroyed and the foundation kept"
@@ -207,6 +222,13 @@ class Preview:
         return "\n".join(
             [*lines, f"cost: {total(self.drawn)}", f"  {kept:,.2f} USD/h of it without the nodes: {month}"]
         )
+
+    def lines_of(self, part: str) -> list[str]:
+        """Return the changes of a part for a terminal."""
+        found = self.changes[part]
+        if found is None:
+            return [f"{part}: is planned, and refused if it ends jobs, when the foundation is as above"]
+        return [f"{part}: {changes.summary(found)}", *(f"  {change.line()}" for change in found)]
 
     def to_dict(self) -> dict[str, object]:
         """Return the preview for ``--json``."""
@@ -222,7 +244,7 @@ class Preview:
 
 
 def _planned(stack: DeployedStack, *, is_first: bool) -> list[Change] | None:
-    """Return a stack's changes; None for a cluster whose foundation has to change first."""
+    """Return a stack's changes; None for a cluster that is there and whose foundation has to change first."""
     try:
         return changes.planned(stack)
     except TerraformError:

@@ -19,12 +19,15 @@ LOSSES = {
 UNDER_NODES = {"aws_vpc", "aws_subnet", "aws_security_group"}  # AWS keeps them while nodes are in them
 
 
-def refuse_losses(changes: Mapping[str, Sequence[Change] | None], *, allowed: Sequence[str]) -> None:
+def refuse_losses(
+    changes: Mapping[str, Sequence[Change] | None], *, allowed: Sequence[str], deployed: str = "nothing"
+) -> None:
     """Refuse to replace or destroy what holds jobs or data, unless it is named.
 
     Args:
-        changes: the changes by part; None for a stack that cannot be planned yet.
+        changes: the changes by part; None for a cluster that is there and cannot be planned yet.
         allowed: construct paths, as a preview shows them.
+        deployed: what was deployed before, for the message.
 
     Raises:
         ArgumentError: there is such a change; all of them are in it, each with the setting's argument.
@@ -32,15 +35,13 @@ def refuse_losses(changes: Mapping[str, Sequence[Change] | None], *, allowed: Se
     lines = [line for path, line in _losses(changes) if path not in allowed]
     if lines:
         hint = "undo it in the settings file, or go on with --replace PATH for each path"
-        raise ArgumentError(f"nothing was deployed: {'; '.join(lines)}", hint)
+        raise ArgumentError(f"{deployed} was deployed: {'; '.join(lines)}", hint)
 
 
 def _losses(changes: Mapping[str, Sequence[Change] | None]) -> Iterator[tuple[str, str]]:
     """Yield path and reason of each such change."""
-    in_cluster = changes.get("cluster", ())
-    has_nodes = in_cluster is not None and not any(
-        change.kind == CLUSTER and change.verb == CREATE for change in in_cluster
-    )
+    in_cluster = changes.get("cluster") or ()
+    has_nodes = not any(change.kind == CLUSTER and change.verb == CREATE for change in in_cluster)
     for change in (change for found in changes.values() for change in found or ()):
         if change.verb not in {REPLACE, DESTROY}:
             continue
