@@ -21,7 +21,7 @@ from podwright.deploy.terraform import find_mirror, terraform_environment
 if TYPE_CHECKING:
     from cdktf import TerraformStack
 
-pytest_plugins = ["podwright_testing.slowest", "podwright_testing.running"]
+pytest_plugins = ["podwright_testing.slowest", "podwright_testing.running", "podwright_testing.time_limit"]
 
 # Before cdktf is imported: its Node process reads them once.
 for warning in ("DEPRECATED", "END_OF_LIFE"):

@@ -74,6 +74,7 @@ def test_another_user_of_this_machine_is_turned_away(aws, access_key):
     arguments = (urlsplit(aws.endpoint_url).port, access_key, theirs)
     attacker = multiprocessing.get_context("fork").Process(target=attack, args=arguments)
     attacker.start()
+    theirs.close()  # or nobody would notice that the attacker has died
     assert ours.recv() == ["closed", "closed"]
     assert [item["Name"] for item in client.list_buckets()["Buckets"]] == ["sagemaker-x"]
     assert client.list_objects_v2(Bucket="sagemaker-x")["KeyCount"] == 0

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fetch_slurm
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.processes import marked
+from podwright_testing.programs import started
 
 CHECKOUT = Path(__file__).parents[2]
 NOBODY = 65534
@@ -174,19 +175,18 @@ def home(packages: SlurmPackages) -> Iterator[Path]:
         yield home
 
 
-def as_any_user(home: Path, *arguments: str) -> subprocess.Popen[str]:
+def as_any_user(home: Path, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """AS_ANY_USER as nobody, who cannot use root's own Python, or as the user whom the tests run as."""
     root = os.geteuid() == 0
     drop = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"] if root else []
     python = "/usr/bin/python3" if root else sys.executable
-    return subprocess.Popen(
+    return started(
         [*drop, python, "-c", AS_ANY_USER, *arguments],
         cwd=home,
         env={"PATH": "/usr/bin:/bin", "HOME": str(home), "TMPDIR": str(home)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
     )
 
 
@@ -212,5 +212,6 @@ def test_it_ends_with_its_owner(home: Path) -> None:
             if line == "waiting\n":
                 break
         assert len(marked(home)) > 5
-        process.send_signal(signal.SIGKILL)
+        process.kill()
+        process.wait()
     wait_for(lambda: not marked(home), timeout_s=600, what=lambda: f"the end of {marked(home)}")

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.hosting import HOST_VARIABLES
 from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_testing.boots import require_booted
+from podwright_testing.programs import started
 from podwright_training.run_folder import RunFolder
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
@@ -91,15 +92,14 @@ class World:
             "NO_COLOR": "1",
         }
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    def start(self, *words: str) -> AbstractContextManager[subprocess.Popen[str]]:
+        return started(
             [sys.executable, "-m", "podwright", *words],
             cwd=self.project,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
         )
 
     def podwright(self, *words: str, status: int = 0) -> str:
@@ -120,6 +120,7 @@ class World:
             else:
                 pytest.fail(f"{step} did not begin: {seen}")
             process.kill()
+            process.wait()
 
     def boot(self, file: str) -> None:
         """Boot hosts for the nodes of a deployed cluster; those of another cluster end."""

@@ -27,6 +27,7 @@ from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 from podwright_testing.faults import Faults
 from podwright_testing.hyperpod import ClusterMaker
+from podwright_testing.programs import started
 
 pytestmark = pytest.mark.hosts
 
@@ -46,18 +47,10 @@ class Operator:
     aws: AwsStandIn
     key: list[str] = field(default_factory=list)  # the argument that names the private key
 
-    def start(self, *words, **options):
+    def start(self, *words):
         """Start a program as this person does."""
-        return subprocess.Popen(
-            words,
-            env=self.environment,
-            cwd=self.home,
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            **options,
-        )
+        pipe = subprocess.PIPE
+        return started(words, env=self.environment, cwd=self.home, stdin=pipe, stdout=pipe, stderr=pipe)
 
     def run(self, *words, status=0):
         """Run a program; return its output, or the errors of one that is to fail."""
@@ -302,7 +295,7 @@ def test_a_followed_log_leaves_nothing_running(known):
     """After Ctrl-C no process of the command is left on the controller, and the job goes on."""
     script = batch_script(known, "long", "echo started\nsleep 600")
     job_id = json.loads(known.podwright("submit", script, *known.key, "--json"))["job_id"]
-    with known.start(*known.command("logs", "long", "--follow", *known.key), start_new_session=True) as process:
+    with known.start(*known.command("logs", "long", "--follow", *known.key)) as process:
         wait_for(lambda: process.stdout.readline() == "started\n")
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=COMMAND_TIMEOUT_S)

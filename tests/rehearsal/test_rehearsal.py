@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +15,10 @@ import pytest
 from podwright import checkout
 from podwright.deploy.terraform import find_terraform
 from podwright_rehearsal.run.hosting import NamespacedHosts
+from podwright_testing.programs import started
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
 PODWRIGHT = [sys.executable, "-m", "podwright.cli", "rehearse"]
-
-
-@contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """Start a rehearsal; one that still runs at the end would keep the folder from the next."""
-    with subprocess.Popen([*PODWRIGHT, *arguments], cwd=checkout.ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str, Any]]:
@@ -44,7 +33,8 @@ def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str,
 
 def test_an_interrupted_rehearsal_leaves_nothing() -> None:
     """SIGINT while the hosts boot ends every process, namespace and mount, and --clean finds nothing."""
-    with started("examples/minimal/cluster.yaml", "--json") as process:
+    command = [*PODWRIGHT, "examples/minimal/cluster.yaml", "--json"]
+    with started(command, cwd=checkout.ROOT, stdout=subprocess.PIPE) as process:
         lines_until(process, event="began", step="bootstrap")
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=600)
