@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -26,6 +27,10 @@ pytest_plugins = ["podwright_testing.slowest", "podwright_testing.running", "pod
 # Before cdktf is imported: its Node process reads them once.
 for warning in ("DEPRECATED", "END_OF_LIFE"):
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
+
+# A shell's background job ignores SIGINT, and so would every program that a test starts and ends by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How fast a machine is, is no property of the code.
 settings.register_profile("podwright", deadline=None)
