@@ -22,14 +22,18 @@ LIFECYCLE, HEALTH = "LifecycleConfig", "SagemakerHealthMonitoringAgent"
 ANY = ""  # an option without its node
 TRAINING_LOG = "train.log"  # of podwright-train
 # Ends with the job or, because its standard input ends, with the command here.
-# Slurm not answering for a moment is not the end of a job.
+# Slurm not answering for a moment is not the end of a job, and a warning of squeue's is no sign of a job.
 FOLLOW = """exec 3<&0
 tail -n {lines} -F {path} 2>/dev/null 3<&- & tail=$!
 ( exec 0<&3 3<&- >/dev/null 2>&1; while read -r _; do :; done; kill $tail ) & watch=$!
 exec 3<&- 0</dev/null
 while kill -0 $tail 2>/dev/null; do
   sleep 1
-  said=$({alive} 2>&1) && [ -z "$said" ] || case $said in *"Invalid job id"*) ;; *) continue ;; esac
+  if said=$({alive} 2>/dev/null); then
+    [ -z "$said" ] || continue
+  else
+    case $({alive} 2>&1) in *"Invalid job id"*) ;; *) continue ;; esac
+  fi
   sleep 1; kill $tail $watch
 done 2>/dev/null
 true"""
