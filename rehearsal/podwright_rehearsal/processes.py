@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 MARKER = "PODWRIGHT_REHEARSAL"  # in the environment of every process of a rehearsal: its directory
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # cdktf asks Terraform for them even where there is no terminal
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+LIMIT_S = 1800  # of one program: on a busy machine a deployment takes five minutes
 
 
 def adopt_orphans() -> None:
@@ -28,10 +30,12 @@ def run_logged(
     cwd: Path,
     environment: Mapping[str, str],
     on_line: Callable[[str], None] = lambda _: None,
+    limit_s: float = LIMIT_S,
 ) -> int:
     """Run a program with its output appended to ``log`` and passed on line by line; return its exit code.
 
-    It runs in a session of its own, so that Ctrl-C reaches the rehearsal alone, which then ends it.
+    It runs in a session of its own, so that Ctrl-C reaches the rehearsal alone, which then ends it. After ``limit_s``
+    it is killed, and the log's last line says so.
     """
     with (
         log.open("a") as file,
@@ -47,6 +51,8 @@ def run_logged(
             start_new_session=True,
         ) as process,
     ):
+        alarm = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))
+        alarm.start()
         try:
             for line in process.stdout or ():
                 plain = COLOURS.sub("", line)
@@ -54,10 +60,14 @@ def run_logged(
                 file.flush()
                 if plain.strip():
                     on_line(plain.strip())
+            if alarm.finished.is_set():
+                file.write(f"killed after {limit_s:g} s\n")
             return process.wait()
         except BaseException:
             end([process.pid, *descendants(process.pid)])
             raise
+        finally:
+            alarm.cancel()
 
 
 def end_descendants() -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -57,6 +58,13 @@ def test_an_interrupted_program_is_ended_with_its_children(tmp_path: Path) -> No
             on_line=interrupt,
         )
     assert all(gone(pid) for pid in pids)
+
+
+def test_a_program_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    """After its limit a program is killed with what it started, and the log says why."""
+    command, log = ["sh", "-c", "sleep 3600; echo late"], tmp_path / "log"
+    code = processes.run_logged(command, log=log, cwd=tmp_path, environment=os.environ, limit_s=0.2)
+    assert (code, log.read_text()) == (-signal.SIGKILL, "killed after 0.2 s\n")
 
 
 ORPHANS = """

@@ -26,6 +26,7 @@ from podwright_rehearsal.run import prose
 CACHE = checkout.CACHE / "podwright"
 NODE_PYTHON = "/usr/bin/python3"  # hosts are layered on this machine's root, so this is theirs
 VOCAB_SIZE = 2048  # of the preset tiny
+LIMIT_S = 1800  # of a download or of the tokenizer's training
 SHARDS = 4  # as many as the rehearsed job has data streams
 
 
@@ -138,7 +139,12 @@ def _replace(folder: Path, by: Path) -> Path:
 
 
 def _run(command: list[str]) -> str:
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise SuppliesError(
+            f"{' '.join(command[:5])} … did not end within {LIMIT_S} s: is the package index reachable?"
+        ) from error
     if answer.returncode:
         tail = "\n".join((answer.stdout + answer.stderr).splitlines()[-15:])
         raise SuppliesError(f"{' '.join(command[:5])} … failed with exit code {answer.returncode}:\n{tail}")
