@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podwright.checkout import ROOT
+
 TRACED = "%file,flock,write"
 
 
@@ -24,7 +26,7 @@ class Measured:
 
 def cluster(folder: Path) -> tuple[Any, Any]:
     """A shared file system, bucket and package index below ``folder``, and the class of their hosts."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(ROOT))
     from tests.bootstrap import conftest
 
     return conftest.Cloud(folder / "cloud"), conftest.Host

@@ -23,7 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+from podwright.checkout import ROOT
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from podwright.check.load import load
 from podwright.deploy.terraform import TerraformError
@@ -32,7 +34,7 @@ from podwright_rehearsal.aws.interruption import KINDS, Kind
 from podwright_testing.workspace import ALL_AT_ONCE, STACKS, Workspace, kill
 
 KILLED: Literal["killed"] = "killed"
-MINIMAL = Path(__file__).resolve().parents[1] / "examples" / "minimal" / "cluster.yaml"
+MINIMAL = ROOT / "examples" / "minimal" / "cluster.yaml"
 POLL_S = 0.02
 ERROR_CODE = r"RequestID: [^,]*, (?:HostID: [^,]*, )?(?:api error )?([\w.]+)"  # as AWS's SDK for Go writes it
 

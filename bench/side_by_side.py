@@ -24,12 +24,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 import work
 
+from podwright.checkout import CACHE
 from podwright_rehearsal.run.prose import fetch_prose
 from podwright_training.commands.prepare import prepare
 from podwright_training.config.sources import load
 from podwright_training.config.train_config import TrainConfig
 
-CACHE = Path(__file__).resolve().parents[1] / ".cache"
 PEERS = Path(__file__).parent / "peers"
 PEER_PACKAGES = ("torchtitan==0.3.0", "transformers==5.23.0", "accelerate==1.15.0", "triton==3.9.0", "psutil")
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

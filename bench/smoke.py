@@ -14,16 +14,16 @@ import shlex
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-CHECKOUT = Path(__file__).resolve().parents[1]
-LOGS = CHECKOUT / ".cache" / "bench"
+from podwright.checkout import CACHE, ROOT
+
+LOGS = CACHE / "bench"
 SMALLEST = re.compile(r"^Smallest: python (?P<command>\S.*)$", re.MULTILINE)
 
 
 def smallest_cases() -> dict[str, list[str]]:
     """Return the arguments of Python that run each benchmark's smallest case, by the benchmark's name."""
-    found = {path.stem: SMALLEST.search(path.read_text(encoding="utf-8")) for path in CHECKOUT.glob("bench/*.py")}
+    found = {path.stem: SMALLEST.search(path.read_text(encoding="utf-8")) for path in ROOT.glob("bench/*.py")}
     return {name: shlex.split(match["command"]) for name, match in sorted(found.items()) if match}
 
 
@@ -41,11 +41,9 @@ def main() -> int:
         log, start = LOGS / f"{name}.log", time.monotonic()
         with log.open("w", encoding="utf-8") as output:
             command = [sys.executable, *cases[name]]
-            status = subprocess.run(
-                command, cwd=CHECKOUT, stdout=output, stderr=subprocess.STDOUT, check=False
-            ).returncode
+            status = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
         failed += status != 0
-        result = "ok" if status == 0 else f"failed with {status}: {log.relative_to(CHECKOUT)}"
+        result = "ok" if status == 0 else f"failed with {status}: {log.relative_to(ROOT)}"
         print(f"{name:18} {time.monotonic() - start:6.0f} s  {result}", flush=True)
     return 1 if failed else 0
 

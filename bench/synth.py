@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-CHECKOUT = Path(__file__).resolve().parents[1]
+CHECKOUT = Path(__file__).resolve().parents[1]  # the other side, without podwright, runs this file too
 EXAMPLE = CHECKOUT / "examples" / "production" / "cluster.yaml"
 PREBUILT = CHECKOUT / ".cache" / "prebuilt"
 PACKAGES = ("cdktf==0.21.0", "cdktf-cdktf-provider-aws==21.22.1")

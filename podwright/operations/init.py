@@ -20,7 +20,7 @@ from podwright_bootstrap.host.shell import write_file
 
 OK = 0
 SCHEMA = "podwright.init/1"
-EXAMPLES = checkout.ROOT / "examples"
+EXAMPLES, KIT = checkout.ROOT / "examples", checkout.ROOT / PROJECT_FILE
 RUN_FILE = "run.yaml"
 WHAT = {RUN_FILE: "the run, as the planner proposes it", PROJECT_FILE: "lets podwright deploy from this folder"}
 
@@ -28,7 +28,9 @@ WHAT = {RUN_FILE: "the run, as the planner proposes it", PROJECT_FILE: "lets pod
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file to write and the answers."""
     add_file(parser, "the file to write; ")
-    parser.add_argument("--example", choices=example_names(), help="copy this example instead")
+    parser.set_defaults(example=None)
+    if example_names():  # a wheel has none
+        parser.add_argument("--example", choices=example_names(), help="copy this example instead")
     answers = parser.add_argument_group("answers", "asked for on a terminal unless given")
     for question in QUESTIONS:
         answers.add_argument(question.flag, metavar=question.metavar, choices=question.choices, help=question.help)
@@ -71,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         texts[options.file.with_name(RUN_FILE)] = text
         _refuse_to_overwrite(list(texts))
     kit = options.file.with_name(PROJECT_FILE)
-    if not kit.exists() and not Path(PROJECT_FILE).exists():
+    if KIT.exists() and not kit.exists() and not Path(PROJECT_FILE).exists():
         texts[kit] = _kit_file()
     for file, text in texts.items():
         _write(file, text)
@@ -115,7 +117,7 @@ def _checked(text: str, file: Path) -> str:
 
 def _kit_file() -> str:
     """Return a cdktf.json that runs podwright's app from any folder, with this Python."""
-    kit = json.loads((checkout.ROOT / PROJECT_FILE).read_text(encoding="utf-8"))
+    kit = json.loads(KIT.read_text(encoding="utf-8"))
     kit["app"] = shlex.join([sys.executable, str(checkout.ROOT / "main.py")])
     return json.dumps(kit, indent=2) + "\n"
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from setuptools.config.pyprojecttoml import read_configuration
 
 from podwright.check.load import load
 from podwright.resource_types import BY_NAME, CLUSTER, RESOURCE_TYPES, resource_type
@@ -282,6 +283,12 @@ def test_an_installed_wheel_has_no_sources_to_build(tmp_path: Path) -> None:
     """Outside a checkout the message names the folder that is missing."""
     with pytest.raises(WheelError, match="no sources at"):
         build_wheel(tmp_path / "absent", cache=tmp_path / "cache")
+
+
+def test_no_package_is_called_stacks() -> None:
+    """Podwright's distribution installs podwright and podwright_stacks, and no top-level name of another project."""
+    packages = read_configuration(REPOSITORY / "pyproject.toml")["tool"]["setuptools"]["packages"]
+    assert {name.partition(".")[0] for name in packages} == {"podwright", "podwright_stacks"}
 
 
 def test_constructs_distribution_does_not_shadow_pypis(tmp_path: Path) -> None:

@@ -16,10 +16,5 @@ def file_system_problems(file_system: FileSystemArguments) -> list[Problem]:
     return [
         *within("automatic_backup_retention_days", days, 0, most, f"0 (no backups) to {most}"),
         *choice("on_destroy", file_system.on_destroy, ON_DESTROY),
-        *_backup_id(file_system.backup_id),
+        *matches("backup_id", file_system.backup_id, facts.BACKUP_ID_PATTERN, "an id like backup-0123456789abcdef0"),
     ]
-
-
-def _backup_id(backup_id: str | None) -> list[Problem]:
-    need = "an id like backup-0123456789abcdef0"
-    return matches("backup_id", backup_id, facts.BACKUP_ID_PATTERN, need) if backup_id is not None else []

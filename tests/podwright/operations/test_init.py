@@ -5,10 +5,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 import sys
 
 import pytest
 
+from podwright import checkout
 from podwright.check.load import load, load_run
 from podwright.cli import main
 from podwright.operations.init import EXAMPLES, example_names
@@ -38,6 +42,19 @@ def test_each_network_passes_check(folder, capsys, arguments, source):
     assert load(folder / "cluster.yaml").network.source == source
     kit = json.loads((folder / "cdktf.json").read_text())
     assert kit["app"].startswith(sys.executable)
+
+
+def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
+    """Installed without a checkout, podwright writes cluster.yaml, and no cdktf.json that nothing could run."""
+    site = tmp_path_factory.mktemp("site")
+    shutil.copytree(checkout.ROOT / "podwright", site / "podwright")
+    subprocess.run(
+        [sys.executable, "-m", "podwright", "init", "--yes"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        check=True,
+    )
+    assert [path.name for path in folder.iterdir()] == ["cluster.yaml"]
 
 
 def test_the_zone_is_one_that_offers_the_type(folder, capsys, aws):
