@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import json
 import os
@@ -23,6 +24,7 @@ from podwright.errors import PodwrightError
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
+STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # any command may meet them, and the user solves them
 MISSING = {  # by package
     "podwright_training": "podwright-training is not installed: install its wheel (plans need no torch: `pip install "
     "--no-deps` is enough), or use the checkout",
@@ -63,10 +65,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # `podwright explain | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILED
+    except OSError as error:
+        return _unwritten(error)
     return status
+
+
+def _unwritten(error: OSError) -> int:
+    """Return the status of a command that could not write; raise what the user cannot solve."""
+    if isinstance(error, BrokenPipeError):  # `podwright explain | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    elif error.errno in STORAGE:
+        print(f"podwright: {error.filename or 'cannot write'}: {error.strerror}", file=sys.stderr)
+    else:
+        raise error
+    return FAILED
 
 
 def _set_up() -> None:

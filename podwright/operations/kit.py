@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from podwright_constructs import kit_choice
 
 PROJECT_FILE, OUTPUT = "cdktf.json", "cdktf.out"
 SHOWN_LINES = 12
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # cdktf asks Terraform for them even where there is no terminal
 _ERROR = re.compile(r"\bError: |[│╷╵]")  # how Terraform frames its errors
 
@@ -47,6 +48,7 @@ class Kit:
             ArgumentError: the folder has no ``cdktf.json``.
             OperationError: the kit is not installed, or the command failed; the message ends with its error.
             KeyboardInterrupt: the user stopped it; Terraform has finished what it had begun and written its state.
+            OSError: the lines could not be passed on; the command has come to its end all the same.
         """
         if not (self.folder / PROJECT_FILE).is_file():
             raise ArgumentError(f"no {PROJECT_FILE} in {self.folder}", "go to the folder of podwright's checkout")
@@ -54,17 +56,23 @@ class Kit:
         log = self.log(verb)
         log.parent.mkdir(parents=True, exist_ok=True)
         kept: list[str] = []
+        trouble: OSError | None = None
         with (
             log.open("w", encoding="utf-8") as file,
             _started([find_program(), verb, *arguments], self.folder, environment) as process,
         ):
             for line in process.stdout or ():
                 plain = _COLOURS.sub("", line).rstrip()
-                file.write(f"{plain}\n")
-                file.flush()
                 kept.append(plain)
-                on_line(plain)
+                try:
+                    file.write(f"{plain}\n")
+                    file.flush()
+                    on_line(plain)
+                except OSError as error:  # a full disk, or a reader that went: Terraform's lines are read to the end,
+                    trouble = error  # because it dies where nobody takes them, and leaves what no state lists
             status = process.wait()
+        if trouble:
+            raise trouble
         if status:
             errors = [line for line in kept if _ERROR.search(line)] or kept
             command = f"{kit_name()} {verb}"
@@ -128,10 +136,10 @@ def install_command() -> str:
 
 @contextmanager
 def _started(command: list[str], folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """Start a program in a session of its own, and pass Ctrl-C on to all of it: once makes Terraform end in order.
+    """Start a program in a session of its own, and let Terraform end in order on Ctrl-C, SIGTERM and a lost terminal.
 
     Raises:
-        KeyboardInterrupt: at the end of the block, if there was a Ctrl-C.
+        KeyboardInterrupt: at the end of the block, if there was one of them.
     """
     with subprocess.Popen(
         command,
@@ -149,13 +157,15 @@ def _started(command: list[str], folder: Path, environment: dict[str, str]) -> I
         def interrupt(*_: object) -> None:
             nonlocal interrupts
             interrupts += 1
-            print("stopping: Terraform ends what it has begun and writes its state", file=sys.stderr, flush=True)
             os.killpg(process.pid, signal.SIGINT)
+            with suppress(OSError):  # the terminal may be gone
+                print("stopping: Terraform ends what it has begun and writes its state", file=sys.stderr, flush=True)
 
-        before = signal.signal(signal.SIGINT, interrupt)
+        before = {number: signal.signal(number, interrupt) for number in STOPS}
         try:
             yield process
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
         if interrupts:
             raise KeyboardInterrupt

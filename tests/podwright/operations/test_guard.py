@@ -36,6 +36,8 @@ def test_the_property_of_a_replaced_cluster_is_named():
     change = planned(before, {"VpcConfig": {"Subnets": ["subnet-2"]}, "NodeRecovery": "Automatic"})
     with pytest.raises(ArgumentError, match="replace cluster/cluster because of VpcConfig, which ends all jobs"):
         refuse_losses({"cluster": [change]}, allowed=[])
+    with pytest.raises(ArgumentError, match="the foundation alone was deployed: the settings replace"):
+        refuse_losses({"cluster": [change]}, allowed=[], deployed="the foundation alone")
     refuse_losses({"cluster": [change]}, allowed=[CLUSTER_PATH])
 
 

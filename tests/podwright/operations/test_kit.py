@@ -1,0 +1,98 @@
+"""The kit's commands come to their end, whatever becomes of the terminal, the pipe or the disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from podwright.checkout import ROOT
+from podwright.cli import main
+from podwright.operations.kit import Kit
+
+pytestmark = pytest.mark.terraform
+
+# A kit that says a line, waits, says many more and then writes its state, as Terraform does.
+PROGRAM = """\
+#!{python}
+import signal, sys, time
+stopped = []
+signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
+print("begun", flush=True)
+while {waits} and not stopped:
+    time.sleep(0.05)
+for number in range(5000):
+    print("created", number, flush=True)
+open("state", "w").write("whole")
+"""
+RUN = """\
+import sys
+from pathlib import Path
+from podwright.operations.kit import Kit
+try:
+    Kit(Path("cluster.yaml"), Path.cwd()).run("deploy", on_line=lambda line: print(line, flush=True))
+except (KeyboardInterrupt, OSError) as error:
+    sys.exit(type(error).__name__)
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose kit is a program of this test."""
+    (tmp_path / "cdktf.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("podwright.operations.kit.find_program", lambda: str(tmp_path / "kit"))
+    return tmp_path
+
+
+def write_kit(place: Path, *, waits: bool) -> None:
+    (place / "kit").write_text(PROGRAM.format(python=sys.executable, waits=waits))
+    (place / "kit").chmod(0o755)
+
+
+def test_lines_that_cannot_be_passed_on_do_not_end_terraform(place: Path) -> None:
+    """A pipe without a reader or a full disk is an error after the kit has written its state."""
+    write_kit(place, waits=False)
+
+    def broken(_: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        Kit(place / "cluster.yaml", place).run("deploy", on_line=broken)
+    assert (place / "state").read_text() == "whole"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_terraform_write_its_state(place: Path, number: signal.Signals) -> None:
+    """Ctrl-C, the end of a CI job and a lost terminal are passed on, and waited for."""
+    write_kit(place, waits=True)
+    code = f"import podwright.operations.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n{RUN}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=60)
+    assert "stopping: Terraform ends" in errors
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert (place / "state").read_text() == "whole"
+
+
+def test_a_full_disk_is_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The system's reason is the message, and the kit has come to its end."""
+    write_kit(place, waits=False)
+    (place / "cluster.yaml").write_text((ROOT / "cluster.yaml").read_text())
+    (place / "cdktf.out").mkdir()
+    (place / "cdktf.out" / "podwright-synth.log").symlink_to("/dev/full")
+    assert main(["deploy"]) == 1
+    assert capsys.readouterr().err == "podwright: cannot write: No space left on device\n"
+    assert (place / "state").read_text() == "whole"
