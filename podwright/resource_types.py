@@ -131,6 +131,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
         ),
     ),
     "aws_iam_role_policy": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
+    "aws_iam_role_policy_attachment": ResourceType(drawn=False, untagged=WRITTEN_AGAIN),
     "aws_internet_gateway": ResourceType(delete="ec2 delete-internet-gateway --internet-gateway-id "),
     "aws_kms_alias": ResourceType(
         drawn=False,

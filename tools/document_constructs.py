@@ -12,7 +12,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import ModuleType
@@ -78,6 +78,27 @@ def _section(documented: type) -> Iterator[str]:
     if rows:
         head, line = "| argument | type | default |", "|---|---|---|"
         yield "\n".join([f"{head} meaning |", f"{line}---|", *rows, ""] if texts else [head, line, *rows, ""])
+    methods = [f"- `{name}{_signature(method)}`: {_summary(method)}" for name, method in _methods(documented)]
+    if methods:
+        yield "\n".join([*methods, ""])
+
+
+def _methods(documented: type) -> Iterator[tuple[str, Callable[..., object]]]:
+    """Yield what can be called on it: ``grant_read``, ``from_arn``."""
+    for name, method in inspect.getmembers(documented, inspect.isfunction):
+        if method.__module__.startswith("podwright_constructs.") and not name.startswith("_"):
+            yield name, method
+
+
+def _signature(method: Callable[..., object]) -> str:
+    """Return a method's arguments as its caller writes them."""
+    parameters = inspect.signature(method).parameters.values()
+    shown = (parameter.replace(annotation=parameter.empty) for parameter in parameters if parameter.name != "self")
+    return str(inspect.Signature(list(shown)))
+
+
+def _summary(method: Callable[..., object]) -> str:
+    return (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def _parameters(documented: type, texts: Iterable[str]) -> Iterator[tuple[str, inspect.Parameter]]:

@@ -53,6 +53,7 @@ RESOURCES = (
     "aws_fsx_openzfs_file_system",
     "aws_iam_role",
     "aws_iam_role_policy",
+    "aws_iam_role_policy_attachment",
     "aws_internet_gateway",
     "aws_kms_alias",
     "aws_kms_key",

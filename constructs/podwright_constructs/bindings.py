@@ -63,6 +63,10 @@ class DataSource(TerraformDataSource):
     def _synthesize_attributes(self) -> Mapping[str, Any]:
         return self._arguments
 
+    def append(self, name: str, value: object) -> None:
+        """Add one more item to an argument that is a list."""
+        self._arguments = {**self._arguments, name: [*self._arguments.get(name, ()), given(value)]}
+
 
 class Provider(TerraformProvider):
     """A provider whose arguments are written as they are given."""

@@ -34,6 +34,7 @@ from podwright_constructs.key import Key
 from podwright_constructs.kit import AssetType, ITerraformDependable, TerraformAsset, TerraformResourceLifecycle
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import refuse
+from podwright_constructs.s3_access import S3Access
 
 ABANDONED_UPLOAD_DAYS = 7
 
@@ -54,8 +55,38 @@ class Bucket(Protocol):
         """The resources that an upload depends on: encryption, versioning, policy."""
 
 
+class Grantee(Protocol):
+    """Receives access to a bucket: an ``ExecutionRole``."""
+
+    def add_bucket_access(self, access: S3Access) -> None:
+        """Allow reading or writing a bucket."""
+
+
+class Granting:
+    """The grants of a bucket."""
+
+    name: str
+    key_arn: str | None
+
+    def grant_read(self, role: Grantee, prefix: str = "") -> None:
+        """Let a role list and read the objects below a prefix, and use the bucket's key.
+
+        Raises:
+            InvalidArgumentsError: the prefix does not end in a slash.
+        """
+        role.add_bucket_access(S3Access(bucket=self.name, prefix=prefix, key_arn=self.key_arn))
+
+    def grant_read_write(self, role: Grantee, prefix: str = "") -> None:
+        """Let a role list, read, write and delete the objects below a prefix, and use the bucket's key.
+
+        Raises:
+            InvalidArgumentsError: the prefix does not end in a slash, or nodes could write what they run.
+        """
+        role.add_bucket_access(S3Access(bucket=self.name, prefix=prefix, read_only=False, key_arn=self.key_arn))
+
+
 @dataclass(frozen=True, kw_only=True)
-class ExistingBucket(ExistingBucketArguments):
+class ExistingBucket(ExistingBucketArguments, Granting):
     """A bucket you have; its encryption and policy are yours.
 
     Raises:
@@ -69,7 +100,7 @@ class ExistingBucket(ExistingBucketArguments):
         refuse(self, checks.existing_bucket(name=self.name, key_arn=self.key_arn))
 
 
-class TrainingBucket(Construct):
+class TrainingBucket(Construct, Granting):
     """A private, encrypted, versioned bucket that answers over TLS alone.
 
     ``on_destroy="retain"`` makes Terraform refuse to destroy it while it holds objects, ``"destroy"`` deletes them.
@@ -81,6 +112,13 @@ class TrainingBucket(Construct):
         access_log_bucket: An existing bucket in this region for access logs. Default: no access logs.
         access_log_prefix: Prefix of the access logs in that bucket.
         receives_logs: whether AWS may deliver logs of this account, such as a VPC's flow logs.
+
+    Attributes:
+        name: its name.
+        arn: its ARN.
+        key_arn: the key that encrypts objects; None for S3's own.
+        bucket: the resource, ``aws_s3_bucket``.
+        ready: what an upload depends on.
 
     Raises:
         InvalidArgumentsError: a prefix that SageMaker or S3 would refuse; all problems are in it.
@@ -109,7 +147,7 @@ class TrainingBucket(Construct):
         refuse(self, problems)
         super().__init__(scope, id_)
         bucket = S3Bucket(self, "bucket", bucket_prefix=bucket_prefix, force_destroy=on_destroy == "destroy")
-        self.name = bucket.bucket
+        self.bucket, self.name, self.arn = bucket, bucket.bucket, bucket.arn
         self.key_arn = key.arn if key else None
         versioning = self._versioning()
         self.ready: Sequence[ITerraformDependable] = [
@@ -126,6 +164,15 @@ class TrainingBucket(Construct):
                 target_bucket=access_log_bucket,
                 target_prefix=access_log_prefix or f"{bucket_prefix.rstrip('-')}/",
             )
+
+    @staticmethod
+    def from_name(name: str, *, key_arn: str | None = None) -> ExistingBucket:
+        """Return a bucket you have.
+
+        Raises:
+            InvalidArgumentsError: SageMaker would not read scripts from it, or the key's ARN is malformed.
+        """
+        return ExistingBucket(name=name, key_arn=key_arn)
 
     def _versioning(self) -> S3BucketVersioning:
         return S3BucketVersioning(self, "versioning", bucket=self.name, versioning_configuration={"status": "Enabled"})

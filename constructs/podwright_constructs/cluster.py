@@ -38,6 +38,7 @@ class HyperPodCluster(Construct):
         instance_groups: Groups in any order; a plan shows only the group that changes.
         network: The nodes are in its first subnet, so in one zone; a group may have subnets of its own.
         role: The nodes' IAM role.
+        controller_role: The controllers' role, which may read secrets that no job may read. Default: ``role``.
         lifecycle: The scripts that set Slurm up.
         slurm: Slurm's configuration through the API, instead of ``lifecycle``.
         node_recovery: automatic replaces or reboots a node with a hardware fault.
@@ -58,6 +59,7 @@ class HyperPodCluster(Construct):
         instance_groups: Sequence[InstanceGroup],
         network: Network,
         role: Role,
+        controller_role: Role | None = None,
         lifecycle: LifecycleScripts | None = None,
         slurm: ApiSlurm | None = None,
         node_recovery: Literal["automatic", "none"] = "automatic",
@@ -75,8 +77,9 @@ class HyperPodCluster(Construct):
         )
         refuse(self, [*problems, *_mode(lifecycle, slurm, instance_groups, node_provisioning)])
         super().__init__(scope, id_)
+        roles = {"controller": controller_role} if controller_role else {}
         groups = [
-            {**_instance_group(group, network, role), **_set_up(group, lifecycle, slurm)}
+            {**_instance_group(group, network, roles.get(group.role, role)), **_set_up(group, lifecycle, slurm)}
             for group in in_order(instance_groups)
         ]
         desired_state = {
@@ -89,7 +92,8 @@ class HyperPodCluster(Construct):
             "VpcConfig": {"SecurityGroupIds": [network.security_group_id], "Subnets": [network.subnet_ids[0]]},
         }
         scripts = [*(lifecycle.ready if lifecycle else ()), *(slurm.ready if slurm else ())]
-        first = [*network.security_group_rules, *network.routes, *role.ready, *scripts]
+        permissions = [*role.ready, *(controller_role.ready if controller_role else ())]
+        first = [*network.security_group_rules, *network.routes, *permissions, *scripts]
         cluster = CloudcontrolapiResource(
             self,
             "cluster",

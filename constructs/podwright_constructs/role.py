@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Protocol
 
 from constructs import Construct
@@ -19,6 +20,7 @@ from podwright_constructs.aws.data_partition import DataPartition
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
+from podwright_constructs.aws.iam_role_policy_attachment import IamRolePolicyAttachment
 from podwright_constructs.bucket import Bucket
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.network import Network
@@ -26,6 +28,7 @@ from podwright_constructs.problems import refuse
 from podwright_constructs.s3_access import S3Access
 
 LOG_GROUPS = "/aws/sagemaker/Clusters"  # also the namespace of the metrics
+_KEY_OF_OBJECTS = ("kms:Decrypt", "kms:GenerateDataKey")
 
 
 class Role(Protocol):
@@ -70,7 +73,7 @@ class ExecutionRole(Construct):
         network: where the nodes are.
         read_prefixes: of the bucket, without a slash at the end.
         write_prefixes: for runs and logs.
-        secret_arns: what controllers read: the accounting database's password.
+        secret_arns: what its nodes read, such as the accounting database's password.
         secret_key_arn: KMS key of these secrets.
         s3_access: buckets besides, which nodes mount.
         volume_key_arns: KMS keys of the nodes' volumes.
@@ -78,6 +81,13 @@ class ExecutionRole(Construct):
         override_security_group_ids: of groups that are not in the network's own security group.
         prometheus_workspace_arn: where nodes write their metrics.
         permissions_boundary_arn: policy that limits whatever this role is given.
+        policy_arns: managed policies besides.
+
+    Attributes:
+        arn: its ARN.
+        name: its name.
+        role: the resource, ``aws_iam_role``.
+        ready: what a node depends on, its permissions.
 
     Raises:
         InvalidArgumentsError: IAM would refuse the role, or nodes could write what they run; all problems are in it.
@@ -101,6 +111,7 @@ class ExecutionRole(Construct):
         override_security_group_ids: Sequence[str] = (),
         prometheus_workspace_arn: str | None = None,
         permissions_boundary_arn: str | None = None,
+        policy_arns: Sequence[str] = (),
     ) -> None:
         problems = checks.execution_role(
             name=name,
@@ -109,9 +120,11 @@ class ExecutionRole(Construct):
             write_prefixes=write_prefixes,
             s3_access=s3_access,
             permissions_boundary_arn=permissions_boundary_arn,
+            policy_arns=policy_arns,
         )
         refuse(self, problems)
         super().__init__(scope, id_)
+        self._own_bucket, self._read_prefixes, self._granted = bucket.name, read_prefixes, count()
         partition = DataPartition(self, "partition")
         self._partition, self._dns_suffix = partition.partition, partition.dns_suffix
         self._region = DataRegion(self, "region").id
@@ -130,17 +143,53 @@ class ExecutionRole(Construct):
             *self._reads(secret_arns),
             *self._remote_write(prometheus_workspace_arn),
         ]
-        permissions = DataIamPolicyDocument(self, "permissions", statement=statements)
-        role = IamRole(
+        self._permissions = DataIamPolicyDocument(self, "permissions", statement=statements)
+        self.role = IamRole(
             self,
             "role",
             name=name,
             assume_role_policy=trust.json,
             permissions_boundary=permissions_boundary_arn,
         )
-        policy = IamRolePolicy(self, "policy", name="hyperpod-node", role=role.name, policy=permissions.json)
-        self.arn = role.arn
-        self.ready: Sequence[ITerraformDependable] = [policy]
+        self.name, self.arn = self.role.name, self.role.arn
+        policy = IamRolePolicy(self, "policy", name="hyperpod-node", role=self.name, policy=self._permissions.json)
+        attached = [self._attach(number, policy_arn) for number, policy_arn in enumerate(policy_arns)]
+        self.ready: Sequence[ITerraformDependable] = [policy, *attached]
+
+    @staticmethod
+    def from_arn(arn: str) -> ExistingRole:
+        """Return a role you have.
+
+        Raises:
+            InvalidArgumentsError: the ARN is malformed.
+        """
+        return ExistingRole(arn=arn)
+
+    def add_statement(self, statement: DataIamPolicyDocumentStatement) -> None:
+        """Allow more, in the words of Terraform's ``aws_iam_policy_document``: actions, resources, condition.
+
+        Raises:
+            InvalidArgumentsError: an action or a resource is malformed; all problems are in it.
+        """
+        actions, resources = statement.get("actions") or (), statement.get("resources") or ()
+        refuse(self, checks.statement_problems(actions=actions, resources=resources))
+        self._permissions.append("statement", statement)
+
+    def add_bucket_access(self, access: S3Access) -> None:
+        """Allow reading or writing a bucket and the use of its key; ``Bucket.grant_read`` calls it.
+
+        Raises:
+            InvalidArgumentsError: nodes could write what they run, or a name is malformed; all problems are in it.
+        """
+        refuse(self, checks.s3_access_problems(access, own_bucket=self._own_bucket, own_prefixes=self._read_prefixes))
+        name = f"Granted{next(self._granted)}"
+        for statement in self._access(access, f"List{name}", f"Use{name}"):
+            self.add_statement(statement)
+        if access.key_arn:
+            self.add_statement(self._use_key(f"UseKeyOf{name}", _KEY_OF_OBJECTS, [access.key_arn], "s3"))
+
+    def _attach(self, number: int, policy_arn: str) -> IamRolePolicyAttachment:
+        return IamRolePolicyAttachment(self, f"attached_{number}", role=self.name, policy_arn=policy_arn)
 
     def _arn(self, service: str, resource: str) -> str:
         return f"arn:{self._partition}:{service}:{self._region}:{self._account}:{resource}"
@@ -186,6 +235,12 @@ class ExecutionRole(Construct):
             "values": [f"{prefix}/*" for prefix in (*read, *write)],
         }
         return [
+            {  # whatever other policies of this role allow
+                "sid": "NeverWriteWhatNodesRun",
+                "effect": "Deny",
+                "actions": ["s3:DeleteObject*", "s3:PutObject*", "s3:RestoreObject"],
+                "resources": [f"{arn}/{prefix}/*" for prefix in read],
+            },
             {
                 "sid": "ListPrefixes",
                 "actions": ["s3:ListBucket"],
@@ -212,20 +267,19 @@ class ExecutionRole(Construct):
         https://github.com/awslabs/mountpoint-s3/blob/main/doc/CONFIGURATION.md#iam-permissions
         """
         for number, access in enumerate(wanted):
-            arn = f"arn:{self._partition}:s3:::{access.bucket}"
-            actions = ["s3:GetObject"]
-            if not access.read_only:
-                actions += ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject"]
-            may_list: DataIamPolicyDocumentStatement = {
-                "sid": f"ListMount{number}",
-                "actions": ["s3:ListBucket"],
-                "resources": [arn],
-            }
-            if access.prefix:
-                values = [f"{access.prefix}*"]
-                may_list["condition"] = [{"test": "StringLike", "variable": "s3:prefix", "values": values}]
-            yield may_list
-            yield {"sid": f"UseMount{number}", "actions": actions, "resources": [f"{arn}/{access.prefix}*"]}
+            yield from self._access(access, f"ListMount{number}", f"UseMount{number}")
+
+    def _access(self, access: S3Access, list_sid: str, use_sid: str) -> Iterator[DataIamPolicyDocumentStatement]:
+        arn = f"arn:{self._partition}:s3:::{access.bucket}"
+        actions = ["s3:GetObject"]
+        if not access.read_only:
+            actions += ["s3:AbortMultipartUpload", "s3:DeleteObject", "s3:PutObject"]
+        may_list: DataIamPolicyDocumentStatement = {"sid": list_sid, "actions": ["s3:ListBucket"], "resources": [arn]}
+        if access.prefix:
+            values = [f"{access.prefix}*"]
+            may_list["condition"] = [{"test": "StringLike", "variable": "s3:prefix", "values": values}]
+        yield may_list
+        yield {"sid": use_sid, "actions": actions, "resources": [f"{arn}/{access.prefix}*"]}
 
     def _keys(
         self,
@@ -239,11 +293,9 @@ class ExecutionRole(Construct):
         https://docs.aws.amazon.com/sagemaker/latest/dg/smcluster-cmk.html
         """
         if bucket.key_arn:
-            actions = ["kms:Decrypt", "kms:GenerateDataKey"]
-            yield self._use_key("UseKeyOfBucket", actions, [bucket.key_arn], "s3")
+            yield self._use_key("UseKeyOfBucket", _KEY_OF_OBJECTS, [bucket.key_arn], "s3")
         if mount_key_arns:
-            actions = ["kms:Decrypt", "kms:GenerateDataKey"]
-            yield self._use_key("UseKeysOfMounts", actions, mount_key_arns, "s3")
+            yield self._use_key("UseKeysOfMounts", _KEY_OF_OBJECTS, mount_key_arns, "s3")
         if secret_key_arn:
             yield self._use_key("UseKeyOfSecrets", ["kms:Decrypt"], [secret_key_arn], "secretsmanager")
         if volume_key_arns:

@@ -71,6 +71,7 @@ ACTIONS = {
     "iam:UpdateRoleDescription iam:ListRolePolicies iam:ListAttachedRolePolicies iam:ListInstanceProfilesForRole "
     "iam:PutRolePermissionsBoundary iam:DeleteRolePermissionsBoundary iam:TagRole iam:UntagRole iam:ListRoleTags",
     "aws_iam_role_policy": "iam:PutRolePolicy iam:GetRolePolicy iam:DeleteRolePolicy",
+    "aws_iam_role_policy_attachment": "iam:AttachRolePolicy iam:DetachRolePolicy iam:ListAttachedRolePolicies",
     "aws_internet_gateway": "ec2:CreateInternetGateway ec2:DeleteInternetGateway ec2:AttachInternetGateway "
     f"ec2:DetachInternetGateway ec2:DescribeInternetGateways {TAGS}",
     "aws_kms_alias": "kms:CreateAlias kms:DeleteAlias kms:UpdateAlias kms:ListAliases",

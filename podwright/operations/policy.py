@@ -92,7 +92,7 @@ def deployer_policy(settings: Settings, types: set[str]) -> dict[str, Any]:
 def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[str, Any]]:
     roles = [
         f"{arn}:iam::*:role/{name(settings.name, settings.region)}"
-        for name in (names.role_name, names.flow_logs_role_name, names.log_retention_name)
+        for name in (names.role_name, names.controller_role_name, names.flow_logs_role_name, names.log_retention_name)
     ]
     buckets = _buckets(settings, arn)
     for service, members in groupby(actions(types), key=lambda action: action.partition(":")[0]):

@@ -26,12 +26,34 @@ class NoKey(Section):
     source: Literal["none"] = Field(description="No key of yours: S3 and FSx encrypt with keys of their own.")
 
 
+class Condition(Section):
+    """A condition of a statement, in the words of Terraform's aws_iam_policy_document."""
+
+    test: str = Field(description="Operator, such as StringEquals.")
+    variable: str = Field(description="Condition key, such as aws:ResourceAccount.")
+    values: tuple[str, ...] = Field(description="Values, of which one must match.")
+
+
+class Statement(Section):
+    """Permissions of nodes besides; jobs have them, too."""
+
+    actions: tuple[str, ...] = Field(description="Actions, such as s3:GetObject.")
+    resources: tuple[str, ...] = Field(description="ARNs, or *.")
+    conditions: tuple[Condition, ...] = Field((), description="Conditions that must all hold. Default: no condition.")
+
+
 class CreatedRole(Section):
     """An IAM role for the nodes that reads this cluster's scripts and cannot change them."""
 
     source: Literal["create"] = Field(description="A new role.")
     permissions_boundary_arn: str | None = Field(
         None, description="ARN of the permissions boundary, where your organisation requires one."
+    )
+    policy_arns: tuple[str, ...] = Field(
+        (), description="ARNs of managed policies that nodes get besides. Default: no other policy."
+    )
+    statements: tuple[Statement, ...] = Field(
+        (), description="Permissions that nodes get besides. Default: no other permission."
     )
 
 

@@ -45,6 +45,11 @@ def role_name(name: str, region: str) -> str:
     return _role(name, f"-{region}-nodes")
 
 
+def controller_role_name(name: str, region: str) -> str:
+    """Return the name of the controllers' role, which also reads the accounting database's password."""
+    return _role(name, f"-{region}-controllers")
+
+
 def flow_logs_role_name(name: str, region: str) -> str:
     """Return the name of the role that writes flow logs to their log group."""
     return _role(name, f"-{region}-flow-logs")

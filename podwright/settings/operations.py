@@ -96,6 +96,10 @@ class Session(Section):
         20,
         description=f"Minutes after which an idle session ends, {facts.MIN_IDLE_MINUTES} to {facts.MAX_IDLE_MINUTES}.",
     )
+    log_retention_days: int | None = Field(
+        None,
+        description="Days that CloudWatch keeps what sessions through the document show. Default: it is not recorded.",
+    )
 
 
 class Dashboard(Section):

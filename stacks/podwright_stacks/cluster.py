@@ -48,6 +48,7 @@ class ClusterStack(TerraformStack):
             instance_groups=instance_groups,
             network=foundation.network,
             role=foundation.role,
+            controller_role=foundation.controller_role,
             lifecycle=_scripts(self, settings, foundation, instance_groups),
             slurm=_slurm(settings, foundation),
             node_recovery=wanted.node_recovery,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from constructs import Construct
 
 from podwright.settings import names
@@ -13,6 +15,7 @@ from podwright.settings.operations import ExistingPrometheus as ExistingPromethe
 from podwright.settings.root import Settings
 from podwright.settings.storage import CreatedBucket, CreatedLustre, CreatedOpenZfs, NoOpenZfs
 from podwright_constructs.accounting import AccountingDatabase, AccountingMariaDb, ExistingAccountingDatabase
+from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocumentStatementCondition
 from podwright_constructs.bucket import Bucket, ExistingBucket, TrainingBucket
 from podwright_constructs.flow_logs import BucketFlowLogs, CloudWatchFlowLogs
 from podwright_constructs.key import EncryptionKey, ExistingKey, Key
@@ -45,8 +48,8 @@ class FoundationStack(TerraformStack):
         self.openzfs = _openzfs(self, settings, self.network, self.key)
         self.accounting = _accounting(self, settings, self.network, self.key_arn)
         self.prometheus = _prometheus(self, settings, self.key_arn)
-        self.role = _role(self, settings)
-        operations(self, settings, self.key_arn)
+        self.role, self.controller_role = _roles(self, settings)
+        operations(self, settings, key_arn=self.key_arn, roles=[self.role, self.controller_role])
         TerraformOutput(self, "VpcId", value=self.network.vpc_id)
         TerraformOutput(self, "BucketName", value=self.bucket.name)
         TerraformOutput(self, "LustreDnsName", value=self.lustre.dns_name)
@@ -56,6 +59,8 @@ class FoundationStack(TerraformStack):
             TerraformOutput(self, "OpenZfsDnsName", value=self.openzfs.dns_name)
             TerraformOutput(self, "OpenZfsFileSystemId", value=file_system_id(self.openzfs.dns_name))
         TerraformOutput(self, "RoleArn", value=self.role.arn)
+        if self.controller_role:
+            TerraformOutput(self, "ControllerRoleArn", value=self.controller_role.arn)
         if self.accounting:
             TerraformOutput(self, "AccountingEndpoint", value=self.accounting.endpoint)
             TerraformOutput(self, "AccountingSecretArn", value=self.accounting.secret_arn)
@@ -160,28 +165,53 @@ def _prometheus(stack: FoundationStack, settings: Settings, key_arn: str | None)
     return None
 
 
-def _role(stack: FoundationStack, settings: Settings) -> Role:
+def _roles(stack: FoundationStack, settings: Settings) -> tuple[Role, Role | None]:
+    """Return the nodes' role, and the controllers' if they alone read the accounting database's password."""
     wanted = settings.role
-    groups = settings.cluster.instance_groups
+    if not isinstance(wanted, CreatedRole):
+        return ExistingRole(arn=wanted.arn), None
     ldap = settings.nodes.ldap
-    secret_arns = [stack.accounting.secret_arn] if stack.accounting else []
-    secret_arns += [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []
-    if isinstance(wanted, CreatedRole):
-        return ExecutionRole(
-            stack,
-            "role",
-            name=names.role_name(settings.name, settings.region),
-            bucket=stack.bucket,
-            network=stack.network,
-            read_prefixes=names.readable_prefixes(settings.name),
-            write_prefixes=names.writable_prefixes(settings.name),
-            secret_arns=secret_arns,
-            secret_key_arn=stack.key_arn if secret_arns else None,
-            s3_access=[S3Access(**arguments(mount, "path")) for mount in settings.nodes.s3_mounts],
-            volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
-            override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
-            override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
-            prometheus_workspace_arn=stack.prometheus.arn if stack.prometheus else None,
-            permissions_boundary_arn=wanted.permissions_boundary_arn,
-        )
-    return ExistingRole(arn=wanted.arn)
+    of_all = [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []
+    name = names.role_name(settings.name, settings.region)
+    role = _role(stack, settings, wanted, id_="role", name=name, secret_arns=of_all)
+    if stack.accounting is None:
+        return role, None
+    name = names.controller_role_name(settings.name, settings.region)
+    secret_arns = [stack.accounting.secret_arn, *of_all]
+    return role, _role(stack, settings, wanted, id_="controller_role", name=name, secret_arns=secret_arns)
+
+
+def _role(
+    stack: FoundationStack,
+    settings: Settings,
+    wanted: CreatedRole,
+    *,
+    id_: str,
+    name: str,
+    secret_arns: Sequence[str],
+) -> ExecutionRole:
+    groups = settings.cluster.instance_groups
+    role = ExecutionRole(
+        stack,
+        id_,
+        name=name,
+        bucket=stack.bucket,
+        network=stack.network,
+        read_prefixes=names.readable_prefixes(settings.name),
+        write_prefixes=names.writable_prefixes(settings.name),
+        secret_arns=secret_arns,
+        secret_key_arn=stack.key_arn if secret_arns else None,
+        s3_access=[S3Access(**arguments(mount, "path")) for mount in settings.nodes.s3_mounts],
+        volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
+        override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
+        override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
+        prometheus_workspace_arn=stack.prometheus.arn if stack.prometheus else None,
+        permissions_boundary_arn=wanted.permissions_boundary_arn,
+        policy_arns=wanted.policy_arns,
+    )
+    for statement in wanted.statements:
+        condition: list[DataIamPolicyDocumentStatementCondition] = [
+            {"test": item.test, "variable": item.variable, "values": item.values} for item in statement.conditions
+        ]
+        role.add_statement({"actions": statement.actions, "resources": statement.resources, "condition": condition})
+    return role

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_constructs.budget import ClusterBudget
 from podwright_constructs.kit import TerraformOutput, TerraformStack
 from podwright_constructs.notices import ClusterNotices
+from podwright_constructs.role import ExecutionRole, Role
 from podwright_constructs.session import SessionDocument
 
 
-def operations(stack: TerraformStack, settings: Settings, key_arn: str | None) -> None:
+def operations(stack: TerraformStack, settings: Settings, *, key_arn: str | None, roles: Sequence[Role | None]) -> None:
     """Notices, budget and sessions, each if the settings ask for it."""
     name = names.operations_name(settings.name)
     if settings.notices:
@@ -35,5 +38,15 @@ def operations(stack: TerraformStack, settings: Settings, key_arn: str | None) -
             tag_value=settings.name,
         )
     if settings.session:
-        document = SessionDocument(stack, "session", name=name, idle_minutes=settings.session.idle_minutes)
+        document = SessionDocument(
+            stack,
+            "session",
+            name=name,
+            idle_minutes=settings.session.idle_minutes,
+            log_retention_days=settings.session.log_retention_days,
+            key_arn=key_arn,
+        )
+        for role in roles:
+            if isinstance(role, ExecutionRole):  # an existing one is the user's
+                document.grant_logs(role)
         TerraformOutput(stack, "SessionDocument", value=document.name)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from cdktf import App, TerraformProvider, TerraformProviderGeneratorMetadata, TerraformStack
 
+from podwright.diagram.resources import decoded
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_constructs import facts
 from podwright_constructs.arguments.data_repository import DataRepository
@@ -27,8 +28,10 @@ from podwright_constructs.lustre import ExistingLustre, LustreFileSystem
 from podwright_constructs.network import ExistingNetwork, PrivateNetwork, TrainingNetwork
 from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfsFileSystem
 from podwright_constructs.payload import TrainingPayload
+from podwright_constructs.problems import InvalidArgumentsError
 from podwright_constructs.role import ExecutionRole, ExistingRole
 from podwright_constructs.s3_access import S3Access
+from podwright_constructs.session import SessionDocument
 from podwright_constructs.slurm import ApiSlurm
 from podwright_constructs.subnet_configuration import SubnetConfiguration
 from podwright_rehearsal.aws import cluster_schema
@@ -421,7 +424,7 @@ def test_nodes_cannot_write_what_nodes_run(synthesize) -> None:
         action: {resource.split(":::")[1] for resource in statement["resources"]}
         for statement in permissions["statement"]
         for action in statement["actions"]
-        if action.startswith("s3:")
+        if action.startswith("s3:") and "effect" not in statement
     }
     written = {"sagemaker-mine/a/runs/*"}
     assert on_s3 == {
@@ -434,7 +437,8 @@ def test_nodes_cannot_write_what_nodes_run(synthesize) -> None:
     assert {"test": "StringLike", "variable": "s3:prefix", "values": ["a/lifecycle/*", "a/runs/*"]} in listing[
         "condition"
     ]
-    every_action = [action for statement in permissions["statement"] for action in statement["actions"]]
+    allowed = [statement for statement in permissions["statement"] if "effect" not in statement]
+    every_action = [action for statement in allowed for action in statement["actions"]]
     assert not [action for action in every_action if "*" in action]
 
 
@@ -548,6 +552,86 @@ def test_role_has_no_more_than_it_is_told_to_need(synthesize) -> None:
     assert (for_services["variable"], for_services["values"]) == ("kms:GrantIsForAWSResource", ["true"])
     (role,) = resources(stack, "aws_iam_role")
     assert role["permissions_boundary"] == boundary
+
+
+def test_a_role_gets_what_it_is_granted(synthesize) -> None:
+    """Policies are attached; grants and statements join the permissions, with the bucket's key."""
+    policy = "arn:aws:iam::aws:policy/AmazonBedrockReadOnly"
+
+    def build(stack: TerraformStack) -> None:
+        role = ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK, policy_arns=[policy])
+        TrainingBucket.from_name("sagemaker-papers", key_arn=KEY).grant_read(role, "english/")
+        TrainingBucket(stack, "results", bucket_prefix="sagemaker-results-").grant_read_write(role)
+        role.add_statement({"sid": "Ours", "actions": ["bedrock:InvokeModel"], "resources": ["*"]})
+        with pytest.raises(InvalidArgumentsError, match=r"actions\[0\]: got \*, need SERVICE:ACTION"):
+            role.add_statement({"actions": ["*"], "resources": ["*"]})
+        with pytest.raises(InvalidArgumentsError, match="read_only: true, because it overlaps lifecycle"):
+            BUCKET.grant_read_write(role)
+
+    stack = synthesize(build)
+    (attached,) = resources(stack, "aws_iam_role_policy_attachment")
+    assert attached["policy_arn"] == policy
+    by_sid = {statement["sid"]: statement for statement in role_permissions(stack)["statement"]}
+    assert by_sid["ListGranted0"]["condition"][0]["values"] == ["english/*"]
+    assert by_sid["UseGranted0"]["actions"] == ["s3:GetObject"]
+    assert by_sid["UseGranted0"]["resources"][0].endswith(":s3:::sagemaker-papers/english/*")
+    assert by_sid["UseKeyOfGranted0"]["resources"] == [KEY]
+    assert "s3:PutObject" in by_sid["UseGranted1"]["actions"]
+    assert by_sid["Ours"]["actions"] == ["bedrock:InvokeModel"]
+
+
+def test_no_policy_lets_nodes_write_what_they_run(synthesize) -> None:
+    """Writing the prefixes with programs is denied, so that no other policy of the role allows it."""
+    stack = synthesize(lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK))
+    (denied,) = [item for item in role_permissions(stack)["statement"] if item.get("effect") == "Deny"]
+    assert [resource.rpartition(":::")[2] for resource in denied["resources"]] == [
+        f"{BUCKET.name}/lifecycle/*",
+        f"{BUCKET.name}/training/*",
+    ]
+    assert {"s3:DeleteObject*", "s3:PutObject*"} <= set(denied["actions"])
+
+
+def test_controllers_may_have_a_role_of_their_own(synthesize) -> None:
+    """The controllers' groups get the controllers' role, all others the other one."""
+    of_controllers = ExistingRole(arn="arn:aws:iam::111122223333:role/controllers")
+    stack = synthesize(
+        lambda stack: HyperPodCluster(
+            stack,
+            "cluster",
+            cluster_name="demo",
+            instance_groups=[CONTROLLER, WORKERS],
+            network=NETWORK,
+            role=ROLE,
+            controller_role=of_controllers,
+            lifecycle=SCRIPTS,
+        )
+    )
+    (cluster,) = resources(stack, "aws_cloudcontrolapi_resource")
+    groups = decoded(cluster["desired_state"])["InstanceGroups"]
+    assert {group["InstanceGroupName"]: group["ExecutionRole"] for group in groups} == {
+        CONTROLLER.name: of_controllers.arn,
+        WORKERS.name: ROLE.arn,
+    }
+
+
+def test_sessions_are_kept_where_nodes_may_write_them(synthesize) -> None:
+    """With a retention the document names a log group of its own, and grant_logs lets a role write it alone."""
+
+    def build(stack: TerraformStack) -> None:
+        role = ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK)
+        SessionDocument(stack, "session", name="podwright-demo", log_retention_days=30).grant_logs(role)
+        SessionDocument(stack, "silent", name="podwright-silent").grant_logs(role)
+
+    stack = synthesize(build)
+    (group,) = resources(stack, "aws_cloudwatch_log_group")
+    assert (group["name"], group["retention_in_days"]) == ("/podwright/sessions/podwright-demo", 30)
+    recorded = [
+        json.loads(document["content"])["inputs"].get("cloudWatchEncryptionEnabled")
+        for document in resources(stack, "aws_ssm_document")
+    ]
+    assert recorded == [False, None]  # true would refuse a group without a key
+    (write,) = [item for item in role_permissions(stack)["statement"] if item["sid"] == "WriteSessionLogs"]
+    assert [resource.rpartition("}")[2] for resource in write["resources"]] == [":log-stream:*"]
 
 
 def role_permissions(stack: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Public scanners find nothing in the production example but what is accepted for a reason."""
+"""Public scanners find nothing in the examples but what is accepted for a reason."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,22 @@ from cfnlint.config import ManualArgs
 from podwright.diagram.resources import decoded
 
 REPOSITORY = Path(__file__).parents[2]
-EXAMPLE = REPOSITORY / "examples" / "production" / "cluster.yaml"
+SETTINGS = sorted([*REPOSITORY.glob("examples/*/cluster.yaml"), REPOSITORY / "cluster.yaml"])
+APPS = sorted(REPOSITORY.glob("examples/library/*.py"))
+# One Node for all of them: it is what takes long.
+PROGRAM = """
+import runpy, sys
+from pathlib import Path
+from podwright.check.load import load
+from podwright_stacks.app import synthesize
+for path in sys.argv[1:]:
+    runpy.run_path(path) if path.endswith(".py") else synthesize(load(Path(path)), Path("cdktf.out"))
+"""
+STACKS = {
+    *("bring-your-own-cluster", "bring-your-own-foundation", "llm-production-cluster", "llm-production-foundation"),
+    *("minimal-cluster", "minimal-foundation", "podwright-demo-cluster", "podwright-demo-foundation"),
+    *("everywhere", "research", "scratch"),  # of the apps
+}
 CHECKOV = REPOSITORY / ".cache" / "checkov" / "bin" / "checkov"
 ACCEPTED = Path(__file__).parent / "accepted_findings.yaml"
 UNIQUE_END = re.compile(r"_[0-9A-F]{8}$")  # cdktf's
@@ -26,20 +42,21 @@ UNIQUE_END = re.compile(r"_[0-9A-F]{8}$")  # cdktf's
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """cdktf.out of the production example."""
-    folder = tmp_path_factory.mktemp("production")
-    environment = {**os.environ, "PODWRIGHT_CONFIG": str(EXAMPLE)}
-    subprocess.run([sys.executable, REPOSITORY / "main.py"], cwd=folder, env=environment, check=True)
+    """cdktf.out with the stacks of all examples."""
+    folder = tmp_path_factory.mktemp("examples")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", PROGRAM, *SETTINGS, *APPS], cwd=folder, env=environment, check=True)
+    assert {path.name for path in (folder / "cdktf.out" / "stacks").iterdir()} == STACKS
     return folder / "cdktf.out"
 
 
-def cluster_stack(output: Path) -> dict[str, Any]:
-    """The JSON of the cluster's stack."""
-    return dict(json.loads((output / "stacks" / "llm-production-cluster" / "cdk.tf.json").read_text("utf-8")))
+def synthesized(output: Path, stack: str) -> dict[str, Any]:
+    """The JSON of a stack."""
+    return dict(json.loads((output / "stacks" / stack / "cdk.tf.json").read_text("utf-8")))
 
 
 def test_checkov_finds_only_what_is_accepted(output: Path):
-    """Of more than a hundred checks on both stacks each failed one is accepted at its resource, for a reason."""
+    """Of hundreds of checks on the examples each failed one is accepted at its resource, for a reason."""
     assert CHECKOV.exists(), "tools/setup.sh installs checkov"
     options = ["--framework", "terraform_json", "--skip-download", "--compact", "-o", "json"]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -47,34 +64,115 @@ def test_checkov_finds_only_what_is_accepted(output: Path):
         [CHECKOV, "-d", output, *options], env=environment, cwd=output, capture_output=True, text=True, check=False
     )
     report = json.loads(answer.stdout)
-    assert report["summary"]["passed"] > 100
+    assert report["summary"]["passed"] > 400
     assert report["summary"]["parsing_errors"] == 0
-    assert {check["file_path"].split("/")[2] for check in report["results"]["passed_checks"]} == {
-        "llm-production-cluster",
-        "llm-production-foundation",
+    failed = {
+        (item["file_path"].split("/")[2], UNIQUE_END.sub("", item["resource"]), item["check_id"])
+        for item in report["results"]["failed_checks"]
     }
-    failed = {(item["check_id"], UNIQUE_END.sub("", item["resource"])) for item in report["results"]["failed_checks"]}
     accepted = yaml.safe_load(ACCEPTED.read_text(encoding="utf-8"))
     assert all(item["reason"] for item in accepted)
-    assert failed == {(item["check"], item["resource"]) for item in accepted}
+    assert failed == {(*place.split("/"), item["check"]) for item in accepted for place in item["at"]}
 
 
-def test_cfn_lint_accepts_the_cluster(output: Path):
-    """The cluster as a CloudFormation resource, references as imports, has no error; a misspelt enum has one."""
-    (resource,) = cluster_stack(output)["resource"]["aws_cloudcontrolapi_resource"].values()
-    state = decoded(resource["desired_state"])
-    assert [group["InstanceCount"] for group in state["InstanceGroups"]]
-    assert errors_of(state) == []
-    (wrong,) = errors_of({**state, "NodeRecovery": "automatic"})
+def test_cfn_lint_accepts_the_clusters(output: Path):
+    """Clusters as CloudFormation resources, references as imports, have no error; a misspelt enum has one."""
+    states = [
+        decoded(resource["desired_state"])
+        for stack in sorted(STACKS)
+        for resource in synthesized(output, stack).get("resource", {}).get("aws_cloudcontrolapi_resource", {}).values()
+    ]
+    clusters = [("AWS::SageMaker::Cluster", as_imports(state)) for state in states]
+    assert len(clusters) == 7
+    assert messages(clusters, "E") == []
+    (wrong,) = messages([("AWS::SageMaker::Cluster", {**clusters[0][1], "NodeRecovery": "automatic"})], "E")
     assert "'automatic' is not one of" in wrong
 
 
-def errors_of(state: dict[str, Any]) -> list[str]:
-    """cfn-lint's errors for a template with this cluster; what it only warns of is left out."""
-    resource = {"Type": "AWS::SageMaker::Cluster", "Properties": as_imports(state)}
-    template = json.dumps({"AWSTemplateFormatVersion": "2010-09-09", "Resources": {"Cluster": resource}})
-    matches = lint(template, config=ManualArgs(regions=["us-east-1"]))
-    return [match.message for match in matches if match.rule.id.startswith("E")]
+def test_cfn_lint_accepts_the_policies(output: Path):
+    """Every policy of the examples has a policy's form and actions that exist; a misspelt action is found."""
+    found = [policy for stack in sorted(STACKS) for policy in policies(synthesized(output, stack))]
+    assert {kind for kind, _ in found} == set(POLICIES.values()) | {"AWS::IAM::Role"}
+    assert messages(found, "E35", "W3037") == []
+    kind, properties = next(policy for policy in found if policy[0] == "AWS::IAM::ManagedPolicy")
+    wrong = json.loads(json.dumps(properties).replace("s3:GetObject", "s3:GetObjekt"))
+    assert any("getobjekt" in message for message in messages([(kind, wrong)], "W3037"))
+
+
+# Terraform's resources with a policy, and CloudFormation's.
+POLICIES = {
+    "aws_iam_role_policy": "AWS::IAM::ManagedPolicy",
+    "aws_kms_key": "AWS::KMS::Key",
+    "aws_s3_bucket_policy": "AWS::S3::BucketPolicy",
+    "aws_sns_topic_policy": "AWS::SNS::TopicPolicy",
+}
+NEEDED = {
+    "AWS::KMS::Key": "KeyPolicy",
+    "AWS::IAM::Role": "AssumeRolePolicyDocument",
+}
+
+
+def policies(stack: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A stack's policies, as resources of CloudFormation: type and properties."""
+    documents = stack.get("data", {}).get("aws_iam_policy_document", {})
+    used = [
+        (kind, block[argument])
+        for terraform, argument, kind in (
+            *((terraform, "policy", kind) for terraform, kind in POLICIES.items()),
+            ("aws_iam_role", "assume_role_policy", "AWS::IAM::Role"),
+        )
+        for block in stack.get("resource", {}).get(terraform, {}).values()
+    ]
+    assert {text.split(".")[2] for _, text in used} == set(documents)
+    for kind, text in used:
+        document = as_policy(documents[text.split(".")[2]])
+        yield kind, {NEEDED.get(kind, "PolicyDocument"): document}
+
+
+def as_policy(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A document in IAM's words; references are names of AWS's form."""
+    return {"Version": "2012-10-17", "Statement": [as_statement(statement) for statement in block["statement"]]}
+
+
+def as_statement(block: Mapping[str, Any]) -> dict[str, Any]:
+    """A statement in IAM's words."""
+    statement: dict[str, Any] = {"Effect": block.get("effect", "Allow"), "Action": block["actions"]}
+    if "sid" in block:
+        statement["Sid"] = block["sid"]
+    if "resources" in block:
+        statement["Resource"] = [named(text) for text in block["resources"]]
+    for principal in block.get("principals", ()):
+        names = [named(text) for text in principal["identifiers"]]
+        statement["Principal"] = "*" if names == ["*"] else {**statement.get("Principal", {}), principal["type"]: names}
+    for condition in block.get("condition", ()):
+        test = statement.setdefault("Condition", {}).setdefault(condition["test"], {})
+        test[condition["variable"]] = [named(text) for text in condition["values"]]
+    return statement
+
+
+def named(text: str) -> str:
+    """A text with an example for each reference."""
+    examples = {"partition": "aws", "account_id": "210987654321", "dns_suffix": "amazonaws.com"}
+    arn = "arn:aws:any:us-east-1:210987654321:any"
+
+    def example(match: re.Match[str]) -> str:
+        attribute = match[1].rpartition(".")[2]
+        return arn if attribute.endswith("arn") else examples.get(attribute, "us-east-1")
+
+    return re.sub(r"\$\{([^}]+)\}", example, text)
+
+
+def messages(resources: Sequence[tuple[str, dict[str, Any]]], *rules: str) -> list[str]:
+    """Return cfn-lint's messages for a template with these resources, of rules whose ids begin so."""
+    template = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Resources": {
+            f"Resource{number}": {"Type": kind, "Properties": properties}
+            for number, (kind, properties) in enumerate(resources)
+        },
+    }
+    matches = lint(json.dumps(template), config=ManualArgs(regions=["us-east-1"]))
+    return [match.message for match in matches if match.rule.id.startswith(rules)]
 
 
 def as_imports(value: Any) -> Any:
@@ -94,7 +192,7 @@ def as_imports(value: Any) -> Any:
 
 def test_provisioning_parameters_have_the_references_shape(output: Path):
     """AWS's agent finds the keys it knows, of the types it knows, and no login group among the workers."""
-    objects = cluster_stack(output)["resource"]["aws_s3_object"].values()
+    objects = synthesized(output, "llm-production-cluster")["resource"]["aws_s3_object"].values()
     (content,) = [decoded(item["content"]) for item in objects if item["key"].endswith("/provisioning_parameters.json")]
     assert (content["version"], content["workload_manager"]) == ("1.0.0", "slurm")
     assert (content["controller_group"], content["login_group"]) == ("controller", "login")

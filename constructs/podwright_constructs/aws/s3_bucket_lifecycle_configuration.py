@@ -15,7 +15,7 @@ class S3BucketLifecycleConfigurationRuleAbortIncompleteMultipartUpload(TypedDict
 
 
 class S3BucketLifecycleConfigurationRuleFilter(TypedDict, total=False):
-    pass
+    prefix: str
 
 
 class S3BucketLifecycleConfigurationRuleNoncurrentVersionExpiration(TypedDict, total=False):

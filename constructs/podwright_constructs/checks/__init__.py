@@ -50,7 +50,7 @@ from podwright_constructs.checks.operations import (
     prometheus_workspace,
     session_document,
 )
-from podwright_constructs.checks.role import execution_role, existing_role, s3_access_problems
+from podwright_constructs.checks.role import execution_role, existing_role, s3_access_problems, statement_problems
 from podwright_constructs.checks.words import mount_path_problems
 
 __all__ = [
@@ -95,6 +95,7 @@ __all__ = [
     "s3_access_problems",
     "session_document",
     "state_bucket",
+    "statement_problems",
     "training_bucket",
     "training_network",
 ]

@@ -14,11 +14,14 @@ def cluster_log_group(*, name: str, retention_days: int, key_arn: str | None = N
         problems.append(
             Problem("malformed", ("name",), name, f"at most {facts.MAX_LOG_RETENTION_NAME_LENGTH} characters")
         )
-    if retention_days not in facts.LOG_RETENTIONS_DAYS:
-        nearest = min(facts.LOG_RETENTIONS_DAYS, key=lambda days: abs(days - retention_days))
-        need, hint = one_of(facts.LOG_RETENTIONS_DAYS), f"The nearest is {nearest}."
-        problems.append(Problem("choice", ("retention_days",), retention_days, need, hint))
-    return [*problems, *key_arn_problems(key_arn)]
+    return [*problems, *_retention("retention_days", retention_days), *key_arn_problems(key_arn)]
+
+
+def _retention(argument: str, days: int) -> list[Problem]:
+    if days in facts.LOG_RETENTIONS_DAYS:
+        return []
+    nearest = min(facts.LOG_RETENTIONS_DAYS, key=lambda accepted: abs(accepted - days))
+    return [Problem("choice", (argument,), days, one_of(facts.LOG_RETENTIONS_DAYS), f"The nearest is {nearest}.")]
 
 
 def cluster_notices(
@@ -54,9 +57,14 @@ def existing_prometheus(*, arn: str, remote_write_url: str) -> list[Problem]:
     ]
 
 
-def session_document(*, name: str, idle_minutes: int) -> list[Problem]:
+def session_document(
+    *, name: str, idle_minutes: int, log_retention_days: int | None = None, key_arn: str | None = None
+) -> list[Problem]:
     """Check a Session Manager document."""
     problems = matches("name", name, facts.DOCUMENT_NAME_PATTERN, "3 to 128 letters, digits and _.-")
+    problems += key_arn_problems(key_arn)
+    if log_retention_days is not None:
+        problems += _retention("log_retention_days", log_retention_days)
     return [*problems, *within("idle_minutes", idle_minutes, facts.MIN_IDLE_MINUTES, facts.MAX_IDLE_MINUTES)]
 
 

@@ -7,12 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from podwright_constructs import facts
-from podwright_constructs.checks.words import bucket_name_problems, key_arn_problems, matches
+from podwright_constructs.checks.words import bucket_name_problems, duplicate_problems, key_arn_problems, matches
 from podwright_constructs.problems import Problem
 
 _PREFIX = re.compile(r"[\w.=-]+(/[\w.=-]+)*")  # no wildcard, no slash at either end
 _OWNED = "Nodes run as root what is there: a node that can write it controls all the others."
 _S3_PREFIX = re.compile(r"([\w.=+@-]+/)*")  # as Mountpoint requires: with a slash at the end
+
+
+_ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9*?]+")
+_RESOURCE = re.compile(r"\*|arn:[^\s:]+:\S+")
 
 
 class Access(Protocol):
@@ -43,16 +47,36 @@ def execution_role(
     write_prefixes: Sequence[str] = (),
     s3_access: Sequence[Access] = (),
     permissions_boundary_arn: str | None = None,
+    policy_arns: Sequence[str] = (),
 ) -> list[Problem]:
     """Check a new role."""
     problems = matches("name", name, facts.ROLE_NAME_PATTERN, "1 to 64 letters, digits and +=,.@-_")
+    need = "the ARN of a policy, arn:aws:iam::ACCOUNT:policy/NAME"
     if permissions_boundary_arn is not None:
-        need = "the ARN of a policy, arn:aws:iam::ACCOUNT:policy/NAME"
         problems += matches("permissions_boundary_arn", permissions_boundary_arn, facts.POLICY_ARN_PATTERN, need)
+    for index, policy_arn in enumerate(policy_arns):
+        problems += matches(("policy_arns", index), policy_arn, facts.POLICY_ARN_PATTERN, need)
+    problems += duplicate_problems("policy_arns", policy_arns)
     for index, access in enumerate(s3_access):
         found = s3_access_problems(access, own_bucket=bucket_name, own_prefixes=read_prefixes)
         problems += [problem.below("s3_access", index) for problem in found]
     return [*problems, *_prefixes(read_prefixes, write_prefixes)]
+
+
+def statement_problems(*, actions: Sequence[str], resources: Sequence[str]) -> list[Problem]:
+    """Check a statement that a role gets besides its own."""
+    problems = [
+        Problem("size", (argument,), "nothing", "at least one")
+        for argument, values in (("actions", actions), ("resources", resources))
+        if not values
+    ]
+    for index, action in enumerate(actions):
+        hint = "A job on any node could do everything in the account." if action == "*" else ""
+        problems += matches(("actions", index), action, _ACTION, "SERVICE:ACTION, such as s3:GetObject", hint)
+    for index, resource in enumerate(resources):
+        need = "an ARN, such as arn:aws:s3:::datasets/*, or *"
+        problems += matches(("resources", index), resource, _RESOURCE, need)
+    return problems
 
 
 def s3_access_problems(access: Access, *, own_bucket: str, own_prefixes: Sequence[str]) -> list[Problem]:

@@ -128,7 +128,7 @@ def budget_limits(settings: Settings) -> Iterator[Finding]:
 
 
 def session_length(settings: Settings) -> Iterator[Finding]:
-    """Session Manager ends silent sessions after 1 to 60 minutes."""
+    """Session Manager ends silent sessions after 1 to 60 minutes, and CloudWatch knows certain numbers of days."""
     if settings.session:
         yield from findings_of(("session",), checks.session_document(name="any", **arguments(settings.session)))
 

@@ -107,10 +107,13 @@ def existing_openzfs(settings: Settings) -> Iterator[Finding]:
 
 
 def created_role(settings: Settings) -> Iterator[Finding]:
-    """The ARN of the permissions boundary is malformed."""
+    """The ARN of the permissions boundary or of a policy, or a statement, is malformed."""
     role = settings.role
     if isinstance(role, CreatedRole):
-        yield from findings_of(("role",), checks.execution_role(name="any", **arguments(role)))
+        yield from findings_of(("role",), checks.execution_role(name="any", **arguments(role, "statements")))
+        for index, statement in enumerate(role.statements):
+            problems = checks.statement_problems(actions=statement.actions, resources=statement.resources)
+            yield from findings_of(("role", "statements", index), problems)
 
 
 def existing_role(settings: Settings) -> Iterator[Finding]:
