@@ -125,7 +125,7 @@ class _Version(argparse.Action):
 
 
 def _require_known(name: str, parser: argparse.ArgumentParser) -> None:
-    """End with the closest command if ``name`` is none."""
+    """End with the closest command if ``name`` is not a command."""
     commands = [command.name for command in _commands()]
     if name not in commands:
         close = get_close_matches(name, commands, n=1)

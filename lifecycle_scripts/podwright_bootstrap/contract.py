@@ -273,7 +273,7 @@ def _object(text: str, name: str) -> Dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     """NaN and Infinity are Python's, not JSON's."""
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _features(content: Any) -> NodeFeatures:

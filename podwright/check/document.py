@@ -88,7 +88,7 @@ class Document:
             refused, node = (_syntax_finding(error),), None
         except yaml.reader.ReaderError as error:
             refused, node = (_character_finding(error, text),), None
-        except (ValueError, OverflowError) as error:  # an escape or a version number that is none
+        except (ValueError, OverflowError) as error:  # an escape or a version number that is malformed
             refused, node = (_finding("yaml-syntax", (), Position(1, 1), f"not YAML: {error}", _SYNTAX_HINT),), None
         reader = _Reader()
         data = reader.convert(node, ()) if node else None

@@ -43,7 +43,9 @@ class DeployedStack:
             NotDeployedError: it is not.
         """
         if not self.is_there:
-            raise NotDeployedError(f"{self.folder} is no stack that was deployed: go to where you ran `cdktf deploy`")
+            raise NotDeployedError(
+                f"{self.folder} is no folder of a deployed stack: go to where you ran `cdktf deploy`"
+            )
 
     def terraform(self, *arguments: str, text: str | None = None) -> str:
         """Run Terraform in the folder, with this text as its input; what it printed.

@@ -128,7 +128,7 @@ def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> 
         there = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
         raise ArgumentError(f"no run {name!r} in {PurePosixPath(folder).parent}", f"runs there: {there or 'none'}")
     files = [_file(entry) for entry in output.split("\0") if entry]
-    if outside := [file.path for file in files if not file.is_inside]:  # a cluster is no owner of this machine
+    if outside := [file.path for file in files if not file.is_inside]:  # a cluster must not write outside the folder
         raise OperationError(f"{node.node.name} names files outside of {folder}: {', '.join(outside[:3])}")
     return files
 

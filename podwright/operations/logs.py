@@ -22,7 +22,7 @@ LIFECYCLE, HEALTH = "LifecycleConfig", "SagemakerHealthMonitoringAgent"
 ANY = ""  # an option without its node
 TRAINING_LOG = "train.log"  # of podwright-train
 # Ends with the job or, because its standard input ends, with the command here.
-# Slurm not answering for a moment is not the end of a job, and a warning of squeue's is no sign of a job.
+# A job has ended when squeue says so, and not when Slurm does not answer or squeue only warns.
 FOLLOW = """exec 3<&0
 tail -n {lines} -F {path} 2>/dev/null 3<&- & tail=$!
 ( exec 0<&3 3<&- >/dev/null 2>&1; while read -r _; do :; done; kill $tail ) & watch=$!

@@ -133,7 +133,7 @@ def _plain(value: object) -> object:
         return {
             field.name: getattr(value, field.name)
             for field in dataclasses.fields(value)
-            if field.repr  # the API's own answer is no part of the document
+            if field.repr  # the document leaves out the API's own answer
         }
     if isinstance(value, Path):
         return str(value)

@@ -15,7 +15,7 @@ from podwright.operations.errors import ArgumentError, AwsError, OperationError
 
 LIMITS = {"ResourceLimitExceeded", "LimitExceededException", "ServiceQuotaExceededException"}
 SIGN_IN = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, --profile, or access keys"
-MAX_REASON = 120  # characters of what is no answer of AWS: it may be a page
+MAX_REASON = 120  # characters of an answer that is not AWS's: it may be a page
 NETWORK = "see whether a proxy (HTTPS_PROXY), a firewall or AWS_ENDPOINT_URL is in the way"
 
 NO_CREDENTIALS = (

@@ -60,7 +60,7 @@ def run_name(text: str) -> str:
     """Return a run's name.
 
     Raises:
-        ArgumentError: it is no name of a folder that Slurm's log paths take.
+        ArgumentError: Slurm's log paths do not take such a folder name.
     """
     if not NAME.fullmatch(text):
         raise ArgumentError(f"run {text!r}: got other characters than letters, digits and . _ + = @ -")

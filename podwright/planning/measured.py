@@ -37,7 +37,7 @@ class MeasuredNetwork:
         """Read the document of `podwright validate --output`.
 
         Raises:
-            MeasuredError: it is none, no pair of nodes was measured, or the ranks ran on CPUs.
+            MeasuredError: the file has no measurements, no pair of nodes was measured, or the ranks ran on CPUs.
         """
         try:
             document = json.loads(path.read_text(encoding="utf-8"))

@@ -74,7 +74,7 @@ def by_name(accounting: Accounting, *, cluster_name: str) -> Database:
     It may serve several clusters, so each has a schema, by its name: a cluster that is created again finds its jobs.
 
     Raises:
-        BootstrapError: the secret cannot be read or is none of a database, or the database does not answer or refuses.
+        BootstrapError: the secret cannot be read or is not a database's, or the database does not answer or refuses.
     """
     user, password = _credentials(accounting.secret_arn)
     schema = f"{SCHEMA}_{cluster_name.replace('-', '_')}"[:MAX_SCHEMA_LENGTH]

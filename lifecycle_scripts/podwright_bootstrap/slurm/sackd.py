@@ -1,4 +1,4 @@
-"""sackd gives a host that is no node of the cluster Slurm's configuration, so that its users can submit jobs.
+"""Run sackd, which gives Slurm's configuration to a host outside Slurm's nodes, so that its users can submit jobs.
 
 https://slurm.schedmd.com/sackd.html
 """

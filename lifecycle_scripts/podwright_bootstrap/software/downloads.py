@@ -76,7 +76,7 @@ def fetch(name: str, node: Node) -> Path:
     """The file of that name for this machine, whose checksum is the manifest's.
 
     Raises:
-        BootstrapError: there is none for this machine, it could not be had, or what was had is another file.
+        BootstrapError: there is no file for this machine, the download failed, or the checksum differs.
     """
     wanted = find(name)
     path = _folder(node) / wanted.filename

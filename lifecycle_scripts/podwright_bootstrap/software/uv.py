@@ -28,7 +28,7 @@ def fetch(node: Node) -> Path:
     """Return the archive with uv: from the offline bundle, else from pip's folder of wheels, else its release page.
 
     Raises:
-        BootstrapError: there is none for this machine, it is out of reach, or it has another checksum.
+        BootstrapError: there is no uv for this machine, the download failed, or the checksum differs.
     """
     found = None if downloads.from_bundle(node) else find_wheel()
     return found or downloads.fetch(NAME, node)

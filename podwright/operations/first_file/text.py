@@ -58,7 +58,7 @@ cluster:
       partition: gpu                 # for jobs: sbatch --partition=gpu
 
 training:
-  source: bundled                    # podwright-train on the nodes; none for your own programs alone
+  source: bundled                    # podwright-train on the nodes; `none` installs no trainer
 """
 
 

@@ -78,7 +78,7 @@ def new_file(source: Document, settings: Settings, destination: Destination, *, 
         file: the new file, for messages.
 
     Raises:
-        ArgumentError: a path of ``destination.values`` is none of the file.
+        ArgumentError: a path of ``destination.values`` is not in the file.
         InvalidSettingsError: values that exist only in the old zone or region have no new ones, or the new file has
             other errors; all of them are in it.
     """

@@ -58,7 +58,7 @@ def check_subnets(request: Mapping[str, Any], subnets: list[Subnet]) -> None:
         raise AwsError("BadRequest", f"MULTI_AZ_1 needs two subnets in two Availability Zones, not {len(subnets)}")
     preferred = configuration.get("PreferredSubnetId")
     if preferred not in {subnet.subnet_id for subnet in subnets}:
-        raise AwsError("BadRequest", f"PreferredSubnetId {preferred} is none of the file system's subnets")
+        raise AwsError("BadRequest", f"PreferredSubnetId {preferred} is not one of the file system's subnets")
 
 
 def throughputs_mbps(deployment: str) -> set[int]:

@@ -57,7 +57,7 @@ class IndexedReader(FileSystemReader):
         except Exception as error:  # a damaged pickle raises any exception
             raise DamagedCheckpointError(f"checkpoint {self.path} is damaged: {INDEX}: {error}") from error
         if not isinstance(metadata, Metadata):
-            raise DamagedCheckpointError(f"checkpoint {self.path} is damaged: {INDEX} is no index of tensors")
+            raise DamagedCheckpointError(f"checkpoint {self.path} is damaged: {INDEX} is not an index of tensors")
         named = {info.relative_path for info in (metadata.storage_data or {}).values()}
         if foreign := sorted(named.difference(self._files)):
             raise DamagedCheckpointError(

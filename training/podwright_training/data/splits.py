@@ -77,15 +77,15 @@ def find_split(dataset: str, dataset_config_name: str | None, split: str) -> Spl
     """
     folder = dataset_config_name or ""
     files = list_files(dataset, folder)
-    telling = {name: PurePosixPath(name).relative_to(folder) for name in files}
+    paths = {name: PurePosixPath(name).relative_to(folder) for name in files}
     if folder and not files and card.may_configure(dataset):
         configured = card.configured_files(dataset, folder)
         files = {name: file for of_split in configured.values() for name, file in of_split.items()}
-        telling = {name: PurePosixPath(word) for word, of_split in configured.items() for name in of_split}
+        paths = {name: PurePosixPath(word) for word, of_split in configured.items() for name in of_split}
     by_split = defaultdict(list)
     for name in sorted(files):
         if format_of(name) and PurePosixPath(name).name not in NOT_DATA and not _hidden(name):
-            by_split[_split_of(telling[name])].append(name)
+            by_split[_split_of(paths[name])].append(name)
     training = by_split["train"] or by_split[""]
     names = tuple(training if split == "train" else by_split["validation"] or training)
     if not names:
@@ -98,8 +98,8 @@ def _split_of(path: PurePosixPath) -> str:
     """Return the split named by the last matching part of ``path``; empty if no part matches."""
     for part in reversed(path.parts):
         words = set(re.split(r"[^a-z]+", part.lower()))
-        for split, telling in WORDS.items():
-            if words & telling:
+        for split, known in WORDS.items():
+            if words & known:
                 return split
     return ""
 

@@ -87,7 +87,7 @@ class Step:
         return f"{said.strip()} (exit status {process.returncode})"
 
 
-# What the job asked for is no default of its steps.
+# Variables of the job's own request, which its steps must not inherit.
 _SIZES = {"SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}
 
 

@@ -55,7 +55,7 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 def compare(folder: Path) -> dict[str, Any]:
-    """Return each difference in one line; more people, groups and keys are none."""
+    """Return each difference in one line; additional people, groups and keys are no difference."""
     now, differences = people(), []
     before = json.loads((folder / RECORD).read_text())
     for name, item in sorted(before.items()):
