@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import http.server
 import itertools
+import json
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.hosts.debian_root import RELEASES
 from podwright_rehearsal.hosts.image import build_image
 from podwright_rehearsal.hosts.permission import why_no_systemd, why_not
+from podwright_testing.boots import require_booted
 
 CHECKOUT = Path(__file__).parents[2]
 LUSTRE_SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
@@ -66,6 +70,20 @@ def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "on_create.sh").write_text(ON_CREATE)
     (folder / "controller_ip").write_text("10.0.16.5\n")
     return folder
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ProvisioningParameters], Path]:
+    """Make a folder of the product's lifecycle scripts and a cluster's parameters, as a node downloads it."""
+
+    def make(parameters: ProvisioningParameters) -> Path:
+        folder = tmp_path_factory.mktemp("bundle") / "scripts"
+        source = CHECKOUT / "lifecycle_scripts"
+        shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        (folder / PROVISIONING_PARAMETERS_NAME).write_text(json.dumps(parameters.to_dict()))
+        return folder
+
+    return make
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +137,21 @@ def make_cluster(
     yield make
     for stand_in in made:
         stand_in.stop()
+
+
+@pytest.fixture(scope="module")
+def booted(make_cluster: Callable[..., NamespacedCluster]) -> Callable[..., NamespacedCluster]:
+    """Make a cluster and boot its hosts so many times; its compute nodes are idle."""
+
+    def make(scripts: Path, *, boots: int = 1, **changes: object) -> NamespacedCluster:
+        cluster = make_cluster(**changes)
+        cluster.start()
+        for _ in range(boots):
+            require_booted(cluster.boot(scripts, timeout_s=600).values())
+        cluster.wait_until_idle(timeout_s=600)
+        return cluster
+
+    return make
 
 
 @pytest.fixture(scope="session")

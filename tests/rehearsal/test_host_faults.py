@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.errors import HostError
-from podwright_testing.boots import require_booted
 from podwright_testing.faults import NEVER, Download, Faults
 
 pytestmark = pytest.mark.hosts
@@ -23,14 +22,11 @@ LARGE = hashlib.sha256(bytes(8 << 20)).hexdigest()
 
 @pytest.fixture(scope="module")
 def cluster(
-    make_cluster: Callable[..., NamespacedCluster], lifecycle: Path, web_server: tuple[str, int]
-) -> Iterator[NamespacedCluster]:
+    booted: Callable[..., NamespacedCluster], lifecycle: Path, web_server: tuple[str, int]
+) -> NamespacedCluster:
     """A booted cluster that may fetch from a web server."""
     environment = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{web_server[1]}"}
-    with make_cluster(relay=web_server, environment=environment) as cluster:
-        require_booted(cluster.boot(lifecycle, timeout_s=600).values())
-        cluster.wait_until_idle(timeout_s=600)
-        yield cluster
+    return booted(lifecycle, relay=web_server, environment=environment)
 
 
 def test_a_hung_host_accepts_connections_and_says_nothing(cluster: NamespacedCluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from podwright_rehearsal.clusters.rehearsed import Failure
 from podwright_rehearsal.hosts.errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS, dataset
-from podwright_testing.boots import require_booted
 from podwright_testing.faults import NEVER, Faults
 from podwright_training.run_folder import RunFolder
 
@@ -32,23 +31,21 @@ WHAT_COUNTS = ("loss", "grad_norm", "batch_digest")
 
 
 @pytest.fixture(scope="module")
-def cluster(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
+def cluster(booted: Callable[..., NamespacedCluster], lifecycle: Path) -> NamespacedCluster:
     """A booted cluster on whose shared file system the trainer and a dataset lie."""
     packages = Path(torch.__file__).parents[1]
     binds = [(Path(sys.base_prefix), PYTHON), (packages, PACKAGES), (CHECKOUT / "training", TRAINER)]
-    with make_cluster(binds=[*binds, (dataset(), "/opt/dataset")]) as cluster:
-        require_booted(cluster.boot(lifecycle, timeout_s=600).values())
-        cluster.wait_until_idle(timeout_s=600)
-        for name, module in (("torchrun", "torch.distributed.run"), ("podwright-train", "podwright_training")):
-            program = cluster.directory / "fsx/scratch/environment/bin" / name
-            program.parent.mkdir(parents=True, exist_ok=True)
-            interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-            program.write_text(
-                f"#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES}\n"
-                f'exec {interpreter} -m {module} "$@"\n'
-            )
-            program.chmod(0o755)
-        yield cluster
+    cluster = booted(lifecycle, binds=[*binds, (dataset(), "/opt/dataset")])
+    for name, module in (("torchrun", "torch.distributed.run"), ("podwright-train", "podwright_training")):
+        program = cluster.directory / "fsx/scratch/environment/bin" / name
+        program.parent.mkdir(parents=True, exist_ok=True)
+        interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+        program.write_text(
+            f"#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES}\n"
+            f'exec {interpreter} -m {module} "$@"\n'
+        )
+        program.chmod(0o755)
+    return cluster
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.contract import ProvisioningParameters, WorkerGroup
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_testing.boots import require_booted
 
@@ -21,29 +19,23 @@ SHOW_MOUNT = "findmnt --noheadings --types lustre --output SOURCE,FSTYPE --mount
 
 
 @pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scripts(bundle: Callable[[ProvisioningParameters], Path]) -> Path:
     """The real lifecycle scripts and the contract of a cluster that does not train."""
-    folder = tmp_path_factory.mktemp("scripts") / "bundle"
-    source = Path(__file__).parents[2] / "lifecycle_scripts"
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    parameters = ProvisioningParameters(
-        cluster_name="demo",
-        controller_group="controller",
-        worker_groups=[WorkerGroup("workers", "gpu")],
-        fsx_dns_name=DNS_NAME,
-        fsx_mountname=MOUNT_NAME,
+    return bundle(
+        ProvisioningParameters(
+            cluster_name="demo",
+            controller_group="controller",
+            worker_groups=[WorkerGroup("workers", "gpu")],
+            fsx_dns_name=DNS_NAME,
+            fsx_mountname=MOUNT_NAME,
+        )
     )
-    (folder / PROVISIONING_PARAMETERS_NAME).write_text(json.dumps(parameters.to_dict()))
-    return folder
 
 
 @pytest.fixture(scope="module")
-def cluster(make_cluster: Callable[..., NamespacedCluster], scripts: Path) -> Iterator[NamespacedCluster]:
+def cluster(booted: Callable[..., NamespacedCluster], scripts: Path) -> NamespacedCluster:
     """A cluster that the real lifecycle scripts have booted."""
-    with make_cluster() as cluster:
-        require_booted(cluster.boot(scripts, timeout_s=600).values())
-        cluster.wait_until_idle(timeout_s=600)
-        yield cluster
+    return booted(scripts)
 
 
 def test_a_rebooted_host_is_what_it_was(cluster: NamespacedCluster, scripts: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +12,9 @@ from podwright_bootstrap.contract import Accounting, InstanceFacts, Provisioning
 from podwright_bootstrap.features import Account, NodeFeatures, PamSlurmAdopt, PartitionLimits, Qos, SlurmPolicy
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
-from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
-SCRIPTS = Path(__file__).parents[2] / "lifecycle_scripts"
 PARAMETERS = ProvisioningParameters(
     cluster_name="demo",
     controller_group="controller",
@@ -42,24 +38,10 @@ POLICY = SlurmPolicy(
 )
 
 
-def bundle(folder: Path, parameters: ProvisioningParameters = PARAMETERS) -> Path:
-    """The scripts as a node downloads them."""
-    shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    (folder / "provisioning_parameters.json").write_text(json.dumps(parameters.to_dict()))
-    return folder
-
-
 @pytest.fixture(scope="module")
-def cluster(make_cluster, tmp_path_factory) -> Iterator[NamespacedCluster]:
+def cluster(booted, bundle) -> NamespacedCluster:
     """A cluster that booted twice, with accounts on its controller; the second boot's logs are the last."""
-    scripts = bundle(tmp_path_factory.mktemp("bundle") / "scripts")
-    cluster = make_cluster(environment={"PODWRIGHT_PATIENCE": "0.5"})
-    cluster.start()
-    for _ in range(2):
-        require_booted(cluster.boot(scripts, timeout_s=600).values())
-    cluster.wait_until_idle(timeout_s=600)
-    yield cluster
-    cluster.stop()
+    return booted(bundle(PARAMETERS), boots=2, environment={"PODWRIGHT_PATIENCE": "0.5"})
 
 
 def test_sacct_knows_a_job_that_has_ended(cluster):
@@ -135,13 +117,18 @@ def test_daemons_go_on_in_a_new_log(cluster):
     wait_for(lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=600, what=lambda: f"lines in both: {sizes()}")
 
 
-def declare(cluster: NamespacedCluster, policy: SlurmPolicy | None) -> str:
+@pytest.fixture
+def declare(cluster: NamespacedCluster, bundle) -> Callable[[SlurmPolicy | None], str]:
     """Deploy another policy, apply it on the controller, and return what was said."""
-    scripts = cluster.directory / "fsx" / "policy"
-    shutil.rmtree(scripts, ignore_errors=True)
-    bundle(scripts, replace(PARAMETERS, nodes=replace(PARAMETERS.nodes, slurm=policy)))
-    steps = ("parameters", "accounting", "slurm_conf")
-    return "".join(cluster.run(f"/fsx/policy/on_create.sh --only {step}", user="root").stdout for step in steps)
+
+    def call(policy: SlurmPolicy | None) -> str:
+        scripts = cluster.directory / "fsx" / "policy"
+        shutil.rmtree(scripts, ignore_errors=True)
+        shutil.move(bundle(replace(PARAMETERS, nodes=replace(PARAMETERS.nodes, slurm=policy))), scripts)
+        steps = ("parameters", "accounting", "slurm_conf")
+        return "".join(cluster.run(f"/fsx/policy/on_create.sh --only {step}", user="root").stdout for step in steps)
+
+    return call
 
 
 def associations(cluster: NamespacedCluster) -> set[str]:
@@ -150,14 +137,14 @@ def associations(cluster: NamespacedCluster) -> set[str]:
     return set(cluster.run(f"sacctmgr -nP show assoc cluster=demo format={columns}").stdout.split())
 
 
-def test_a_policy_is_applied_changed_and_removed(cluster):
+def test_a_policy_is_applied_changed_and_removed(cluster, declare):
     """Accounts, QOS and limits are those declared, once; jobs of lower QOS give way and are requeued."""
     before = associations(cluster)
-    said = declare(cluster, POLICY)
+    said = declare(POLICY)
     assert "added account teaching" in said
     assert {"research||3|normal,urgent|gres/gpu=4|", "teaching||1|normal||5"} <= associations(cluster)
     assert "default|ubuntu|1|normal||" not in associations(cluster)
-    assert declare(cluster, POLICY).count("1 steps, 0 changes") == 3
+    assert declare(POLICY).count("1 steps, 0 changes") == 3
     shown = cluster.run("scontrol show partition gpu; scontrol show config").stdout
     assert all(text in shown for text in ("MaxTime=10:00:00", "AllowAccounts=research,teaching", "= preempt/qos"))
 
@@ -170,12 +157,12 @@ def test_a_policy_is_applied_changed_and_removed(cluster):
     cluster.run(f"scancel {low}")
 
     research = replace(POLICY.accounts[0], fair_share=1, max_gpus=None, qos=("normal",))
-    declare(cluster, SlurmPolicy(accounts=(research,)))
+    declare(SlurmPolicy(accounts=(research,)))
     assert "research||1|normal||" in associations(cluster)
     assert not any(row.startswith("teaching") for row in associations(cluster))
     assert "MaxTime=UNLIMITED" in cluster.run("scontrol show partition gpu").stdout
 
-    declare(cluster, None)
+    declare(None)
     assert associations(cluster) == before
     assert cluster.run("sacctmgr -nP show qos format=Name").stdout.split() == ["normal"]
-    assert declare(cluster, None).count("1 steps, 0 changes") == 3
+    assert declare(None).count("1 steps, 0 changes") == 3

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.errors import HostError
-from podwright_testing.boots import require_booted
 from podwright_training.commands.launch import Job, render
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
@@ -22,8 +21,8 @@ CONTROLLER, FIRST, SECOND = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16
 
 @pytest.fixture(scope="module")
 def cluster(
-    make_cluster: Callable[..., NamespacedCluster], lifecycle: Path, web_server: tuple[str, int], tmp_path_factory
-) -> Iterator[NamespacedCluster]:
+    booted: Callable[..., NamespacedCluster], lifecycle: Path, web_server: tuple[str, int], tmp_path_factory
+) -> NamespacedCluster:
     """A booted cluster with the relay to a web server and a read-only folder of the machine."""
     wheels = tmp_path_factory.mktemp("wheels")
     wheels.chmod(0o755)
@@ -35,12 +34,8 @@ def cluster(
         "AWS_SECRET_ACCESS_KEY": "testing",
         "AWS_DEFAULT_REGION": "us-west-2",
     }
-    cluster = make_cluster(relay=web_server, environment=environment, binds=[(wheels, "/opt/rehearsal/wheels")])
-    cluster.start()
-    require_booted(cluster.boot(lifecycle, timeout_s=600).values())
-    cluster.wait_until_idle(timeout_s=600)
-    yield cluster
-    cluster.stop()
+    binds = [(wheels, "/opt/rehearsal/wheels")]
+    return booted(lifecycle, relay=web_server, environment=environment, binds=binds)
 
 
 def test_slurm_runs_a_job_on_every_compute_node(cluster: NamespacedCluster) -> None:

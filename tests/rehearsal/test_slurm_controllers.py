@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import http.server
 import json
-import shutil
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,6 @@ from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 PRIMARY, BACKUP, COMPUTE, DATABASE = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6", "ip-10-0-16-9"
-SCRIPTS = Path(__file__).parents[2] / "lifecycle_scripts"
 SECRET_ARN = "arn:aws:secretsmanager:us-west-2:111122223333:secret:slurm"  # noqa: S105
 PASSWORD = 'o"n\\e#t+w0='  # noqa: S105 -- what RDS might make up, and a quote
 SECRET = {"username": "admin", "password": PASSWORD}  # what Secrets Manager says today
@@ -62,11 +59,9 @@ def secrets_manager() -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def cluster(make_cluster, make_node, secrets_manager, tmp_path_factory) -> Iterator[NamespacedCluster]:
+def cluster(make_cluster, make_node, secrets_manager, bundle) -> NamespacedCluster:
     """A cluster of two controllers that booted twice; the login node's MariaDB stands for RDS."""
-    scripts = tmp_path_factory.mktemp("bundle") / "scripts"
-    shutil.copytree(SCRIPTS, scripts, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    (scripts / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS.to_dict()))
+    scripts = bundle(PARAMETERS)
     cluster = make_cluster(
         relay=secrets_manager,
         nodes=[
@@ -91,8 +86,7 @@ def cluster(make_cluster, make_node, secrets_manager, tmp_path_factory) -> Itera
     for _ in range(2):
         require_booted(cluster.boot(scripts, timeout_s=600).values())
     cluster.wait_until_idle([COMPUTE], timeout_s=600)
-    yield cluster
-    cluster.stop()
+    return cluster
 
 
 def test_second_boot_changes_nothing(cluster):

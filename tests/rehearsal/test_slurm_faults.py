@@ -17,7 +17,6 @@ from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.leftovers import clean, leftovers
 from podwright_rehearsal.hosts.permission import why_not
-from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -32,21 +31,19 @@ srun --auto-resume={auto_resume} bash -c 'echo run $SLURM_RESTART_COUNT on $(hos
 
 
 @pytest.fixture(scope="module")
-def booted(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
+def shared(booted: Callable[..., NamespacedCluster], lifecycle: Path) -> NamespacedCluster:
     """A booted cluster, shared by the tests of this module."""
-    with make_cluster() as cluster:
-        require_booted(cluster.boot(lifecycle, timeout_s=600).values())
-        yield cluster
+    return booted(lifecycle)
 
 
 @pytest.fixture
-def cluster(booted: NamespacedCluster) -> Iterator[NamespacedCluster]:
+def cluster(shared: NamespacedCluster) -> Iterator[NamespacedCluster]:
     """The module's cluster, idle, before and after."""
-    (booted.directory / "fsx/scratch/go").unlink(missing_ok=True)
-    booted.wait_until_idle(timeout_s=600)
-    yield booted
-    booted.run("scancel --user ubuntu")
-    booted.wait_until_idle(timeout_s=600)
+    (shared.directory / "fsx/scratch/go").unlink(missing_ok=True)
+    shared.wait_until_idle(timeout_s=600)
+    yield shared
+    shared.run("scancel --user ubuntu")
+    shared.wait_until_idle(timeout_s=600)
 
 
 def submit(cluster: NamespacedCluster, auto_resume: int = 1) -> int:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from podwright_testing.boots import require_booted
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 ATTACK = Path(__file__).with_name("attack.sh")
-SCRIPTS = Path(__file__).parents[2] / "lifecycle_scripts"
 PARAMETERS = ProvisioningParameters(
     cluster_name="demo",
     controller_group="controller",
@@ -48,23 +46,15 @@ PARAMETERS = ProvisioningParameters(
 
 
 @pytest.fixture(scope="module")
-def lifecycle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def lifecycle(bundle: Callable[[ProvisioningParameters], Path]) -> Path:
     """The product's scripts with every feature of the machine turned on."""
-    folder = tmp_path_factory.mktemp("lifecycle") / "scripts"
-    shutil.copytree(SCRIPTS, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    (folder / "provisioning_parameters.json").write_text(json.dumps(PARAMETERS.to_dict()))
-    return folder
+    return bundle(PARAMETERS)
 
 
 @pytest.fixture(scope="module")
-def cluster(make_cluster: Callable[..., NamespacedCluster], lifecycle: Path) -> Iterator[NamespacedCluster]:
+def cluster(booted: Callable[..., NamespacedCluster], lifecycle: Path) -> NamespacedCluster:
     """A cluster of a controller and two nodes with two accelerators each."""
-    cluster = make_cluster(environment={"AWS_EC2_METADATA_DISABLED": "true"})
-    cluster.start()
-    boot(cluster, lifecycle)
-    cluster.wait_until_idle()
-    yield cluster
-    cluster.stop()
+    return booted(lifecycle, environment={"AWS_EC2_METADATA_DISABLED": "true"})
 
 
 def boot(cluster: NamespacedCluster, lifecycle: Path) -> str:

@@ -2,57 +2,45 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.contract import ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import NodeFeatures, Prolog
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.clusters.stock_image import LACKS, STOCK
 from podwright_rehearsal.hosts.waiting import wait_for
-from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, LOGIN, WORKER = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6"
 
 
 @pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scripts(bundle: Callable[[ProvisioningParameters], Path]) -> Path:
     """The real lifecycle scripts of a cluster with a login group."""
-    folder = tmp_path_factory.mktemp("scripts") / "bundle"
-    source = Path(__file__).parents[2] / "lifecycle_scripts"
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    parameters = ProvisioningParameters(
-        cluster_name="demo",
-        controller_group="controller",
-        login_group="login",
-        worker_groups=[WorkerGroup("workers", "gpu")],
-        fsx_dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
-        fsx_mountname="abcdefgh",
-        nodes=NodeFeatures(prolog=Prolog()),
+    return bundle(
+        ProvisioningParameters(
+            cluster_name="demo",
+            controller_group="controller",
+            login_group="login",
+            worker_groups=[WorkerGroup("workers", "gpu")],
+            fsx_dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com",
+            fsx_mountname="abcdefgh",
+            nodes=NodeFeatures(prolog=Prolog()),
+        )
     )
-    (folder / PROVISIONING_PARAMETERS_NAME).write_text(json.dumps(parameters.to_dict()))
-    return folder
 
 
 @pytest.fixture(scope="module")
 def cluster(
-    make_cluster: Callable[..., NamespacedCluster],
-    make_node: Callable[..., Node],
-    debian_13: Path,
-    scripts: Path,
-) -> Iterator[NamespacedCluster]:
+    booted: Callable[..., NamespacedCluster], make_node: Callable[..., Node], debian_13: Path, scripts: Path
+) -> NamespacedCluster:
     """A cluster on a stock image whose service leaves login nodes out of slurm.conf."""
     nodes = [make_node(CONTROLLER, role="controller"), make_node(LOGIN, role="login"), make_node(WORKER)]
-    with make_cluster(image=debian_13, nodes=nodes, image_lacks=STOCK, lists_login_nodes=False) as cluster:
-        require_booted(cluster.boot(scripts, timeout_s=300).values())
-        cluster.wait_until_idle(timeout_s=180)
-        yield cluster
+    return booted(scripts, image=debian_13, nodes=nodes, image_lacks=STOCK, lists_login_nodes=False)
 
 
 def test_the_image_lacks_what_it_should(cluster: NamespacedCluster) -> None:
@@ -76,6 +64,6 @@ def test_what_the_agent_takes_away_comes_back(cluster: NamespacedCluster) -> Non
 
     before = conf()
     cluster.rewrite_slurm_conf()
-    wait_for(lambda: conf() == before, timeout_s=120, what=lambda: f"our part of slurm.conf:\n{conf()[-500:]}")
+    wait_for(lambda: conf() == before, timeout_s=600, what=lambda: f"our part of slurm.conf:\n{conf()[-500:]}")
     said = cluster.run("journalctl --no-pager --unit podwright-slurm-conf", user="root").stdout
     assert "slurm.conf" in said

@@ -14,21 +14,16 @@ import pytest
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts import cgroups
 from podwright_rehearsal.hosts.leftovers import clean, leftovers
-from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, WORKER, OTHER = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]
 
 
 @pytest.fixture(scope="module")
-def cluster(
-    make_cluster: Callable[..., NamespacedCluster], debian_13: Path, lifecycle: Path
-) -> Iterator[NamespacedCluster]:
+def cluster(booted: Callable[..., NamespacedCluster], debian_13: Path, lifecycle: Path) -> Iterator[NamespacedCluster]:
     """A booted cluster whose services are given a region."""
-    cluster = make_cluster(image=debian_13, environment={"AWS_DEFAULT_REGION": "us-west-2", "PERCENT": "50%"})
-    cluster.start()
-    require_booted(cluster.boot(lifecycle, timeout_s=180).values())
-    cluster.wait_until_idle(timeout_s=180)
+    environment = {"AWS_DEFAULT_REGION": "us-west-2", "PERCENT": "50%"}
+    cluster = booted(lifecycle, image=debian_13, environment=environment)
     yield cluster
     cluster.stop()
     assert leftovers(cluster.directory) == []
@@ -84,7 +79,7 @@ def test_a_reboot_keeps_the_disk_and_starts_what_is_enabled(cluster: NamespacedC
     assert as_root(cluster, "cat /etc/machine-id; ls /run/in-memory /root/on-disk 2>/dev/null") == (
         f"{before}\n/root/on-disk (exit 2)"
     )
-    cluster.wait_until_idle([WORKER], timeout_s=180)
+    cluster.wait_until_idle([WORKER], timeout_s=600)
     assert cluster.run(["srun", "--nodelist", WORKER, "hostname"]).stdout.strip() == WORKER
 
 
@@ -95,7 +90,7 @@ def test_a_host_without_processes_resets_connections(cluster: NamespacedCluster)
     assert "(exit 1)" in as_root(cluster, probe)
     cluster.fabric.power_off(OTHER)
     cluster.reboot(OTHER)
-    cluster.wait_until_idle([OTHER], timeout_s=180)
+    cluster.wait_until_idle([OTHER], timeout_s=600)
 
 
 def test_what_a_killed_owner_leaves_is_found_and_removed(debian_13: Path, tmp_path: Path) -> None:

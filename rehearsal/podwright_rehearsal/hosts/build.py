@@ -10,7 +10,7 @@ from pathlib import Path
 from podwright.errors import PodwrightError
 
 SOURCES = Path(__file__).parent
-_TIMEOUT_S = 1800
+_TIMEOUT_S = 900
 
 
 class ImageError(PodwrightError):
