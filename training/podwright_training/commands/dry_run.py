@@ -50,13 +50,15 @@ def run(args: argparse.Namespace) -> int:
 
     kinds = rank.kinds(options, args.world_size) if args.rank == ALL_KINDS else {_rank(args): "chosen"}
     per_node = min(args.ranks_per_node, args.world_size)
+    context = get_context("forkserver")
+    context.set_forkserver_preload([rank.__name__])  # imports torch once for all processes
     steps = []
     for number, kind in kinds.items():
         ranks = Ranks(number, args.world_size, number % per_node, per_node)
         if len(kinds) == 1:
             steps.append(rank.run(options, ranks, kind))
         else:  # a process each: PyTorch's caches remember the groups of another rank
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            with ProcessPoolExecutor(1, mp_context=context) as process:
                 steps.append(process.submit(rank.run, options, ranks, kind).result())
         if not args.json:
             print(report.text(options, steps[-1], memory_gb=args.memory_gb), flush=True)
