@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import json
 import mmap
 import os
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers.models.auto.tokenization_auto  # noqa: F401 -- before ranks are forked, as torch
 
 from podwright_training import data
 from podwright_training.__main__ import main as podwright_train
@@ -251,6 +253,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
+    gc.freeze()  # else each rank's garbage collection copies the memory of all these modules
     with tempfile.TemporaryDirectory(prefix="kill-campaign.") as scratch:
         dataset = _prepare(Path(scratch))
         sorts = [[int(ranks) for ranks in sort.split(",")] for sort in args.ranks]

@@ -18,6 +18,7 @@ from podwright_training.model import LlamaForCausalLM
 
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 300
+LIMIT_S = 500  # of a command, on a busy machine
 
 # Threads of such small models only wait for each other, and spin: beside other work that took ten times as long.
 torch.set_num_threads(1)
@@ -109,7 +110,7 @@ def call(start):
 
     def call(command, *flags, **options):
         process = start(command, *flags, **options)
-        output, _ = process.communicate(timeout=1500)
+        output, _ = process.communicate(timeout=LIMIT_S)
         return process.returncode, output
 
     return call

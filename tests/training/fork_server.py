@@ -7,6 +7,7 @@ A job is ``{"argv": [...], "ranks": n}``; the answer is ``{"status": s, "output"
 - ``kill_after``: ``[event, step]``: SIGKILL all ranks as soon as this event is in the metrics.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+from contextlib import contextmanager
 
 import torch
 import transformers.models.auto.modeling_auto
@@ -24,6 +26,7 @@ from podwright_training.commands import consolidate, evaluate, generate  # noqa:
 from podwright_training.loop import trainer  # noqa: F401 - as above
 from podwright_training.loop.metrics import Metrics
 
+LIMIT_S = 500
 torch.set_num_threads(1)
 
 
@@ -37,9 +40,24 @@ def run(job):
         for rank in range(job["ranks"]):
             pids.append(fork(job, rank, port, output.fileno()))
             os.setpgid(pids[-1], pids[0])
-        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        with time_limit(pids[0], output.fileno()):
+            statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         output.seek(0)
         return {"status": max(statuses, key=abs), "output": output.read().decode()}
+
+
+@contextmanager
+def time_limit(group, output):
+    """Kill ranks that wait for each other forever, and say so in their output."""
+
+    def end(*_):
+        os.write(output, f"killed: still running after {LIMIT_S} s\n".encode())
+        os.killpg(group, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, end)
+    signal.alarm(LIMIT_S)
+    yield
+    signal.alarm(0)
 
 
 def fork(job, rank, port, output):
@@ -82,5 +100,6 @@ def kill_after(event, step):
     Metrics.write = write_and_die
 
 
+gc.freeze()  # else each rank's garbage collection copies the memory of all these modules
 for line in sys.stdin:
     print(json.dumps(run(json.loads(line))), flush=True)

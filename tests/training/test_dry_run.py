@@ -46,7 +46,7 @@ print(json.dumps(results))
 @pytest.fixture(scope="module")
 def results() -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], input=json.dumps(RUNS), capture_output=True, text=True, timeout=900, check=False
+        [sys.executable, "-c", SCRIPT], input=json.dumps(RUNS), capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

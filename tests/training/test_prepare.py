@@ -83,7 +83,7 @@ def test_trainer_reads_it(prose, tmp_path, capsys):
     program, *flags = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("next: "))
     assert program == "podwright-train"
     brief = ("--max_steps", "1", "--num_layers", "1", "--max_context_width", "16", "--validation_batches", "1")
-    subprocess.run([sys.executable, "-m", "podwright_training", *flags, *brief], check=True, cwd=tmp_path, timeout=1500)
+    subprocess.run([sys.executable, "-m", "podwright_training", *flags, *brief], check=True, cwd=tmp_path, timeout=500)
     assert (tmp_path / "runs/c4/metrics.jsonl").read_text().count('"event": "validation"') == 1
     stream = packed_stream(output, split="train", rank=0, world_size=1, streams=4)
     tokenizer = load_tokenizer(str(output / "tokenizer"))

@@ -161,7 +161,7 @@ def browse(tmp_path):
         flags = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={tmp_path}/b")
         offline = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
         done = subprocess.run(
-            [BROWSER, *flags, offline, *arguments, address], capture_output=True, text=True, timeout=1500, check=True
+            [BROWSER, *flags, offline, *arguments, address], capture_output=True, text=True, timeout=500, check=True
         )
         return done.stdout
 
@@ -198,11 +198,11 @@ def test_live(folder, browse):
             assert 'data-drawn="4"' in browse(address, "--dump-dom")
             with folder.metrics.open("a") as metrics:
                 metrics.write(json.dumps(train(301)) + "\n")
-            with urllib.request.urlopen(address, timeout=1500) as answer:  # noqa: S310 - our own server
+            with urllib.request.urlopen(address, timeout=500) as answer:  # noqa: S310 - our own server
                 assert "<dd>301</dd>" in answer.read().decode()
             folder.metrics.write_text("")
             with pytest.raises(urllib.error.HTTPError, match="503"):
-                urllib.request.urlopen(address, timeout=1500)  # noqa: S310 - our own server
+                urllib.request.urlopen(address, timeout=500)  # noqa: S310 - our own server
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(60)

@@ -18,7 +18,7 @@ def test_a_job_that_is_killed_six_times_loses_nothing():
         env=environment,
         capture_output=True,
         text=True,
-        timeout=1500,
+        timeout=500,
         check=False,
     )
     assert campaign.returncode == 0, campaign.stderr

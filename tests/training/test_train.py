@@ -89,7 +89,7 @@ def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_fl
     process = start("train", *tiny_flags(tmp_path, ranks=1, max_steps=2000))  # it cannot end before the signal comes
     wait_for_step(tmp_path, process, 5)
     process.send_signal(signal.SIGUSR1)
-    process.communicate(timeout=1500)
+    process.communicate(timeout=500)
     assert process.returncode == 0
     end = list(RunFolder(tmp_path).events())[-1]
     assert end["reason"] == "signal"

@@ -28,7 +28,7 @@ def write(folder, steps, *more):
 def test_in_a_pipe_it_prints_once(tmp_path):
     """A pipe gets plain text: the curve, figures and events."""
     write(tmp_path, 200, {"event": "guard", "step": 90, "policy": "skip", "reason": "spike"})
-    text = subprocess.run(command(tmp_path), capture_output=True, text=True, check=True, timeout=1500).stdout
+    text = subprocess.run(command(tmp_path), capture_output=True, text=True, check=True, timeout=500).stdout
     assert "\x1b" not in text
     bars = [line for line in text.splitlines() if re.match(r"[▁-█ ]+ ", line)]
     assert bars[0].startswith("█")
