@@ -66,6 +66,8 @@ LONGEST_FIRST = (
 ONE_BY_ONE = ("test_deployed_examples.py",)
 # Whoever comes first builds the root of Debian 13; the others would only wait for it.
 ON_DEBIAN_13 = ("test_stock_image.py", "test_systemd_hosts.py")
+# Of a test without hosts and Terraform: seconds as a rule, but the machine may be busy. pyproject.toml has the others'.
+LIMIT_S = 600
 
 
 def scope(nodeid: str) -> str:
@@ -98,7 +100,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Longest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under ``pytest -n``, put the longest scopes first, then the files with the most tests."""
+    """Limit tests in time; under ``pytest -n``, put the longest scopes first, then the files with the most tests."""
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in ("hosts", "terraform", "rehearsal", "timeout")):
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
     if worker:
         tests = Counter(scope(item.nodeid) for item in items)
         items.sort(key=lambda item: (start_rank(item.nodeid), -tests[scope(item.nodeid)], scope(item.nodeid)))

@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 LIFECYCLE_SCRIPTS = HERE.parents[1] / "lifecycle_scripts"
 CONTROLLER_ADDRESS = "10.1.0.10"
 COMPUTE_ADDRESSES = ("10.1.0.5", "10.1.0.57", "10.1.0.6")
-BOOT_TIMEOUT_S = 1500  # 13 s as a rule; the machine may be busy
+BOOT_TIMEOUT_S = 500  # 13 s as a rule; the machine may be busy
 SLURM_CONF = """ClusterName=Test
 SlurmctldHost=ip-10-1-0-10(10.1.0.10)
 GresTypes=gpu
@@ -463,7 +463,7 @@ def fetch_packages(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
         ]
         apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *options]
         for command in (["update"], ["install", "--download-only", *names]):
-            subprocess.run([*apt, *command], check=True, timeout=1500)
+            subprocess.run([*apt, *command], check=True, timeout=500)
         return folder
 
     return fetch

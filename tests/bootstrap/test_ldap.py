@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 
 LDAP = Path(__file__).resolve().parent / "ldap"
-INSTALL_TIMEOUT_S = 1500
+INSTALL_TIMEOUT_S = 500
 PACKAGES = ("slapd", "sssd-ldap", "libnss-sss", "libpam-sss")
 SETTINGS = {
     "uri": "ldaps://directory.test",

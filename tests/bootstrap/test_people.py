@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-INSTALL_TIMEOUT_S = 1500
+INSTALL_TIMEOUT_S = 500
 
 pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 

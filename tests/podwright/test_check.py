@@ -301,7 +301,7 @@ def test_interrupt_is_quiet(tmp_path: Path):
         pipe.open("w"),  # opens when the command has opened its end
     ):
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=1500)
+        _, errors = process.communicate(timeout=500)
     assert errors == ""
     assert process.returncode == 130
 

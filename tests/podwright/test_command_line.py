@@ -13,7 +13,7 @@ PROGRAMS = ("podwright", "podwright_training")
 def call(program, *arguments):
     """Run a program."""
     return subprocess.run(
-        [sys.executable, "-m", program, *arguments], capture_output=True, text=True, timeout=1500, check=False
+        [sys.executable, "-m", program, *arguments], capture_output=True, text=True, timeout=500, check=False
     )
 
 
@@ -78,7 +78,7 @@ print(json.dumps([slow, len(sys.modules)]))
 def test_no_help_waits_for_what_it_does_not_need():
     """No command's --help imports a library that takes long, and all together import few modules."""
     answer = subprocess.run(
-        [sys.executable, "-c", IMPORTED_BY_HELP, *HEAVY], capture_output=True, text=True, timeout=1500, check=True
+        [sys.executable, "-c", IMPORTED_BY_HELP, *HEAVY], capture_output=True, text=True, timeout=500, check=True
     )
     slow, modules = json.loads(answer.stdout)
     assert len(slow) > 25

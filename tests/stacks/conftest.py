@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,12 @@ def aws(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AwsStandIn]:
 
 
 @pytest.fixture
-def synthesized(tmp_path: Path) -> Deploy:
+def synthesized(tmp_path: Path) -> Iterator[Deploy]:
     """The stacks of a settings file, ready for Terraform."""
+    with ExitStack() as running:
 
-    def workspace(aws: AwsStandIn, config: Path) -> Workspace:
-        ready = Workspace(config=config, folder=tmp_path / "workspace", aws=aws)
-        ready.synthesize()
-        return ready
+        def workspace(aws: AwsStandIn, config: Path) -> Workspace:
+            ready = Workspace(config=config, folder=tmp_path / "workspace", aws=aws)
+            return running.enter_context(ready.synthesized())
 
-    return workspace
+        yield workspace

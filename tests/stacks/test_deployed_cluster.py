@@ -23,7 +23,10 @@ from podwright.settings.root import Settings
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_stacks.cluster import ClusterStack
 from podwright_stacks.foundation import FoundationStack
+from podwright_testing.provider import running_provider
+from podwright_testing.workspace import LIMIT_S
 
+STACKS = ("foundation", "cluster")
 STATES = "team-states"
 NOISE = re.compile(r".*(: Reading\.\.\.|: Read complete after|: Refreshing state\.\.\.).*\n")
 CONTROLLER = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
@@ -74,7 +77,7 @@ SETTINGS: dict[str, Any] = {
 class Deployment:
     """One app, synthesized again and again, and Terraform in the folders of its stacks."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder = folder
         self.scripts = folder / "scripts"
         self.environment = environment
@@ -88,13 +91,17 @@ class Deployment:
         ClusterStack(app, settings=settings, foundation=FoundationStack(app, settings=settings))
         app.synth()
 
+    def directory(self, stack: str) -> Path:
+        return self.folder / "cdktf.out" / "stacks" / f"demo-{stack}"
+
     def terraform(self, stack: str, *arguments: str) -> str:
         answer = subprocess.run(
             ["terraform", *arguments, "-no-color"],
-            cwd=self.folder / "cdktf.out" / "stacks" / f"demo-{stack}",
+            cwd=self.directory(stack),
             env=self.environment,
             capture_output=True,
             text=True,
+            timeout=LIMIT_S,
             check=False,
         )
         assert answer.returncode in {0, 2}, answer.stdout + answer.stderr
@@ -110,6 +117,7 @@ class Deployment:
             env={**self.environment, "PYTHONPATH": os.pathsep.join(sys.path)},
             capture_output=True,
             text=True,
+            timeout=LIMIT_S,
             check=True,
         )
         return answer.stdout
@@ -139,10 +147,13 @@ def deployment(
         deployed = Deployment(tmp_path_factory.mktemp("deployment"), {**os.environ, **terraform, **aws.environment()})
         patch.setattr(checkout, "LIFECYCLE_SCRIPTS", deployed.scripts)
         deployed.synthesize()
-        for stack in ("foundation", "cluster"):
+        for stack in STACKS:
             deployed.terraform(stack, "init")
-            deployed.apply(stack)
-        yield deployed
+        with running_provider(deployed.directory("cluster"), deployed.environment) as provider:
+            deployed.environment |= provider
+            for stack in STACKS:
+                deployed.apply(stack)
+            yield deployed
 
 
 def changes_of_cluster(plan: str) -> list[str]:
@@ -160,7 +171,7 @@ def test_second_plans_are_empty(deployment: Deployment) -> None:
     for script in deployment.scripts.rglob("*.py"):
         os.utime(script, (1, 1))
     deployment.synthesize()
-    for stack in ("foundation", "cluster"):
+    for stack in STACKS:
         assert "No changes." in deployment.plan(stack)
 
 
@@ -268,7 +279,7 @@ def test_the_cluster_goes_alone_and_comes_back_by_the_api(deployment: Deployment
         (mount,) = [item["FsxOpenZfsConfig"] for item in group["InstanceStorageConfigs"] if "FsxOpenZfsConfig" in item]
         assert mount == {"DnsName": homes["DNSName"], "MountPath": "/home"}
 
-    for stack in ("cluster", "foundation"):
+    for stack in reversed(STACKS):
         deployment.terraform(stack, "destroy", "-auto-approve")
     assert [resource for resource in aws.inventory() if STATES not in resource] == []
 

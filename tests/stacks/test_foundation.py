@@ -23,6 +23,8 @@ from podwright_constructs.network import PrivateNetwork, TrainingNetwork
 from podwright_constructs.openzfs import OpenZfsFileSystem
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_stacks.foundation import FoundationStack
+from podwright_testing.provider import running_provider
+from podwright_testing.workspace import LIMIT_S
 
 ZONE = "usw2-az1"
 NODES = {"instance_type": "ml.m5.xlarge", "count": 1}
@@ -117,23 +119,28 @@ def test_a_foundation_of_everything_lives_and_leaves_its_backup_alone(
     folder = tmp_path / "stacks" / gallery.node.id
     app.synth()
 
+    environment = {**os.environ, **terraform}
+
     def run(*arguments: str) -> str:
         ended = subprocess.run(
             ["terraform", *arguments, "-no-color"],
             cwd=folder,
-            env={**os.environ, **terraform},
+            env=environment,
             capture_output=True,
             text=True,
+            timeout=LIMIT_S,
             check=False,
         )
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 
     run("init")
-    run("apply", "-auto-approve", "-parallelism=40")
-    assert "No changes" in run("plan", "-detailed-exitcode")
-    _look_at(aws)
-    run("destroy", "-auto-approve", "-parallelism=40")
+    with running_provider(folder, environment) as provider:
+        environment |= provider
+        run("apply", "-auto-approve", "-parallelism=40")
+        assert "No changes" in run("plan", "-detailed-exitcode")
+        _look_at(aws)
+        run("destroy", "-auto-approve", "-parallelism=40")
     ours = [item for item in aws.inventory() if item != "AWS::S3::Bucket corpus" and "s3://corpus/" not in item]
     assert [item.split()[0] for item in ours] == ["AWS::FSx::Backup"]
 

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -22,6 +23,8 @@ from podwright.check.load import load
 from podwright.resource_types import BY_NAME, CLUSTER, RESOURCE_TYPES, resource_type
 from podwright.settings import names
 from podwright_stacks.wheel import NOT_SOURCES, WheelError, build_wheel
+from podwright_testing.provider import running_provider
+from podwright_testing.workspace import LIMIT_S
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = sorted(file.parent for file in (REPOSITORY / "examples").glob("*/cluster.yaml"))
@@ -45,32 +48,69 @@ EXISTING: dict[str, Any] = {
 RunApp = Callable[..., subprocess.CompletedProcess[str]]
 
 
+class Example(NamedTuple):
+    """An example's settings file and the folder where it was synthesized."""
+
+    config: Path
+    folder: Path
+
+
+def app_in(
+    folder: Path, settings: Mapping[str, Any], *, checkout: Path = REPOSITORY, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run main.py in a folder with these settings."""
+    config = folder / "my.yaml"
+    config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
+    sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "training"))]
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDKTF_"))}
+    return subprocess.run(
+        [sys.executable, str(checkout / "main.py")],
+        cwd=folder,
+        env={
+            **inherited,
+            "PYTHONPATH": os.pathsep.join(map(str, sources)),
+            "PODWRIGHT_CONFIG": str(config),
+            **environment,
+        },
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
 @pytest.fixture
 def run_app(tmp_path: Path) -> RunApp:
     """Run main.py in an empty folder with these settings."""
+    return partial(app_in, tmp_path)
 
-    def run(
-        settings: Mapping[str, Any], *, checkout: Path = REPOSITORY, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        config = tmp_path / "my.yaml"
-        config.write_text(yaml.safe_dump(dict(settings)), encoding="utf-8")
-        sources = [checkout, *(checkout / name for name in ("constructs", "lifecycle_scripts", "training"))]
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "CDKTF_"))}
-        return subprocess.run(
-            [sys.executable, str(checkout / "main.py")],
-            cwd=tmp_path,
-            env={
-                **inherited,
-                "PYTHONPATH": os.pathsep.join(map(str, sources)),
-                "PODWRIGHT_CONFIG": str(config),
-                **environment,
-            },
-            capture_output=True,
-            text=True,
-            check=False,
-        )
 
-    return run
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where the app was run with the checkout's cluster.yaml; it printed nothing."""
+    folder = tmp_path_factory.mktemp("demo")
+    answer = app_in(folder, SETTINGS)
+    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_existing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder where the app was run with settings of which every part exists."""
+    folder = tmp_path_factory.mktemp("existing")
+    answer = app_in(folder, SETTINGS | EXISTING)
+    assert answer.returncode == 0, answer.stderr
+    return folder
+
+
+@pytest.fixture(scope="module", params=EXAMPLES, ids=lambda folder: str(folder.name))
+def example(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Example:
+    """An example and the folder where the app was run with it."""
+    folder = tmp_path_factory.mktemp("example")
+    config = request.param / "cluster.yaml"
+    answer = app_in(folder, yaml.safe_load(config.read_text(encoding="utf-8")))
+    assert answer.returncode == 0, answer.stderr
+    return Example(config, folder)
 
 
 def test_an_output_folder_that_cannot_be_made_is_one_line(run_app: RunApp, tmp_path: Path) -> None:
@@ -93,32 +133,33 @@ def managed(stack: Mapping[str, Any]) -> set[str]:
 
 
 @pytest.mark.terraform
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
-def test_examples_are_valid_terraform(
-    run_app: RunApp, tmp_path: Path, terraform: Mapping[str, str], example: Path
-) -> None:
+def test_examples_are_valid_terraform(example: Example, terraform: Mapping[str, str]) -> None:
     """The real Terraform core and AWS provider accept both stacks of every example, with created and existing parts."""
-    answer = run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8")))
-    assert answer.returncode == 0, answer.stderr
-    stacks = sorted((tmp_path / "cdktf.out" / "stacks").iterdir())
+    stacks = sorted((example.folder / "cdktf.out" / "stacks").iterdir())
     assert [folder.name.rpartition("-")[2] for folder in stacks] == ["cluster", "foundation"]
     for folder in stacks:
-        subprocess.run(
-            ["terraform", "init", "-backend=false"], cwd=folder, env=terraform, check=True, capture_output=True
-        )
-        verdict = subprocess.run(
-            ["terraform", "validate", "-json"], cwd=folder, env=terraform, check=False, capture_output=True, text=True
-        )
-        assert json.loads(verdict.stdout)["diagnostics"] == []
+        run_terraform(folder, terraform, "init", "-backend=false")
+    with running_provider(stacks[0], terraform) as provider:
+        for folder in stacks:
+            verdict = run_terraform(folder, {**terraform, **provider}, "validate", "-json")
+            assert json.loads(verdict)["diagnostics"] == []
 
 
-def test_the_app_leaves_its_traces_where_it_runs(run_app: RunApp, tmp_path: Path) -> None:
+def run_terraform(folder: Path, environment: Mapping[str, str], *arguments: str) -> str:
+    """Return what Terraform prints."""
+    command = ["terraform", *arguments]
+    answer = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+def test_the_app_leaves_its_traces_where_it_runs(demo: Path) -> None:
     """Output and Terraform's state belong to the working directory, never to the checkout, and nothing is printed."""
-    answer = run_app(SETTINGS)
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "")
     for name in ("foundation", "cluster"):
-        state = Path(synthesized(tmp_path, name)["terraform"]["backend"]["local"]["path"])
-        assert state == tmp_path / f"terraform.podwright-demo-{name}.tfstate"
+        state = Path(synthesized(demo, name)["terraform"]["backend"]["local"]["path"])
+        assert state == demo / f"terraform.podwright-demo-{name}.tfstate"
 
 
 def test_two_checkouts_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> None:
@@ -137,19 +178,17 @@ def test_two_checkouts_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> 
     assert written[0] == written[1]
 
 
-def test_the_foundation_comes_first(run_app: RunApp, tmp_path: Path) -> None:
+def test_the_foundation_comes_first(demo: Path) -> None:
     """The cluster stack is deployed after the foundation and destroyed before it."""
-    assert run_app(SETTINGS).returncode == 0
-    manifest = json.loads((tmp_path / "cdktf.out" / "manifest.json").read_text(encoding="utf-8"))
+    manifest = json.loads((demo / "cdktf.out" / "manifest.json").read_text(encoding="utf-8"))
     assert manifest["stacks"]["podwright-demo-cluster"]["dependencies"] == ["podwright-demo-foundation"]
     assert manifest["stacks"]["podwright-demo-foundation"]["dependencies"] == []
 
 
-def test_existing_resources_are_not_created(run_app: RunApp, tmp_path: Path) -> None:
+def test_existing_resources_are_not_created(on_existing: Path) -> None:
     """If all parts exist, the foundation creates nothing, and the cluster uses them."""
-    assert run_app(SETTINGS | EXISTING).returncode == 0
-    assert managed(synthesized(tmp_path, "foundation")) == set()
-    cluster = synthesized(tmp_path, "cluster")
+    assert managed(synthesized(on_existing, "foundation")) == set()
+    cluster = synthesized(on_existing, "cluster")
     assert managed(cluster) == {"aws_s3_object", "aws_cloudcontrolapi_resource"}
     (resource,) = cluster["resource"]["aws_cloudcontrolapi_resource"].values()
     for given in ("subnet-0123456789abcdef0", "sg-0123456789abcdef0", "arn:aws:iam::210987654321:role/nodes"):
@@ -166,14 +205,12 @@ def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> N
     assert '"Key" = "team", "Value" = "research"' in resource["desired_state"]
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda folder: str(folder.name))
-def test_everything_carries_its_construct_path(run_app: RunApp, tmp_path: Path, example: Path) -> None:
+def test_everything_carries_its_construct_path(example: Example) -> None:
     """Every resource type has a row in the table, and every resource its construct path as a tag, or a reason."""
-    settings = load(example / "cluster.yaml")
-    assert run_app(yaml.safe_load((example / "cluster.yaml").read_text(encoding="utf-8"))).returncode == 0
+    settings = load(example.config)
     places = []
     for name in (names.foundation_stack(settings.name), names.cluster_stack(settings.name)):
-        stack = json.loads((tmp_path / "cdktf.out" / "stacks" / name / "cdk.tf.json").read_text(encoding="utf-8"))
+        stack = json.loads((example.folder / "cdktf.out" / "stacks" / name / "cdk.tf.json").read_text(encoding="utf-8"))
         for kind, blocks in stack.get("resource", {}).items():
             paths = {block["//"]["metadata"]["path"]: block.get("tags", {}) for block in blocks.values()}
             assert kind in RESOURCE_TYPES, kind
@@ -201,12 +238,12 @@ def test_what_is_found_by_name_can_be_looked_up() -> None:
     assert [row.untagged == BY_NAME for row in untagged] == [row.find is not None for row in untagged]
 
 
-def test_a_stand_in_for_aws_is_addressed_as_it_needs(run_app: RunApp, tmp_path: Path) -> None:
+def test_a_stand_in_for_aws_is_addressed_as_it_needs(run_app: RunApp, tmp_path: Path, on_existing: Path) -> None:
     """AWS_ENDPOINT_URL, and nothing else, turns off what only the real AWS has."""
     special = {"s3_use_path_style": True, "skip_metadata_api_check": "true", "skip_region_validation": True}
-    for environment, expected in (({}, {}), ({"AWS_ENDPOINT_URL": "http://127.0.0.1:5000"}, special)):
-        assert run_app(SETTINGS | EXISTING, **environment).returncode == 0
-        (provider,) = synthesized(tmp_path, "foundation")["provider"]["aws"]
+    assert run_app(SETTINGS | EXISTING, AWS_ENDPOINT_URL="http://127.0.0.1:5000").returncode == 0
+    for folder, expected in ((on_existing, {}), (tmp_path, special)):
+        (provider,) = synthesized(folder, "foundation")["provider"]["aws"]
         assert {key: provider[key] for key in special if key in provider} == expected
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 import time
@@ -24,6 +25,7 @@ from podwright.operations.boots import BootLog
 from podwright.operations.create_cluster import problems
 from podwright.operations.session import Session
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_testing.provider import running_provider
 
 pytestmark = [pytest.mark.terraform]
 
@@ -88,6 +90,18 @@ def project(aws: AwsStandIn, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         patch.delenv("PODWRIGHT_CONFIG", raising=False)
         patch.chdir(folder)
         yield folder
+
+
+@pytest.fixture(scope="module")
+def one_provider(project: Path) -> Iterator[None]:
+    """One provider for all Terraforms from here on; an earlier test has initialized the stacks."""
+    with (
+        running_provider(project / "cdktf.out" / "stacks" / f"{NAME}-cluster", os.environ) as variable,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name, value in variable.items():
+            patch.setenv(name, value)
+        yield
 
 
 def test_a_dry_run_shows_price_and_changes(aws: AwsStandIn) -> None:
@@ -190,6 +204,7 @@ def allowed(project: Path) -> set[str]:
     return {action for statement in policy["Statement"] for action in statement["Action"]}
 
 
+@pytest.mark.usefixtures("one_provider")
 def test_deploy_follows_every_resource(aws: AwsStandIn, project: Path) -> None:
     """Each created resource has one line with its construct and id; every call is in the deployer's policy."""
     before = len(aws.log.read_text(encoding="utf-8"))

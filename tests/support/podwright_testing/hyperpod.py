@@ -12,7 +12,7 @@ from typing import Any
 from podwright_rehearsal.aws import AwsStandIn
 
 BUCKET = "sagemaker-scripts"
-WAIT_S = 600
+WAIT_S = 300
 TRUST = {
     "Version": "2012-10-17",
     "Statement": [{"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": "sagemaker.amazonaws.com"}}],

@@ -10,19 +10,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from podwright import checkout
 from podwright.check.load import load
 from podwright.deploy.terraform import TerraformError, terraform_environment
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_testing.provider import running_provider
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # typing's own is Python 3.11's
 
 Stack = Literal["foundation", "cluster"]
 STACKS: tuple[Stack, ...] = ("foundation", "cluster")
 NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE = 0, 2  # of `plan -detailed-exitcode`
-START_TIMEOUT_S, POLL_S = 1500, 0.05
+LIMIT_S, POLL_S = 500, 0.05
 PLANNED = "Terraform will perform"
 ALL_AT_ONCE = "-parallelism=40"  # the account is on this machine
 
@@ -44,12 +49,16 @@ class Workspace:
         folder.mkdir(parents=True, exist_ok=True)
         own = {"PODWRIGHT_CONFIG": str(self.config), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._environment = {**os.environ, **aws.environment(), **terraform_environment(folder), **own}
+        self._provider: dict[str, str] = {}
 
-    def synthesize(self) -> None:
-        """Run the app and prepare Terraform in each stack's folder."""
+    @contextmanager
+    def synthesized(self) -> Iterator[Self]:
+        """Run the app and prepare Terraform in each stack's folder, with one provider until the end of the block."""
         _run([sys.executable, str(checkout.ROOT / "main.py")], cwd=self.folder, environment=self._environment)
         for stack in STACKS:
             self.terraform(stack, "init")
+        with running_provider(self.directory("cluster"), self._environment) as self._provider:
+            yield self
 
     def deploy(self) -> None:
         """Apply both stacks."""
@@ -68,7 +77,7 @@ class Workspace:
     def adopt(self, *arguments: str) -> str:
         """Run ``podwright adopt`` and return its output."""
         command = [sys.executable, "-m", "podwright", "adopt", str(self.config), *arguments]
-        return _run(command, cwd=self.folder, environment=self._environment)
+        return _run(command, cwd=self.folder, environment=self._environment | self._provider)
 
     def changes(self) -> str:
         """Return the plans of both stacks without those that say "No changes"."""
@@ -91,10 +100,11 @@ class Workspace:
         Raises:
             TerraformError: it failed; the message is what it printed.
         """
-        return _run(self._command(*arguments), cwd=self.directory(stack), environment=self._environment)
+        environment = self._environment | self._provider
+        return _run(self._command(*arguments), cwd=self.directory(stack), environment=environment)
 
     def start(self, stack: Stack, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
-        """Start Terraform in a process group of its own; ``kill`` ends it."""
+        """Start Terraform with a provider of its own, in a process group of its own; ``kill`` ends both."""
         with log.open("wb") as output:
             return subprocess.Popen(
                 self._command(*arguments),
@@ -122,15 +132,17 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 def wait_until(happened: Callable[[], object]) -> None:
     """Return when a condition holds; raise ``TimeoutError`` if it does not in time."""
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + LIMIT_S
     while not happened():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing happened within {START_TIMEOUT_S} s")
+            raise TimeoutError(f"nothing happened within {LIMIT_S} s")
         time.sleep(POLL_S)
 
 
 def _run(command: list[str], *, cwd: Path, environment: Mapping[str, str]) -> str:
-    answer = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    answer = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     if answer.returncode not in {NOTHING_TO_CHANGE, SOMETHING_TO_CHANGE}:
         raise TerraformError(answer.stdout + answer.stderr)
     return answer.stdout
