@@ -166,6 +166,7 @@ def _commands() -> Sequence[Command]:
         _operation("drift", "compare AWS with Terraform's state and the settings"),
         _operation("policy", "print the IAM policy that deploying needs"),
         _operation("export", "write the request of aws sagemaker create-cluster"),
+        _operation("state", "move Terraform's state to an S3 bucket, and create the bucket"),
         _operation("move", "take a cluster with files, people, accounts and jobs to another zone or region"),
         _operation("destroy", "say what goes and what stays, destroy, and list what is left"),
         _operation("teardown", "list what a cluster still costs, in the order to delete it"),

@@ -23,7 +23,7 @@ from podwright.deploy.terraform import TerraformError
 from podwright.diagram.resources import read
 from podwright.operations import changes
 from podwright.operations.boots import followed
-from podwright.operations.changes import UPDATE, Change
+from podwright.operations.changes import CREATE, UPDATE, Change
 from podwright.operations.errors import OperationError
 from podwright.operations.failures import cause_of_deployment
 from podwright.operations.guard import refuse_losses
@@ -190,6 +190,11 @@ class Preview:
         return replace(self, changes={**self.changes, "cluster": changes.planned(self.stacks["cluster"])})
 
     @property
+    def creates(self) -> bool:
+        """True if something is created."""
+        return any(change.verb == CREATE for found in self.changes.values() for change in found or ())
+
+    @property
     def updates_cluster(self) -> bool:
         """True if the cluster is changed in place; then its groups have to be in AWS's order in the state."""
         return any(change.kind == CLUSTER and change.verb == UPDATE for change in self.changes.get("cluster") or ())
@@ -285,6 +290,10 @@ def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, secon
         return
     if seconds:
         print(f"deployed in {seconds / 60:.0f} min" if seconds > 90 else f"deployed in {seconds:.0f} s")  # noqa: PLR2004 -- below, minutes say little
+    if settings.state.source == "local" and preview.creates:
+        print(
+            "state: terraform.*.tfstate in this folder alone; `podwright state` moves it to S3, for when this is lost"
+        )
     print("next:\n" + "\n".join(f"  {command}" for command in following))
 
 

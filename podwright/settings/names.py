@@ -108,6 +108,11 @@ def writable_prefixes(name: str) -> tuple[str, ...]:
     return f"{name}/runs", f"{name}/logs"
 
 
+def state_key(name: str, stack: str) -> str:
+    """Return the key of a stack's state in the bucket of the states."""
+    return f"{name}/{stack}.tfstate"
+
+
 def session_target(cluster_id: str) -> str:
     """Return the target of ``aws ssm start-session --target``, with placeholders for the node."""
     return f"sagemaker-cluster:{cluster_id}_GROUP-INSTANCE_ID"

@@ -111,13 +111,15 @@ class Dashboard(Section):
 class LocalState(Section):
     """Terraform's state beside the settings: for one person."""
 
-    source: Literal["local"] = Field(description="terraform.STACK.tfstate in the working directory.")
+    source: Literal["local"] = Field(
+        description="terraform.STACK.tfstate in the working directory; it is lost with this machine."
+    )
 
 
 class S3State(Section):
     """Terraform's state in S3, locked there while somebody deploys: for a team. Terraform 1.10 or newer."""
 
-    source: Literal["s3"] = Field(description="An existing S3 bucket with versioning.")
+    source: Literal["s3"] = Field(description="An S3 bucket with versioning; `podwright state` creates it.")
     bucket: str = Field(description="Name of the bucket; not the bucket of this file.")
     region: str | None = Field(None, description="Region of the bucket. Default: the cluster's.")
     key_arn: str | None = Field(None, description="KMS key of the state. Default: the bucket's own encryption.")

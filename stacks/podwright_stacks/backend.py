@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from podwright.settings import names
 from podwright.settings.operations import S3State
 from podwright.settings.root import Settings
 from podwright_constructs.kit import S3Backend, TerraformStack
@@ -22,7 +23,7 @@ def remember(stack: TerraformStack, settings: Settings) -> None:
     S3Backend(
         stack,
         bucket=state.bucket,
-        key=f"{settings.name}/{stack.node.id}.tfstate",
+        key=names.state_key(settings.name, stack.node.id),
         region=state.region or settings.region,
         encrypt=True,
         kms_key_id=state.key_arn,

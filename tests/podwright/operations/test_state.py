@@ -1,0 +1,81 @@
+"""Terraform's state moves from the working directory to S3."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from podwright.checkout import ROOT
+from podwright.cli import main
+from podwright.deploy.terraform import terraform_environment
+from podwright.settings import names
+from podwright_rehearsal.aws import AwsStandIn
+
+BUCKET = "states-of-a-team"
+STACK = "minimal-foundation"
+OUTPUTS = {"answer": {"value": "42", "type": "string"}}
+STATE = {"version": 4, "terraform_version": "1.5.0", "serial": 3, "lineage": "one", "outputs": OUTPUTS, "resources": []}
+
+
+@pytest.fixture
+def local(folder: Path, aws: AwsStandIn) -> Path:
+    """A local state, and settings that keep it in S3."""
+    text = (ROOT / "examples" / "minimal" / "cluster.yaml").read_text(encoding="utf-8")
+    text = text.replace("us-east-2", aws.region).replace("use2-", "usw2-")
+    (folder / "cluster.yaml").write_text(f"{text}\nstate: {{source: s3, bucket: {BUCKET}}}\n", encoding="utf-8")
+    file = folder / f"terraform.{STACK}.tfstate"
+    file.write_text(json.dumps(STATE), encoding="utf-8")
+    return file
+
+
+@pytest.mark.terraform
+def test_the_state_moves_to_a_bucket_of_its_own(
+    local: Path, aws: AwsStandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The bucket is made, versioned, private and over TLS alone; Terraform reads the state there, and none is lost."""
+    assert main(["state", "--yes"]) == 0
+    s3, key = aws.client("s3"), names.state_key("minimal", STACK)
+    assert f"move {local.name} to s3://{BUCKET}/{key}" in capsys.readouterr().out
+    assert s3.get_bucket_versioning(Bucket=BUCKET)["Status"] == "Enabled"
+    private = s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
+    assert all(private.values())
+    assert "aws:SecureTransport" in s3.get_bucket_policy(Bucket=BUCKET)["Policy"]
+    assert not local.exists()
+    assert json.loads(local.with_name(f"{local.name}.moved").read_text(encoding="utf-8")) == STATE
+
+    backend = {"bucket": BUCKET, "key": key, "region": aws.region, "use_lockfile": True, "use_path_style": True}
+    skipped = ("skip_metadata_api_check", "skip_region_validation", "skip_requesting_account_id")
+    content = {"terraform": {"backend": {"s3": {**backend, **dict.fromkeys(skipped, True)}}}}
+    (local.parent / "main.tf.json").write_text(json.dumps(content), encoding="utf-8")
+    environment = {**os.environ, **terraform_environment(local.parent)}
+    for command in (["init"], ["output", "-raw", "answer"]):
+        answer = subprocess.run(
+            [environment["TERRAFORM_BINARY_NAME"], *command],
+            cwd=local.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert answer.returncode == 0, answer.stderr
+    assert answer.stdout == "42"
+
+    assert main(["state", "--yes"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    local.write_text(json.dumps({**STATE, "lineage": "another"}), encoding="utf-8")
+    assert main(["state", "--yes"]) == 1
+    assert "is another state than" in capsys.readouterr().err
+    assert json.loads(s3.get_object(Bucket=BUCKET, Key=key)["Body"].read())["lineage"] == "one"
+
+
+def test_a_local_state_stays_where_the_settings_keep_it(local: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without state: {source: s3} the command says what to write into the settings."""
+    settings = local.parent / "cluster.yaml"
+    settings.write_text(settings.read_text(encoding="utf-8").replace("\nstate:", "\n# state:"), encoding="utf-8")
+    assert main(["state", "--yes"]) == 2
+    assert "add `state: {source: s3, bucket: …}` to cluster.yaml" in capsys.readouterr().err
+    assert local.exists()
