@@ -201,7 +201,7 @@ def _import(file: Path, source: Source) -> None:
     try:
         settings = load(file)
     except InvalidSettingsError as error:
-        reasons = "; ".join(finding.message for finding in error.findings)
+        reasons = "; ".join(dict.fromkeys(finding.message for finding in error.findings))
         raise OperationError(f"a settings file cannot describe {name}: {reasons}") from error
     kit = Kit(file, Path.cwd())
     kit.run("synth")

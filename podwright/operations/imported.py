@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from podwright.operations.cluster import Cluster, InstanceGroup
+from podwright_constructs import facts
 
 READ_ONLY = {"ClusterArn", "ClusterStatus", "CreationTime", "FailureMessage", "CurrentCount"}
 DEFAULTS = {"NodeRecovery": "Automatic"}  # the API's own, where an answer leaves them out
@@ -129,7 +130,7 @@ def _group(group: InstanceGroup, left: dict[str, Any]) -> tuple[dict[str, Any], 
         "instance_type": left.pop("InstanceType"),
         "count": left.pop("InstanceCount", group.target_count),
         "min_count": left.pop("MinInstanceCount", None),
-        "partition": None if group.role in {"controller", "login"} else group.partition or group.name,
+        "partition": None if group.role in {"controller", "login"} else _partition(group) or group.name,
         "volume_gib": next((volume["VolumeSizeInGB"] for volume in volumes if "VolumeSizeInGB" in volume), 0),
         "key_arn": next((volume["VolumeKmsKeyId"] for volume in volumes if "VolumeKmsKeyId" in volume), None),
         "threads_per_core": left.pop("ThreadsPerCore", None),
@@ -147,6 +148,11 @@ def _group(group: InstanceGroup, left: dict[str, Any]) -> tuple[dict[str, Any], 
         left.pop(key, None)
     not_managed = [f"{key} of {group.name}" for key, value in left.items() if value and key not in READ_ONLY]
     return {key: value for key, value in wanted.items() if value not in (None, "", [], {})}, not_managed
+
+
+def _partition(group: InstanceGroup) -> str:
+    """Return the group's partition; empty if none is known, or if it is one that every HyperPod cluster has."""
+    return "" if group.partition in facts.RESERVED_PARTITIONS else group.partition
 
 
 def _scheduled_update(config: Values) -> dict[str, Any]:
@@ -204,9 +210,13 @@ def _remarks(source: Source) -> Iterator[str]:
     unnamed = [group.name for group in source.cluster.groups if not group.role]
     if unnamed:
         yield f"The scripts' parameters do not name {', '.join(unnamed)}: compute is assumed."
-    without = [group.name for group in source.cluster.groups if group.role in {"", "compute"} and not group.partition]
+    computing = [group for group in source.cluster.groups if group.role in {"", "compute"}]
+    without = [group.name for group in computing if not group.partition]
     if without:
         yield f"AWS does not say the partition of {', '.join(without)}: the group's name is assumed."
+    shared = [f"{group.name} ({group.partition})" for group in computing if group.partition and not _partition(group)]
+    if shared:
+        yield f"The group's name stands for a partition that every HyperPod cluster has: {', '.join(shared)}."
 
 
 def _word(word: str) -> str:
@@ -216,4 +226,6 @@ def _word(word: str) -> str:
 
 def _comment(remarks: Sequence[str]) -> list[str]:
     """Return the remarks as lines of comments."""
-    return [f"# {line}" for remark in remarks for line in textwrap.wrap(remark, LINE_LENGTH - 2)]
+    return [
+        f"# {line}" for remark in remarks for line in textwrap.wrap(remark, LINE_LENGTH - 2, break_on_hyphens=False)
+    ]

@@ -72,8 +72,8 @@ def run(options: argparse.Namespace) -> int:
         )
         texts[options.file.with_name(RUN_FILE)] = text
         _refuse_to_overwrite(list(texts))
-    kit = options.file.with_name(PROJECT_FILE)
-    if KIT.exists() and not kit.exists() and not Path(PROJECT_FILE).exists():
+    kit = Path(PROJECT_FILE)  # in this folder, where the next command runs, wherever the file is
+    if KIT.exists() and not kit.exists():
         texts[kit] = _kit_file()
     for file, text in texts.items():
         _write(file, text)

@@ -44,6 +44,15 @@ def test_each_network_passes_check(folder, capsys, arguments, source):
     assert kit["app"].startswith(sys.executable)
 
 
+def test_the_next_command_runs_in_this_folder(folder):
+    """A settings file in another folder is deployed from here: cdktf.json is here."""
+    assert main(["init", "--yes", "clusters/night.yaml"]) == 0
+    assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == [
+        "cdktf.json",
+        "clusters/night.yaml",
+    ]
+
+
 def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
     """Installed without a checkout, podwright writes cluster.yaml, and no cdktf.json that nothing could run."""
     site = tmp_path_factory.mktemp("site")

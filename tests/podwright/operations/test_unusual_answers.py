@@ -12,6 +12,7 @@ from botocore.response import StreamingBody
 from botocore.stub import ANY, Stubber
 
 from podwright.operations import cluster
+from podwright.operations.imported import Source, describe
 from podwright.operations.inventory import _Search
 from podwright.operations.session import Session
 
@@ -84,3 +85,27 @@ def test_a_file_system_without_a_capacity_is_listed() -> None:
         fsx.add_response("describe_file_systems", {"FileSystems": [file_system]})
         (found,) = _Search(session, "odd").file_systems()
     assert (found.detail, found.usd_per_hour) == ("LUSTRE, INTELLIGENT_TIERING, AVAILABLE", None)
+
+
+@pytest.mark.parametrize(("partition", "written"), [("dev", "workers"), ("gpu", "gpu"), ("", "workers")])
+def test_an_imported_group_has_a_partition_that_check_takes(partition: str, written: str) -> None:
+    """`dev` is a partition that HyperPod makes itself, and the scripts of others give it to groups too."""
+    group = {"InstanceGroupName": "workers", "InstanceType": "ml.g5.12xlarge", "InstanceCount": 2}
+    scripts = {"SourceS3Uri": SCRIPTS, "OnCreate": "on_create.sh"}
+    answer = describing(InstanceGroups=[{**group, "LifeCycleConfig": scripts}])
+    session = Session(region="us-west-2")
+    parameters = {"worker_groups": [{"instance_group_name": "workers", "partition_name": partition}]}
+    text = json.dumps(parameters).encode()
+    with Stubber(session.client("s3")) as s3:
+        s3.add_response("get_object", {"Body": StreamingBody(io.BytesIO(text), len(text))})
+        found = cluster.described(session, answer)
+    model = {
+        "ClusterName": "odd",
+        "VpcConfig": {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]},
+        "InstanceGroups": [{**group, "LifeCycleConfig": scripts}],
+    }
+    lustre = {"source": "existing", "mount_path": "/fsx"}
+    described = describe(Source(found, model, parameters, "vpc-1", "bucket", lustre, None))
+    (section,) = (part for part in described.parts if part.key == "cluster")
+    assert section.value["instance_groups"][0]["partition"] == written
+    assert any("every HyperPod cluster has: workers (dev)" in line for line in section.remarks) == (partition == "dev")
