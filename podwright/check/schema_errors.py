@@ -13,6 +13,7 @@ from podwright.check.findings import Finding, KeyPath, Level
 from podwright.settings.renamed import RENAMED
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
+from podwright_constructs.checks.words import one_of
 from podwright_constructs.problems import dotted
 
 # What each code means; `podwright explain CODE` prints it.
@@ -64,7 +65,7 @@ def _finding(mistake: Mapping[str, Any]) -> Finding:
         path = (*target.path, "source")
         if "tag" in context:
             return _not_allowed(path, context["tag"], choices)
-        return _missing(path, f"allowed: {' or '.join(choices)}")
+        return _missing(path, f"allowed: {one_of(choices)}")
     if kind == "literal_error":
         return _not_allowed(target.path, value, context["expected"].replace("'", "").replace(" or ", ", ").split(", "))
     wanted, hint = next((words for start, words in _TYPES.items() if kind.startswith(start)), (mistake["msg"], ""))
@@ -141,7 +142,7 @@ def _missing(path: KeyPath, hint: str) -> Finding:
 def _not_allowed(path: KeyPath, value: Any, choices: Sequence[str]) -> Finding:
     similar = get_close_matches(str(value), choices, n=1)
     hint = _did_you_mean(similar[0]) if similar else ""
-    return _error("not-allowed", path, f"{path[-1]}: got {_in_words(value)}, need {' or '.join(choices)}", hint)
+    return _error("not-allowed", path, f"{path[-1]}: got {_in_words(value)}, need {one_of(choices)}", hint)
 
 
 def _did_you_mean(word: str | int) -> str:
