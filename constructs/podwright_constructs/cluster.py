@@ -161,13 +161,22 @@ def _own_network(group: InstanceGroup, network: Network) -> dict[str, list[str]]
 
 
 def _scheduled_update(update: ScheduledUpdate) -> dict[str, Any]:
-    percent = update.max_percent and {"Type": "CAPACITY_PERCENTAGE", "Value": update.max_percent}
+    policy = {
+        "MaximumBatchSize": _batch(update.max_percent, update.max_count),
+        "RollbackMaximumBatchSize": _batch(update.rollback_max_percent, update.rollback_max_count),
+    }
     deployment = {
-        "RollingUpdatePolicy": percent and {"MaximumBatchSize": percent},
+        "RollingUpdatePolicy": given(policy) or None,
         "WaitIntervalInSeconds": update.wait_s or None,
         "AutoRollbackConfiguration": [{"AlarmName": name} for name in update.rollback_alarms] or None,
     }
     return {**passed(update), "DeploymentConfig": given(deployment) or None}
+
+
+def _batch(percent: int | None, count: int | None) -> dict[str, Any] | None:
+    if percent:
+        return {"Type": "CAPACITY_PERCENTAGE", "Value": percent}
+    return {"Type": "INSTANCE_COUNT", "Value": count} if count else None
 
 
 def _api_word(word: str) -> str:

@@ -159,14 +159,20 @@ def _scheduled_update(config: Values) -> dict[str, Any]:
     if not config:
         return {}
     deployment = config.get("DeploymentConfig") or {}
-    batch = (deployment.get("RollingUpdatePolicy") or {}).get("MaximumBatchSize") or {}
+    policy = deployment.get("RollingUpdatePolicy") or {}
     wanted = {
         "schedule": config["ScheduleExpression"],
-        "max_percent": batch.get("Value") if batch.get("Type") == "CAPACITY_PERCENTAGE" else None,
+        **_batch("", policy.get("MaximumBatchSize") or {}),
+        **_batch("rollback_", policy.get("RollbackMaximumBatchSize") or {}),
         "wait_s": deployment.get("WaitIntervalInSeconds"),
         "rollback_alarms": [alarm["AlarmName"] for alarm in deployment.get("AutoRollbackConfiguration") or ()],
     }
     return {key: value for key, value in wanted.items() if value}
+
+
+def _batch(prefix: str, size: Values) -> dict[str, Any]:
+    unit = "percent" if size.get("Type") == "CAPACITY_PERCENTAGE" else "count"
+    return {f"{prefix}max_{unit}": size.get("Value")}
 
 
 def _slurm(source: Source, orchestrator: Values) -> dict[str, Any]:

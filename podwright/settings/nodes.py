@@ -23,7 +23,7 @@ class Group(Section):
 class User(Section):
     """A user with the same id on every node, without sudo."""
 
-    name: str = Field(description="Login name: lower-case letters, digits, - and _, at most 32, a letter first.")
+    name: str = Field(description="Login name: lower-case letters, digits, -, _ and dots, at most 32, a letter first.")
     uid: int = Field(
         description=f"User id, {MIN_ID} to {MAX_ID}. Never change it: files belong to ids, not to names. Use the same "
         "id in all clusters that share files. The user's own group has the same id."

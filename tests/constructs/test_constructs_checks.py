@@ -195,6 +195,14 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
             "instance_groups[1].scheduled_update.max_percent",
         ),
         (
+            [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, max_percent=5, max_count=2))],
+            "instance_groups[1].scheduled_update.max_count",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, rollback_max_count=2))],
+            "instance_groups[1].scheduled_update.max_percent",
+        ),
+        (
             [CONTROLLER, replace(WORKERS, scheduled_update=replace(SUNDAYS, wait_s=3601))],
             "instance_groups[1].scheduled_update.wait_s",
         ),

@@ -820,7 +820,7 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
         subnet_ids=["subnet-00000009"],
         image_id="ami-0123456789abcdef0",
         scheduled_update=ScheduledUpdate(
-            schedule="cron(0 3 ? * SUN *)", max_percent=25, wait_s=60, rollback_alarms=["a"]
+            schedule="cron(0 3 ? * SUN *)", max_percent=25, rollback_max_count=8, wait_s=60, rollback_alarms=["a"]
         ),
     )
     slurm = ApiSlurm(strategy=None, lustre=LUSTRE)
@@ -850,7 +850,10 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
         "ScheduledUpdateConfig": {
             "ScheduleExpression": "cron(0 3 ? * SUN *)",
             "DeploymentConfig": {
-                "RollingUpdatePolicy": {"MaximumBatchSize": {"Type": "CAPACITY_PERCENTAGE", "Value": 25}},
+                "RollingUpdatePolicy": {
+                    "MaximumBatchSize": {"Type": "CAPACITY_PERCENTAGE", "Value": 25},
+                    "RollbackMaximumBatchSize": {"Type": "INSTANCE_COUNT", "Value": 8},
+                },
                 "WaitIntervalInSeconds": 60,
                 "AutoRollbackConfiguration": [{"AlarmName": "a"}],
             },

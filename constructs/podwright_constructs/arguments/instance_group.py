@@ -37,6 +37,13 @@ class ScheduledUpdate:
         PassedAs("ScheduleExpression"),
     ]
     max_percent: Annotated[int | None, Doc("Percentage of the group's nodes updated at a time. Default: all.")] = None
+    max_count: Annotated[int | None, Doc("Number of nodes updated at a time, instead of max_percent.")] = None
+    rollback_max_percent: Annotated[
+        int | None, Doc("Percentage of the group's nodes rolled back at a time. Default: as they are updated.")
+    ] = None
+    rollback_max_count: Annotated[
+        int | None, Doc("Number of nodes rolled back at a time, instead of rollback_max_percent.")
+    ] = None
     wait_s: Annotated[
         int, Doc(f"Pause between two batches, at most {facts.MAX_UPDATE_WAIT_S} s. Default: 0, no pause.")
     ] = 0

@@ -144,7 +144,15 @@ def _updates(group: InstanceGroup) -> Iterator[Problem]:
 def _scheduled_update(update: ScheduledUpdate) -> Iterator[Problem]:
     need = "six fields like cron(0 3 ? * SUN *)"
     yield from matches("schedule", update.schedule, facts.UPDATE_SCHEDULE_PATTERN, need)
-    yield from within("max_percent", update.max_percent, 1, 100)
+    for percent, count in (("max_percent", "max_count"), ("rollback_max_percent", "rollback_max_count")):
+        yield from within(percent, getattr(update, percent), 1, 100)
+        yield from within(count, getattr(update, count), 1, facts.MAX_INSTANCE_COUNT)
+        if None not in {getattr(update, percent), getattr(update, count)}:
+            yield Problem("conflict", (count,), getattr(update, count), f"no value beside {percent}")
+    rollback = update.rollback_max_percent or update.rollback_max_count
+    if rollback and not (update.max_percent or update.max_count):
+        hint = "SageMaker takes the size of a rollback's batches together with the update's."
+        yield Problem("missing", ("max_percent",), "no value", "max_percent or max_count", hint)
     yield from within("wait_s", update.wait_s, 0, facts.MAX_UPDATE_WAIT_S)
     if len(update.rollback_alarms) > facts.MAX_ROLLBACK_ALARMS:
         given = f"{len(update.rollback_alarms)} alarms"

@@ -23,7 +23,7 @@ USERS: KeyPath = ("nodes", "users")
 GROUPS: KeyPath = ("nodes", "groups")
 LDAP: KeyPath = ("nodes", "ldap")
 
-NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")  # useradd(8)
+NAME = re.compile(r"[a-z_]([a-z0-9_.-]{0,30}[a-z0-9_-])?")  # useradd(8), and dots, as Debian and Ubuntu accept
 _IMAGE_NAMES = """
 root daemon bin sys sync mail news www-data backup list nobody adm sudo docker users video render plugdev staff
 sshd munge slurm mysql ssm-user systemd-network systemd-resolve messagebus syslog
@@ -55,7 +55,7 @@ def names_of_people(settings: Settings) -> Iterator[Finding]:
     seen: set[str] = set()
     for path, name in people:
         if not NAME.fullmatch(name):
-            allowed = "lower-case letters, digits, - and _, at most 32, with a letter or _ first"
+            allowed = "lower-case letters, digits, -, _ and dots, at most 32, with a letter or _ first and no dot last"
             yield error(path, f"name: got {name!r}, need {allowed}", "")
         elif name in IMAGE_NAMES or name == JOB_USER:
             yield error(path, f"name: {name} belongs to the image", "use another name")
