@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--until", choices=STEP_NAMES, metavar="STEP", help=f"end after a step: {', '.join(STEP_NAMES)}")
     how.add_argument(
-        "--save-s", type=float, default=SAVE_S, metavar="S", help="jobs may take to save; default: %(default)g"
+        "--save-s", type=_seconds, default=SAVE_S, metavar="S", help="jobs may take to save; default: %(default)g"
     )
     how.add_argument("--leave-jobs", action="store_true", help="go on without jobs that Slurm does not take there")
     what = parser.add_mutually_exclusive_group()
@@ -61,3 +61,9 @@ def run(options: argparse.Namespace) -> int:
     from podwright.operations.moving import command
 
     return command.run(options)
+
+
+def _seconds(text: str) -> float:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"got {text}, need a whole number of seconds")
+    return float(text)

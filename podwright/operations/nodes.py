@@ -14,6 +14,7 @@ from podwright.operations.output import Column, age, confirm, print_json, print_
 from podwright.operations.slurm_nodes import ACTIONS, SlurmState
 from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
 from podwright_bootstrap.contract import CONTROLLER
+from podwright_constructs import facts
 
 AFTER_JOBS = "Slurm starts no job on them from now on; HyperPod does it when their jobs have ended."
 NAMED = 8  # nodes that a question names; of more, their number
@@ -207,8 +208,9 @@ def _add(options: argparse.Namespace) -> int:
     wanted = target(options)
     cluster = wanted.cluster()
     group = cluster.group(options.group)
-    if options.count < 1:
-        raise ArgumentError(f"N: got {options.count}, need 1 or more", "`podwright nodes delete` removes nodes")
+    if not 1 <= options.count <= facts.MAX_INSTANCE_COUNT:
+        need = f"need 1 to {facts.MAX_INSTANCE_COUNT}"
+        raise ArgumentError(f"N: got {options.count}, {need}", "`podwright nodes delete` removes nodes")
     if cluster.node_provisioning_mode != CONTINUOUS:
         hint = f"use `podwright scale {group.name} {group.target_count + options.count}`"
         raise ArgumentError(f"{cluster.name} has no continuous provisioning, which adding nodes needs", hint)

@@ -135,6 +135,13 @@ def test_a_job_that_cannot_start_is_refused(training_errors: Callable[..., str])
     assert "--rank: got 16, need all-kinds or 0 to 15" in training_errors(f"--world-size 16 {SIZES} --rank 16")
 
 
+@pytest.mark.parametrize("memory", ["nan", "-5", "0", "inf"])
+def test_a_memory_that_no_peak_exceeds_is_refused(training_errors: Callable[..., str], memory: str) -> None:
+    """A memory that says nothing is a wrong argument: the answer would always be that it fits."""
+    with pytest.raises(SystemExit, match="2"):
+        training_errors(f"--world-size 16 {SIZES} --memory-gb={memory}")
+
+
 @pytest.fixture
 def training_errors(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     from podwright_training.__main__ import main

@@ -272,6 +272,14 @@ def test_a_move_under_way_has_one_destination(folder: Path, capsys: pytest.Captu
     assert "it began with another --region, --set" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-1", "inf"])
+def test_jobs_get_a_time_to_save_that_ends(folder: Path, seconds: str) -> None:
+    """With NaN a job that does not save would be waited for without end, and below 0 none could save."""
+    under_way(folder)
+    with pytest.raises(SystemExit, match="2"):
+        main(["move", f"--save-s={seconds}"])
+
+
 def test_records_of_an_earlier_move_are_not_read(folder: Path) -> None:
     """The file system takes the records of each move along: job 1 here may be another one than job 1 there."""
     first, second = (Move(under_way(folder), None, folder, 1, False, print) for _ in range(2))

@@ -151,7 +151,8 @@ def test_a_group_that_aws_refuses_is_a_row(continuous):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["workers", "0"], "N: got 0, need 1 or more"),
+        (["workers", "0"], "N: got 0, need 1 to 6758"),
+        (["workers", "6759"], "N: got 6759, need 1 to 6758"),
         (["controller", "1"], "runs Slurm's controller"),
         (["worker", "1"], "did you mean workers?"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rank", default=ALL_KINDS, help="the rank to run (default: all-kinds, one of each pipeline position)"
     )
-    group.add_argument("--memory_gb", type=float, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
+    group.add_argument("--memory_gb", type=_gb, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
     group.add_argument("--json", action="store_true", help="print one JSON document")
     sources.add_arguments(parser)
 
@@ -69,9 +70,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _rank(args: argparse.Namespace) -> int:
-    if not args.rank.isdigit() or int(args.rank) >= args.world_size:
+    if not args.rank.isdecimal() or int(args.rank) >= args.world_size:
         raise UserError(f"--rank: got {args.rank}, need {ALL_KINDS} or 0 to {args.world_size - 1}")
     return int(args.rank)
+
+
+def _gb(text: str) -> float:
+    value = float(text)
+    if not 0 < value < math.inf:  # NaN is neither: no peak exceeds it
+        raise argparse.ArgumentTypeError(f"got {text}, need a positive number")
+    return value
 
 
 def _positive(text: str) -> int:
