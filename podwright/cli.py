@@ -311,10 +311,10 @@ def _plan(options: argparse.Namespace) -> int:
 def _bundle_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help="where to write the bundle; default: .cache/bundle"
+        "-o", "--output", type=Path, metavar="DIR", help="where to write the bundle. Default: .cache/bundle"
     )
     parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, where nodes look")
-    parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python; default: %(default)s")
+    parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python. Default: %(default)s")
 
 
 def _bundle(options: argparse.Namespace) -> int:
@@ -359,7 +359,7 @@ def _align(options: argparse.Namespace) -> int:
 
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
-    parser.add_argument("--apply", action="store_true", help="change Terraform's state; default: only list")
+    parser.add_argument("--apply", action="store_true", help="change Terraform's state. Default: only list")
 
 
 def _adopt(options: argparse.Namespace) -> int:
@@ -384,14 +384,14 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["debian-13", "debian-12", "machine", "flat"],
         default="machine",
         help="what hosts boot: systemd on a Debian root of their own (Slurm 24.11 or 22.05), this machine's root "
-        "without systemd, or nothing: plain processes, without root; default: %(default)s",
+        "without systemd, or nothing: plain processes, without root. Default: %(default)s",
     )
     parser.add_argument("--flat", dest="hosts", action="store_const", const="flat", help="the same as --hosts flat")
     parser.add_argument(
         "--compute-nodes",
         type=_count,
         metavar="N",
-        help="nodes in the first compute group; default: its count",
+        help="nodes in the first compute group. Default: its count",
     )
     parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and list it")
 

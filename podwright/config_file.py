@@ -17,5 +17,5 @@ def config_path() -> Path:
 
 def add_file(parser: argparse.ArgumentParser, meaning: str = "") -> None:
     """Take the settings file as the first argument; its help is the meaning and the default."""
-    help_ = f"{meaning}default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}"
+    help_ = f"{meaning}Default: ${CONFIG_VARIABLE}, else {DEFAULT_CONFIG}"
     parser.add_argument("file", nargs="?", type=Path, default=config_path(), metavar="FILE", help=help_)

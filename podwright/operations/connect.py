@@ -15,11 +15,11 @@ ROOT = "root"  # whom HyperPod's nodes give sessions of the default document
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the node and the user."""
-    parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}; default: a login node, else controller")
+    parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
     parser.add_argument(
-        "--user", type=user_name, help=f"whose shell; default: as the section session says, else {JOB_USER}"
+        "--user", type=user_name, help=f"whose shell. Default: as the section session says, else {JOB_USER}"
     )
-    parser.add_argument("--document", metavar="NAME", help="session document; default: cluster.yaml's, if it has one")
+    parser.add_argument("--document", metavar="NAME", help="session document. Default: cluster.yaml's, if it has one")
     add_target_arguments(parser, has_json=False)
     add_examples(
         parser, "podwright connect", "podwright connect ip-10-1-0-12", "podwright connect workers/1 --user root"

@@ -30,7 +30,7 @@ from podwright.operations.guard import refuse_losses
 from podwright.operations.kit import OUTPUT, Kit
 from podwright.operations.output import confirm, print_json
 from podwright.operations.session import Session
-from podwright.operations.target import add_examples
+from podwright.operations.target import add_examples, add_profile
 from podwright.prices import MONTH_H
 from podwright.resource_types import CLUSTER
 
@@ -69,7 +69,7 @@ def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
     """Take what ``deploy`` and ``destroy`` have in common."""
     add_file(parser)
     parser.add_argument("--only", choices=PARTS, help="one stack alone. Default: both")
-    parser.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    add_profile(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
 

@@ -17,7 +17,7 @@ from podwright.operations.differences import Plans, findings_of_cluster, finding
 from podwright.operations.kit import Kit
 from podwright.operations.output import print_json
 from podwright.operations.session import Session
-from podwright.operations.target import add_examples
+from podwright.operations.target import add_examples, add_profile
 
 OK, FAILED = 0, 1
 SCHEMA = "podwright.drift/1"
@@ -26,7 +26,7 @@ SCHEMA = "podwright.drift/1"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file."""
     add_file(parser)
-    parser.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    add_profile(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_examples(parser, "podwright drift", "podwright drift --json | jq '.findings[].message'")
 

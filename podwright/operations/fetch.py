@@ -53,7 +53,7 @@ class RemoteFile:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the run and where it goes."""
     parser.add_argument("run", metavar="RUN", help="name of the run's folder")
-    parser.add_argument("--to", type=Path, metavar="DIR", help="folder of this machine; default: runs/RUN")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder of this machine. Default: runs/RUN")
     parser.add_argument(
         "--export",
         action="store_true",

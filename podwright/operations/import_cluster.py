@@ -28,7 +28,7 @@ from podwright.operations.imported import Description, Source, describe, normali
 from podwright.operations.kit import PROJECT_FILE, Kit
 from podwright.operations.output import print_json
 from podwright.operations.session import Session
-from podwright.operations.target import add_examples
+from podwright.operations.target import add_examples, add_profile
 from podwright.resource_types import CLUSTER
 from podwright.settings import names
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
@@ -44,9 +44,9 @@ FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]+")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the cluster, the file to write, and what AWS does not say."""
     parser.add_argument("cluster", metavar="CLUSTER", help="name or ARN of a cluster on Slurm")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"the new file; default: {DEFAULT_CONFIG}")
-    parser.add_argument("--region", help="default: AWS_REGION, else the profile's")
-    parser.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"the new file. Default: {DEFAULT_CONFIG}")
+    parser.add_argument("--region", help="Default: AWS_REGION, else the profile's")
+    add_profile(parser)
     parser.add_argument("--lustre", metavar="ID", help="its file system, where neither API nor scripts name it")
     parser.add_argument("--bucket", metavar="NAME", help="its bucket, where it has no lifecycle scripts")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

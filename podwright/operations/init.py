@@ -27,7 +27,7 @@ WHAT = {RUN_FILE: "the run, as the planner proposes it", PROJECT_FILE: "lets pod
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file to write and the answers."""
-    add_file(parser, "the file to write; ")
+    add_file(parser, "the file to write. ")
     parser.set_defaults(example=None)
     if example_names():  # a wheel has none
         parser.add_argument("--example", choices=example_names(), help="copy this example instead")

@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends, or Ctrl-C")
     parser.add_argument(
-        "-n", "--lines", type=_count, default=LAST_LINES, metavar="N", help="last lines; default: %(default)s"
+        "-n", "--lines", type=_count, default=LAST_LINES, metavar="N", help="last lines. Default: %(default)s"
     )
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)

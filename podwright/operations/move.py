@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from podwright.config_file import add_file
-from podwright.operations.target import add_examples
+from podwright.operations.target import add_examples, add_profile
 
 # In the order of podwright.operations.moving.steps; --help need not load it.
 STEP_NAMES = (
@@ -16,12 +16,12 @@ SAVE_S = 900.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the file, the destination, and how far to go."""
-    add_file(parser, "settings of the old cluster; ")
+    add_file(parser, "settings of the old cluster. ")
     place = parser.add_argument_group("destination, for a new move")
     place.add_argument("--zone", metavar="ID", help="id of the new Availability Zone, such as usw2-az2")
-    place.add_argument("--region", help="default: the old cluster's")
+    place.add_argument("--region", help="Default: the old cluster's")
     place.add_argument("--training-plan", metavar="ARN", help="of the groups that have one, else of all compute groups")
-    place.add_argument("--name", help="of the new cluster; default: the old one's with the zone")
+    place.add_argument("--name", help="of the new cluster. Default: the old one's with the zone")
     place.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="another value of the new file; may be repeated"
     )
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     how.add_argument("--until", choices=STEP_NAMES, metavar="STEP", help=f"end after a step: {', '.join(STEP_NAMES)}")
     how.add_argument(
-        "--save-s", type=_seconds, default=SAVE_S, metavar="S", help="jobs may take to save; default: %(default)g"
+        "--save-s", type=_seconds, default=SAVE_S, metavar="S", help="jobs may take to save. Default: %(default)g"
     )
     how.add_argument("--leave-jobs", action="store_true", help="go on without jobs that Slurm does not take there")
     what = parser.add_mutually_exclusive_group()
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--back", action="store_true", help="destroy what is new, and start the old cluster's jobs again")
     what.add_argument("--destroy-old", action="store_true", help="destroy the old cluster, its files and the backups")
     parser.add_argument("--empty-bucket", action="store_true", help="delete all objects of a bucket that is destroyed")
-    parser.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    add_profile(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_examples(

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_examples(adding, "podwright nodes add workers 2")
     draining = _add_slurm(verbs, "drain", "let jobs end, and start no other there")
     draining.add_argument(
-        "--reason", default=f"drained by {getpass.getuser()}", help="what Slurm shows; default: %(default)s"
+        "--reason", default=f"drained by {getpass.getuser()}", help="what Slurm shows. Default: %(default)s"
     )
     _add_slurm(verbs, "undrain", "let jobs start again on drained, failed or down nodes")
     add_examples(

@@ -18,7 +18,7 @@ from podwright.operations.deployer_actions import actions
 from podwright.operations.kit import OUTPUT, Kit
 from podwright.operations.output import print_json
 from podwright.operations.session import Session
-from podwright.operations.target import add_examples
+from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--simulate", type=_role_arn, metavar="ROLE_ARN", help="list the actions that this role lacks; exit with 1"
     )
-    parser.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    add_profile(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON document with schema and missing actions")
     add_examples(
         parser,

@@ -107,14 +107,14 @@ class Remote:
 def add_remote_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the node to work on, and who logs in."""
     group = parser.add_argument_group("ssh")
-    group.add_argument("--node", metavar="NODE", help=f"{NODE_HELP}; default: a login node, else the controller")
+    group.add_argument("--node", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else the controller")
     add_login_arguments(group)
 
 
 def add_login_arguments(group: Any) -> None:
     """Take who logs in with which key."""
-    group.add_argument("--user", type=user_name, default=JOB_USER, help="on the node; default: %(default)s")
-    group.add_argument("--identity", type=Path, metavar="KEY", help="private key; default: those that ssh tries")
+    group.add_argument("--user", type=user_name, default=JOB_USER, help="on the node. Default: %(default)s")
+    group.add_argument("--identity", type=Path, metavar="KEY", help="private key. Default: those that ssh tries")
 
 
 def user_name(text: str) -> str:

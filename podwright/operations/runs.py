@@ -32,7 +32,7 @@ class Runs:
 def add_runs_argument(parser: argparse.ArgumentParser) -> None:
     """Take the folder of runs."""
     parser.add_argument(
-        "--runs", metavar="DIR", help=f"folder of runs, on the shared file system; default: {RUNS_DIRECTORY} there"
+        "--runs", metavar="DIR", help=f"folder of runs, on the shared file system. Default: {RUNS_DIRECTORY} there"
     )
 
 

@@ -26,7 +26,7 @@ AUTHORIZE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the nodes, the login and where to write."""
-    parser.add_argument("nodes", nargs="*", metavar="NODE", help=f"{NODE_HELP}; default: all")
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help=f"{NODE_HELP}. Default: all")
     parser.add_argument("--write", action="store_true", help="write ~/.ssh/podwright/CLUSTER.config and include it")
     parser.add_argument(
         "--authorize",

@@ -15,7 +15,7 @@ from podwright.deploy.deployed import stacks
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 from podwright.operations.output import confirm, print_json
 from podwright.operations.session import Session
-from podwright.operations.target import add_examples
+from podwright.operations.target import add_examples, add_profile
 from podwright.settings import names
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def local_file(folder: Path, stack: str) -> Path:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the settings file, and how to ask."""
     add_file(parser)
-    parser.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    add_profile(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_examples(parser, "podwright state", "podwright state cluster.yaml --yes --json")

@@ -48,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", type=Path, metavar="FILE", help="run.yaml of podwright-train, or a batch script of any program"
     )
-    parser.add_argument("--name", help="of the run's folder; default: FILE's without its ending")
-    parser.add_argument("--nodes", type=int, metavar="N", help="required with run.yaml; default: as the script says")
-    parser.add_argument("--partition", help="default: the nodes' own, or as the script says")
-    parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time; default: none, or as the script says")
+    parser.add_argument("--name", help="of the run's folder. Default: FILE's without its ending")
+    parser.add_argument("--nodes", type=int, metavar="N", help="required with run.yaml. Default: as the script says")
+    parser.add_argument("--partition", help="Default: the nodes' own, or as the script says")
+    parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: none, or as the script says")
     parser.add_argument(
         "--send",
         type=Path,

@@ -47,11 +47,16 @@ class Target:
 def add_target_arguments(parser: argparse.ArgumentParser, *, has_json: bool = True) -> None:
     """Take ``--cluster``, ``--region``, ``--profile`` and, unless the command is a session, ``--json``."""
     group = parser.add_argument_group("cluster")
-    group.add_argument("--cluster", metavar="NAME", help=f"default: the name in ${CONFIG_VARIABLE}, else cluster.yaml")
-    group.add_argument("--region", help="default: cluster.yaml's for its own cluster, else AWS_REGION")
-    group.add_argument("--profile", help="name in your AWS configuration; default: AWS_PROFILE")
+    group.add_argument("--cluster", metavar="NAME", help=f"Default: the name in ${CONFIG_VARIABLE}, else cluster.yaml")
+    group.add_argument("--region", help="Default: cluster.yaml's for its own cluster, else AWS_REGION")
+    add_profile(group)
     if has_json:
         parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_profile(parser: argparse._ActionsContainer) -> None:
+    """Take ``--profile``."""
+    parser.add_argument("--profile", help="name in your AWS configuration. Default: AWS_PROFILE")
 
 
 def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:

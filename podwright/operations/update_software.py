@@ -32,27 +32,27 @@ _BATCH = re.compile(r"(?P<value>[1-9]\d*)(?P<percent>%?)")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the groups, the image and the rolling policy."""
     parser.add_argument(
-        "--group", action="append", default=[], metavar="NAME", help="only this group; may be repeated; default: all"
+        "--group", action="append", default=[], metavar="NAME", help="only this group; may be repeated. Default: all"
     )
     parser.add_argument("--check", action="store_true", help="only show versions; status 1 if a group can be updated")
-    parser.add_argument("--release", metavar="VERSION", help="SageMaker's release of the image; default: the newest")
+    parser.add_argument("--release", metavar="VERSION", help="SageMaker's release of the image. Default: the newest")
     parser.add_argument("--image-id", type=_image, metavar="AMI", help="your own AMI, or default for SageMaker's")
     rolling = parser.add_argument_group("rolling update")
     rolling.add_argument(
-        "--batch", type=_batch, metavar="N|N%", help="nodes of a group updated at a time; default: all at once"
+        "--batch", type=_batch, metavar="N|N%", help="nodes of a group updated at a time. Default: all at once"
     )
     rolling.add_argument(
         "--pause-s",
         type=_pause,
         metavar="SECONDS",
-        help=f"pause between two batches, at most {facts.MAX_UPDATE_WAIT_S} s; default: 0",
+        help=f"pause between two batches, at most {facts.MAX_UPDATE_WAIT_S} s. Default: 0",
     )
     rolling.add_argument(
         "--rollback-alarm",
         action="append",
         default=[],
         metavar="NAME",
-        help="CloudWatch alarm that rolls the update back; may be repeated; default: no alarm",
+        help="CloudWatch alarm that rolls the update back; may be repeated. Default: no alarm",
     )
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_target_arguments(parser)

@@ -110,13 +110,8 @@ class _Sizing:
     def __init__(
         self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
     ) -> None:
-        self.model, self.layout, self.accelerator, self.software, self.constants = (
-            model,
-            layout,
-            accelerator,
-            software,
-            constants,
-        )
+        self.model, self.layout = model, layout
+        self.accelerator, self.software, self.constants = accelerator, software, constants
         self.tokens = layout.tokens_per_micro_batch
         # With sequence parallelism the parts outside attention and MLP are split like those inside.
         self.split = layout.tensor if software.sequence_parallel else 1

@@ -57,13 +57,8 @@ class _Step:
     def __init__(
         self, model: Model, layout: Layout, accelerator: Accelerator, software: Software, constants: Calibration
     ) -> None:
-        self.model, self.layout, self.accelerator, self.software, self.constants = (
-            model,
-            layout,
-            accelerator,
-            software,
-            constants,
-        )
+        self.model, self.layout = model, layout
+        self.accelerator, self.software, self.constants = accelerator, software, constants
         self.kernels = Kernels(accelerator=accelerator, calibration=constants, precision=layout.precision)
         self.blocks = Blocks(model, layout, self.kernels, software, constants)
         self.tokens = layout.tokens_per_micro_batch
