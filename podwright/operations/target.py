@@ -75,13 +75,11 @@ def target(options: argparse.Namespace) -> Target:
     """
     file = config_path()
     name, region = _settings(file)
-    if options.cluster and options.cluster != name:
-        file_of_it = None
-        region = options.region or _from_environment(options.profile) or region
-    else:
-        file_of_it = file if name else None
-        region = options.region or region
-    session = Session(region=region, profile=options.profile)
+    is_named = not options.cluster or options.cluster == name
+    is_there = not (options.region and region) or options.region == region  # a name may be in several regions
+    file_of_it = file if name and is_named and is_there else None
+    default = region if is_named else _from_environment(options.profile) or region
+    session = Session(region=options.region or default, profile=options.profile)
     wanted = options.cluster or name
     if not wanted:
         raise ArgumentError(f"no --cluster, and no name in {file}", f"name one: {_existing(session)}")

@@ -107,3 +107,14 @@ def test_a_controller_is_not_scaled(maker, capsys):
     assert "controller runs Slurm's controller: its number of nodes stays" in capsys.readouterr().err
     assert main(["scale", "workers", "2", "--cluster", "head"]) == 2
     assert "confirm with --yes" in capsys.readouterr().err
+
+
+def test_a_cluster_of_this_name_in_another_region_is_not_the_files(maker, capsys):
+    """--region of another region scales the cluster there, and the file of this one stays."""
+    maker.make("twin")
+    text = TEXT.replace("podwright-demo", "twin").replace("us-west-2", "us-east-1").replace("usw2-", "use1-")
+    file = Path("cluster.yaml")
+    file.write_text(text, encoding="utf-8")
+    assert main(["scale", "workers", "3", "--region", "us-west-2", "--yes"]) == 0
+    assert capsys.readouterr().out.startswith("twin: workers: 2 -> 3 nodes")
+    assert file.read_text(encoding="utf-8") == text
