@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from constructs import Construct
 
@@ -23,6 +23,7 @@ from podwright_constructs.aws.fsx_lustre_file_system import (
 from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
 from podwright_constructs.key import Key
 from podwright_constructs.kit import Fn
+from podwright_constructs.metric import Metric
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import Problem, refuse
@@ -72,6 +73,12 @@ class LustreFileSystem(Construct):
         network: The network, whose security group admits Lustre.
         key: The key that encrypts it; SCRATCH_2 takes none. Default: FSx's own key.
 
+    Attributes:
+        id: its id, ``fs-…``.
+        dns_name: what nodes mount.
+        mount_name: the part after ``@tcp:/``.
+        file_system: the resource, ``aws_fsx_lustre_file_system``.
+
     Raises:
         InvalidArgumentsError: FSx does not sell this combination; all problems are in it.
     """
@@ -112,10 +119,31 @@ class LustreFileSystem(Construct):
         )
         for repository in arguments.data_repositories:
             self._link(file_system, repository)
+        self.file_system, self.id = file_system, file_system.id
         self.dns_name = file_system.dns_name
         self.mount_name = file_system.mount_name
         self.mount_path = arguments.mount_path
         self.efa = arguments.efa
+
+    @staticmethod
+    def from_names(*, dns_name: str, mount_name: str, efa: bool = False) -> ExistingLustre:
+        """Return a file system you have.
+
+        Raises:
+            InvalidArgumentsError: a name is malformed; all problems are in it.
+        """
+        return ExistingLustre(dns_name=dns_name, mount_name=mount_name, efa=efa)
+
+    def metric(self, name: str, statistic: Literal["Average", "Maximum", "Minimum", "Sum"] = "Sum") -> Metric:
+        """Return one of its metrics.
+
+        https://docs.aws.amazon.com/fsx/latest/LustreGuide/fs-metrics.html
+        """
+        return Metric(namespace="AWS/FSx", name=name, dimensions={"FileSystemId": self.id}, statistic=statistic)
+
+    def metric_free_capacity(self) -> Metric:
+        """Return its free capacity in bytes."""
+        return self.metric("FreeDataStorageCapacity")
 
     def _link(self, file_system: FsxLustreFileSystem, repository: DataRepository) -> None:
         """https://docs.aws.amazon.com/fsx/latest/LustreGuide/create-dra-linked-data-repo.html."""

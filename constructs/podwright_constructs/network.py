@@ -192,6 +192,22 @@ class TrainingNetwork(Construct):
             *self._endpoints(endpoints, [subnet.availability_zone_id for subnet in subnets]),
         ]
 
+    @staticmethod
+    def from_ids(
+        *, vpc_id: str, subnet_ids: Sequence[str], security_group_id: str, route_table_ids: Sequence[str] = ()
+    ) -> ExistingNetwork:
+        """Return a network you have.
+
+        Raises:
+            InvalidArgumentsError: an id is malformed, or there is no subnet; all problems are in it.
+        """
+        return ExistingNetwork(
+            vpc_id=vpc_id,
+            subnet_ids=subnet_ids,
+            security_group_id=security_group_id,
+            route_table_ids=route_table_ids,
+        )
+
     def _make_vpc(self, cidr: str, secondary_cidrs: Sequence[str]) -> None:
         vpc = Vpc(self, "vpc", cidr_block=cidr, enable_dns_support=True, enable_dns_hostnames=True, tags=self._tags())
         DefaultSecurityGroup(self, "default_security_group", vpc_id=vpc.id, tags=self._tags("closed"))

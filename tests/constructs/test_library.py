@@ -65,7 +65,7 @@ def test_only_the_wheels_are_there(foreign_python: Path, tmp_path: Path):
 
 
 @pytest.mark.terraform
-@pytest.mark.parametrize("name", ["everywhere", "research", "scratch"])
+@pytest.mark.parametrize("name", ["everywhere", "permissions", "research", "scratch"])
 def test_apps_are_valid_terraform(stacks: Mapping[str, Path], terraform: Mapping[str, str], name: str):
     """The real Terraform and AWS provider accept what each app of the examples gives."""
     subprocess.run(["terraform", "init"], cwd=stacks[name], env=terraform, check=True, capture_output=True)
@@ -79,6 +79,20 @@ def test_one_construct_is_one_resource(stacks: Mapping[str, Path]):
     """A construct alone brings nothing but what it is; a cluster on what exists is one resource, too."""
     assert set(synthesized(stacks["scratch"])["resource"]) == {"aws_fsx_lustre_file_system"}
     assert set(synthesized(stacks["research"])["resource"]) == {"aws_cloudcontrolapi_resource"}
+
+
+def test_what_is_granted_is_in_the_role(stacks: Mapping[str, Path]):
+    """A grant and a statement join the role's policy, and a metric's alarm watches the file system by its id."""
+    stack = synthesized(stacks["permissions"])
+    statements = [
+        statement
+        for document in stack["data"]["aws_iam_policy_document"].values()
+        for statement in document["statement"]
+    ]
+    assert any("sagemaker-datasets/papers/*" in str(item.get("resources")) for item in statements)
+    assert any(item["actions"] == ["ecr:GetAuthorizationToken"] for item in statements)
+    (alarm,) = stack["resource"]["aws_cloudwatch_metric_alarm"].values()
+    assert alarm["dimensions"]["FileSystemId"].startswith("${aws_fsx_lustre_file_system.files_file_system_")
 
 
 def test_each_region_has_its_provider(stacks: Mapping[str, Path]):

@@ -33,7 +33,7 @@ for path in sys.argv[1:]:
 STACKS = {
     *("bring-your-own-cluster", "bring-your-own-foundation", "llm-production-cluster", "llm-production-foundation"),
     *("minimal-cluster", "minimal-foundation", "podwright-demo-cluster", "podwright-demo-foundation"),
-    *("everywhere", "research", "scratch"),  # of the apps
+    *("everywhere", "permissions", "research", "scratch"),  # of the apps
 }
 CHECKOV = REPOSITORY / ".cache" / "checkov" / "bin" / "checkov"
 ACCEPTED = Path(__file__).parent / "accepted_findings.yaml"
