@@ -99,10 +99,15 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "bold yellow", Level.INFO: "b
 _PLAIN = ""
 
 
+def _place(finding: Finding, file: Path) -> list[str]:
+    """Return file and key of a finding without a line; a finding about no key has the file alone."""
+    return [str(file), *([dotted(finding.path)] if finding.path else [])]
+
+
 def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
     """Return texts and their styles, in order, for the plain and the coloured form."""
     style = _STYLES[finding.level]
-    position = f"{file}:{finding.line}:{finding.column}" if finding.line else f"{file}: {dotted(finding.path)}"
+    position = f"{file}:{finding.line}:{finding.column}" if finding.line else ": ".join(_place(finding, file))
     pieces = [
         (f"{position}: ", "bold"),
         (finding.level.value, style),

@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from podwright.check.findings import Finding, KeyPath, Level, summary, write
@@ -99,9 +100,11 @@ def _scripts(wanted: Target, cluster: Cluster) -> Iterator[Finding]:
 
 
 def _role(session: Session, cluster: Cluster, account: str) -> Iterator[Finding]:
-    for role, action, resource in missing_actions(session, cluster, account):
-        hint = f"allow {action} on {resource} in a policy of the role, or see what denies it"
-        yield _finding(Level.ERROR, "role-action", ("role",), f"{role} may not {action}", hint)
+    missing = missing_actions(session, cluster, account)
+    for (role, resource), items in groupby(missing, key=lambda item: (item[0], item[2])):
+        actions = ", ".join(action for _, action, _ in items)
+        hint = f"allow it on {resource} in a policy of the role, or see what denies it"
+        yield _finding(Level.ERROR, "role-action", ("role",), f"{role} may not {actions}", hint)
 
 
 def _failures(session: Session, cluster: Cluster) -> Iterator[Finding]:

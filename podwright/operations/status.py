@@ -128,7 +128,8 @@ def _tables(found: Overview, *, width: int) -> list[RenderableType]:
     if shown:
         parts += [Text(), table(NODES, shown, width=width)]
     if len(shown) < len(found.nodes):
-        parts.append(Text(f"{len(found.nodes) - len(shown)} more nodes run: `podwright nodes list` shows all"))
+        others = f"{len(found.nodes) - len(shown)} {'other ' if shown else ''}nodes run"
+        parts.append(Text(f"{others}: `podwright nodes list` shows all"))
     if found.file_systems:
         parts += [Text(), table(FILE_SYSTEMS, list(_file_system_rows(found)), width=width)]
     if found.jobs:

@@ -30,8 +30,11 @@ def test_scripts_and_role_are_examined(
         f"s3://{BUCKET}/patient/on_create.sh has Windows line ends, which a shell does not run",
         f"s3://{BUCKET}/patient/podwright_bootstrap.tar is not the archive that on_create.sh was uploaded with",
     ]
-    denied = {item["message"].rpartition(" ")[2] for item in errors if item["code"] == "role-action"}
-    assert {"s3:GetObject", "logs:PutLogEvents", "ssmmessages:OpenDataChannel"} <= denied
+    denied = [item["message"].partition(" may not ")[2].split(", ") for item in errors if item["code"] == "role-action"]
+    assert {"s3:GetObject", "logs:PutLogEvents", "ssmmessages:OpenDataChannel"} <= {
+        name for each in denied for name in each
+    }
+    assert len(denied) == 6  # one for each resource
 
 
 def test_an_unknown_cluster_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
