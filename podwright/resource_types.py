@@ -74,6 +74,7 @@ def _filters(**wanted: str) -> list[dict[str, Any]]:
 
 
 RESOURCE_TYPES: dict[str, ResourceType] = {
+    "terraform_data": ResourceType(drawn=False, untagged="is in Terraform's state alone"),
     "aws_budgets_budget": ResourceType(
         label="Budget",
         untagged=BY_NAME,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from constructs import Construct
 
-from podwright_constructs import checks
+from podwright_constructs import checks, facts
 from podwright_constructs.arguments import passed
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
 from podwright_constructs.bindings import given
@@ -17,6 +17,7 @@ from podwright_constructs.lifecycle import LifecycleScripts
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import Problem, refuse
+from podwright_constructs.replacement_guard import ReplacementGuard
 from podwright_constructs.role import Role
 from podwright_constructs.slurm import ApiSlurm
 
@@ -101,6 +102,13 @@ class HyperPodCluster(Construct):
             desired_state=Fn.jsonencode(given(desired_state)),
             timeouts={"create": TIMEOUT, "update": TIMEOUT, "delete": TIMEOUT},
             depends_on=before(self, first),
+        )
+        ReplacementGuard(
+            self,
+            "replacement_guard",
+            resource=cluster,
+            properties={name: desired_state[name] for name in facts.CLUSTER_CREATE_ONLY},
+            consequence="ends all jobs",
         )
         self.name = cluster_name
         self.arn = cluster.id  # Cloud Control identifies a cluster by its ARN

@@ -25,6 +25,9 @@ ANYWHERE = "0.0.0.0/0"
 
 # ---- clusters and instance groups ---------------------------------------------------------------
 
+# Properties of a cluster that only a new one can have: createOnlyProperties of its CloudFormation schema.
+CLUSTER_CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator")
+
 # Of clusters, instance groups and partitions alike.
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateCluster.html
 CLUSTER_NAME_PATTERN = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")

@@ -6,4 +6,9 @@ from podwright_constructs.kit import TerraformResourceLifecycle
 
 # FSx does not report security groups, so after `terraform import` they look changed, and a change means a new, empty
 # file system. They are fixed once the file system exists anyway.
-KEEP_SECURITY_GROUPS = TerraformResourceLifecycle(ignore_changes=["security_group_ids"])
+KEPT = ["security_group_ids"]
+
+
+def lifecycle(on_destroy: str) -> TerraformResourceLifecycle:
+    """Return what Terraform may do to a file system."""
+    return TerraformResourceLifecycle(ignore_changes=KEPT, prevent_destroy=True if on_destroy == "retain" else None)

@@ -20,7 +20,7 @@ from podwright_constructs.aws.fsx_lustre_file_system import (
     FsxLustreFileSystemDataReadCacheConfiguration,
     FsxLustreFileSystemMetadataConfiguration,
 )
-from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
+from podwright_constructs.file_system import lifecycle
 from podwright_constructs.key import Key
 from podwright_constructs.kit import Fn
 from podwright_constructs.metric import Metric
@@ -110,12 +110,12 @@ class LustreFileSystem(Construct):
             kms_key_id=key.arn if key else None,
             automatic_backup_retention_days=arguments.automatic_backup_retention_days if persistent else None,
             copy_tags_to_backups=True if persistent else None,
-            skip_final_backup=arguments.on_destroy == "destroy",
+            skip_final_backup=arguments.on_destroy != "backup",
             subnet_ids=[network.subnet_ids[0]],
             security_group_ids=[network.security_group_id],
             tags={"Name": self.node.path.replace("/", "-")},
             depends_on=before(self, network.security_group_rules),
-            lifecycle=KEEP_SECURITY_GROUPS,
+            lifecycle=lifecycle(arguments.on_destroy),
         )
         for repository in arguments.data_repositories:
             self._link(file_system, repository)

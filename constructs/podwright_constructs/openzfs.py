@@ -12,7 +12,7 @@ from podwright_constructs import checks, facts
 from podwright_constructs.arguments import passed
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
 from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSystem
-from podwright_constructs.file_system import KEEP_SECURITY_GROUPS
+from podwright_constructs.file_system import lifecycle
 from podwright_constructs.key import Key
 from podwright_constructs.kit import ITerraformDependable
 from podwright_constructs.network import Network
@@ -88,11 +88,11 @@ class OpenZfsFileSystem(Construct):
             kms_key_id=key.arn if key else None,
             automatic_backup_retention_days=arguments.automatic_backup_retention_days,
             copy_tags_to_backups=True,
-            skip_final_backup=arguments.on_destroy == "destroy",
+            skip_final_backup=arguments.on_destroy != "backup",
             delete_options=["DELETE_CHILD_VOLUMES_AND_SNAPSHOTS"] if arguments.on_destroy == "destroy" else None,
             tags={"Name": self.node.path.replace("/", "-")},
             depends_on=before(self, network.security_group_rules),
-            lifecycle=KEEP_SECURITY_GROUPS,
+            lifecycle=lifecycle(arguments.on_destroy),
         )
         self.dns_name = file_system.dns_name
         self.mount_path = arguments.mount_path

@@ -13,6 +13,7 @@ from podwright.deploy.terraform import TerraformError, find_terraform
 from podwright.errors import PodwrightError
 from podwright.settings import names
 
+GUARD = "terraform_data"
 STACKS = Path("cdktf.out", "stacks")  # where cdktf runs Terraform, below the folder of cdktf.json
 
 
@@ -61,7 +62,7 @@ class DeployedStack:
         return answer.stdout
 
     def plan(self, *, refresh: bool = False) -> dict[str, Any]:
-        """Return the state and the planned changes in Terraform's JSON.
+        """Return the state and the planned changes in Terraform's JSON, also where a replacement guard refuses them.
 
         Args:
             refresh: ask AWS for what differs from the state.
@@ -70,8 +71,19 @@ class DeployedStack:
         """
         with tempfile.TemporaryDirectory() as folder:  # a plan holds what the state holds
             file = str(Path(folder) / "plan")
-            self.terraform("plan", f"-refresh={str(refresh).lower()}", "-input=false", "-no-color", f"-out={file}")
-            return dict(json.loads(self.terraform("show", "-json", file)))
+            options = (f"-refresh={str(refresh).lower()}", *(f"-replace={address}" for address in self.guards()))
+            self.terraform("plan", *options, "-input=false", "-no-color", f"-out={file}")
+            plan = dict(json.loads(self.terraform("show", "-json", file)))
+        plan["resource_changes"] = [
+            item
+            for item in plan.get("resource_changes", ())
+            if item["type"] != GUARD or item["change"]["actions"] == ["create"]
+        ]
+        return plan
+
+    def guards(self) -> list[str]:
+        """Return the addresses of the replacement guards; one that Terraform replaces refuses nothing."""
+        return [address for address in self.addresses().values() if address.startswith(f"{GUARD}.")]
 
     def record_outputs(self) -> None:
         """Write the stack's outputs into its state, and nothing else.

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from podwright.deploy.deployed import DeployedStack
+from podwright_constructs import facts
 
 CREATE, UPDATE, REPLACE, DESTROY = "create", "update", "replace", "destroy"
 DESIRED_STATE = "desired_state"  # Cloud Control's argument with all properties of a cluster
-CREATE_ONLY = ("ClusterName", "VpcConfig", "Orchestrator")  # of those, in AWS's schema of AWS::SageMaker::Cluster
 SIGNS = {CREATE: "+", UPDATE: "~", REPLACE: "!", DESTROY: "-"}
 _VERBS = {
     ("create",): CREATE,
@@ -87,7 +87,7 @@ def _replacing(change: dict[str, Any]) -> Iterator[str]:
         before, after = ((change[side] or {}).get(key) for side in ("before", "after"))
         if key == DESIRED_STATE and before and after:
             was, now = json.loads(before), json.loads(after)
-            yield from (name for name in CREATE_ONLY if was.get(name) != now.get(name))
+            yield from (name for name in facts.CLUSTER_CREATE_ONLY if was.get(name) != now.get(name))
         else:
             yield key
 

@@ -23,7 +23,7 @@ from podwright.deploy.terraform import TerraformError
 from podwright.diagram.resources import read
 from podwright.operations import changes
 from podwright.operations.boots import followed
-from podwright.operations.changes import CREATE, UPDATE, Change
+from podwright.operations.changes import CREATE, REPLACE, UPDATE, Change
 from podwright.operations.errors import OperationError
 from podwright.operations.failures import cause_of_deployment
 from podwright.operations.guard import refuse_losses
@@ -51,6 +51,7 @@ _DONE = re.compile(
     r"(?P<address>\w+\.\w+): "
     r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)(?: \[id=(?P<id>.*)\])?"
 )
+_DENIED = re.compile(r"not authorized to perform: (?P<action>[\w-]+:\w+)")
 _WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
 
 
@@ -88,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
     """
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    session = Session(region=settings.region, profile=options.profile)
+    session.require_answer()
     kit.run("synth")
     preview = Preview.of(settings, kit, options.only)
     if not options.json:
@@ -103,7 +106,6 @@ def run(options: argparse.Namespace) -> int:
     if not confirm(f"Deploy {settings.name}?", yes=options.yes):
         return FAILED
     started = time.monotonic()
-    session = Session(region=settings.region, profile=options.profile)
     say = speaker(quiet=options.json)
     nodes = sum(group.count for group in settings.cluster.instance_groups)
     follow = resource_lines(preview.stacks.values(), say)
@@ -119,23 +121,34 @@ def run(options: argparse.Namespace) -> int:
             from podwright.check.account import Account  # boto3 takes 0.2 s to import
 
             align_stack(preview.stacks["cluster"], Account(region=settings.region))
+        _open_guard(preview)
         alone = [ALONE] if options.only else []
         kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
     _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
     return OK
 
 
+def _open_guard(preview: Preview) -> None:
+    """Let Terraform replace a cluster that is to be replaced: the next guard keeps what the new one is made with."""
+    if any(change.kind == CLUSTER and change.verb == REPLACE for change in preview.changes.get("cluster") or ()):
+        cluster = preview.stacks["cluster"]
+        cluster.terraform("state", "rm", *cluster.guards())
+
+
 @contextmanager
 def explained(settings: Settings) -> Iterator[None]:
-    """Add the likely cause of a cluster's known failure, and the command that shows the evidence, to the kit's error.
+    """Add to the kit's error what AWS denied, or the likely cause of a cluster's known failure and its evidence.
 
     Raises:
-        OperationError: the kit's, with both.
+        OperationError: the kit's, with that.
     """
     try:
         yield
     except OperationError as error:
         plain = " ".join(str(error).translate(FRAMES).split())
+        if denied := _DENIED.search(plain):
+            hint = f"allow {denied['action']}: `podwright policy deployer` prints all that deploying needs"
+            raise OperationError(str(error), hint) from error
         found = cause_of_deployment(plain, name=settings.name, region=settings.region)
         if found is None or OF_CLUSTERS not in plain:
             raise

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OK, FAILED = 0, 1
 SCHEMA = "podwright.destroy/1"
 WITH_BUCKET = ("bucket/", "key/")  # without its key a kept bucket could not be read
+FILE_SYSTEMS = ("lustre", "openzfs")
 DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}
 
 
@@ -57,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
+    session.require_answer()
     kit.run("synth")
     going = Going.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
     say = speaker(quiet=options.json)
@@ -110,6 +112,10 @@ class Going:
             raise ArgumentError(
                 "the accounting database is retained (accounting.on_destroy), and the network with it", hint
             )
+        if kept := [key for key in FILE_SYSTEMS if chosen["foundation"] and _is_retained(settings, key)]:
+            keys = " and ".join(f"{key}.on_destroy" for key in kept)
+            hint = f"set {keys} to backup or destroy in the settings file first, or use --only cluster"
+            raise ArgumentError(f"files are retained ({keys}), and the network with them", hint)
         retained = settings.bucket.source == "create" and settings.bucket.on_destroy == "retain"
         bucket = next((item["bucket"] for item in chosen["foundation"].values() if item["type"] == "aws_s3_bucket"), "")
         own = [f"{prefix}/" for prefix in names.readable_prefixes(settings.name)]
@@ -157,6 +163,10 @@ def _settle_bucket(going: Going, session: Session) -> None:
         going.stacks["foundation"].terraform("state", "rm", *going.kept_addresses())
     elif going.others is not None:
         empty(session, going.bucket)
+
+
+def _is_retained(settings: Settings, key: str) -> bool:
+    return getattr(getattr(settings, key), "on_destroy", "") == "retain"
 
 
 def _state(stack: DeployedStack) -> dict[str, dict[str, Any]]:

@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> int:
     use_profile(options.profile)
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
+    session.require_answer()
     kit.run("synth")
     found: list[Finding] = []
     for part, stack in stacks(settings.name, folder=kit.folder).items():

@@ -14,6 +14,7 @@ from podwright.operations.create_cluster import problems
 from podwright.operations.errors import OperationError
 from podwright.operations.kit import Kit
 from podwright.operations.output import print_json
+from podwright.operations.session import Session
 from podwright.operations.target import add_examples
 from podwright.resource_types import CLUSTER
 
@@ -43,6 +44,7 @@ def run(options: argparse.Namespace) -> int:
         PodwrightError: the file is wrong, the foundation is not deployed, or SageMaker would not take the request.
     """
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    Session(region=settings.region).require_answer()
     kit.run("synth")
     stack = stacks(settings.name, folder=kit.folder)["cluster"]
     if not stack.is_there:

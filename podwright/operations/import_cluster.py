@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
@@ -19,7 +20,7 @@ from podwright.check.errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.config_file import DEFAULT_CONFIG, config_path
 from podwright.deploy.adopt import as_made, enter
-from podwright.deploy.deployed import DeployedStack, stacks
+from podwright.deploy.deployed import GUARD, DeployedStack, stacks
 from podwright.operations import cluster as clusters
 from podwright.operations.cluster import Cluster
 from podwright.operations.differences import unequal
@@ -227,6 +228,9 @@ def _enter(stack: DeployedStack, source: Source) -> None:
         lines = [f"{'.'.join(path)}: AWS has {made}, the file can only say {said}" for path, said, made in differences]
         raise OperationError(f"a settings file cannot describe {source.cluster.name}: {'; '.join(lines)}")
     properties = {"id": source.cluster.arn, "properties": json.dumps(source.model)}
+    for guard in (item for item in changes if item["type"] == GUARD):
+        values = {"value": guard["change"]["after"]["input"], "type": "string"}
+        enter(stack, guard, {"id": str(uuid.uuid4()), "input": values, "output": values})
     enter(stack, change, {**properties, "desired_state": planned["desired_state"]})
 
 

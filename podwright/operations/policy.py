@@ -62,10 +62,12 @@ def run(options: argparse.Namespace) -> int:
         PodwrightError: the file is wrong, the kit fails, or IAM does not simulate.
     """
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    session = Session(region=settings.region, profile=options.profile)
+    if options.simulate:
+        session.require_answer()
     kit.run("synth")
     types = {resource.type for resource in read(kit.folder / OUTPUT)}
     policy = deployer_policy(settings, types)
-    session = Session(region=settings.region, profile=options.profile)
     missing = list(_missing(session, options.simulate, policy)) if options.simulate else []
     if options.json:
         print_json(SCHEMA, {"policy": policy, "missing": missing})

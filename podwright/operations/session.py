@@ -46,6 +46,14 @@ class Session:
                 raise NoRegionError
         return str(self._boto3.region_name)
 
+    def require_answer(self) -> None:
+        """Ask AWS who calls, before Terraform asks: what is wrong is one line then, and known in a second.
+
+        Raises:
+            OperationError: as ``call``.
+        """
+        self.call("sts", "get_caller_identity")
+
     def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Call an operation by boto3's name and return its answer, the first page of a list.
 

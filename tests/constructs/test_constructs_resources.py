@@ -287,6 +287,21 @@ def test_openzfs_of_two_zones_prefers_the_first(synthesize) -> None:
     assert (homes["skip_final_backup"], homes.get("delete_options"), homes["kms_key_id"]) == (False, None, KEY)
 
 
+@pytest.mark.parametrize("on_destroy", ["retain", "backup", "destroy"])
+def test_terraform_keeps_a_retained_file_system(synthesize, on_destroy: Any) -> None:
+    """Retained files are protected from every plan, others are not; only a backup is made before a deletion."""
+
+    def build(stack: TerraformStack) -> None:
+        LustreFileSystem(stack, "lustre", LustreArguments(on_destroy=on_destroy), network=NETWORK)
+        OpenZfsFileSystem(stack, "homes", OpenZfsArguments(on_destroy=on_destroy), network=NETWORK)
+
+    stack = synthesize(build)
+    for kind in ("aws_fsx_lustre_file_system", "aws_fsx_openzfs_file_system"):
+        (made,) = resources(stack, kind)
+        assert made["lifecycle"].get("prevent_destroy", False) is (on_destroy == "retain")
+        assert made["skip_final_backup"] is (on_destroy != "backup")
+
+
 class OwnProvider(TerraformProvider):
     """A provider class of somebody else's, with what `cdktf get` writes into it."""
 

@@ -189,7 +189,7 @@ def test_existing_resources_are_not_created(on_existing: Path) -> None:
     """If all parts exist, the foundation creates nothing, and the cluster uses them."""
     assert managed(synthesized(on_existing, "foundation")) == set()
     cluster = synthesized(on_existing, "cluster")
-    assert managed(cluster) == {"aws_s3_object", "aws_cloudcontrolapi_resource"}
+    assert managed(cluster) == {"aws_s3_object", "aws_cloudcontrolapi_resource", "terraform_data"}
     (resource,) = cluster["resource"]["aws_cloudcontrolapi_resource"].values()
     for given in ("subnet-0123456789abcdef0", "sg-0123456789abcdef0", "arn:aws:iam::210987654321:role/nodes"):
         assert given in resource["desired_state"]

@@ -23,8 +23,11 @@ class FileSystemArguments:
         ),
     ] = 0
     on_destroy: Annotated[
-        Literal["backup", "destroy"],
-        Doc("backup makes a last backup before the file system is deleted, destroy does not. Default: destroy."),
+        Literal["retain", "backup", "destroy"],
+        Doc(
+            "retain makes Terraform refuse every plan that deletes the file system, also to replace it; backup makes a "
+            "last backup before it is deleted; destroy deletes it with its files. Default: destroy."
+        ),
     ] = "destroy"
     backup_id: Annotated[
         str | None,

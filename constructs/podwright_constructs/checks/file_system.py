@@ -7,7 +7,7 @@ from podwright_constructs.arguments.file_system import FileSystemArguments
 from podwright_constructs.checks.words import choice, matches, within
 from podwright_constructs.problems import Problem
 
-ON_DESTROY = ("backup", "destroy")
+ON_DESTROY = ("retain", "backup", "destroy")
 
 
 def file_system_problems(file_system: FileSystemArguments) -> list[Problem]:

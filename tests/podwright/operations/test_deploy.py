@@ -12,7 +12,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,8 +20,10 @@ import pytest
 
 from podwright import checkout
 from podwright.cli import main
-from podwright.deploy.terraform import terraform_environment
+from podwright.deploy.deployed import stacks
+from podwright.deploy.terraform import TerraformError, terraform_environment
 from podwright.operations.boots import BootLog
+from podwright.operations.changes import planned
 from podwright.operations.create_cluster import problems
 from podwright.operations.session import Session
 from podwright_rehearsal.aws import AwsStandIn
@@ -204,13 +206,20 @@ def allowed(project: Path) -> set[str]:
     return {action for statement in policy["Statement"] for action in statement["Action"]}
 
 
+@contextmanager
+def within_policy(aws: AwsStandIn, project: Path) -> Iterator[None]:
+    """See that every call in the block is in the saved policy."""
+    before = len(aws.log.read_text(encoding="utf-8"))
+    yield
+    assert called(aws, after=before) - allowed(project) == set()
+
+
 @pytest.mark.usefixtures("one_provider")
 def test_deploy_follows_every_resource(aws: AwsStandIn, project: Path) -> None:
     """Each created resource has one line with its construct and id; every call is in the deployer's policy."""
-    before = len(aws.log.read_text(encoding="utf-8"))
-    answer = podwright("deploy", "--yes")
+    with within_policy(aws, project):
+        answer = podwright("deploy", "--yes")
     assert answer.status == 0, answer.err
-    assert called(aws, after=before) - allowed(project) == set()
     (vpc,) = aws.client("ec2").describe_vpcs(Filters=[{"Name": "tag:podwright:cluster", "Values": [NAME]}])["Vpcs"]
     lines = answer.out.splitlines()
     assert any(line.startswith(f"created   network/vpc {vpc['VpcId']} (") for line in lines)
@@ -257,19 +266,43 @@ def test_teardown_lists_what_costs(aws: AwsStandIn) -> None:
 
 
 def test_scaling_to_nothing_and_back_keeps_the_rest(aws: AwsStandIn, project: Path) -> None:
-    """Each plan changes the cluster alone and in place; nodes go and come, the file system and the file stay."""
+    """Each plan changes the cluster alone and in place, within the policy; the file system and the file stay."""
     before = (project / "cluster.yaml").read_bytes()
     kept = [item for item in aws.inventory() if "FSx" in item]
     for count in ("0", "1"):
-        scaled = podwright("scale", "workers", count)
-        assert scaled.status == 0, scaled.err
+        with within_policy(aws, project):
+            scaled = podwright("scale", "workers", count)
+            deployed = podwright("deploy", "--only", "cluster", "--yes")
+        assert (scaled.status, deployed.status) == (0, 0), scaled.err + deployed.err
         assert "cluster: 1 to update\n  ~ cluster/cluster (aws_cloudcontrolapi_resource): desired_state" in scaled.out
-        assert podwright("deploy", "--only", "cluster", "--yes").status == 0
         listed = aws.client("sagemaker").list_cluster_nodes(ClusterName=NAME)["ClusterNodeSummaries"]
         groups = sorted(node["InstanceGroupName"] for node in listed)
         assert groups == ["controller", *["workers"] * int(count)]  # though AWS lists the groups in another order
     assert [item for item in aws.inventory() if "FSx" in item] == kept != []
     assert (project / "cluster.yaml").read_bytes() == before
+
+
+def test_no_edit_replaces_the_cluster(project: Path) -> None:
+    """Terraform refuses a plan with another subnet or name; without the guard it would replace; it plans to destroy."""
+    stack = stacks(NAME, folder=project)["cluster"]
+    synthesized = stack.folder / "cdk.tf.json"
+    kept, before = synthesized.read_text(encoding="utf-8"), stack.terraform("state", "pull")
+    other_subnet = re.sub(r'(\\"Subnets\\" = \[).*?\]', r'\1\\"subnet-0123456789abcdef0\\"]', kept)
+    other_name = kept.replace(f'\\"ClusterName\\" = \\"{NAME}\\"', '\\"ClusterName\\" = \\"other\\"')
+    plan = ("plan", "-refresh=false", "-input=false", "-no-color")
+    assert planned(stack) == []
+    try:
+        for edited in (other_subnet, other_name):
+            synthesized.write_text(edited, encoding="utf-8")
+            with pytest.raises(TerraformError, match=r"(?s)An edit of ClusterName,\s+VpcConfig"):
+                stack.terraform(*plan)
+        assert [(change.verb, change.keys) for change in planned(stack)] == [("replace", ("ClusterName",))]
+        assert "to destroy" in stack.terraform(*plan, "-destroy")
+        stack.terraform("state", "rm", *stack.guards())
+        assert "must be replaced" in stack.terraform(*plan)
+    finally:
+        synthesized.write_text(kept, encoding="utf-8")
+        stack.terraform("state", "push", "-force", "-", text=before)
 
 
 def test_export_is_what_the_cluster_was_made_of(aws: AwsStandIn, project: Path) -> None:
@@ -373,9 +406,10 @@ DRIFTS = {  # code, the end of the path, and words of the message
 }
 
 
-def test_drift_names_every_edit(aws: AwsStandIn) -> None:
+def test_drift_names_every_edit(aws: AwsStandIn, project: Path) -> None:
     """After a deployment nothing drifts; each of fourteen edits made in AWS is one finding at its place."""
-    answer = podwright("drift")
+    with within_policy(aws, project):
+        answer = podwright("drift")
     assert (answer.status, answer.out) == (0, f"{NAME}: AWS, the state and the settings agree\n")
     edit_count_and_script(aws)
     edit_network(aws)
@@ -390,12 +424,24 @@ def test_drift_names_every_edit(aws: AwsStandIn) -> None:
     assert counted["line"] == 27
 
 
-def test_destroy_keeps_a_bucket_with_runs(aws: AwsStandIn) -> None:
+def test_destroy_refuses_to_lose_retained_files(project: Path) -> None:
+    """With lustre.on_destroy: retain nothing is destroyed, and the message names the key."""
+    file = project / "cluster.yaml"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("lustre:\n", "lustre:\n  on_destroy: retain\n"), encoding="utf-8")
+    answer = podwright("destroy", "--yes")
+    file.write_text(text, encoding="utf-8")
+    assert answer.status == 2
+    assert "files are retained (lustre.on_destroy)" in answer.err
+
+
+def test_destroy_keeps_a_bucket_with_runs(aws: AwsStandIn, project: Path) -> None:
     """Objects that podwright did not upload stay with their bucket, which is named with its price; all else goes."""
     s3 = aws.client("s3")
     (bucket,) = (item["Name"] for item in s3.list_buckets()["Buckets"])
     s3.put_object(Bucket=bucket, Key=f"{NAME}/runs/tiny/metrics.jsonl", Body=b"{}")
-    answer = podwright("destroy", "--yes")
+    with within_policy(aws, project):
+        answer = podwright("destroy", "--yes")
     assert answer.status == 0, answer.err
     assert f"  kept: bucket {bucket}: 1 objects with their versions" in answer.out
     assert [item for item in aws.inventory() if "AWS::S3::" not in item and "Clusters/minimal" not in item] == []

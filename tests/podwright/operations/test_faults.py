@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from podwright.checkout import ROOT
 from podwright.cli import main
 
 COMMANDS = {
@@ -32,13 +33,23 @@ COMMANDS = {
     "validate": [],
     "doctor": [],
     "teardown --check": [],
+    "import": [],
+}
+OF_FILE = {  # commands for the cluster of a settings file
+    "deploy": ["--yes"],
+    "destroy": ["--yes"],
+    "drift": [],
+    "policy": ["deployer", "--simulate", "arn:aws:iam::123456789012:role/ci"],
+    "export": ["create-cluster.json"],
+    "move": ["--zone", "usw2-az2", "--dry-run"],
 }
 USER = "arn:aws:sts::123456789012:assumed-role/dev/ada"
 REFUSALS = {  # of AWS: code, message, HTTP status, and what the line says
     "throttled": ("ThrottlingException", "Rate exceeded", 400, "throttled"),
     "denied": ("AccessDeniedException", f"User: {USER} is not authorized to perform: {{call}}", 400, "in the policy"),
     "expired": ("ExpiredTokenException", "The security token included in the request is expired", 400, "has expired"),
-    "broken": ("", "<html>a proxy's page", 200, "no answer of AWS"),
+    "disabled": ("InvalidClientTokenId", "The security token is invalid", 403, "a region that the account has not"),
+    "broken": ("", "<html>a proxy's page", 200, "AWS did not answer"),
 }
 
 
@@ -92,13 +103,18 @@ def server() -> Iterator[ThreadingHTTPServer]:
 def command(folder, monkeypatch, request):
     """Return the words of a command in a folder with a plugin and a job."""
     (folder / "job.sbatch").write_text("#!/bin/bash\n")
+    (folder / "cdktf.json").write_text("{}")
+    (folder / "cluster.yaml").write_text((ROOT / "cluster.yaml").read_text(encoding="utf-8"))
     plugin = folder / "bin" / "session-manager-plugin"
     plugin.parent.mkdir()
     plugin.write_text("#!/bin/sh\nexit 0\n")
     plugin.chmod(0o755)
     monkeypatch.setenv("PATH", str(plugin.parent), prepend=":")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    return [*request.param.split(), *COMMANDS[request.param]]
+    if request.param in OF_FILE:
+        return [request.param, *OF_FILE[request.param]]
+    cluster = ["absent", "--output", "new.yaml"] if request.param == "import" else ["--cluster", "absent"]
+    return [*request.param.split(), *COMMANDS[request.param], *cluster]
 
 
 def refused(capsys, words, *more) -> tuple[int, str]:
@@ -112,18 +128,18 @@ def refused(capsys, words, *more) -> tuple[int, str]:
     return status, lines[0]
 
 
-every_command = pytest.mark.parametrize("command", COMMANDS, indirect=True, ids=str)
+every_command = pytest.mark.parametrize("command", [*COMMANDS, *OF_FILE], indirect=True, ids=str)
 
 
 @every_command
 def test_refusals(command, server, monkeypatch, capsys):
-    """Throttling, a missing permission, an expired session and an answer that is none: status 3."""
+    """Throttling, a missing permission, an expired session, a region that is off, and no answer of AWS: status 3."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
     for name, refusal in REFUSALS.items():
         if (command[0], name) == ("teardown", "denied"):
             continue  # it goes on: other listings may be allowed
         server.refusal = refusal
-        status, line = refused(capsys, command, "--cluster", "any")
+        status, line = refused(capsys, command)
         assert (status, refusal[3] in line) == (3, True), line
 
 
@@ -132,20 +148,20 @@ def test_no_way_to_aws(command, monkeypatch, capsys, folder):
     """Without a network, or without credentials, it is status 3 and what to set."""
     with monkeypatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        status, line = refused(capsys, command, "--cluster", "any")
+        status, line = refused(capsys, command)
     assert (status, "does not answer" in line) == (3, True), line
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
-    status, line = refused(capsys, command, "--cluster", "any")
+    status, line = refused(capsys, command)
     assert (status, "no AWS credentials" in line) == (3, True), line
 
 
-@every_command
+@pytest.mark.parametrize("command", COMMANDS, indirect=True, ids=str)
 def test_another_cluster_or_region(command, capsys):
     """Credentials of another region are status 3; a cluster that does not exist is 2, where a command needs one."""
-    status, line = refused(capsys, command, "--cluster", "any", "--region", "eu-west-1")
+    status, line = refused(capsys, command, "--region", "eu-west-1")
     assert (status, "eu-west-1" in line) == (3, True), line
     if command[0] not in {"doctor", "teardown"}:  # of a cluster that is gone they have much to say
-        status, line = refused(capsys, command, "--cluster", "absent")
+        status, line = refused(capsys, command)
         assert (status, "no cluster 'absent' in us-west-2" in line) == (2, True), line

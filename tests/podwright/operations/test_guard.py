@@ -84,6 +84,16 @@ def test_a_cluster_that_failed_in_aws_is_explained():
     ]
 
 
+def test_what_aws_denied_is_named():
+    """Terraform's error of a missing permission ends with the action, and where all of them are."""
+    text = "│ Error: creating EC2 VPC: User: ada is not\n│ authorized to perform: ec2:CreateVpc on resource: *"
+    with pytest.raises(OperationError) as raised, explained(load(ROOT / "cluster.yaml")):
+        raise OperationError(text)
+    assert raised.value.render().endswith(
+        ": allow ec2:CreateVpc: `podwright policy deployer` prints all that deploying needs"
+    )
+
+
 @pytest.mark.parametrize(
     "text", ["creating IAM Role: AccessDenied", "Cloud Control API: something new", "no cdktf on PATH"]
 )
