@@ -5,6 +5,7 @@ CDK Terrain's are those of cdktf, and read the same ``cdktf.json``.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -45,7 +46,7 @@ class Kit:
         """Run one command to its end and pass its lines on.
 
         Raises:
-            ArgumentError: the folder has no ``cdktf.json``.
+            ArgumentError: the folder has no ``cdktf.json``, or another process runs the kit there.
             OperationError: the kit is not installed, or the command failed; the message ends with its error.
             KeyboardInterrupt: the user stopped it; Terraform has finished what it had begun and written its state.
             OSError: the lines could not be passed on; the command has come to its end all the same.
@@ -58,6 +59,7 @@ class Kit:
         kept: list[str] = []
         trouble: OSError | None = None
         with (
+            _alone(log.parent),
             log.open("w", encoding="utf-8") as file,
             _started([find_program(), verb, *arguments], self.folder, environment) as process,
         ):
@@ -132,6 +134,21 @@ def install_command() -> str:
     """Return what installs the kit's command into the checkout."""
     setup = "make setup"
     return setup if kit_name() == kit_choice.CDKTF.name else f"{kit_choice.VARIABLE}={kit_name()} {setup}"
+
+
+@contextmanager
+def _alone(output: Path) -> Iterator[None]:
+    """Hold the lock of the kit's output: another synthesis there would change what is being deployed.
+
+    Raises:
+        ArgumentError: another process has it.
+    """
+    with (output / "podwright.lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ArgumentError(f"another podwright command runs in {output.parent}", "wait for its end") from error
+        yield
 
 
 @contextmanager

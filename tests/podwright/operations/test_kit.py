@@ -12,6 +12,7 @@ import pytest
 
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.operations.errors import ArgumentError
 from podwright.operations.kit import Kit
 
 pytestmark = pytest.mark.terraform
@@ -64,6 +65,23 @@ def test_lines_that_cannot_be_passed_on_do_not_end_terraform(place: Path) -> Non
     with pytest.raises(BrokenPipeError):
         Kit(place / "cluster.yaml", place).run("deploy", on_line=broken)
     assert (place / "state").read_text() == "whole"
+
+
+def test_a_folder_is_deployed_by_one_command_at_a_time(place: Path) -> None:
+    """A dry run or drift beside a deployment would write other settings where the kit reads what it deploys."""
+    write_kit(place, waits=False)
+    kit = Kit(place / "cluster.yaml", place)
+    refused = []
+
+    def beside(_: str) -> None:
+        if not refused:
+            with pytest.raises(ArgumentError, match="another podwright command runs in"):
+                kit.run("synth")
+            refused.append(True)
+
+    kit.run("deploy", on_line=beside)
+    kit.run("synth")
+    assert refused
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
