@@ -25,13 +25,14 @@ from constructs import Construct  # noqa: E402 - after Node's environment is set
 import podwright_constructs  # noqa: E402 - after Node's environment is set
 from podwright_constructs import arguments  # noqa: E402 - after Node's environment is set
 
+APPS = sorted((Path(__file__).parents[1] / "examples" / "library").glob("*.py"))
 PAGE = Path(__file__).parents[1] / "docs" / "constructs.md"
 APART = {"aws", "bindings", "checks", "kit", "kit_choice"}  # generated code and internals
 HEADER = """# Constructs
 
 Written by `tools/document_constructs.py` from the code. A construct is `Name(scope, id, *, arguments)`; what is
 called *existing*, or has no scope, takes its arguments alone; a construct with `arguments` takes the dataclass of that
-type, listed first. Examples: [`examples/library/`](../examples/library).
+type, listed first. The apps of [`examples/library/`](../examples/library) run as they are; tests run them.
 """
 
 
@@ -70,6 +71,13 @@ def _is_documented(item: type, module: ModuleType) -> bool:
 
 def _section(documented: type) -> Iterator[str]:
     yield f"### {documented.__name__}\n\n{inspect.getdoc(documented)}\n"
+    apps = [
+        app.name
+        for app in APPS
+        if re.search(rf"^from .* import .*\b{documented.__name__}\b", app.read_text(), re.MULTILINE)
+    ]
+    if apps:
+        yield f"In {', '.join(f'[{app}](../examples/library/{app})' for app in apps)}.\n"
     texts = arguments.documentation(documented) if is_dataclass(documented) else {}
     rows = [
         f"| `{name}` | `{_type(parameter)}` | {_default(parameter)} |" + (f" {texts.get(name, '')} |" if texts else "")
