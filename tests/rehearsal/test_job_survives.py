@@ -24,6 +24,7 @@ CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 CHECKOUT = Path(__file__).parents[2]
 PYTHON, PACKAGES, TRAINER = "/opt/python", "/opt/packages", "/opt/training"  # of this machine, on the hosts
 ENVIRONMENT = Path("/fsx/scratch/environment")
+ONE_THREAD = "OMP_NUM_THREADS=1"  # each host takes the machine's processors to be its own: their threads would spin
 MAX_STEPS, CHECKPOINT_FREQ = 24, 3
 WAITS_S = 600.0  # of a busy machine
 LOST: tuple[tuple[str, Failure], ...] = ((FIRST, "heartbeat"), (SECOND, "power"), (SECOND, "network"))
@@ -41,7 +42,7 @@ def cluster(booted: Callable[..., NamespacedCluster], lifecycle: Path) -> Namesp
         program.parent.mkdir(parents=True, exist_ok=True)
         interpreter = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
         program.write_text(
-            f"#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES}\n"
+            f"#!/bin/bash\nexport LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES} {ONE_THREAD}\n"
             f'exec {interpreter} -m {module} "$@"\n'
         )
         program.chmod(0o755)

@@ -245,8 +245,8 @@ def people(world: World) -> None:
         program = world.shared / "scratch" / "environment" / "bin" / name
         program.parent.mkdir(parents=True, exist_ok=True)
         python = f"{PYTHON}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-        search = f"LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES}"
-        program.write_text(f'#!/bin/bash\nexport {search}\nexec {python} -m {module} "$@"\n')
+        variables = f"LD_LIBRARY_PATH={PYTHON}/lib PYTHONPATH={TRAINER}:{PACKAGES} OMP_NUM_THREADS=1"
+        program.write_text(f'#!/bin/bash\nexport {variables}\nexec {python} -m {module} "$@"\n')
         program.chmod(0o755)
     said = world.hosts.run(
         f"{ENVIRONMENT}/bin/podwright-train launch --run_dir={RUN} --environment={ENVIRONMENT} --nodes=1 "
