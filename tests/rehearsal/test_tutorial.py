@@ -49,6 +49,7 @@ class Newcomer:
     aws: AwsStandIn = field(init=False)
     rehearsal: Rehearsal = field(init=False)
     environment: dict[str, str] = field(init=False)
+    files: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.folder, home = self.root / "project", self.root / "home"
@@ -140,6 +141,24 @@ class Newcomer:
         record = json.loads((fetched / "submission.json").read_text())
         assert set(record["sha256"]) == {"first.yaml"}
 
+    def end_workers(self) -> None:
+        """Stop the workers' hosts, as AWS does when their group shrinks to 0."""
+        self.files = self._files_of_the_run(self.rehearsal.hosts.cluster.controller)
+        for name in self._workers():
+            self.rehearsal.hosts.cluster.kill(name, how="power")
+
+    def boot_new_workers(self) -> None:
+        """Boot the group's new instances; what the run left is on the shared file system, byte by byte."""
+        hosts = self.rehearsal.hosts
+        assert isinstance(hosts, NamespacedHosts)
+        instances = {node.hostname: node.instance_id for node in self.rehearsal.deployment.nodes()}
+        for name in self._workers():
+            assert instances[name] != hosts.cluster.nodes[name].instance_id
+            booted = hosts.cluster.replace(name, instance_id=instances[name], lifecycle=hosts.lifecycle)
+            assert booted.ok, booted.describe()
+            assert self._files_of_the_run(name) == self.files
+        hosts.cluster.wait_until_idle()
+
     def end_hosts(self) -> None:
         """Stop the hosts, as AWS does when the cluster goes."""
         self.rehearsal.hosts.stop()
@@ -148,6 +167,16 @@ class Newcomer:
         """Do what teardown says; then the account is empty."""
         self.rehearsal.hosts.delete_logs()
         assert self.aws.inventory() == []
+
+    def _workers(self) -> list[str]:
+        return [node.hostname for node in self.rehearsal.hosts.cluster.nodes.values() if node.role == "compute"]
+
+    def _files_of_the_run(self, hostname: str) -> list[str]:
+        """Return hash and path of each of the run's files, as a host sees them."""
+        line = f"cd {self.rehearsal.run_on_hosts} && find . -type f -exec sha256sum {{}} + | sort"
+        found = self.rehearsal.hosts.cluster.run(line, host=hostname).stdout.splitlines()
+        assert any(path.endswith("/metrics.jsonl") for path in found), found
+        return found
 
     def _make_key(self, key: Path) -> None:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
@@ -165,6 +194,8 @@ EVENTS = {
     "the job runs": Newcomer.wait_until_running,
     "a worker loses its power": Newcomer.lose_a_worker,
     "the model is the trainer's": Newcomer.compare_the_model,
+    "the workers go": Newcomer.end_workers,
+    "new workers boot": Newcomer.boot_new_workers,
     "the nodes go": Newcomer.end_hosts,
     "the log group goes": Newcomer.delete_the_log_group,
 }
