@@ -42,5 +42,9 @@ class CloudcontrolapiResource(Resource):
         return self.get_string_attribute("id")
 
     @property
+    def properties(self) -> str:
+        return self.get_string_attribute("properties")
+
+    @property
     def type_name(self) -> str:
         return self.get_string_attribute("type_name")

@@ -41,6 +41,10 @@ class SsmDocument(Resource):
         )
 
     @property
+    def arn(self) -> str:
+        return self.get_string_attribute("arn")
+
+    @property
     def content(self) -> str:
         return self.get_string_attribute("content")
 
