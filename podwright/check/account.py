@@ -188,7 +188,7 @@ def _refused(service: str, error: ClientError) -> UnansweredError:
 def _not_sent(service: str, error: BotoCoreError | ResponseParserError) -> UnansweredError:
     """The question did not reach AWS."""
     if isinstance(error, ResponseParserError):
-        return UnansweredError(f"{service}: AWS did not answer", _NETWORK_HINT)
+        return UnansweredError(f"{service}: the answer is not AWS's", _NETWORK_HINT)
     if isinstance(error, HTTPClientError | ConnectionError):
         return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
     return UnansweredError(f"the request was not sent: {str(error).rstrip('.')}", _IDENTITY_HINT)

@@ -50,7 +50,7 @@ def refusal(
         return _answered(error, service=service, region=region)
     if isinstance(error, ResponseParserError):
         reason = _one_line(str(error))[:MAX_REASON]
-        return AwsError(f"{service} in {region}: AWS did not answer: {reason}", NETWORK, code=type(error).__name__)
+        return AwsError(f"{service} in {region}: the answer is not AWS's: {reason}", NETWORK, code=type(error).__name__)
     return _unanswered(error, service=service, region=region)
 
 
