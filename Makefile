@@ -19,8 +19,8 @@ rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, expo
 test: setup-test lint types ## run everything CI checks
 	$(BIN)/pytest $(SIDE_BY_SIDE) --slowest 20
 
-quick: setup lint types ## run the tests without hosts and Terraform
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not hosts and not terraform and not rehearsal"
+quick: setup lint types ## run the tests without hosts, Terraform and campaigns
+	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not hosts and not terraform and not rehearsal and not campaign"
 
 bench-smoke: setup-test ## run the smallest case of each benchmark
 	$(BIN)/python bench/smoke.py

@@ -19,6 +19,8 @@ from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
 from podwright_training.ranks import Ranks
 
+pytestmark = pytest.mark.campaign
+
 RANKS, SEQUENCES, CONTEXT, STEPS = 4, 8, 16, 16
 SMALL = {
     "vocab_size": 97,
