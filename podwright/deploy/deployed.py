@@ -83,7 +83,7 @@ class DeployedStack:
 
     def guards(self) -> list[str]:
         """Return the addresses of the replacement guards; one that Terraform replaces refuses nothing."""
-        return [address for address in self.addresses().values() if address.startswith(f"{GUARD}.")]
+        return [f"{GUARD}.{name}" for name in self._resources().get(GUARD, {})]
 
     def record_outputs(self) -> None:
         """Write the stack's outputs into its state, and nothing else.
@@ -106,12 +106,15 @@ class DeployedStack:
 
     def addresses(self) -> dict[str, str]:
         """Terraform's address of each resource by its construct path."""
-        stack = json.loads((self.folder / "cdk.tf.json").read_text(encoding="utf-8"))
         return {
             block["//"]["metadata"]["path"]: f"{kind}.{name}"
-            for kind, blocks in stack.get("resource", {}).items()
+            for kind, blocks in self._resources().items()
             for name, block in blocks.items()
         }
+
+    def _resources(self) -> dict[str, dict[str, Any]]:
+        """Return the resources of the synthesized stack by type and name."""
+        return dict(json.loads((self.folder / "cdk.tf.json").read_text(encoding="utf-8")).get("resource", {}))
 
 
 def stacks(name: str, *, folder: Path) -> dict[str, DeployedStack]:
