@@ -312,6 +312,5 @@ def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, secon
 
 def next_commands(settings: Settings) -> list[str]:
     """Return what to run after a deployment."""
-    launch = "on the controller: /fsx/podwright/environments/current/bin/podwright-train launch --preset llama3_2_1b"
-    train = [launch] if settings.training.source == "bundled" else []
+    train = ["podwright submit run.yaml"] if settings.training.source == "bundled" else []
     return ["podwright status", "podwright connect", *train]
