@@ -63,6 +63,8 @@ LONGEST_FIRST = (
     "test_deployed_examples.py",
     "test_foundation.py",
     "test_rehearsal.py",
+    "test_import.py",
+    "test_aws_terraform.py",
 )
 # Files whose tests share nothing, and take minutes each.
 ONE_BY_ONE = ("test_deployed_examples.py",)
