@@ -85,6 +85,12 @@ class DeployedStack:
         """Return the addresses of the replacement guards; one that Terraform replaces refuses nothing."""
         return [f"{GUARD}.{name}" for name in self._resources().get(GUARD, {})]
 
+    def forget_guards(self) -> None:
+        """Take the replacement guards out of the state; what was deployed before there were any has none."""
+        recorded = self.terraform("state", "list").splitlines()
+        if guards := [address for address in self.guards() if address in recorded]:
+            self.terraform("state", "rm", *guards)
+
     def record_outputs(self) -> None:
         """Write the stack's outputs into its state, and nothing else.
 

@@ -131,8 +131,7 @@ def run(options: argparse.Namespace) -> int:
 def _open_guard(preview: Preview) -> None:
     """Let Terraform replace a cluster that is to be replaced: the next guard keeps what the new one is made with."""
     if any(change.kind == CLUSTER and change.verb == REPLACE for change in preview.changes.get("cluster") or ()):
-        cluster = preview.stacks["cluster"]
-        cluster.terraform("state", "rm", *cluster.guards())
+        preview.stacks["cluster"].forget_guards()
 
 
 @contextmanager
