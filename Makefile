@@ -3,15 +3,15 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/bin:$(PATH)
 
 # Found by their first lines. Tests check the batch script's template when they render it.
-SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.py' ':!*.sbatch')
+SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.md' ':!*.py' ':!*.sbatch')
 
-# Two workers more than cores: one mostly waits for Terraform, one for Slurm. tests/conftest.py groups tests by worker.
-SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 2)) --maxprocesses=6 --dist=loadfile
+# Three workers more than cores: they mostly wait, for Terraform and Slurm. tests/conftest.py groups tests by worker.
+SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 3)) --maxprocesses=8 --dist=loadfile
 
 # Tests start hundreds of Pythons; without bytecode on disk each would compile the checkout's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: rehearse test setup setup-rehearsal setup-test lint types quick bench-smoke lock clean
+.PHONY: docs release rehearse test setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
 
 rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
@@ -19,8 +19,8 @@ rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, expo
 test: setup-test lint types ## run everything CI checks
 	$(BIN)/pytest $(SIDE_BY_SIDE) --slowest 20
 
-quick: setup lint types ## run the tests without hosts, Terraform and campaigns
-	$(BIN)/pytest $(SIDE_BY_SIDE) -m "not hosts and not terraform and not rehearsal and not campaign"
+quick: setup lint types ## run the tests that take milliseconds: no hosts, no Terraform, no AWS stand-in
+	$(BIN)/pytest --numprocesses=$$(nproc) --maxprocesses=6 --dist=loadfile -m "not hosts and not terraform and not rehearsal and not slow"
 
 bench-smoke: setup-test ## run the smallest case of each benchmark
 	$(BIN)/python bench/smoke.py
@@ -38,11 +38,23 @@ lint:
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 	$(BIN)/shellcheck $(SHELL_SCRIPTS)
 	$(BIN)/shfmt -d $(SHELL_SCRIPTS)
 
 types:
 	$(BIN)/mypy
+	$(BIN)/mypy bench/*.py tools/*.py # scripts, so not among the packages
+
+docs: setup ## build the documentation site, strictly: a broken link ends it
+	@tools/setup.sh docs
+	$(BIN)/python tools/build_docs.py site
+
+sbom: setup ## list every pinned package with its hashes, in CycloneDX
+	$(BIN)/python tools/sbom.py sbom.json
+
+release: setup ## build and try the wheels, with checksums and SBOM; tags and uploads nothing
+	$(BIN)/python tools/release.py dist
 
 lock: setup ## pin all dependencies again
 	tools/lock.sh

@@ -72,17 +72,18 @@ def main() -> None:
 def numbers(config: Path, every: int) -> Iterable[int]:
     """The numbers of all changing calls of an undisturbed deployment, or every so many of them."""
     with tempfile.TemporaryDirectory() as folder, account(config, Path(folder)) as aws:
-        workspace = Workspace(config=config, folder=Path(folder) / "stacks", aws=aws)
-        workspace.synthesize()
-        workspace.deploy()
+        with Workspace(config=config, folder=Path(folder) / "stacks", aws=aws).synthesized() as workspace:
+            workspace.deploy()
         return range(1, len(aws.changing_calls()) + 1, every)
 
 
 def interrupted(config: Path, *, at: int, kind: Kind | Literal["killed"]) -> Row:
     """One deployment in an account of its own, interrupted at its changing call of number ``at``."""
-    with tempfile.TemporaryDirectory() as folder, account(config, Path(folder)) as aws:
-        workspace = Workspace(config=config, folder=Path(folder) / "stacks", aws=aws)
-        workspace.synthesize()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        account(config, Path(folder)) as aws,
+        Workspace(config=config, folder=Path(folder) / "stacks", aws=aws).synthesized() as workspace,
+    ):
         if kind == KILLED:
             first = killed(workspace, aws, at=at)
         else:

@@ -25,7 +25,7 @@ import consistency
 
 from podwright.planning.calibration import Calibration, calibration
 from podwright.planning.hardware import Hardware
-from podwright.planning.layout import Layout
+from podwright.planning.layout import Layout, Recompute
 from podwright.planning.memory import memory
 from podwright.planning.model import Model
 from podwright.planning.report import candidates_table
@@ -202,7 +202,7 @@ def _understood(rows: Iterable[Mapping[str, str]]) -> Iterable[tuple[Mapping[str
 
 
 def _print_refused(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
-    reasons = defaultdict(int)
+    reasons: defaultdict[tuple[str, str], int] = defaultdict(int)
     for row, predicted in predictions:
         if not predicted["pred_fits"]:
             reasons[row["group"], predicted["note"]] += 1
@@ -218,7 +218,8 @@ def _print_seed_run() -> None:
     print(f"\nthe seed's run: {model.parameters:,} parameters on 4 x ml.g5.12xlarge, micro-batch 3, sequence 8192")
     measured = steps * 3 * 8192 / (hours * 3600)
     print(f"  measured {measured:,.0f} tokens/s/GPU = {measured * 16 / 8192:.1f} samples/s")
-    for words, recompute in (("activations kept off the GPU, nothing recomputed", "none"), ("recomputed too", "full")):
+    cases: dict[str, Recompute] = {"activations kept off the GPU, nothing recomputed": "none", "recomputed too": "full"}
+    for words, recompute in cases.items():
         layout = Layout(gpus=16, micro_batch=3, sequence=8192, recompute=recompute, offload_activations=True)
         took = speed(model, layout, hardware.accelerator, Software.named("podwright"))
         needed = memory(model, layout, hardware.accelerator, Software.named("podwright"))

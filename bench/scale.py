@@ -22,9 +22,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import simpy
 from boots import Measured, measure
@@ -119,7 +120,7 @@ class SimulatedCluster:
             self.env.process(self._host())
         self.env.run()
 
-    def _host(self) -> Iterator[simpy.Event]:
+    def _host(self) -> Generator[simpy.Event, Any, None]:
         yield self.env.timeout(self.random.uniform(0, ARRIVAL_S))
         for step in (self._lustre, self._ssh, self._environment, self._slurm):
             name = step.__name__[1:]
@@ -132,13 +133,13 @@ class SimulatedCluster:
     def _pause(self, seconds: float) -> simpy.Timeout:
         return self.env.timeout(seconds * self.random.uniform(0.5, 1.5))
 
-    def _own(self, step: str) -> Iterator[simpy.Event]:
+    def _own(self, step: str) -> Generator[simpy.Event, Any, None]:
         """Run one host: each operation waits for the one before it."""
         yield self.env.timeout(self.measured.seconds[step])
         for _ in range(self.measured.operations[step]):
             yield self.metadata.ask()
 
-    def _lustre(self) -> Iterator[simpy.Event]:
+    def _lustre(self) -> Generator[simpy.Event, Any, bool]:
         yield self.env.timeout(self.random.uniform(0, self.design.turn_s(self.hosts)))
         began = self.env.now
         yield self.mounts.ask()
@@ -147,7 +148,7 @@ class SimulatedCluster:
         yield from self._own("lustre")
         return True
 
-    def _ssh(self) -> Iterator[simpy.Event]:
+    def _ssh(self) -> Generator[simpy.Event, Any, bool]:
         yield from self._own("ssh")
         if self.design.bounded:
             return True
@@ -164,7 +165,7 @@ class SimulatedCluster:
             self.published += 1
         return True
 
-    def _environment(self) -> Iterator[simpy.Event]:
+    def _environment(self) -> Generator[simpy.Event, Any, bool]:
         began = self.env.now
         while not self.built:
             yield self.metadata.ask(POLL_OPS)
@@ -180,7 +181,7 @@ class SimulatedCluster:
         yield from self._own("environment")
         return True
 
-    def _slurm(self) -> Iterator[simpy.Event]:
+    def _slurm(self) -> Generator[simpy.Event, Any, bool]:
         while self.env.now < CONTROLLER_S:
             self.refused += 1
             yield self._pause(self.design.poll_s(self.hosts))

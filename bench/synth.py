@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,14 +48,14 @@ def main() -> None:
         _install()
     with tempfile.TemporaryDirectory() as folder:
         ours, theirs, empty = (Path(folder, name) for name in ("ours", "prebuilt", "empty"))
-        sides = {
+        sides: dict[str, Callable[[], Run]] = {
             "podwright": lambda: _podwright(ours),
             "prebuilt bindings": lambda: _prebuilt(theirs, ours),
             "an empty app": lambda: _empty(empty),
         }
-        for run in sides.values():
-            run()  # for nothing: the training wheel is built and kept, modules are compiled
-        taken = [{name: run() for name, run in sides.items()} for _ in range(rounds)]
+        for side in sides.values():
+            side()  # for nothing: the training wheel is built and kept, modules are compiled
+        taken = [{name: side() for name, side in sides.items()} for _ in range(rounds)]
     medians = {name: Run(*map(statistics.median, zip(*(each[name] for each in taken), strict=True))) for name in sides}
     print(f"{'median of ' + str(rounds):22} {'wall s':>8} {'peak MiB':>9} {'resources':>10}")
     for name, run in medians.items():
@@ -134,7 +134,7 @@ def _peak_kib(pid: int) -> int:
 
 def rebuild() -> None:
     """Make the resources of some stacks with the prebuilt classes."""
-    from cdktf import App, TerraformStack
+    from cdktf import App, DataResource, TerraformStack
     from cdktf_cdktf_provider_aws.provider import AwsProvider
 
     app = App()
@@ -144,8 +144,10 @@ def rebuild() -> None:
         AwsProvider(stack, "aws", region=source["provider"]["aws"][0]["region"])
         for kind, prefix in (("resource", ""), ("data", "data_")):
             for type_, by_name in source.get(kind, {}).items():
-                if type_ != "terraform_remote_state":
-                    for name, block in by_name.items():
+                for name, block in by_name.items():
+                    if type_ == "terraform_data":
+                        DataResource(stack, name, input={"value": block["input"]})
+                    elif type_ != "terraform_remote_state":
                         _make(stack, prefix + type_, name, block)
     app.synth()
 

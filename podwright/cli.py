@@ -19,6 +19,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
 
+from podwright.checkout import INSTALLED, TRAINING
 from podwright.config_file import add_file, config_path
 from podwright.errors import PodwrightError
 
@@ -88,6 +89,8 @@ def _set_up() -> None:
             stream.reconfigure(errors="backslashreplace")
     gc.set_threshold(50_000)  # imports make no garbage, and looking for it takes a tenth of a check
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 10 ms
+    if INSTALLED:  # last, so that an installed podwright-training comes first
+        sys.path.append(str(TRAINING))
     if ASKED_BY_SHELL in os.environ:
         from podwright.operations.completion import answer
 
@@ -136,50 +139,53 @@ def _require_known(name: str, parser: argparse.ArgumentParser) -> None:
 def _commands() -> Sequence[Command]:
     """Return all commands, in the order of ``--help``."""
     return (
-        _operation("init", "write a first cluster.yaml: from answers, flags, or an example"),
+        _operation("first_file.init", "write a first cluster.yaml: from answers, flags, or an example"),
         Command("check", "report everything that is wrong with a settings file", _check_arguments, _check),
         Command("explain", "describe a key, a finding's code, or a file's cluster", _explain_arguments, _explain),
+        _operation("first_file.schema", "print the JSON Schema of cluster.yaml, for editors"),
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("align", "prepare Terraform's state for an update of instance groups", add_file, _align),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
         _operation(
-            "import", "write cluster.yaml and state for a cluster that podwright did not make", "import_cluster"
+            "import_export.import_cluster",
+            "write cluster.yaml and state for a cluster that podwright did not make",
+            name="import",
         ),
-        _operation("deploy", "show price and changes, deploy, and follow the nodes' boots"),
-        _operation("status", "show state, nodes, file systems, cost and failures of a running cluster"),
-        _operation("scale", "set the number of nodes of an instance group"),
-        _operation("update-software", "show image versions, and install SageMaker's newest image on nodes"),
-        _operation("nodes", "list, add, replace, reboot, delete, drain and undrain nodes"),
-        _operation("connect", "open a shell on a node"),
-        _operation("ssh-config", "let ssh, scp and rsync reach the nodes by name"),
-        _operation("forward", "make a port of a node a port of this machine"),
-        _operation("submit", "send a run's folder to the cluster and submit its job"),
-        _operation("jobs", "list Slurm's jobs"),
-        _operation("logs", "show the output of a job, of lifecycle scripts or of Slurm"),
-        _operation("cancel", "cancel Slurm's jobs"),
-        _operation("fetch", "bring a run's report, metrics, log and model"),
-        _operation("ssh-proxy", "reach a node's sshd; ssh's ProxyCommand runs it"),
-        _operation("validate", "measure nodes, network and shared file system, and name what is slow"),
-        _operation("doctor", "report what is wrong with a cluster, its account, scripts and role"),
-        _operation("drift", "compare AWS with Terraform's state and the settings"),
-        _operation("policy", "print the IAM policy that deploying needs"),
-        _operation("export", "write the request of aws sagemaker create-cluster"),
-        _operation("state", "move Terraform's state to an S3 bucket, and create the bucket"),
-        _operation("move", "take a cluster with files, people, accounts and jobs to another zone or region"),
-        _operation("destroy", "say what goes and what stays, destroy, and list what is left"),
-        _operation("teardown", "list what a cluster still costs, in the order to delete it"),
+        _operation("deployment.deploy", "show price and changes, deploy, and follow the nodes' boots"),
+        _operation("health.status", "show state, nodes, file systems, cost and failures of a running cluster"),
+        _operation("nodes.scale", "set the number of nodes of an instance group"),
+        _operation("nodes.update_software", "show image versions, and install SageMaker's newest image on nodes"),
+        _operation("nodes.nodes", "list, add, replace, reboot, delete, drain and undrain nodes"),
+        _operation("access.connect", "open a shell on a node"),
+        _operation("access.ssh_config", "let ssh, scp and rsync reach the nodes by name"),
+        _operation("access.forward", "make a port of a node a port of this machine"),
+        _operation("jobs.submit", "send a run's folder to the cluster and submit its job"),
+        _operation("jobs.jobs", "list Slurm's jobs"),
+        _operation("jobs.logs", "show the output of a job, of lifecycle scripts or of Slurm"),
+        _operation("jobs.cancel", "cancel Slurm's jobs"),
+        _operation("jobs.fetch", "bring a run's report, metrics, log and model"),
+        _operation("access.ssh_proxy", "reach a node's sshd; ssh's ProxyCommand runs it"),
+        _operation("validation.validate", "measure nodes, network and shared file system, and name what is slow"),
+        _operation("health.doctor", "report what is wrong with a cluster, its account, scripts and role"),
+        _operation("health.drift", "compare AWS with Terraform's state and the settings"),
+        _operation("deployment.policy", "print the IAM policy that deploying needs"),
+        _operation("import_export.export", "write the request of aws sagemaker create-cluster"),
+        _operation("deployment.state", "move Terraform's state to an S3 bucket, and create the bucket"),
+        _operation("moving.move", "take a cluster with files, people, accounts and jobs to another zone or region"),
+        _operation("deployment.destroy", "say what goes and what stays, destroy, and list what is left"),
+        _operation("deployment.teardown", "list what a cluster still costs, in the order to delete it"),
         _operation("completion", "print the script that completes commands in bash, zsh or fish"),
         Command("rehearse", "deploy, train, lose a host and destroy on this machine", _rehearse_arguments, _rehearse),
     )
 
 
-def _operation(name: str, help_: str, module_name: str = "") -> Command:
+def _operation(module_name: str, help_: str, *, name: str = "") -> Command:
     """Return the command of a module of ``podwright.operations``, which has ``add_arguments`` and ``run``."""
-    module = f"podwright.operations.{module_name or name.replace('-', '_')}"
+    module = f"podwright.operations.{module_name}"
     return Command(
-        name,
+        name or module_name.rpartition(".")[2].replace("_", "-"),
         help_,
         lambda parser: import_module(module).add_arguments(parser),
         lambda options: import_module(module).run(options),
@@ -219,7 +225,7 @@ def _check(options: argparse.Namespace) -> int:
     if options.json:
         print(to_json(report.findings))
         return status
-    write(report.findings, file=options.file, text=report.document.text, stream=sys.stdout)
+    write(report.findings, file=options.file, text=report.document.shown, stream=sys.stdout)
     print(f"{options.file}: {summary(report.findings) or 'no problems'}")
     return status
 
@@ -381,10 +387,10 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
     parser.add_argument(
         "--hosts",
-        choices=["debian-13", "debian-12", "machine", "flat"],
-        default="machine",
-        help="what hosts boot: systemd on a Debian root of their own (Slurm 24.11 or 22.05), this machine's root "
-        "without systemd, or nothing: plain processes, without root. Default: %(default)s",
+        choices=["debian-13", "debian-12", "flat"],
+        default="debian-13",
+        help="what hosts boot: systemd on a Debian root of their own (Slurm 24.11 or 22.05), or nothing: plain "
+        "processes, without root. Default: %(default)s",
     )
     parser.add_argument("--flat", dest="hosts", action="store_const", const="flat", help="the same as --hosts flat")
     parser.add_argument(

@@ -104,6 +104,7 @@ RESOURCE_TYPES: dict[str, ResourceType] = {
             "DBInstances[0].DBInstanceStatus", "rds", "describe_db_instances", DBInstanceIdentifier=name
         ),
     ),
+    "aws_db_parameter_group": ResourceType(drawn=False),
     "aws_db_subnet_group": ResourceType(drawn=False),
     "aws_default_security_group": ResourceType(drawn=False, untagged=WITH_ITS_PARENT),
     "aws_eip": ResourceType(drawn=False, delete="ec2 release-address --allocation-id "),

@@ -48,12 +48,11 @@ if worker and not find_mirror():
 LONGEST_FIRST = (
     "rehearsal/test_move.py",
     "operations/test_deploy.py",
+    "test_flat_rehearsal.py",
     "test_interrupted_applies.py",
     "test_tutorial.py",
     "test_slurm_faults.py",
     "test_slurm_accounting.py",
-    "debian-13",
-    "test_flat_rehearsal.py",
     "test_slurm_controllers.py",
     "test_job_survives.py",
     "test_slurm_node_features.py",
@@ -62,25 +61,26 @@ LONGEST_FIRST = (
     "test_parallel.py",
     "test_deployed_examples.py",
     "test_foundation.py",
-    "test_rehearsal.py",
     "test_import.py",
     "test_aws_terraform.py",
 )
+# Markers of tests that wait for hosts and Terraform more than they compute.
+WAITING = ("hosts", "terraform", "rehearsal")
 # Files whose tests share nothing, and take minutes each.
 ONE_BY_ONE = ("test_deployed_examples.py",)
-# Whoever comes first builds the root of Debian 13; the others would only wait for it.
-ON_DEBIAN_13 = ("test_stock_image.py", "test_systemd_hosts.py")
+# Files that share this checkout's rehearsals, which `podwright rehearse --clean` ends, run one after the other.
+ONE_AFTER_ANOTHER = ("test_flat_rehearsal.py", "test_rehearsal.py")
 # Of a test without hosts and Terraform: seconds as a rule, but the machine may be busy. pyproject.toml has the others'.
 LIMIT_S = 600
 
 
 def scope(nodeid: str) -> str:
-    """Return what shares a worker: a file, since its tests share fixtures."""
+    """Return what shares a worker: a file, since its tests share fixtures, or what else they share."""
     file = nodeid.split("::", 1)[0]
     name = file.rpartition("/")[2]
     if name in ONE_BY_ONE:
         return nodeid
-    return "debian-13" if name in ON_DEBIAN_13 else file
+    return file.replace(name, ONE_AFTER_ANOTHER[0]) if name in ONE_AFTER_ANOTHER else file
 
 
 def start_rank(nodeid: str) -> int:
@@ -104,13 +104,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Longest
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Limit tests in time; under ``pytest -n``, put the longest scopes first, then the files with the most tests."""
+    """Limit tests in time; under ``pytest -n``, put the longest scopes first, then those that wait for other programs.
+
+    Files that only compute come last, those with the most tests first: they end together.
+    """
+    waiting = {scope(item.nodeid) for item in items if any(item.get_closest_marker(name) for name in WAITING)}
     for item in items:
-        if not any(item.get_closest_marker(name) for name in ("hosts", "terraform", "rehearsal", "timeout")):
+        if not any(item.get_closest_marker(name) for name in (*WAITING, "timeout")):
             item.add_marker(pytest.mark.timeout(LIMIT_S))
     if worker:
         tests = Counter(scope(item.nodeid) for item in items)
-        items.sort(key=lambda item: (start_rank(item.nodeid), -tests[scope(item.nodeid)], scope(item.nodeid)))
+
+        def start(item: pytest.Item) -> tuple[int, bool, int, str]:
+            own = scope(item.nodeid)
+            return start_rank(item.nodeid), own not in waiting, -tests[own], own
+
+        items.sort(key=start)
 
 
 # ---- expected texts -------------------------------------------------------------------------------

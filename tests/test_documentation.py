@@ -2,15 +2,24 @@
 
 import re
 import subprocess
+import sys
 
 import pytest
 
 from podwright.checkout import ROOT
 
 GENERATED = {"docs/constructs.md"}
-PAGES = sorted({str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))} - GENERATED)
+PAGES = sorted({str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))} - GENERATED)
 RUNTIME = {  # files of users, of programs and of examples
-    *("cdk.tf.json", "provisioning_parameters.json", "node.json", "architecture.svg", "rows.csv", "predictions.csv"),
+    *(
+        "cdk.tf.json",
+        "provisioning_parameters.json",
+        "node.json",
+        "users.json",
+        "architecture.svg",
+        "rows.csv",
+        "predictions.csv",
+    ),
     *(
         "run.yaml",
         "slurm.conf",
@@ -20,6 +29,9 @@ RUNTIME = {  # files of users, of programs and of examples
         "timezone.py",
         "node_modules/",
         "src/",
+        "site/",
+        "dist/",
+        "run.schema.json",
         "lifecycle/",
         "bundle/",
         "logs/",
@@ -52,6 +64,38 @@ def test_named_files_exist(page):
         if not any(path.endswith(f"/{word}") or f"/{word.rstrip('/')}/" in path for path in files):
             missing.append(word)
     assert missing == []
+
+
+def anchors(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as sites make them."""
+    headings = re.findall(r"^#+ (.*)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_headings(page):
+    """Each link to a part of a page names a heading there."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    broken = []
+    for target, anchor in re.findall(r"\]\(([\w./-]*)#([\w-]+)\)", text):
+        linked = (ROOT / page).parent / target if target else ROOT / page
+        if anchor not in anchors(str(linked.resolve().relative_to(ROOT))):
+            broken.append(f"{target}#{anchor}")
+    assert broken == []
+
+
+def test_the_site_has_every_page():
+    """The navigation of the documentation site has every page of docs/ and every page in it exists."""
+    named = set(re.findall(r": ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    pages = {page for page in PAGES if page.startswith("docs/")} | GENERATED
+    assert {name for name in named if not name.startswith("reference/")} >= pages
+    assert all((ROOT / name).exists() for name in named if not name.startswith("reference/"))
+
+
+def test_the_recording_is_the_tutorials():
+    """The recording shows what the tutorial's commands print now."""
+    drawn = subprocess.run([sys.executable, ROOT / "tools" / "draw_recording.py", "--check"], check=False)
+    assert drawn.returncode == 0, "python tools/draw_recording.py"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -8,10 +8,14 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import json
 import os
 import pkgutil
 import re
+import runpy
 import sys
+import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -20,11 +24,15 @@ from types import ModuleType
 for warning in ("DEPRECATED", "END_OF_LIFE"):  # before cdktf starts Node
     os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
 
+from cdktf import App, TerraformStack, Testing  # noqa: E402 - after Node's environment is set
 from constructs import Construct  # noqa: E402 - after Node's environment is set
 
 import podwright_constructs  # noqa: E402 - after Node's environment is set
 from podwright_constructs import arguments  # noqa: E402 - after Node's environment is set
+from podwright_constructs.aws.provider import AwsProvider  # noqa: E402 - after Node's environment is set
 
+EXAMPLES = Path(__file__).parents[1] / "examples" / "constructs" / "each_construct.py"
+REGION = "us-west-2"
 APPS = sorted((Path(__file__).parents[1] / "examples" / "library").glob("*.py"))
 PAGE = Path(__file__).parents[1] / "docs" / "constructs.md"
 APART = {"aws", "bindings", "checks", "kit", "kit_choice"}  # generated code and internals
@@ -32,7 +40,9 @@ HEADER = """# Constructs
 
 Written by `tools/document_constructs.py` from the code. A construct is `Name(scope, id, *, arguments)`; what is
 called *existing*, or has no scope, takes its arguments alone; a construct with `arguments` takes the dataclass of that
-type, listed first. The apps of [`examples/library/`](../examples/library) run as they are; tests run them.
+type, listed first. The apps of `examples/library/` run as they are; tests run them. The
+examples below are those of [`each_construct.py`](../examples/constructs/each_construct.py), and what they make is what
+they made when this page was written.
 """
 
 
@@ -71,6 +81,8 @@ def _is_documented(item: type, module: ModuleType) -> bool:
 
 def _section(documented: type) -> Iterator[str]:
     yield f"### {documented.__name__}\n\n{inspect.getdoc(documented)}\n"
+    if issubclass(documented, Construct):
+        yield _example(documented.__name__)
     apps = [
         app.name
         for app in APPS
@@ -89,6 +101,23 @@ def _section(documented: type) -> Iterator[str]:
     methods = [f"- `{name}{_signature(method)}`: {_summary(method)}" for name, method in _methods(documented)]
     if methods:
         yield "\n".join([*methods, ""])
+
+
+def _example(construct: str) -> str:
+    """Return a construct's example and the resources that it makes."""
+    name = re.sub(r"(?<!^)(?=[A-Z])", "_", construct).lower()
+    function = runpy.run_path(str(EXAMPLES)).get(name) or sys.exit(
+        f"{EXAMPLES}: add a function {name}, for {construct}"
+    )
+    definition = inspect.getsource(function)
+    code = textwrap.dedent(definition.partition('"""\n')[2])
+    with tempfile.TemporaryDirectory() as folder:
+        stack = TerraformStack(App(outdir=folder), "example")
+        AwsProvider(stack, "aws", region=REGION)
+        function(stack)
+        made = json.loads(Testing.synth(stack))["resource"]
+    listing = ", ".join(f"{len(made[kind])} {kind}" for kind in sorted(made))
+    return f"{inspect.getdoc(function)}\n\n```python\n{code}```\n\nIt makes {listing}.\n"
 
 
 def _methods(documented: type) -> Iterator[tuple[str, Callable[..., object]]]:
@@ -111,7 +140,7 @@ def _summary(method: Callable[..., object]) -> str:
 
 def _parameters(documented: type, texts: Iterable[str]) -> Iterator[tuple[str, inspect.Parameter]]:
     """Yield the arguments, in the order of their documentation if they have one."""
-    parameters = inspect.signature(documented.__init__).parameters
+    parameters = inspect.signature(documented.__init__).parameters  # type: ignore[misc]
     for name in dict.fromkeys([*texts, *parameters]):
         if name not in {"self", "scope", "id_"}:
             yield name, parameters[name]

@@ -44,6 +44,7 @@ RESOURCES = (
     "aws_cloudwatch_log_group",
     "aws_cloudwatch_metric_alarm",
     "aws_db_instance",
+    "aws_db_parameter_group",
     "aws_db_subnet_group",
     "aws_default_security_group",
     "aws_eip",

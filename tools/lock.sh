@@ -2,11 +2,12 @@
 # Pin every package of the distributions and tools, with hashes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-compile() { .venv/bin/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-header --no-annotate "$@"; }
+compile() { .venv/bin/uv pip compile -q --universal --python-version "${python:-3.10}" --generate-hashes --no-header --no-annotate "$@"; }
 
 compile tools/uv.in -o tools/uv.lock
 compile tools/node.in -o tools/node.lock
 compile tools/checkov.in -o tools/checkov.lock
+python=3.11 compile tools/docs.in -o tools/docs.lock # the generator needs it
 
 # What the nodes install. The CPU build of torch that rehearsals use is not on the registry: its hash is added by hand.
 cpu_torch=6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b # 2.13.0+cpu, cp311, x86_64

@@ -2,7 +2,8 @@
 # Install what podwright needs into this checkout: .venv/, node_modules/ and .cache/. A second run is fast.
 #
 #   tools/setup.sh            Python packages, cdktf-cli, Terraform; also cdktn-cli if PODWRIGHT_KIT=cdktn
-#   tools/setup.sh rehearsal  also Slurm, wheels and prose for the rehearsal's hosts
+#   tools/setup.sh rehearsal  also a Debian root with Slurm, wheels and prose for the rehearsal's hosts
+#   tools/setup.sh docs       also the generator of the documentation site
 #   tools/setup.sh rehearsal browser  also a headless browser, for the tests of pages
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -62,7 +63,8 @@ install_python_packages() {
   # torch first and by its exact version: where a directory of wheels offers a CPU build, no CUDA packages are fetched.
   UV_FIND_LINKS=${PIP_FIND_LINKS:-} .venv/bin/uv pip install -q -c training/requirements.lock torch==2.13.0
   .venv/bin/uv pip install -q -r requirements.lock
-  .venv/bin/uv pip install -q --no-deps -e . -e constructs -e lifecycle_scripts -e rehearsal -e training
+  # With the build backend of the lock, whose hash was checked, and not one that is fetched for each build.
+  .venv/bin/uv pip install -q --no-deps --no-build-isolation -e . -e constructs -e lifecycle_scripts -e rehearsal -e training
 }
 
 install_node() {
@@ -80,7 +82,12 @@ install_checkov() { # in an environment of its own: it pins a hundred packages, 
   .venv/bin/uv pip install -q --python .cache/checkov/bin/python --require-hashes -r tools/checkov.lock
 }
 
-install_cdktf() { PATH="$PWD/.cache/bin:$PATH" npm ci --no-audit --no-fund --loglevel=error; }
+install_docs() { # in an environment of its own: only `make docs` needs it
+  .venv/bin/uv venv -q --clear --python .venv/bin/python .cache/docs
+  .venv/bin/uv pip install -q --python .cache/docs/bin/python --require-hashes -r tools/docs.lock
+}
+
+install_cdktf() { PATH="$PWD/.cache/bin:$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; }
 
 install_cdktn() { PATH="$PWD/.cache/bin:$PATH" npm ci --prefix tools/cdktn --ignore-scripts --no-audit --no-fund --loglevel=error; }
 
@@ -104,7 +111,7 @@ fi
 once checkov tools/checkov.lock -- install_checkov
 .venv/bin/python tools/terraform.py .cache/bin
 
-# Before the supplies: a package installed later would make the image of hosts anew.
+if [[ ${1:-} == docs ]]; then once docs tools/docs.lock -- install_docs; fi
 if [[ ${2:-} == browser ]] && apt-cache show chromium-headless-shell >/dev/null 2>&1; then # else tests of pages say why they skip
   need chromium-headless-shell chromium-headless-shell --version
 fi

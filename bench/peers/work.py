@@ -51,7 +51,8 @@ class Work:
 
         tokenizer = Tokenizer.from_file(str(self.tokenizer / "tokenizer.json"))
         end = json.loads((self.tokenizer / "tokenizer_config.json").read_text())["eos_token"]
-        end_id = tokenizer.token_to_id(end)
+        if (end_id := tokenizer.token_to_id(end)) is None:
+            raise SystemExit(f"{self.tokenizer}: {end} is not a token")
         waiting: list[int] = []
         while True:
             for shard in self.shards[rank::world_size]:
@@ -83,6 +84,6 @@ def report(step_s: list[float]) -> None:
     """Send the driver the seconds of each step and the most memory of a GPU in use, from the first rank."""
     import torch
 
-    memory_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None
+    memory_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
     if os.environ.get("RANK", "0") == "0":
         print("RESULT " + json.dumps({"step_s": step_s, "gpu_bytes": memory_bytes}), flush=True)

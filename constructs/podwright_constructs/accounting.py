@@ -8,18 +8,22 @@ from typing import Literal, Protocol
 
 from constructs import Construct
 
-from podwright_constructs import checks, facts
+from podwright_constructs import checks, facts, rds_certificates
 from podwright_constructs.arguments.accounting import ExistingAccountingArguments
 from podwright_constructs.aws.db_instance import DbInstance
+from podwright_constructs.aws.db_parameter_group import DbParameterGroup, DbParameterGroupParameter
 from podwright_constructs.aws.db_subnet_group import DbSubnetGroup
 from podwright_constructs.aws.security_group import SecurityGroup
 from podwright_constructs.aws.subnet import Subnet
 from podwright_constructs.aws.vpc_security_group_ingress_rule import VpcSecurityGroupIngressRule
+from podwright_constructs.grants import Grantee
 from podwright_constructs.kit import ITerraformDependable
+from podwright_constructs.metric import Metric
 from podwright_constructs.network import Network
 from podwright_constructs.problems import refuse
 
 USER = "slurm"
+CERTIFICATE_AUTHORITY = "rds-ca-rsa2048-g1"
 
 
 class AccountingDatabase(Protocol):
@@ -38,6 +42,14 @@ class AccountingDatabase(Protocol):
         """The Secrets Manager secret with ``username`` and ``password``."""
 
     @property
+    def certificates(self) -> str:
+        """The authorities of its certificate, in PEM: slurmdbd connects with TLS. Empty: without."""
+
+    @property
+    def has_masters_secret(self) -> bool:
+        """True if the secret is the master's, so that slurmdbd gets a user of its own."""
+
+    @property
     def ready(self) -> Sequence[ITerraformDependable]:
         """The resources that a controller depends on."""
 
@@ -49,6 +61,8 @@ class LocalAccountingDatabase:
     endpoint = ""
     port = facts.MYSQL_PORT
     secret_arn = ""
+    certificates = ""
+    has_masters_secret = False
     ready: Sequence[ITerraformDependable] = ()
 
 
@@ -60,23 +74,27 @@ class ExistingAccountingDatabase(ExistingAccountingArguments):
         InvalidArgumentsError: the endpoint or the secret's ARN is malformed; all problems are in it.
     """
 
+    has_masters_secret = False
     ready: Sequence[ITerraformDependable] = ()
 
     def __post_init__(self) -> None:
         refuse(
             self,
-            checks.existing_accounting_database(endpoint=self.endpoint, secret_arn=self.secret_arn, port=self.port),
+            checks.existing_accounting_database(
+                endpoint=self.endpoint, secret_arn=self.secret_arn, port=self.port, certificates=self.certificates
+            ),
         )
 
 
 class AccountingMariaDb(Construct):
     """An encrypted RDS for MariaDB in subnets of its own without a way out, reached by the nodes' security group alone.
 
-    RDS makes the password, keeps it in Secrets Manager and changes it every seven days; Terraform never sees it, so
-    it is in no state. Whoever connects reads the secret each time.
+    RDS makes the master's password, keeps it in Secrets Manager and changes it every seven days; Terraform never sees
+    it, so it is in no state. Controllers read it once, to make slurmdbd a user of its own for each of them.
     https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-secrets-manager.html
 
     ``subnet_cidrs`` are blocks of the network's VPC by the id of their zone, two zones at least.
+    ``require_tls=False`` is for clients that do not connect with TLS, such as HyperPod's own slurmdbd may be.
     ``on_destroy="retain"`` makes Terraform refuse to destroy the database, ``"destroy"`` deletes it without a snapshot.
 
     Raises:
@@ -90,14 +108,17 @@ class AccountingMariaDb(Construct):
         *,
         name: str,
         network: Network,
+        region: str,
         subnet_cidrs: Mapping[str, str],
         instance_class: str = "db.t4g.medium",
         storage_gib: int = 50,
         key_arn: str | None = None,
+        require_tls: bool = True,
         on_destroy: Literal["retain", "destroy"] = "retain",
     ) -> None:
         problems = checks.accounting_maria_db(
             name=name,
+            region=region if require_tls else None,
             subnet_cidrs=subnet_cidrs,
             instance_class=instance_class,
             storage_gib=storage_gib,
@@ -125,6 +146,8 @@ class AccountingMariaDb(Construct):
             db_subnet_group_name=self._subnets(name, network, subnet_cidrs).name,
             vpc_security_group_ids=[security_group.id],
             publicly_accessible=False,
+            parameter_group_name=self._parameters(name).name if require_tls else None,
+            ca_cert_identifier=CERTIFICATE_AUTHORITY,
             multi_az=True,
             backup_retention_period=7,
             copy_tags_to_snapshot=True,
@@ -134,10 +157,52 @@ class AccountingMariaDb(Construct):
             skip_final_snapshot=on_destroy == "destroy",
             final_snapshot_identifier=f"{name}-last" if on_destroy == "retain" else None,
         )
+        self.database, self.id = database, name
         self.endpoint = database.address
         self.port = facts.MYSQL_PORT
         self.secret_arn = database.get_string_attribute("master_user_secret[0].secret_arn")
+        self.certificates = rds_certificates.of_region(region) if require_tls else ""
+        self.has_masters_secret = True
         self.ready: Sequence[ITerraformDependable] = [database, rule]
+
+    @staticmethod
+    def from_endpoint(*, endpoint: str, secret_arn: str, port: int = facts.MYSQL_PORT) -> ExistingAccountingDatabase:
+        """Return a database you have.
+
+        Raises:
+            InvalidArgumentsError: the endpoint or the secret's ARN is malformed; all problems are in it.
+        """
+        return ExistingAccountingDatabase(endpoint=endpoint, secret_arn=secret_arn, port=port)
+
+    def grant_read_password(self, role: Grantee) -> None:
+        """Let a role read the database's password; a key of yours needs a grant of its own."""
+        actions = ["secretsmanager:DescribeSecret", "secretsmanager:GetSecretValue"]
+        role.add_statement({"actions": actions, "resources": [self.secret_arn]})
+
+    def metric(self, name: str, statistic: Literal["Average", "Maximum", "Minimum", "Sum"] = "Average") -> Metric:
+        """Return one of its metrics.
+
+        https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/rds-metrics.html
+        """
+        return Metric(namespace="AWS/RDS", name=name, dimensions={"DBInstanceIdentifier": self.id}, statistic=statistic)
+
+    def metric_free_storage(self) -> Metric:
+        """Return its free storage in bytes."""
+        return self.metric("FreeStorageSpace", "Minimum")
+
+    def _parameters(self, name: str) -> DbParameterGroup:
+        """Refuse connections without TLS.
+
+        https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/mariadb-ssl-connections.require-ssl.html
+        """
+        return DbParameterGroup(
+            self,
+            "parameters",
+            name=name,
+            family="mariadb10.11",
+            description="Slurm's accounting database, with TLS alone",
+            parameter=[DbParameterGroupParameter(name="require_secure_transport", value="1")],
+        )
 
     def _security_group(self, name: str, network: Network) -> tuple[SecurityGroup, VpcSecurityGroupIngressRule]:
         group = SecurityGroup(

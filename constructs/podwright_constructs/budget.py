@@ -35,7 +35,7 @@ class ClusterBudget(Construct):
             }
             for kind, percent in alarms
         ]
-        BudgetsBudget(
+        self.budget = BudgetsBudget(
             self,
             "budget",
             name=name,

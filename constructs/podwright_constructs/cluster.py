@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from constructs import Construct
 
+from podwright_bootstrap.contract import CLUSTER_DIMENSION, METRICS_NAMESPACE, RUNNING_JOBS_METRIC
 from podwright_constructs import checks, facts
 from podwright_constructs.arguments import passed
 from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiResource
@@ -14,6 +15,7 @@ from podwright_constructs.bindings import given
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
 from podwright_constructs.kit import Fn
 from podwright_constructs.lifecycle import LifecycleScripts
+from podwright_constructs.metric import Metric
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import Problem, refuse
@@ -40,6 +42,7 @@ class HyperPodCluster(Construct):
         network: The nodes are in its first subnet, so in one zone; a group may have subnets of its own.
         role: The nodes' IAM role.
         controller_role: The controllers' role, which may read secrets that no job may read. Default: ``role``.
+        login_role: The login nodes' role. Default: ``role``.
         lifecycle: The scripts that set Slurm up.
         slurm: Slurm's configuration through the API, instead of ``lifecycle``.
         node_recovery: automatic replaces or reboots a node with a hardware fault.
@@ -61,6 +64,7 @@ class HyperPodCluster(Construct):
         network: Network,
         role: Role,
         controller_role: Role | None = None,
+        login_role: Role | None = None,
         lifecycle: LifecycleScripts | None = None,
         slurm: ApiSlurm | None = None,
         node_recovery: Literal["automatic", "none"] = "automatic",
@@ -78,9 +82,9 @@ class HyperPodCluster(Construct):
         )
         refuse(self, [*problems, *_mode(lifecycle, slurm, instance_groups, node_provisioning)])
         super().__init__(scope, id_)
-        roles = {"controller": controller_role} if controller_role else {}
+        roles = {"controller": controller_role or role, "login": login_role or role, "compute": role}
         groups = [
-            {**_instance_group(group, network, roles.get(group.role, role)), **_set_up(group, lifecycle, slurm)}
+            {**_instance_group(group, network, roles[group.role]), **_set_up(group, lifecycle, slurm)}
             for group in in_order(instance_groups)
         ]
         desired_state = {
@@ -93,7 +97,7 @@ class HyperPodCluster(Construct):
             "VpcConfig": {"SecurityGroupIds": [network.security_group_id], "Subnets": [network.subnet_ids[0]]},
         }
         scripts = [*(lifecycle.ready if lifecycle else ()), *(slurm.ready if slurm else ())]
-        permissions = [*role.ready, *(controller_role.ready if controller_role else ())]
+        permissions = [permission for each in roles.values() for permission in each.ready]
         first = [*network.security_group_rules, *network.routes, *permissions, *scripts]
         cluster = CloudcontrolapiResource(
             self,
@@ -110,9 +114,18 @@ class HyperPodCluster(Construct):
             properties={name: desired_state[name] for name in facts.CLUSTER_CREATE_ONLY},
             consequence="ends all jobs",
         )
-        self.name = cluster_name
+        self.cluster, self.name = cluster, cluster_name
         self.arn = cluster.id  # Cloud Control identifies a cluster by its ARN
         self.id = Fn.element(Fn.split("/", self.arn), 1)
+
+    def metric_running_jobs(self) -> Metric:
+        """Return the number of Slurm jobs that run, where the controller publishes it."""
+        return Metric(
+            namespace=METRICS_NAMESPACE,
+            name=RUNNING_JOBS_METRIC,
+            dimensions={CLUSTER_DIMENSION: self.name},
+            statistic="Maximum",
+        )
 
 
 def _mode(
@@ -136,6 +149,7 @@ def _mode(
 def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[str, Any]:
     return {
         **passed(group),
+        **_types(group),
         "ExecutionRole": role.arn,
         "CapacityRequirements": group.capacity and {_api_word(group.capacity): {}},
         "OnStartDeepHealthChecks": [_api_word(check) for check in group.deep_health_checks] or None,
@@ -144,6 +158,12 @@ def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[
         "AutoPatchConfig": group.auto_patch and {"PatchingStrategy": _api_word(group.auto_patch)},
         "ScheduledUpdateConfig": group.scheduled_update and _scheduled_update(group.scheduled_update),
     }
+
+
+def _types(group: InstanceGroup) -> dict[str, Any]:
+    if group.other_instance_types:
+        return {"InstanceRequirements": {"InstanceTypes": list(group.instance_types)}}
+    return {"InstanceType": group.instance_type}
 
 
 def _set_up(group: InstanceGroup, lifecycle: LifecycleScripts | None, slurm: ApiSlurm | None) -> dict[str, Any]:

@@ -40,7 +40,8 @@ class ClusterDashboard(Construct):
         ]
         widgets.append(_widget("log", self._complaints(log_group), x=0, y=HEIGHT, width=WIDTH, height=LOG_HEIGHT))
         body = Fn.jsonencode({"widgets": widgets})
-        self.name = CloudwatchDashboard(self, "dashboard", dashboard_name=name, dashboard_body=body).dashboard_name
+        self.dashboard = CloudwatchDashboard(self, "dashboard", dashboard_name=name, dashboard_body=body)
+        self.name = self.dashboard.dashboard_name
 
     def _lustre(self, title: str, metrics: list[str], statistic: str, file_system_id: str) -> dict[str, Any]:
         series = [["AWS/FSx", metric, "FileSystemId", file_system_id] for metric in metrics]

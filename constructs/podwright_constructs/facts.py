@@ -40,12 +40,16 @@ MAX_CLUSTER_TAGS = 50
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Tag.html
 MAX_TAG_KEY_LENGTH = 128
 MAX_TAG_VALUE_LENGTH = 256
+# RDS keeps this prefix: https://docs.aws.amazon.com/AmazonRDS/latest/APIReference/API_Tag.html
+RDS_TAG_PREFIX = "rds:"
 TAG_PUNCTUATION = "_.:/=+-@"  # besides letters, digits and spaces
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterAccountingDatabase.html
 ACCOUNTING_DATABASE_ENDPOINT_PATTERN = re.compile(
     r"(?=.{1,255}$)([a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)(\.[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*"
 )
-SECRET_ARN_PATTERN = re.compile(r"arn:aws[a-z\-]*:secretsmanager:[a-z0-9\-]*:[0-9]{12}:secret:.+")
+# Without wildcards, which AWS's pattern lets pass: the ARN is in a policy, and * would be every secret of the account.
+# https://docs.aws.amazon.com/secretsmanager/latest/apireference/API_CreateSecret.html (Name), and RDS's own, rds!db-…
+SECRET_ARN_PATTERN = re.compile(r"arn:aws[a-z\-]*:secretsmanager:[a-z0-9\-]*:[0-9]{12}:secret:[A-Za-z0-9/_+=.@!-]+")
 # HyperPod puts every node into dev: https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-ref.html
 # A partition called DEFAULT holds the defaults of the others: https://slurm.schedmd.com/slurm.conf.html
 RESERVED_PARTITIONS = ("default", "dev")
@@ -53,6 +57,9 @@ RESERVED_PARTITIONS = ("default", "dev")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 MIN_INSTANCE_COUNT = 0
 MAX_INSTANCE_COUNT = 6758
+MAX_INSTANCE_TYPES = (
+    20  # of one group: https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceRequirements.html
+)
 MIN_THREADS_PER_CORE = 1
 MAX_THREADS_PER_CORE = 2
 
@@ -87,6 +94,8 @@ UPDATE_SCHEDULE_PATTERN = re.compile(
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DeploymentConfiguration.html
 MAX_UPDATE_WAIT_S = 3600
 MAX_ROLLBACK_ALARMS = 10
+# https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_AlarmDetails.html
+ALARM_NAME_PATTERN = re.compile(r"(?!\s*$).{1,255}")
 
 # ---- buckets ------------------------------------------------------------------------------------
 
@@ -168,11 +177,11 @@ MAX_LUSTRE_EFA_CONNECTIONS = 1024
 LUSTRE_MOUNT_NAME_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,8}")
 # https://docs.aws.amazon.com/fsx/latest/APIReference/API_Backup.html
 BACKUP_ID_PATTERN = re.compile(r"backup-[0-9a-f]{8,}")
-# https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
-FSX_DNS_NAME_PATTERN = re.compile(r"(fs|fc)i?-[0-9a-f]{8,}\..{4,253}")
+# AWS's pattern lets any text pass behind the id: https://docs.aws.amazon.com/fsx/latest/APIReference/API_FileSystem.html
+FSX_DNS_NAME_PATTERN = re.compile(r"fs-[0-9a-f]{8,17}\.fsx\.[a-z0-9-]+(\.[a-z0-9-]+){2,5}")
 # https://docs.aws.amazon.com/AWSCloudFormation/latest/TemplateReference/aws-properties-sagemaker-cluster-clusterfsxlustreconfig.html
-# Without . and .., which AWS's pattern lets pass.
-MOUNT_PATH_PATTERN = re.compile(r"(/(?!\.{1,2}(/|$))[a-zA-Z0-9._-]+)+")
+# Without . and .., which AWS's pattern lets pass, and without names that Linux refuses for their length.
+MOUNT_PATH_PATTERN = re.compile(r"(?=.{1,1024}$)(/(?!\.{1,2}(/|$))[a-zA-Z0-9._-]{1,255})+")
 
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html and subnet-sizing.html
 MIN_CIDR_PREFIX_LENGTH = 16
@@ -186,6 +195,9 @@ AVAILABILITY_ZONE_ID_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*-az[0-9]+")
 # https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html
 PRIVATE_RANGES = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 AWS_OWN_RANGE = "198.19.0.0/16"
+# Docker's own network; SageMaker and other services use it too, so AWS advises against it for a VPC.
+# https://docs.aws.amazon.com/vpc/latest/userguide/vpc-cidr-blocks.html
+DOCKER_RANGE = "172.17.0.0/16"
 # No addresses of hosts. https://www.iana.org/assignments/iana-ipv4-special-registry/
 UNUSABLE_RANGES = {
     "0.0.0.0/8": "this network",
@@ -197,6 +209,9 @@ UNUSABLE_RANGES = {
 # Blocks of a VPC, its first included. https://docs.aws.amazon.com/vpc/latest/userguide/amazon-vpc-limits.html
 DEFAULT_VPC_BLOCKS = 5
 MAX_VPC_BLOCKS = 50
+# No security group's name begins so, and groups are named after the cluster.
+# https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_CreateSecurityGroup.html
+SECURITY_GROUP_ID_PREFIX = "sg-"
 # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html
 RESOURCE_ID_DIGITS = r"-([0-9a-f]{8}|[0-9a-f]{17})"
 
@@ -224,6 +239,20 @@ MIN_NONCURRENT_DAYS = 1
 # https://docs.aws.amazon.com/IAM/latest/APIReference/API_CreateRole.html
 MAX_ROLE_NAME_LENGTH = 64
 ROLE_NAME_PATTERN = re.compile(rf"[\w+=,.@-]{{1,{MAX_ROLE_NAME_LENGTH}}}")
+# Of all inline policies of a role together, without white space.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+MAX_ROLE_POLICY_LENGTH = 10_240
+# Managed policies of a role, without an increased quota.
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
+DEFAULT_ROLE_POLICIES = 10
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
+CONDITION_OPERATOR_PATTERN = re.compile(
+    r"(ForAllValues:|ForAnyValue:)?("
+    r"(String(Not)?Equals(IgnoreCase)?|String(Not)?Like|(Numeric|Date)((Not)?Equals|(LessThan|GreaterThan)(Equals)?)"
+    r"|Bool|BinaryEquals|(Not)?IpAddress|Arn(Not)?(Equals|Like))(IfExists)?|Null)"
+)
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_condition-keys.html
+CONDITION_KEY_PATTERN = re.compile(r"[A-Za-z0-9-]+:\S[^\n]*|[A-Za-z0-9.-]+/\S+:\S+")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupSpecification.html
 ROLE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@\-_/]+")
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_boundaries.html
@@ -255,9 +284,17 @@ LOG_RETENTIONS_DAYS = (
 MAX_SCHEDULE_NAME_LENGTH = 64
 # A schedule's name ends in the API call that it makes.
 MAX_LOG_RETENTION_NAME_LENGTH = MAX_SCHEDULE_NAME_LENGTH - len("-putRetentionPolicy")
+# https://docs.aws.amazon.com/eventbridge/latest/APIReference/API_PutRule.html
+MAX_RULE_NAME_LENGTH = 64
+# A topic's name may be longer, but those of the rules begin with it and end in a word for the event.
 # https://docs.aws.amazon.com/sns/latest/api/API_CreateTopic.html and API_Subscribe.html
-TOPIC_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,256}")
-EMAIL_PATTERN = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+MAX_NOTICES_NAME_LENGTH = MAX_RULE_NAME_LENGTH - len("-health")
+NOTICES_NAME_PATTERN = re.compile(rf"[a-zA-Z0-9_-]{{1,{MAX_NOTICES_NAME_LENGTH}}}")
+# An address without quotes or comments: https://datatracker.ietf.org/doc/html/rfc5322#section-3.4.1
+EMAIL_PATTERN = re.compile(
+    r"(?!.*\.\.)(?!\.)[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}(?<!\.)"
+    r"@([A-Za-z0-9](-*[A-Za-z0-9])*\.)+[A-Za-z][A-Za-z0-9-]+"
+)
 # https://docs.aws.amazon.com/aws-cost-management/latest/APIReference/API_budgets_Budget.html
 BUDGET_NAME_PATTERN = re.compile(r"[^:\\]{1,100}")
 # https://docs.aws.amazon.com/systems-manager/latest/APIReference/API_CreateDocument.html
@@ -266,5 +303,8 @@ DOCUMENT_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{3,128}")
 MIN_IDLE_MINUTES = 1
 MAX_IDLE_MINUTES = 60
 # https://docs.aws.amazon.com/prometheus/latest/APIReference/API_WorkspaceDescription.html
-WORKSPACE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:aps:[a-z0-9-]+:\d{12}:workspace/[\w-]+")
-REMOTE_WRITE_URL_PATTERN = re.compile(r"https://aps-workspaces\.[a-z0-9.-]+/workspaces/[\w-]+/api/v1/remote_write")
+WORKSPACE_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:aps:(?P<region>[a-z0-9-]+):\d{12}:workspace/(?P<id>[\w-]+)")
+REMOTE_WRITE_URL_PATTERN = re.compile(
+    r"https://aps-workspaces(-fips)?\.(?P<region>[a-z0-9-]+)\.(amazonaws\.(com|com\.cn|eu)|api\.aws)"
+    r"/workspaces/(?P<workspace>[\w-]+)/api/v1/remote_write"
+)

@@ -13,6 +13,7 @@ from podwright_constructs.aws.iam_role import IamRole
 from podwright_constructs.aws.iam_role_policy import IamRolePolicy
 from podwright_constructs.bucket import Bucket
 from podwright_constructs.key import Key
+from podwright_constructs.metric import Metric
 from podwright_constructs.ordering import before
 
 RETENTION_DAYS = 365
@@ -29,7 +30,7 @@ class BucketFlowLogs(Construct):
     def __init__(self, scope: Construct, id_: str, *, name: str, vpc_id: str, bucket: Bucket) -> None:
         super().__init__(scope, id_)
         partition = DataPartition(self, "partition").partition
-        FlowLog(
+        self.flow_log = FlowLog(
             self,
             "flow_log",
             vpc_id=vpc_id,
@@ -63,10 +64,11 @@ class CloudWatchFlowLogs(Construct):
         key: Key | None = None,
     ) -> None:
         super().__init__(scope, id_)
+        self.log_group_name = f"/aws/vpc/flow-logs/{name}"
         group = CloudwatchLogGroup(
             self,
             "log_group",
-            name=f"/aws/vpc/flow-logs/{name}",
+            name=self.log_group_name,
             retention_in_days=RETENTION_DAYS,
             kms_key_id=key.arn if key else None,
         )
@@ -80,7 +82,7 @@ class CloudWatchFlowLogs(Construct):
         policy = IamRolePolicy(
             self, "policy", name="write-flow-logs", role=role.name, policy=self._permissions(group.arn).json
         )
-        FlowLog(
+        self.flow_log = FlowLog(
             self,
             "flow_log",
             vpc_id=vpc_id,
@@ -91,6 +93,14 @@ class CloudWatchFlowLogs(Construct):
             tags={"Name": name},
             depends_on=[policy],  # logs that come before it are lost, and the flow log is marked as failed
         )
+
+    def metric_incoming_bytes(self) -> Metric:
+        """Return the bytes that the log group receives, which are paid for.
+
+        https://docs.aws.amazon.com/AmazonCloudWatch/latest/logs/CloudWatch-Logs-Monitoring-CloudWatch-Metrics.html
+        """
+        dimensions = {"LogGroupName": self.log_group_name}
+        return Metric(namespace="AWS/Logs", name="IncomingBytes", dimensions=dimensions, statistic="Sum")
 
     def _trust(self) -> DataIamPolicyDocument:
         account = DataCallerIdentity(self, "caller").account_id

@@ -14,6 +14,7 @@ from podwright_constructs.aws.data_partition import DataPartition
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.kms_alias import KmsAlias
 from podwright_constructs.aws.kms_key import KmsKey
+from podwright_constructs.grants import Grantee
 from podwright_constructs.problems import refuse
 
 DELETION_WINDOW_DAYS = 30  # the longest: until then a deletion can be taken back
@@ -61,7 +62,7 @@ class EncryptionKey(Construct):
         self._partition = DataPartition(self, "partition")
         self._region = DataRegion(self, "region").id
         statements = [self._account_decides(), self._log_groups(), self._delivered_logs(), self._published_events()]
-        key = KmsKey(
+        self.key = KmsKey(
             self,
             "key",
             description=f"Data at rest of {alias}",
@@ -69,8 +70,22 @@ class EncryptionKey(Construct):
             deletion_window_in_days=DELETION_WINDOW_DAYS,
             policy=DataIamPolicyDocument(self, "policy", statement=statements).json,
         )
-        KmsAlias(self, "alias", name=f"alias/{alias}", target_key_id=key.key_id)
-        self.arn = key.arn
+        KmsAlias(self, "alias", name=f"alias/{alias}", target_key_id=self.key.key_id)
+        self.arn = self.key.arn
+
+    @staticmethod
+    def from_arn(arn: str) -> ExistingKey:
+        """Return a key you have.
+
+        Raises:
+            InvalidArgumentsError: the ARN is malformed, or an alias's.
+        """
+        return ExistingKey(arn=arn)
+
+    def grant_encrypt_decrypt(self, role: Grantee) -> None:
+        """Let a role encrypt and decrypt with the key itself; buckets and file systems need no such grant."""
+        actions = ["kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKey*", "kms:ReEncrypt*"]
+        role.add_statement({"actions": actions, "resources": [self.arn]})
 
     def _account_decides(self) -> DataIamPolicyDocumentStatement:
         root = f"arn:{self._partition.partition}:iam::{self._account}:root"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from constructs import Construct
 
 from podwright_bootstrap.contract import (
     PROVISIONING_PARAMETERS_NAME,
+    USERS_NAME,
     Accounting,
     InstanceFacts,
     MultiHead,
@@ -22,8 +24,9 @@ from podwright_constructs import checks, lifecycle_archive
 from podwright_constructs.accounting import AccountingDatabase
 from podwright_constructs.aws.data_region import DataRegion
 from podwright_constructs.aws.s3_object import S3Object
-from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, upload
+from podwright_constructs.bucket import NO_DEFAULT_TAGS, Bucket, sha256_of, upload
 from podwright_constructs.catalog import InstanceType
+from podwright_constructs.hooks import hook_problems
 from podwright_constructs.instance_group import InstanceGroup, in_order
 from podwright_constructs.kit import App, Fn, ITerraformDependable, TerraformResourceLifecycle
 from podwright_constructs.lifecycle_archive import ARCHIVE, ENTRYPOINT
@@ -31,7 +34,7 @@ from podwright_constructs.lustre import Lustre
 from podwright_constructs.openzfs import OpenZfs
 from podwright_constructs.ordering import before
 from podwright_constructs.payload import TrainingPayload
-from podwright_constructs.problems import refuse
+from podwright_constructs.problems import Problem, refuse
 from podwright_constructs.prometheus import Prometheus
 
 PREFIX = "lifecycle"
@@ -71,7 +74,8 @@ class LifecycleBundle(Construct):
 
     https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
     HyperPod downloads everything below the prefix. The prefix carries the hash of the scripts alone: another group or
-    wheel changes the parameters in place, and no running node. ``on_create.sh`` verifies the archive, so a node never
+    wheel changes the parameters in place, and no running node. Users, groups and Slurm's policy are an object of their
+    own, which running nodes follow. ``on_create.sh`` verifies the archive, so a node never
     runs half a bundle; whoever may write to the bucket can replace both, and runs as root on the nodes.
 
     Args:
@@ -86,6 +90,7 @@ class LifecycleBundle(Construct):
         multi_head: what several controllers share. Required with more than one controller.
         auto_resume: ``True`` if HyperPod recovers nodes; Slurm does not confine tasks then.
         nodes: optional features of nodes. Default: none of them.
+        hooks: the files of ``nodes.hooks``, by script. Required for each of them.
         prometheus: the workspace that nodes send metrics to. Default: no metrics.
         publishes_running_jobs: whether the controller publishes the number of running jobs in CloudWatch.
         bundle_prefix: the prefix in ``bucket`` that holds downloads for nodes without internet.
@@ -111,15 +116,20 @@ class LifecycleBundle(Construct):
         multi_head: MultiHead | None = None,
         auto_resume: bool = True,
         nodes: NodeFeatures | None = None,
+        hooks: Mapping[str, Path] = MappingProxyType({}),
         prometheus: Prometheus | None = None,
         publishes_running_jobs: bool = False,
         bundle_prefix: str = BUNDLE_PREFIX,
         prefix: str = PREFIX,
     ) -> None:
         problems = checks.cluster_instance_groups(instance_groups, multi_head=multi_head is not None)
+        problems += checks.types_with_bundle(instance_groups)
+        problems += [*hook_problems(hooks), *_hooks_without_files(nodes, hooks)]
         refuse(self, [*lifecycle_archive.problems(scripts), *problems])
         super().__init__(scope, id_)
         packed = lifecycle_archive.pack(scripts, into=Path(App.of(self).outdir) / "lifecycle")
+        users_key, hooks_prefix = f"{prefix}/{USERS_NAME}", f"{prefix}/hooks"
+        sha256_of_hooks = {script: sha256_of(file) for script, file in hooks.items()}
         prefix = f"{prefix}/{packed.name[:16]}"
         region = DataRegion(self, "region").id
         parameters = _parameters(
@@ -135,29 +145,50 @@ class LifecycleBundle(Construct):
             bundle_s3_uri=f"s3://{bucket.name}/{bundle_prefix}",
             prometheus=prometheus,
             publishes_running_jobs=publishes_running_jobs,
+            users_s3_uri=f"s3://{bucket.name}/{users_key}",
+            hooks_s3_uri=f"s3://{bucket.name}/{hooks_prefix}" if hooks else "",
+            hook_sha256=sha256_of_hooks,
             region=region,
         )
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
         self.on_create = ENTRYPOINT
         self.ready: Sequence[ITerraformDependable] = [
             *upload(self, {name: (f"{prefix}/{name}", packed / name) for name in (ENTRYPOINT, ARCHIVE)}, bucket=bucket),
-            self._upload_parameters(parameters, bucket=bucket, key=f"{prefix}/{PROVISIONING_PARAMETERS_NAME}"),
+            self._upload_json(
+                "provisioning_parameters",
+                parameters.to_dict(),
+                bucket=bucket,
+                key=f"{prefix}/{PROVISIONING_PARAMETERS_NAME}",
+            ),
+            *upload(self, _hook_objects(hooks_prefix, hooks), bucket=bucket),
+            self._upload_json("users", parameters.nodes.followed(), bucket=bucket, key=users_key),
             *(training.ready if training else ()),
             *(accounting.ready if accounting else ()),
         ]
 
-    def _upload_parameters(self, parameters: ProvisioningParameters, *, bucket: Bucket, key: str) -> S3Object:
+    def _upload_json(self, id_: str, content: dict[str, Any], *, bucket: Bucket, key: str) -> S3Object:
         return S3Object(
             self,
-            "provisioning_parameters",
+            id_,
             bucket=bucket.name,
             key=key,
-            content=Fn.jsonencode(parameters.to_dict()),
+            content=Fn.jsonencode(content),
             content_type="application/json",
             override_provider=NO_DEFAULT_TAGS,
             depends_on=before(self, bucket.ready),
             lifecycle=TerraformResourceLifecycle(create_before_destroy=True),
         )
+
+
+def _hook_objects(prefix: str, hooks: Mapping[str, Path]) -> dict[str, tuple[str, Path]]:
+    """Return key and file of each content, by construct id: two scripts may be the same."""
+    files = {sha256_of(file): file for file in hooks.values()}
+    return {f"hook_{sha256[:16]}": (f"{prefix}/{sha256}", file) for sha256, file in files.items()}
+
+
+def _hooks_without_files(nodes: NodeFeatures | None, hooks: Mapping[str, Path]) -> list[Problem]:
+    missing = sorted({hook.script for hook in nodes.hooks} - set(hooks)) if nodes else []
+    return [Problem("missing", ("hooks",), sorted(hooks), f"the file of {script}") for script in missing]
 
 
 def _parameters(
@@ -174,14 +205,19 @@ def _parameters(
     bundle_s3_uri: str,
     prometheus: Prometheus | None,
     publishes_running_jobs: bool,
+    users_s3_uri: str,
+    hooks_s3_uri: str,
+    hook_sha256: dict[str, str],
     region: str,
 ) -> ProvisioningParameters:
     groups = in_order(instance_groups)
-    names = {group.role: group.name for group in groups}
+    controller = next(group.name for group in groups if group.role == "controller")
+    logins = [group.name for group in groups if group.role == "login"]
     return ProvisioningParameters(
         cluster_name=cluster_name,
-        controller_group=names["controller"],
-        login_group=names.get("login"),
+        controller_group=controller,
+        login_group=logins[0] if logins else None,
+        more_login_groups=logins[1:],
         worker_groups=[
             WorkerGroup(instance_group_name=group.name, partition_name=group.partition_name)
             for group in groups
@@ -196,13 +232,26 @@ def _parameters(
         region=region,
         instance_facts={group.name: _facts(InstanceType.of(group.instance_type)) for group in groups},
         training=training.contract if training else None,
-        accounting=Accounting(accounting.endpoint, accounting.port, accounting.secret_arn) if accounting else None,
+        accounting=_accounting(accounting) if accounting else None,
         multi_head=multi_head,
         auto_resume=auto_resume,
         bundle_s3_uri=bundle_s3_uri,
         prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",
         publishes_running_jobs=publishes_running_jobs,
+        users_s3_uri=users_s3_uri,
+        hooks_s3_uri=hooks_s3_uri,
+        hook_sha256=hook_sha256,
         nodes=nodes or NodeFeatures(),
+    )
+
+
+def _accounting(database: AccountingDatabase) -> Accounting:
+    return Accounting(
+        endpoint=database.endpoint,
+        port=database.port,
+        secret_arn=database.secret_arn,
+        certificates=database.certificates,
+        makes_user=database.has_masters_secret,
     )
 
 

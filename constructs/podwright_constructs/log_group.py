@@ -58,7 +58,7 @@ class ClusterLogGroup(Construct):
         if key_arn:
             calls["associateKmsKey"] = {"KmsKeyId": key_arn}
         role, policy = self._role(name, cluster_name, sorted(calls))
-        for call, arguments in calls.items():
+        self.schedules = [
             SchedulerSchedule(
                 self,
                 call,
@@ -72,6 +72,8 @@ class ClusterLogGroup(Construct):
                 },
                 depends_on=[policy],
             )
+            for call, arguments in calls.items()
+        ]
 
     def _role(self, name: str, cluster_name: str, calls: list[str]) -> tuple[IamRole, IamRolePolicy]:
         region, account = DataRegion(self, "region").id, DataCallerIdentity(self, "caller").account_id

@@ -211,7 +211,7 @@ class TrainingNetwork(Construct):
     def _make_vpc(self, cidr: str, secondary_cidrs: Sequence[str]) -> None:
         vpc = Vpc(self, "vpc", cidr_block=cidr, enable_dns_support=True, enable_dns_hostnames=True, tags=self._tags())
         DefaultSecurityGroup(self, "default_security_group", vpc_id=vpc.id, tags=self._tags("closed"))
-        self.vpc_id = vpc.id
+        self.vpc, self.vpc_id = vpc, vpc.id
         # A subnet may lie in any of them, and EC2 knows a block only when its association is complete.
         self._blocks: Sequence[ITerraformDependable] = [
             VpcIpv4CidrBlockAssociation(self, f"secondary_{block}", vpc_id=vpc.id, cidr_block=block)

@@ -12,11 +12,17 @@ from podwright_constructs.aws.cloudwatch_event_rule import CloudwatchEventRule
 from podwright_constructs.aws.cloudwatch_event_target import CloudwatchEventTarget
 from podwright_constructs.aws.cloudwatch_metric_alarm import CloudwatchMetricAlarm
 from podwright_constructs.aws.data_caller_identity import DataCallerIdentity
-from podwright_constructs.aws.data_iam_policy_document import DataIamPolicyDocument, DataIamPolicyDocumentStatement
+from podwright_constructs.aws.data_iam_policy_document import (
+    DataIamPolicyDocument,
+    DataIamPolicyDocumentStatement,
+    DataIamPolicyDocumentStatementCondition,
+)
 from podwright_constructs.aws.sns_topic import SnsTopic
 from podwright_constructs.aws.sns_topic_policy import SnsTopicPolicy
 from podwright_constructs.aws.sns_topic_subscription import SnsTopicSubscription
+from podwright_constructs.grants import Grantee
 from podwright_constructs.kit import Fn
+from podwright_constructs.metric import Metric
 from podwright_constructs.problems import refuse
 
 HOUR_S = 3600
@@ -38,7 +44,7 @@ class ClusterNotices(Construct):
     cloudwatch.amazonaws.com for the alarm, use it.
 
     Raises:
-        InvalidArgumentsError: a name or address that SNS would refuse; all problems are in it.
+        InvalidArgumentsError: a name or address that SNS or EventBridge would refuse; all problems are in it.
     """
 
     def __init__(
@@ -54,19 +60,46 @@ class ClusterNotices(Construct):
     ) -> None:
         refuse(self, checks.cluster_notices(name=name, email=email, idle_hours=idle_hours, key_arn=key_arn))
         super().__init__(scope, id_)
+        self._name, self._key_arn = name, key_arn
         topic = SnsTopic(self, "topic", name=name, kms_master_key_id=key_arn)
         SnsTopicSubscription(self, "email", topic_arn=topic.arn, protocol="email", endpoint=email)
-        rules = [
-            self._rule(f"{name}-{word}", word, pattern, topic) for word, pattern in _patterns(cluster_name).items()
-        ]
-        account = DataCallerIdentity(self, "caller").account_id
-        statements = _publishers(topic, rules, account)
+        for word, pattern in _patterns(cluster_name).items():
+            self._rule(f"{name}-{word}", word, pattern, topic)
+        statements = _publishers(topic)
         if idle_hours is not None:
             alarm = self._idle(f"{name}-idle", cluster_name, idle_hours, topic)
-            statements.append(_publisher("PublishAlarm", "cloudwatch.amazonaws.com", topic, [alarm.arn], account))
+            account = DataCallerIdentity(self, "caller").account_id
+            statements.append(_of_alarm(topic, alarm, account))
         document = DataIamPolicyDocument(self, "access", statement=statements)
         SnsTopicPolicy(self, "policy", arn=topic.arn, policy=document.json)
-        self.topic_arn = topic.arn
+        self.topic, self.topic_arn = topic, topic.arn
+
+    def grant_publish(self, role: Grantee) -> None:
+        """Let a role send messages of its own to the address."""
+        role.add_statement({"sid": "PublishNotices", "actions": ["sns:Publish"], "resources": [self.topic_arn]})
+        if self._key_arn:
+            through_sns: DataIamPolicyDocumentStatementCondition = {
+                "test": "StringLike",
+                "variable": "kms:ViaService",
+                "values": ["sns.*.amazonaws.com"],
+            }
+            actions = ["kms:Decrypt", "kms:GenerateDataKey"]
+            role.add_statement(
+                {
+                    "sid": "UseKeyOfNotices",
+                    "actions": actions,
+                    "resources": [self._key_arn],
+                    "condition": [through_sns],
+                }
+            )
+
+    def metric_messages(self) -> Metric:
+        """Return the number of messages that were delivered.
+
+        https://docs.aws.amazon.com/sns/latest/dg/sns-monitoring-using-cloudwatch.html
+        """
+        name, dimensions = "NumberOfNotificationsDelivered", {"TopicName": self._name}
+        return Metric(namespace="AWS/SNS", name=name, dimensions=dimensions, statistic="Sum")
 
     def _idle(self, name: str, cluster_name: str, hours: int, topic: SnsTopic) -> CloudwatchMetricAlarm:
         return CloudwatchMetricAlarm(
@@ -86,10 +119,9 @@ class ClusterNotices(Construct):
             alarm_actions=[topic.arn],
         )
 
-    def _rule(self, name: str, word: str, pattern: dict[str, Any], topic: SnsTopic) -> CloudwatchEventRule:
+    def _rule(self, name: str, word: str, pattern: dict[str, Any], topic: SnsTopic) -> None:
         rule = CloudwatchEventRule(self, word, name=name, event_pattern=Fn.jsonencode(pattern))
         CloudwatchEventTarget(self, f"{word}_target", rule=rule.name, arn=topic.arn)
-        return rule
 
 
 def _patterns(cluster_name: str) -> dict[str, dict[str, Any]]:
@@ -109,11 +141,11 @@ def _patterns(cluster_name: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _publishers(
-    topic: SnsTopic, rules: list[CloudwatchEventRule], account: str
-) -> list[DataIamPolicyDocumentStatement]:
+def _publishers(topic: SnsTopic) -> list[DataIamPolicyDocumentStatement]:
     return [
-        _publisher("PublishEvents", "events.amazonaws.com", topic, [rule.arn for rule in rules], account),
+        # EventBridge fills in nothing that a condition could compare: with one no event arrives, and nothing says so.
+        # https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-resource-based.html#eb-sns-permissions
+        _publisher("PublishEvents", "events.amazonaws.com", topic),
         {
             "sid": "RefuseAnythingButTls",
             "effect": "Deny",
@@ -125,17 +157,22 @@ def _publishers(
     ]
 
 
-def _publisher(
-    sid: str, service: str, topic: SnsTopic, sources: list[str], account: str
-) -> DataIamPolicyDocumentStatement:
-    """Let a service of AWS publish for these sources of this account."""
+def _of_alarm(topic: SnsTopic, alarm: CloudwatchMetricAlarm, account: str) -> DataIamPolicyDocumentStatement:
+    """Let CloudWatch publish for one alarm of this account."""
+    return {
+        **_publisher("PublishAlarm", "cloudwatch.amazonaws.com", topic),
+        "condition": [
+            {"test": "ArnEquals", "variable": "aws:SourceArn", "values": [alarm.arn]},
+            {"test": "StringEquals", "variable": "aws:SourceAccount", "values": [account]},
+        ],
+    }
+
+
+def _publisher(sid: str, service: str, topic: SnsTopic) -> DataIamPolicyDocumentStatement:
+    """Let a service of AWS publish."""
     return {
         "sid": sid,
         "actions": ["sns:Publish"],
         "resources": [topic.arn],
         "principals": [{"type": "Service", "identifiers": [service]}],
-        "condition": [
-            {"test": "ArnEquals", "variable": "aws:SourceArn", "values": sources},
-            {"test": "StringEquals", "variable": "aws:SourceAccount", "values": [account]},
-        ],
     }

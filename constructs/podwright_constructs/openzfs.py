@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from constructs import Construct
 
@@ -15,6 +15,7 @@ from podwright_constructs.aws.fsx_openzfs_file_system import FsxOpenzfsFileSyste
 from podwright_constructs.file_system import lifecycle
 from podwright_constructs.key import Key
 from podwright_constructs.kit import ITerraformDependable
+from podwright_constructs.metric import Metric
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
 from podwright_constructs.problems import refuse
@@ -94,6 +95,27 @@ class OpenZfsFileSystem(Construct):
             depends_on=before(self, network.security_group_rules),
             lifecycle=lifecycle(arguments.on_destroy),
         )
+        self.file_system, self.id = file_system, file_system.id
         self.dns_name = file_system.dns_name
         self.mount_path = arguments.mount_path
         self.ready: Sequence[ITerraformDependable] = [file_system]
+
+    @staticmethod
+    def from_names(*, dns_name: str, mount_path: str = "/home") -> ExistingOpenZfs:
+        """Return a file system you have.
+
+        Raises:
+            InvalidArgumentsError: a name is malformed; all problems are in it.
+        """
+        return ExistingOpenZfs(dns_name=dns_name, mount_path=mount_path)
+
+    def metric(self, name: str, statistic: Literal["Average", "Maximum", "Minimum", "Sum"] = "Average") -> Metric:
+        """Return one of its metrics.
+
+        https://docs.aws.amazon.com/fsx/latest/OpenZFSGuide/file-system-metrics.html
+        """
+        return Metric(namespace="AWS/FSx", name=name, dimensions={"FileSystemId": self.id}, statistic=statistic)
+
+    def metric_used_capacity(self) -> Metric:
+        """Return its used capacity in bytes."""
+        return self.metric("UsedStorageCapacity")

@@ -9,6 +9,7 @@ from constructs import Construct
 
 from podwright_constructs import checks
 from podwright_constructs.aws.prometheus_workspace import PrometheusWorkspace as Workspace
+from podwright_constructs.grants import Grantee
 from podwright_constructs.problems import refuse
 
 
@@ -48,6 +49,24 @@ class PrometheusWorkspace(Construct):
     def __init__(self, scope: Construct, id_: str, *, name: str, key_arn: str | None = None) -> None:
         refuse(self, checks.prometheus_workspace(key_arn=key_arn))
         super().__init__(scope, id_)
-        workspace = Workspace(self, "workspace", kms_key_arn=key_arn, tags={"Name": name})
-        self.arn = workspace.arn
-        self.remote_write_url = f"{workspace.prometheus_endpoint}api/v1/remote_write"
+        self.workspace = Workspace(self, "workspace", kms_key_arn=key_arn, tags={"Name": name})
+        self.arn = self.workspace.arn
+        self.remote_write_url = f"{self.workspace.prometheus_endpoint}api/v1/remote_write"
+
+    @staticmethod
+    def from_arn(arn: str, *, remote_write_url: str) -> ExistingPrometheus:
+        """Return a workspace you have.
+
+        Raises:
+            InvalidArgumentsError: ARN or URL are malformed; all problems are in it.
+        """
+        return ExistingPrometheus(arn=arn, remote_write_url=remote_write_url)
+
+    def grant_remote_write(self, role: Grantee) -> None:
+        """Let a role send metrics to the workspace."""
+        role.add_statement({"actions": ["aps:RemoteWrite"], "resources": [self.arn]})
+
+    def grant_query(self, role: Grantee) -> None:
+        """Let a role read the workspace's metrics."""
+        actions = ["aps:GetLabels", "aps:GetMetricMetadata", "aps:GetSeries", "aps:QueryMetrics"]
+        role.add_statement({"actions": actions, "resources": [self.arn]})

@@ -71,6 +71,7 @@ class ExecutionRole(Construct):
         name: unique in the account, whatever the region.
         bucket: where scripts and training program are.
         network: where the nodes are.
+        cluster_name: whose log groups its nodes write. Default: those of every cluster in the account and region.
         read_prefixes: of the bucket, without a slash at the end.
         write_prefixes: for runs and logs.
         secret_arns: what its nodes read, such as the accounting database's password.
@@ -101,6 +102,7 @@ class ExecutionRole(Construct):
         name: str,
         bucket: Bucket,
         network: Network,
+        cluster_name: str | None = None,
         read_prefixes: Sequence[str] = ("lifecycle", "training"),
         write_prefixes: Sequence[str] = ("runs", "logs"),
         secret_arns: Sequence[str] = (),
@@ -121,6 +123,9 @@ class ExecutionRole(Construct):
             s3_access=s3_access,
             permissions_boundary_arn=permissions_boundary_arn,
             policy_arns=policy_arns,
+            volume_key_arns=volume_key_arns,
+            override_subnet_ids=override_subnet_ids,
+            override_security_group_ids=override_security_group_ids,
         )
         refuse(self, problems)
         super().__init__(scope, id_)
@@ -131,7 +136,7 @@ class ExecutionRole(Construct):
         self._account = DataCallerIdentity(self, "caller").account_id
         trust = DataIamPolicyDocument(self, "trust", statement=[self._assumed_by_sagemaker()])
         statements = [
-            *self._logs_and_metrics(),
+            *self._logs_and_metrics(f"{LOG_GROUPS}/{cluster_name}" if cluster_name else LOG_GROUPS),
             *self._bucket(bucket, read_prefixes, write_prefixes),
             self._session(),
             *self._interfaces(
@@ -204,17 +209,17 @@ class ExecutionRole(Construct):
             "principals": [{"type": "Service", "identifiers": ["sagemaker.amazonaws.com"]}],
         }
 
-    def _logs_and_metrics(self) -> list[DataIamPolicyDocumentStatement]:
+    def _logs_and_metrics(self, log_groups: str) -> list[DataIamPolicyDocumentStatement]:
         return [
             {
                 "sid": "CreateLogGroups",
                 "actions": ["logs:CreateLogGroup"],
-                "resources": [self._arn("logs", f"log-group:{LOG_GROUPS}/*")],
+                "resources": [self._arn("logs", f"log-group:{log_groups}/*")],
             },
             {
                 "sid": "WriteLogs",
                 "actions": ["logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-                "resources": [self._arn("logs", f"log-group:{LOG_GROUPS}/*:log-stream:*")],
+                "resources": [self._arn("logs", f"log-group:{log_groups}/*:log-stream:*")],
             },
             {
                 "sid": "WriteMetrics",
@@ -347,34 +352,43 @@ class ExecutionRole(Construct):
     def _interfaces(
         self, *, subnet_ids: Sequence[str], security_group_ids: Sequence[str]
     ) -> list[DataIamPolicyDocumentStatement]:
-        """Nodes live in AWS's account and reach the VPC through interfaces that this role makes there."""
+        """Nodes live in AWS's account and reach the VPC through interfaces that this role makes there.
+
+        Conditions name the subnets where EC2 knows them: not of a tag that comes with a new interface.
+        https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
+        """
         interfaces = self._arn("ec2", "network-interface/*")
         # A shared subnet is its owner's, an instance is the service's.
         foreign = f"arn:{self._partition}:ec2:{self._region}:*"
-        members = [
-            *(f"{foreign}:security-group/{group_id}" for group_id in dict.fromkeys(security_group_ids)),
-            *(f"{foreign}:subnet/{subnet_id}" for subnet_id in dict.fromkeys(subnet_ids)),
-        ]
+        subnets = [f"{foreign}:subnet/{subnet_id}" for subnet_id in dict.fromkeys(subnet_ids)]
+        groups = [f"{foreign}:security-group/{group_id}" for group_id in dict.fromkeys(security_group_ids)]
+        there: DataIamPolicyDocumentStatementCondition = {
+            "test": "ArnLike",
+            "variable": "ec2:Subnet",
+            "values": subnets,
+        }
         return [
             {
                 "sid": "CreateInterfaces",
                 "actions": ["ec2:CreateNetworkInterface"],
-                "resources": [interfaces, *members],
+                "resources": [interfaces, *groups, *subnets],
             },
+            {"sid": "TagInterfaces", "actions": ["ec2:CreateTags"], "resources": [interfaces]},
             {
                 "sid": "ManageInterfaces",
                 "actions": [
                     "ec2:CreateNetworkInterfacePermission",
-                    "ec2:CreateTags",
                     "ec2:DeleteNetworkInterface",
                     "ec2:DeleteNetworkInterfacePermission",
+                    "ec2:DetachNetworkInterface",
                 ],
                 "resources": [interfaces],
+                "condition": [there],
             },
             {
-                "sid": "DetachInterfaces",
+                "sid": "DetachFromInstances",
                 "actions": ["ec2:DetachNetworkInterface"],
-                "resources": [interfaces, f"{foreign}:instance/*"],
+                "resources": [f"{foreign}:instance/*"],
             },
             {
                 "sid": "DescribeNetworkAndFileSystems",

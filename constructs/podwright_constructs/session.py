@@ -63,10 +63,10 @@ class SessionDocument(Construct):
                 **self._logging(encrypted=key_arn is not None),
             },
         }
-        document = SsmDocument(
+        self.document = SsmDocument(
             self, "document", name=name, document_type="Session", document_format="JSON", content=json.dumps(content)
         )
-        self.name = document.name
+        self.name = self.document.name
 
     def grant_logs(self, role: ExecutionRole) -> None:
         """Let the nodes of a role write what sessions show, if it is kept.

@@ -23,7 +23,7 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import PATIENCE, BootstrapError, CommandError, TimeLimitError
 from podwright_bootstrap.node import Node, identify
 from podwright_bootstrap.report import Result
-from podwright_bootstrap.steps import Step
+from podwright_bootstrap.steps import Step, user_updates
 from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.accounting import Accounting
 from podwright_bootstrap.steps.controllers import Controllers
@@ -32,7 +32,9 @@ from podwright_bootstrap.steps.docker import Docker
 from podwright_bootstrap.steps.enroot import Enroot
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.health import Health
+from podwright_bootstrap.steps.held_packages import HeldPackages
 from podwright_bootstrap.steps.homes import Homes
+from podwright_bootstrap.steps.hooks import HooksAfter, HooksBefore
 from podwright_bootstrap.steps.ldap import Ldap
 from podwright_bootstrap.steps.limits import Limits
 from podwright_bootstrap.steps.lustre import Lustre
@@ -42,10 +44,12 @@ from podwright_bootstrap.steps.motd import Motd
 from podwright_bootstrap.steps.neuron import Neuron
 from podwright_bootstrap.steps.node_record import Record
 from podwright_bootstrap.steps.observability import Observability
+from podwright_bootstrap.steps.old_environments import OldEnvironments
 from podwright_bootstrap.steps.openzfs import OpenZfs
 from podwright_bootstrap.steps.pam_slurm_adopt import PamSlurmAdopt
 from podwright_bootstrap.steps.parameters import Parameters, source
 from podwright_bootstrap.steps.prolog import Prolog
+from podwright_bootstrap.steps.remediation import Remediation
 from podwright_bootstrap.steps.running_jobs import RunningJobs
 from podwright_bootstrap.steps.runs import Runs
 from podwright_bootstrap.steps.s3_mounts import S3Mounts
@@ -55,6 +59,7 @@ from podwright_bootstrap.steps.slurm_conf import SlurmConf
 from podwright_bootstrap.steps.slurm_logs import SlurmLogs
 from podwright_bootstrap.steps.ssh import Ssh
 from podwright_bootstrap.steps.striping import Striping
+from podwright_bootstrap.steps.user_updates import UserUpdates
 from podwright_bootstrap.steps.users import Users
 from podwright_bootstrap.storage.lock import locked
 
@@ -63,6 +68,7 @@ from podwright_bootstrap.storage.lock import locked
 STEPS: tuple[Step, ...] = (
     Parameters(),
     Dns(),  # before anything is looked up
+    HooksBefore(),
     Limits(),
     Neuron(),
     Accelerators(),  # before the minutes of the rest
@@ -83,15 +89,20 @@ STEPS: tuple[Step, ...] = (
     Enroot(),
     Observability(),
     MetadataAccess(),  # lets the user in that observability adds
+    HeldPackages(),  # late: an image that has just started may be updating itself
     Record(),
     Controllers(),
     Accounting(),  # slurmctld asks it for its users when it starts
     PamSlurmAdopt(),
     SlurmLogs(),
     RunningJobs(),
+    OldEnvironments(),
     Motd(),
     Prolog(),
+    Remediation(),
     SlurmConf(),
+    UserUpdates(),
+    HooksAfter(),
     Slurm(),
 )
 
@@ -109,24 +120,46 @@ def main(arguments: list[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children are ended too
     if options.status:
         return _status()
-    try:
-        node = identify(ProvisioningParameters.from_json(source().read_text()))
-        _require_needed(node.parameters.nodes.skip)
-    except Exception as error:  # noqa: BLE001 (whatever it is, it is one line)
-        hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
-        shell.say(report.failure("identity", _why(error), host=socket.gethostname(), hint=hint))
-        return 1
+    with ExitStack() as stack:
+        if not options.dry_run:
+            try:
+                stack.enter_context(_alone())  # before anything is read that another boot may be writing
+            except BootstrapError as error:
+                return _fail("lock", error)
+        try:
+            return _follow_users() if options.follow_users else _boot_as(options)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it is one line)
+            return _fail("users.json" if options.follow_users else "identity", error)
+
+
+def _fail(step: str, error: Exception) -> int:
+    hint = getattr(error, "hint", "") or f"look at the log and at {contract.RESOURCE_CONFIG.parent}"
+    shell.say(report.failure(step, _why(error), host=socket.gethostname(), hint=hint))
+    return 1
+
+
+def _boot_as(options: argparse.Namespace) -> int:
+    """Run the chosen steps as this node."""
+    node = identify(ProvisioningParameters.from_json(source().read_text()))
+    _require_needed(node.parameters.nodes.skip)
     cluster = node.parameters.cluster_name
     shell.say(f"{node.hostname} ({node.address}) is {node.role}, group {node.instance_group}, cluster {cluster}")
     chosen = [step for step in STEPS if options.only in {None, step.name} and step.name not in options.skip]
-    if options.dry_run:
-        return _plan(chosen, node)
-    try:
-        with _alone():
-            return _boot(chosen, node)
-    except BootstrapError as error:
-        shell.say(report.failure("lock", error, host=socket.gethostname(), hint=error.hint))
-        return 1
+    return _plan(chosen, node) if options.dry_run else _boot(chosen, node)
+
+
+def _follow_users() -> int:
+    """Run the steps that go by users, if the bucket has others now; until all of them hold, the next time too."""
+    known = contract.PROVISIONING_PARAMETERS.read_text()
+    wanted = user_updates.fetch(known)
+    parameters = ProvisioningParameters.from_json(wanted)
+    if parameters == ProvisioningParameters.from_json(known):
+        shell.say("users are as the bucket says")
+        return 0
+    exit_code = _boot([step for step in STEPS if step.name in user_updates.STEPS], identify(parameters))
+    if not exit_code:
+        shell.write_file(contract.PROVISIONING_PARAMETERS, wanted)
+    return exit_code
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
@@ -136,6 +169,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", metavar="STEP", choices=names, help="run this step alone")
     skip = "leave this step out; may be repeated"
     parser.add_argument("--skip", metavar="STEP", choices=names, action="append", default=[], help=skip)
+    follow = "run the steps that users go by, if the bucket has other users, groups or another policy"
+    parser.add_argument("--follow-users", action="store_true", help=follow)
     parser.add_argument("--status", action="store_true", help="show how the last boot went")
     return parser.parse_args(arguments)
 

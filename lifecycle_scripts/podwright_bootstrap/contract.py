@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
 
-from podwright_bootstrap.features import NodeFeatures, build
+from podwright_bootstrap.features import FOLLOWED, NodeFeatures, build
 
 # Written by the service before any script runs.
 # https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-run-jobs-slurm-lifecycle.html
@@ -20,6 +20,7 @@ RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 RESOURCE_CONFIG_VARIABLE = "SAGEMAKER_RESOURCE_CONFIG_PATH"
 PROVISIONING_PARAMETERS_NAME = "provisioning_parameters.json"
 PROVISIONING_PARAMETERS = RESOURCE_CONFIG.parent / PROVISIONING_PARAMETERS_NAME
+USERS_NAME = "users.json"  # in the bucket: what nodes follow while they run
 PROVISIONING_LOG = Path("/var/log/provision/provisioning.log")
 
 STATE_DIRECTORY = Path("/opt/podwright")
@@ -29,7 +30,7 @@ BOOTSTRAP_JSON = STATE_DIRECTORY / "bootstrap.json"  # how the last boot went, s
 # Below the shared file system's mount path.
 SHARED_DIRECTORY = "podwright"  # ours: environments, keys, locks
 ENVIRONMENTS_DIRECTORY = "podwright/environments"  # one virtual environment per content, Python and machine
-CURRENT_ENVIRONMENT = "current"  # a link to the one that compute nodes have
+CURRENT_ENVIRONMENT = f"current-{platform.machine()}"  # a link to the one that compute nodes of this machine have
 KEYS_DIRECTORY = "podwright/ssh"
 DOWNLOADS_DIRECTORY = ".cache/podwright"  # programs, each fetched once
 RUNS_DIRECTORY = "runs"  # one folder per training run
@@ -111,6 +112,8 @@ class Accounting:
     endpoint: str  # host name
     port: int
     secret_arn: str  # the Secrets Manager secret with its username and password
+    certificates: str = ""  # PEM of the authorities of its certificate: slurmdbd connects with TLS
+    makes_user: bool = False  # the secret is an administrator's, who makes slurmdbd a user of its own
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,7 @@ class ProvisioningParameters:
     fsx_dns_name: Optional[str] = None
     fsx_mountname: Optional[str] = None
     fsx_openzfs_dns_name: Optional[str] = None
+    more_login_groups: List[str] = field(default_factory=list)  # AWS's file names one
     lustre_mount_path: str = "/fsx"
     lustre_efa: bool = False  # whether the file system can be reached over EFA
     openzfs_mount_path: str = "/home"
@@ -158,7 +162,15 @@ class ProvisioningParameters:
     bundle_s3_uri: str = ""  # where `podwright bundle --upload` puts files
     prometheus_remote_write_url: str = ""
     publishes_running_jobs: bool = False  # as a CloudWatch metric
+    users_s3_uri: str = ""  # of USERS_NAME
+    hooks_s3_uri: str = ""  # below it the scripts of nodes.hooks, named by their SHA-256
+    hook_sha256: Dict[str, str] = field(default_factory=dict)  # by script
     nodes: NodeFeatures = field(default_factory=NodeFeatures)
+
+    @property
+    def login_groups(self) -> List[str]:
+        """The instance groups of login nodes."""
+        return [*([self.login_group] if self.login_group else []), *self.more_login_groups]
 
     def facts_of(self, group: str) -> InstanceFacts:
         """Return the hardware of an instance group; empty for a group without facts."""
@@ -180,6 +192,7 @@ class ProvisioningParameters:
         own = {
             "cluster_name": self.cluster_name,
             "region": self.region,
+            "more_login_groups": self.more_login_groups or None,
             "lustre_mount_path": self.lustre_mount_path,
             "lustre_efa": self.lustre_efa or None,
             "openzfs_mount_path": self.openzfs_mount_path,
@@ -190,6 +203,9 @@ class ProvisioningParameters:
             "bundle_s3_uri": self.bundle_s3_uri or None,
             "prometheus_remote_write_url": self.prometheus_remote_write_url or None,
             "publishes_running_jobs": self.publishes_running_jobs or None,
+            "users_s3_uri": self.users_s3_uri or None,
+            "hooks_s3_uri": self.hooks_s3_uri or None,
+            "hook_sha256": self.hook_sha256 or None,
             "nodes": self.nodes.to_dict() or None,
         }
         content: Dict[str, Any] = {key: value for key, value in aws.items() if value is not None}
@@ -225,6 +241,25 @@ class ProvisioningParameters:
             cls, {**given, **aws, "multi_head": content.get("slurm_configurations")}, PROVISIONING_PARAMETERS_NAME
         )
         return replace(parameters, nodes=features)
+
+
+def with_users(text: str, users: str) -> str:
+    """Return the text of ``provisioning_parameters.json`` with the users, groups and policy of ``USERS_NAME``'s text.
+
+    Raises:
+        ContractError: a file does not say what this version needs.
+    """
+    content, given = _object(text, PROVISIONING_PARAMETERS_NAME), _object(users, USERS_NAME)
+    unknown = sorted(set(given) - set(FOLLOWED))
+    if unknown:
+        raise ContractError(f"{USERS_NAME} does not know {', '.join(unknown)}: run `podwright update-software`")
+    ProvisioningParameters.from_json(text)  # raises where it is not ours
+    own: Dict[str, Any] = content[OWN_KEY]
+    kept = {name: value for name, value in own.get("nodes", {}).items() if name not in FOLLOWED}
+    own["nodes"] = {**kept, **given}
+    changed = json.dumps(content)
+    ProvisioningParameters.from_json(changed)
+    return changed
 
 
 @dataclass(frozen=True)

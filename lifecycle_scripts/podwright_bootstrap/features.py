@@ -12,6 +12,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union, get_args, get_origin, get_type_hints
 
 BUNDLE = "bundle"  # of Downloads.source
+FOLLOWED = ("groups", "users", "slurm")  # features that nodes read again while they run
 
 # Types in the words of JSON.
 NAMES = {
@@ -59,6 +60,9 @@ class Ldap:
     bind_secret_arn: Optional[str] = None
     certificate: Optional[str] = None  # of the authority: PEM text, or its path on the nodes
     allowed_groups: Tuple[str, ...] = ()  # Default: everybody may log in
+    access_filter: Optional[str] = None  # of LDAP, for who may log in
+    sudo_groups: Tuple[str, ...] = ()
+    ssh_key_attribute: Optional[str] = None  # of users: the public keys that let them in
     probe_user: Optional[str] = None
 
 
@@ -213,6 +217,26 @@ class SlurmPolicy:
 
 
 @dataclass(frozen=True)
+class Remediation:
+    """Reboots and replacements of compute nodes that report a fault, and their limits."""
+
+    interval_minutes: int = 5  # between two checks of a node
+    max_percent: int = 10  # of the nodes out of service; one node at least
+    max_per_hour: int = 2
+    replace: bool = True  # else a node that a reboot does not cure is drained
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A script of the cluster's owner, which boots run as root."""
+
+    script: str  # as cluster.yaml names it
+    when: str = "after"  # "before" | "after" the other steps
+    groups: Tuple[str, ...] = ()  # instance groups. Default: all
+    timeout_minutes: int = 20
+
+
+@dataclass(frozen=True)
 class NodeFeatures:
     """The features of a cluster's nodes."""
 
@@ -234,10 +258,16 @@ class NodeFeatures:
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
     metadata_access: Optional[MetadataAccess] = None
     slurm: Optional[SlurmPolicy] = None
+    hooks: Tuple[Hook, ...] = ()
+    remediation: Optional[Remediation] = None
 
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on, as JSON has them: with lists for tuples."""
         return {name: value for name, value in json.loads(json.dumps(asdict(self))).items() if value}
+
+    def followed(self) -> Dict[str, Any]:
+        """Those of the features that nodes read again while they run."""
+        return {name: value for name, value in self.to_dict().items() if name in FOLLOWED}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> NodeFeatures:

@@ -88,7 +88,7 @@ class Node:
     def environment(self) -> Path | None:
         """The virtual environment that jobs run in, if the cluster trains.
 
-        Nodes that run no jobs may have another Python or machine: they follow the link.
+        Nodes that run no jobs may have another Python: they follow the link of their machine, x86_64 or aarch64.
         """
         if not self.has_shared or not self.parameters.training:
             return None
@@ -171,13 +171,12 @@ def role_of(group: str, parameters: ProvisioningParameters) -> str:
     """The role the contract gives to an instance group; ``BootstrapError`` if it gives none."""
     workers = [worker.instance_group_name for worker in parameters.worker_groups]
     roles = dict.fromkeys(workers, COMPUTE)
-    if parameters.login_group:
-        roles[parameters.login_group] = LOGIN
+    roles.update(dict.fromkeys(parameters.login_groups, LOGIN))
     roles[parameters.controller_group] = CONTROLLER
     if group not in roles:
         raise BootstrapError(
             f"instance group {group!r} has no role in {contract.PROVISIONING_PARAMETERS_NAME}: controller "
-            f"{parameters.controller_group!r}, login {parameters.login_group!r}, workers {_names(workers)}",
+            f"{parameters.controller_group!r}, login {_names(parameters.login_groups)}, workers {_names(workers)}",
             hint="deploy the cluster stack again, so that the groups' names agree",
         )
     return roles[group]

@@ -50,7 +50,8 @@ class Account:
     def _nodes_of(self, cluster: str) -> Counter[str]:
         counts: Counter[str] = Counter()
         for group in self._ask("sagemaker", "describe_cluster", ClusterName=cluster)["InstanceGroups"]:
-            counts[group["InstanceType"]] += max(group["CurrentCount"], group.get("TargetCount", 0))
+            nodes = {item["InstanceType"]: item["CurrentCount"] for item in group.get("InstanceTypeDetails", ())}
+            counts += Counter(nodes or {group["InstanceType"]: max(group["CurrentCount"], group.get("TargetCount", 0))})
         return counts
 
     def zones_offering(self, instance_type: str) -> tuple[str, ...]:
@@ -117,6 +118,19 @@ class Account:
         """Return the principals that may assume a role, or None if the role does not exist."""
         answer = self._ask("iam", "get_role", may_be_absent=True, RoleName=role_name)
         return dict(answer["Role"]["AssumeRolePolicyDocument"]) if answer else None
+
+    def denied(self, role_arn: str, actions: Sequence[str], resources: Sequence[str]) -> list[str]:
+        """Return the actions that IAM's simulation denies a role on one of the resources; none for an absent role."""
+        answer = self._ask(
+            "iam",
+            "simulate_principal_policy",
+            may_be_absent=True,
+            PolicySourceArn=role_arn,
+            ActionNames=list(actions),
+            ResourceArns=list(resources),
+        )
+        results = answer.get("EvaluationResults", ())
+        return list(dict.fromkeys(item["EvalActionName"] for item in results if item["EvalDecision"] != "allowed"))
 
     def file_system(self, file_system_id: str) -> Mapping[str, Any] | None:
         """The file system as FSx describes it, or None."""

@@ -106,23 +106,57 @@ class Document:
 
     def secrets(self) -> Iterator[Finding]:
         """Report each secret of the file, in values, keys and comments."""
+        hint = "delete it here and revoke it, because others may have read it"
+        message = "this is {}, and a settings file must hold no secrets"
         for secret in find(self.text):
             before = self.text[: secret.start].split("\n")
             width = len(self.text[secret.start : secret.end].split("\n")[0])
-            hint = "delete it here and revoke it, because others may have read it"
             position = Position(len(before), len(before[-1]) + 1, width)
-            message = f"this is {secret.kind}, and a settings file must hold no secrets"
-            yield _finding("secret", self._at(position), position, message, hint)
+            yield _finding("secret", self._at(position), position, message.format(secret.kind), hint)
+        for path, _, kind in self._escaped_secrets:
+            yield _finding("secret", path, self.position(path), message.format(kind), hint)
 
     def without_secrets(self, text: str) -> str:
         """Return a text about the file with its secrets masked."""
         for secret in self._secrets:
             text = text.replace(secret, stars(secret))
+        for value in self._in_place_of_arns.values():
+            text = text.replace(f"got {value}", f"got {'*' * len(value)}").replace(repr(value), repr("*" * len(value)))
         return masked(text)
 
     @cached_property
+    def shown(self) -> str:
+        """The file's text as messages quote it: without its secrets, however they are written."""
+        lines = self.text.split("\n")
+        for path in (*(path for path, _, _ in self._escaped_secrets), *self._in_place_of_arns):
+            at, line = self._values[path], lines[self._values[path].line - 1]
+            start, end = at.column - 1, at.column - 1 + at.width
+            lines[at.line - 1] = line[:start] + "*" * len(line[start:end]) + line[end:]
+        return masked("\n".join(lines))
+
+    @cached_property
+    def _in_place_of_arns(self) -> dict[KeyPath, str]:
+        """Values of keys that need a secret's ARN and have something else: perhaps the secret itself."""
+        arns = (
+            (path, value) for path, value in _texts(self.data) if str(path[-1] if path else "").endswith("secret_arn")
+        )
+        return {path: value for path, value in arns if not value.startswith("arn:")}
+
+    @cached_property
     def _secrets(self) -> tuple[str, ...]:
-        return tuple(self.text[secret.start : secret.end] for secret in find(self.text))
+        plain = (self.text[secret.start : secret.end] for secret in find(self.text))
+        return (*plain, *(secret for _, secret, _ in self._escaped_secrets))
+
+    @cached_property
+    def _escaped_secrets(self) -> tuple[tuple[KeyPath, str, str], ...]:
+        """Those that the text spells otherwise, by YAML's escapes or over several lines: path, secret and kind."""
+        written = "".join(self.text.split())
+        return tuple(
+            (path, value[secret.start : secret.end], secret.kind)
+            for path, value in _texts(self.data)
+            for secret in find(value)
+            if "".join(value[secret.start : secret.end].split()) not in written
+        )
 
     def _at(self, position: Position) -> KeyPath:
         """Return the path of the value at a position; empty for a comment or where nothing was parsed."""
@@ -134,6 +168,18 @@ class Document:
     def has(self, path: KeyPath) -> bool:
         """Return whether the file has a value at this path."""
         return not path or path in self._keys
+
+
+def _texts(data: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every scalar of the data with its path."""
+    if isinstance(data, str):
+        yield path, data
+    elif isinstance(data, dict):
+        for key, value in data.items():
+            yield from _texts(value, (*path, key))
+    elif isinstance(data, list):
+        for index, value in enumerate(data):
+            yield from _texts(value, (*path, index))
 
 
 def _read(file: Path) -> bytes:

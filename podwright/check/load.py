@@ -24,7 +24,7 @@ def load(path: Path) -> Settings:
 
     report = check(path)
     if report.settings is None or has_errors(report.findings):
-        raise InvalidSettingsError(file=path, text=report.document.text, findings=report.findings)
+        raise InvalidSettingsError(file=path, text=report.document.shown, findings=report.findings)
     return report.settings
 
 

@@ -46,12 +46,12 @@ def check_document(source: Document, run: TrainConfig | None = None) -> Report:
         findings += schema_errors.terraform_templates(source.data)
         data = {} if source.data is None else source.data
         try:
-            settings = Settings.model_validate(data)
+            settings = Settings.model_validate(data).in_folder(source.file.parent)
             findings += rules.apply(settings, run)
         except ValidationError as error:
             findings += schema_errors.findings(error)
             if isinstance(data, dict):
-                findings += rules.apply(incomplete(Settings, data), run)
+                findings += rules.apply(incomplete(Settings, data).in_folder(source.file.parent), run)
     return Report(source, settings, _in_order(findings, source))
 
 

@@ -60,7 +60,8 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
     folder = folder or DEFAULT_FOLDER
     # Before gigabytes are fetched for a bucket that is not there.
     bucket = _bucket(settings) if upload else ""
-    machines = sorted({InstanceType.of(group.instance_type).machine for group in settings.cluster.instance_groups})
+    types = {name for group in settings.cluster.instance_groups for name in group.instance_types}
+    machines = sorted({InstanceType.of(name).machine for name in types})
     paths = [fetch(file, folder / "files") for file in _files(settings, machines)]
     if settings.training.source == "bundled":
         for machine in machines:

@@ -61,6 +61,7 @@ class Diagram:
     subnets: tuple[Box, ...]
     account: Box
     flows: tuple[Flow, ...]
+    price_label: str  # what the sum of the prices is based on
 
     @property
     def boxes(self) -> tuple[Box, ...]:
@@ -108,7 +109,9 @@ class _Drawing:
         self._count_objects()
         nodes = self._nodes_box()
         subnets = (nodes, *(box for box in self._subnets.values() if box is not nodes))
-        return Diagram(self._settings.name, self._network, subnets, self._account, tuple(self._flows()))
+        types = [group.instance_type for group in self._settings.cluster.instance_groups]
+        based = prices.label(self._settings.region, types)
+        return Diagram(self._settings.name, self._network, subnets, self._account, tuple(self._flows()), based)
 
     def _of(self, *types: str) -> list[Resource]:
         return [resource for resource in self._resources if resource.type in types]
@@ -153,12 +156,13 @@ class _Drawing:
                 name, count = group["InstanceGroupName"], group["InstanceCount"]
                 storage = group.get("InstanceStorageConfigs", ())
                 gib = sum(item.get("EbsVolumeConfig", {}).get("VolumeSizeInGB", 0) for item in storage)
+                kinds = group.get("InstanceRequirements", {}).get("InstanceTypes") or [group["InstanceType"]]
                 partition = f", partition {roles[name].partition}" if roles[name].partition else ""
                 yield Part(
                     kind=roles[name].role.capitalize(),
                     name=name,
-                    detail=f"{count} x {group['InstanceType']}, {gib} GiB{partition}",
-                    usd_per_hour=prices.nodes(group["InstanceType"], count, gib),
+                    detail=f"{count} x {' or '.join(kinds)}, {gib} GiB{partition}",
+                    usd_per_hour=prices.nodes(kinds[0], count, gib, region=self._settings.region),
                     address=cluster.address,
                 )
 

@@ -7,7 +7,6 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from podwright.diagram.parts import NODES, Box, Diagram, Part
-from podwright.diagram.prices import LABEL
 from podwright.diagram.text import cost, heading, total, words
 
 CARD_WIDTH, LINE, GAP, LETTERS = 430, 17, 12, 58
@@ -46,7 +45,7 @@ def html(diagram: Diagram) -> str:
         "<style>body{font:14px system-ui,sans-serif;margin:2em}td{padding:2px 12px 2px 0}td:last-child"
         "{text-align:right}"
         f"</style></head>\n<body><h1>{escape(diagram.name)}</h1>\n{svg(diagram)}"
-        f"<table><tr><th>where</th><th>what</th><th>USD/h, {LABEL}</th></tr>\n{rows}</table>\n"
+        f"<table><tr><th>where</th><th>what</th><th>USD/h, {diagram.price_label}</th></tr>\n{rows}</table>\n"
         f"<p>{escape(total(diagram))}</p></body></html>\n"
     )
 

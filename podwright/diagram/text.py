@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from podwright.diagram.parts import Box, Diagram, Part
-from podwright.diagram.prices import LABEL
+from podwright.planning.on_demand import BASE_REGION
 
 NAME_WIDTH = 78
+OTHER_PRICES = f"All but nodes has the prices of {BASE_REGION}."
 
 
 def in_lines(diagram: Diagram) -> str:
@@ -14,7 +15,7 @@ def in_lines(diagram: Diagram) -> str:
     for box in diagram.boxes:
         lines += ["", heading(box), *(f"  {line}" for line in map(_line, box.parts))]
     lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in diagram.flows)]
-    return "\n".join([*lines, "", total(diagram)])
+    return "\n".join([*lines, "", total(diagram), OTHER_PRICES])
 
 
 def markdown(diagram: Diagram) -> str:
@@ -22,7 +23,7 @@ def markdown(diagram: Diagram) -> str:
     lines = [f"# {diagram.name}", "", "| where | what | USD/h |", "|---|---|---:|"]
     for box in diagram.boxes:
         lines += [f"| **{heading(box)}** | | |", *(f"| | {words(part)} | {cost(part)} |" for part in box.parts)]
-    lines += ["", total(diagram), "", "| from | to | how |", "|---|---|---|"]
+    lines += ["", total(diagram), OTHER_PRICES, "", "| from | to | how |", "|---|---|---|"]
     lines += [f"| {flow.source} | {flow.target} | {flow.label} |" for flow in diagram.flows]
     return "\n".join(lines) + "\n"
 
@@ -47,7 +48,7 @@ def cost(part: Part) -> str:
 
 def total(diagram: Diagram) -> str:
     """The sum, with its label and what is missing in it."""
-    text = f"{diagram.usd_per_hour:,.2f} USD/h ({LABEL}, us-east-1; traffic, requests and backups come on top)"
+    text = f"{diagram.usd_per_hour:,.2f} USD/h ({diagram.price_label}; traffic, requests and backups come on top)"
     if diagram.unpriced:
         text += f"; without the price of {', '.join(diagram.unpriced)}"
     return text

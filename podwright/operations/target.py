@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podwright.config_file import CONFIG_VARIABLE, config_path
-from podwright.operations import cluster
-from podwright.operations.cluster import Cluster, Node
+from podwright.operations.account import cluster
+from podwright.operations.account.cluster import Cluster, Node
+from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
-from podwright.operations.session import Session
 
 NODE_HELP = "Slurm name, instance id, private address, GROUP/INDEX, or controller"
 

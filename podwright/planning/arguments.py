@@ -62,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="price of one node: that of your training plan or capacity block",
     )
     parser.add_argument(
+        "--region", metavar="REGION", help="take this region's prices. Default: that of cluster.yaml, or us-east-1"
+    )
+    parser.add_argument(
         "--capacity-block", action="store_true", help="use EC2's capacity block prices of December 2024"
     )
     parser.add_argument(

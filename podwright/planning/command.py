@@ -19,6 +19,7 @@ from podwright.planning.launch import Source, command, obstacles
 from podwright.planning.layout import LayoutError
 from podwright.planning.measured import MeasuredError, MeasuredNetwork
 from podwright.planning.model import Model, UnknownModelError
+from podwright.planning.on_demand import BASE_REGION, source_of
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.report import candidates_table, offers_table, render
 from podwright.planning.roofline import roofline, to_svg, to_text
@@ -38,6 +39,7 @@ from podwright.planning.table import predict_file
 from podwright.planning.trainer_options import OUR_SOFTWARE
 from podwright.planning.trainer_run import arguments, model_of, total_tokens
 from podwright.planning.units import DAY_S, UnitError, format_count, parse_count, parse_duration
+from podwright.settings.regions import REGIONS
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import TrainConfig
@@ -121,7 +123,8 @@ def _forecast(args: argparse.Namespace, run: TrainConfig | None) -> int:
 
 def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     measured = MeasuredNetwork.read(args.measured) if args.measured else None
-    hardware = Hardware(instance_type=args.instance, nodes=_whole(args.nodes or "1", "--nodes"), measured=measured)
+    nodes = _whole(args.nodes or "1", "--nodes")
+    hardware = Hardware(instance_type=args.instance, nodes=nodes, measured=measured, region=_region(args))
     if args.capacity_block and not hardware.capacity_block_usd_per_hour:
         known = ", ".join(capacity_block_types())
         raise PlanInputError(
@@ -232,20 +235,30 @@ def _choose_cluster(args: argparse.Namespace, run: TrainConfig | None) -> int:
         model = _model(args, run)
         tokens = parse_count(args.tokens, what="--tokens") if args.tokens else 20.0 * model.active_parameters
         offers = cheapest_cluster(
-            model, software, tokens=tokens, sequence=sequence, deadline_s=deadline_s, budget_usd=budget
+            model,
+            software,
+            tokens=tokens,
+            sequence=sequence,
+            deadline_s=deadline_s,
+            budget_usd=budget,
+            region=_region(args),
         )
     elif budget is None:
         raise PlanInputError("--deadline needs --model or --budget")
     else:
-        offers = largest_model(software, budget_usd=budget, deadline_s=deadline_s, sequence=sequence)
+        offers = largest_model(
+            software, budget_usd=budget, deadline_s=deadline_s, sequence=sequence, region=_region(args)
+        )
     if not offers:
         print("no cluster of up to 64 nodes is enough: raise --deadline or --budget, or reduce tokens or model")
         return DOES_NOT_FIT
     if args.json:
         print(json.dumps([item.to_dict() for item in offers], indent=2))
         return OK
-    print(offers_table(offers[:SHOWN]))
-    print("Prices: EC2 on-demand, us-east-1. Default for --tokens: 20 per parameter")
+    shown = offers[:SHOWN]
+    prices = source_of(_region(args), [item.hardware.instance.name for item in shown])
+    print(offers_table(shown))
+    print(f"Prices: EC2 on-demand, {prices}. Default for --tokens: 20 per parameter")
     return OK
 
 
@@ -265,6 +278,19 @@ def _take_cluster(args: argparse.Namespace) -> None:
         )
     args.instance = args.instance or str(compute["instance_type"])
     args.nodes = args.nodes or str(compute["count"])
+    args.region = args.region or _mapping(args.file).get("region")
+
+
+def _region(args: argparse.Namespace) -> str:
+    """Return the region whose prices the plan takes.
+
+    Raises:
+        PlanInputError: AWS has no such region.
+    """
+    region = str(args.region or BASE_REGION)
+    if region not in REGIONS:
+        raise PlanInputError(f"--region: AWS has no region {region}")
+    return region
 
 
 def _model(args: argparse.Namespace, run: TrainConfig | None) -> Model:

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 
 from podwright import prices
-from podwright.planning.hardware import Hardware, usd_per_hour
+from podwright.planning.hardware import Hardware
+from podwright.planning.on_demand import on_demand, source_of
 from podwright.planning.units import GB, HOUR_S
 
 # 419 unexpected interruptions in 54 days on 16,384 H100: https://arxiv.org/abs/2407.21783, section 3.3.4.
@@ -83,16 +84,18 @@ def cost(
     """
     stops = failures(hardware.gpus, parameters=parameters)
     hours = seconds / HOUR_S / stops.goodput
-    machines, note = hardware.usd_per_hour, "EC2 on-demand, us-east-1: HyperPod's own price is not public"
+    types = (hardware.instance.name, CONTROLLER)
+    machines = hardware.usd_per_hour
+    note = f"EC2 on-demand, {source_of(hardware.region, types)}: HyperPod's own price is not public"
     if capacity_block:
         machines, note = hardware.capacity_block_usd_per_hour, "EC2 capacity block, December 2024; AWS changes it often"
     if usd_per_node_hour:
         machines, note = usd_per_node_hour * hardware.nodes, "as given"
-    usd = {}
+    usd, controller = {}, on_demand(CONTROLLER, hardware.region)
     if machines:
         usd = {
             "accelerated machines": machines * hours,
-            "controller": (usd_per_hour(CONTROLLER) or 0.0) * hours,
+            "controller": (controller.usd_per_hour if controller else 0.0) * hours,
             "Lustre": LUSTRE_GIB * prices.LUSTRE_USD_PER_GIB_MONTH[LUSTRE_MB_S_PER_TIB] * hours / prices.MONTH_H,
             "NAT gateway": prices.NAT_USD_PER_HOUR * hours + prices.NAT_USD_PER_GB * dataset_gb,
         }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from typing import NamedTuple
 
 from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.measured import MeasuredNetwork
+from podwright.planning.on_demand import BASE_REGION, on_demand, rows
 from podwright_constructs.catalog import InstanceType, cluster_instance_types
 
 # Names in the catalog of instance types that do not give the memory.
@@ -30,6 +29,7 @@ class Hardware:
     instance_type: str
     nodes: int
     measured: MeasuredNetwork | None = None
+    region: str = BASE_REGION  # whose prices are taken
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -76,12 +76,12 @@ class Hardware:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """The price of all nodes: EC2 on-demand in us-east-1, or None if it is not public.
+        """The price of all nodes: EC2 on-demand, or None if it is not public.
 
         HyperPod's own prices are not public.
         """
-        price = _facts()[self.instance.name].on_demand_usd_per_hour
-        return price * self.nodes if price else None
+        price = on_demand(self.instance.name, self.region)
+        return price.usd_per_hour * self.nodes if price else None
 
     @property
     def capacity_block_usd_per_hour(self) -> float | None:
@@ -95,12 +95,6 @@ def accelerated_types() -> tuple[str, ...]:
     return tuple(name for name in _types_with_accelerators(cluster_instance_types()) if name in _facts())
 
 
-def usd_per_hour(instance_type: str) -> float | None:
-    """Return EC2's on-demand price of one node, or None if it is not public."""
-    facts = _facts().get(instance_type)
-    return facts.on_demand_usd_per_hour if facts else None
-
-
 def capacity_block_types() -> tuple[str, ...]:
     """Return the instance types with a known capacity block price."""
     return tuple(name for name, facts in _facts().items() if facts.capacity_block_usd_per_hour)
@@ -112,17 +106,15 @@ def _types_with_accelerators(names: Iterable[str]) -> list[str]:
 
 class _Facts(NamedTuple):
     network_gbit_s: float
-    on_demand_usd_per_hour: float | None
     capacity_block_usd_per_hour: float | None
 
 
 @lru_cache(maxsize=1)
 def _facts() -> dict[str, _Facts]:
-    text = files(__package__).joinpath("data/instances.csv").read_text(encoding="utf-8")
     return {
         row["instance_type"]: _Facts(
             float(row["network_gbit_s"] or 10),
-            *(float(row[name]) if row[name] else None for name in ("ec2_usd_per_hour", "capacity_block_usd_per_hour")),
+            float(row["capacity_block_usd_per_hour"]) if row["capacity_block_usd_per_hour"] else None,
         )
-        for row in csv.DictReader(text.splitlines())
+        for row in rows("instances.csv")
     }

@@ -15,6 +15,7 @@ from podwright.planning.units import GB
 NF4_BYTES = 0.5625  # 4 bits and a scale of 8 bits per 64 weights, doubly quantised (arXiv:2305.14314)
 EIGHT_BIT_BYTES = 2 + 2 * 4 / 256  # two moments of a byte, a scale in fp32 per block of 256 (arXiv:2110.02861)
 LORA_RANK = 8
+KEPT_AT_ENDS = 2  # hidden states that embedding, last norm and head keep; one less if the head is divided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +119,7 @@ class _Sizing:
 
     def memory(self) -> Memory:
         states = self._states()
-        dynamic = {
-            "gathered_parameters": self._gathered(),
-            "activations": self._activations(),
-            "logits": self._logits(),
-        }
+        dynamic = max(self._candidates(), key=lambda items: sum(items.values()))
         total = sum(states.values()) + sum(dynamic.values())
         context = self.software.reserve_gb if self.software.counts_context else 0.3
         return Memory(
@@ -138,6 +135,47 @@ class _Sizing:
         """Return the share that the allocator reserves and does not use, seen only in the device's own reading."""
         reading = "device" if self.software.counts_context else "allocator"
         return self.constants("fragmentation", reading, self.software.name)
+
+    def _candidates(self) -> list[dict[str, float]]:
+        """Return what is in memory beside the states when a step may have its peak.
+
+        A loss in chunks has its gradients before the backward pass begins, so logits and the block that is worked on
+        are not there at once: counted with ``podwright-train dry-run``.
+        """
+        layout = self.layout
+        kept, working = self._kept_bytes(), self._working_bytes()
+        if not layout.loss_chunk_tokens or layout.sharding != "full" or layout.training != "full":
+            gathered = self._gathered_blocks() + self._gathered_ends()
+            return [{"gathered_parameters": gathered, "activations": kept + working, "logits": self._logits()}]
+        shares = self._vocabulary_shares()
+        end = self.model.embedding / shares
+        # the embedding's gradient in bf16, and in fp32 where it is reduced
+        last = {"activations": 0.0, "logits": (2.0 + 4.0) * end}
+        if self._pipeline_keeps_whole():
+            weights = {"gathered_parameters": 2.0 * sum(self._local_parameters())}
+            return [weights | {"activations": kept + working, "logits": 0.0}, weights | last]
+        kept += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
+        root = 2.0 * end if self.model.tied else 0.0  # a tied embedding stays gathered
+        return [
+            # the head, and the buffer it came in
+            {
+                "gathered_parameters": 2 * 2.0 * end if layout.sharding_ranks > 1 else 0.0,
+                "activations": kept,
+                "logits": self._logits(),
+            },
+            # of a block, the gradient in bf16, and in fp32 where it is reduced
+            {
+                "gathered_parameters": self._gathered_blocks(gradient=2.0 + 4.0) + root,
+                "activations": kept + working,
+                "logits": 0.0,
+            },
+            {"gathered_parameters": root} | last,
+        ]
+
+    def _vocabulary_shares(self) -> int:
+        """Return the ranks of tensor parallelism that divide embedding and head by words."""
+        model, tensor = self.model, self.layout.tensor
+        return 1 if model.tied or model.vocab % tensor else tensor
 
     # ---- states ------------------------------------------------------------------------------------
 
@@ -159,7 +197,16 @@ class _Sizing:
     def _shards_gradients(self, level: int) -> bool:
         layout = self.layout
         kept_whole = layout.whole_gradients and layout.micro_batches > 1 and layout.pipeline == 1
-        return level >= SHARDINGS.index("gradients") and not kept_whole
+        return level >= SHARDINGS.index("gradients") and not kept_whole and not self._pipeline_keeps_whole()
+
+    def _pipeline_keeps_whole(self) -> bool:
+        """True for our trainer's pipelines: PyTorch's schedules reduce gradients after the last micro-batch.
+
+        Until then weights stay gathered, too, and gradients are whole, in fp32.
+        """
+        layout = self.layout
+        ours = bool(layout.loss_chunk_tokens) and layout.sharding == "full" and layout.training == "full"
+        return ours and layout.pipeline > 1
 
     def _moments(self) -> float:
         """Return the optimizer's states relative to AdamW's: Muon has one per block matrix, 8-bit AdamW a byte each."""
@@ -200,35 +247,43 @@ class _Sizing:
         dense += ends * model.embedding / layout.tensor
         return dense, model.expert_parameters * share / layout.expert
 
-    def _gathered(self) -> float:
-        """Size the parameters that full sharding gathers: two blocks, and the embedding or head.
-
-        Their gradients exist in full before the reduce-scatter.
-        """
+    def _gathered_blocks(self, *, gradient: float = 2.0) -> float:
+        """Size the blocks that full sharding gathers, two, and the gradient of one, of so many bytes a parameter."""
         layout, model = self.layout, self.model
-        if layout.training != "full" or layout.sharding not in ("full", "gradients") or layout.sharding_ranks == 1:
+        if not self._gathers():
             return 0.0
         block = model.block_matrices - model.expert_parameters * (1 - 1 / layout.expert)
         if layout.sharding == "gradients":
-            return 2.0 * (block + 2 * model.embedding) / layout.tensor
-        block /= max(1, model.layers)
-        return (3 * 2.0 * block + 2 * 2.0 * model.embedding) / layout.tensor
+            return 2.0 * block / layout.tensor
+        return (2 * 2.0 + gradient) * block / max(1, model.layers) / layout.tensor
+
+    def _gathered_ends(self) -> float:
+        """Size embedding or head, with the gradient."""
+        return 2 * 2.0 * self.model.embedding / self.layout.tensor if self._gathers() else 0.0
+
+    def _gathers(self) -> bool:
+        layout = self.layout
+        return layout.training == "full" and layout.sharding in ("full", "gradients") and layout.sharding_ranks > 1
 
     # ---- activations -------------------------------------------------------------------------------
 
-    def _activations(self) -> float:
+    def _kept_bytes(self) -> float:
+        """Size what blocks keep for the backward pass."""
         layout, model = self.layout, self.model
         kept = sum(count * self._kept(kind) for kind, count in self._kinds().items()) / layout.pipeline
         kept *= self.constants("kept", self.software.name)
-        working = max(self._whole(kind) for kind, count in self._kinds().items() if count)
         if layout.offload_activations:
             kept = 2.0 * self._kept_input()
-        if layout.recompute == "none":
-            working /= 2  # only gradients come on top of what is kept
-        total = self.tokens * (kept * self._in_flight() + working * self.constants("working_set"))
         repeated = layout.recompute in ("full", "selective")
         blocks_with_scores = 0.0 if repeated else model.attention_blocks / layout.pipeline * self._in_flight()
-        return total + self._scores() * (blocks_with_scores + 1)
+        return self.tokens * kept * self._in_flight() + self._scores() * blocks_with_scores
+
+    def _working_bytes(self) -> float:
+        """Size what the block that is worked on adds."""
+        working = max(self._whole(kind) for kind, count in self._kinds().items() if count)
+        if self.layout.recompute == "none":
+            working /= 2  # only gradients come on top of what is kept
+        return self.tokens * working * self.constants("working_set") + self._scores()
 
     def _kinds(self) -> dict[str, int]:
         model = self.model
@@ -316,10 +371,14 @@ class _Sizing:
         layout = self.layout
         if layout.pipeline > 1:
             return 0.0
-        width = self.constants("logit_bytes", self.software.name)
         tokens = self.tokens / layout.tensor
         if not layout.loss_chunk_tokens:
-            return width * tokens * self.model.vocab
-        # Gradients of the head and of the hidden states exist at the same time.
-        gradients = 4.0 * self.model.embedding + 2.0 * tokens * self.model.hidden_size
+            return self.constants("logit_bytes", self.software.name) * tokens * self.model.vocab
+        width = self.constants("chunk_logit_bytes", self.software.name)
+        # Gradients of the head and of the hidden states exist at the same time; ranks that divide the head gather the
+        # hidden states of all their tokens for it.
+        shares = self._vocabulary_shares()
+        gradients = 4.0 * self.model.embedding / shares + 2.0 * tokens * self.model.hidden_size
+        if shares > 1:
+            gradients += 2 * 2.0 * self.tokens * self.model.hidden_size
         return width * min(tokens, layout.loss_chunk_tokens) * self.model.vocab + gradients

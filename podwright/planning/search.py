@@ -12,6 +12,7 @@ from podwright.planning.hardware import Hardware, accelerated_types
 from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, memory
 from podwright.planning.model import Model, model_names
+from podwright.planning.on_demand import BASE_REGION
 from podwright.planning.software import Sharding, Software
 from podwright.planning.throughput import Speed, speed
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, is_trained_dense, unsupported
@@ -129,6 +130,7 @@ def cheapest_cluster(
     global_batch: int | None = None,
     budget_usd: float | None = None,
     instance_types: Iterable[str] | None = None,
+    region: str = BASE_REGION,
 ) -> list[Offer]:
     """Return clusters of 1 to 64 nodes that finish within deadline and budget, cheapest first.
 
@@ -137,7 +139,7 @@ def cheapest_cluster(
     offers = []
     for name in instance_types or trainable_types():
         for nodes in (1, 2, 4, 8, 16, 32, 64):
-            hardware = Hardware(instance_type=name, nodes=nodes)
+            hardware = Hardware(instance_type=name, nodes=nodes, region=region)
             if hardware.usd_per_hour is None:
                 break
             seconds = _least_seconds(hardware, model, tokens)
@@ -166,7 +168,13 @@ def trainable_types() -> tuple[str, ...]:
 
 
 def largest_model(
-    software: Software, *, budget_usd: float, deadline_s: float, sequence: int, tokens_per_parameter: float = 20.0
+    software: Software,
+    *,
+    budget_usd: float,
+    deadline_s: float,
+    sequence: int,
+    tokens_per_parameter: float = 20.0,
+    region: str = BASE_REGION,
 ) -> list[Offer]:
     """Return offers for the largest published dense model that can be trained within budget and deadline."""
     models = sorted({Model.of(name) for name in model_names()}, key=lambda model: -model.parameters)
@@ -180,6 +188,7 @@ def largest_model(
             sequence=sequence,
             deadline_s=deadline_s,
             budget_usd=budget_usd,
+            region=region,
         )
         if offers:
             return offers

@@ -43,9 +43,9 @@ class Statement(Section):
 
 
 class CreatedRole(Section):
-    """An IAM role for the nodes that reads this cluster's scripts and cannot change them."""
+    """An IAM role for each kind of node, which reads this cluster's scripts and cannot change them."""
 
-    source: Literal["create"] = Field(description="A new role.")
+    source: Literal["create"] = Field(description="New roles.")
     permissions_boundary_arn: str | None = Field(
         None, description="ARN of the permissions boundary, where your organisation requires one."
     )
@@ -58,7 +58,14 @@ class CreatedRole(Section):
 
 
 class ExistingRole(Section):
-    """An existing IAM role, with AmazonSageMakerClusterInstanceRolePolicy and the EC2 actions a custom VPC needs."""
+    """Existing IAM roles, with AmazonSageMakerClusterInstanceRolePolicy and the EC2 actions a custom VPC needs."""
 
-    source: Literal["existing"] = Field(description="An existing role.")
-    arn: str = Field(description="Its ARN, arn:aws:iam::ACCOUNT:role/NAME.")
+    source: Literal["existing"] = Field(description="Existing roles.")
+    arn: str = Field(description="ARN of the nodes' role, arn:aws:iam::ACCOUNT:role/NAME.")
+    controller_arn: str | None = Field(None, description="ARN of the controllers' role. Default: arn.")
+    login_arn: str | None = Field(None, description="ARN of the login nodes' role. Default: arn.")
+
+    def arns(self) -> dict[str, str]:
+        """Return the ARNs that the file has, by key."""
+        keys = ("arn", "controller_arn", "login_arn")
+        return {key: arn for key in keys if (arn := getattr(self, key))}

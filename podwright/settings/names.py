@@ -11,6 +11,7 @@ from podwright_constructs import facts
 if TYPE_CHECKING:  # commands that need names alone do not wait for pydantic
     from podwright.settings.root import Settings
 
+OPERATIONS_PREFIX = "podwright-"
 TAG_PREFIX = "podwright:"  # of podwright's own tags
 CLUSTER_TAG = f"{TAG_PREFIX}cluster"
 CONSTRUCT_PATH_TAG = f"{TAG_PREFIX}construct-path"
@@ -41,13 +42,18 @@ def is_own_bucket(settings: Settings, bucket: str) -> bool:
 
 
 def role_name(name: str, region: str) -> str:
-    """Return the created role's name; it contains the region, because roles are global in an account."""
+    """Return the name of the compute nodes' role; it contains the region, because roles are global in an account."""
     return _role(name, f"-{region}-nodes")
 
 
 def controller_role_name(name: str, region: str) -> str:
     """Return the name of the controllers' role, which also reads the accounting database's password."""
     return _role(name, f"-{region}-controllers")
+
+
+def login_role_name(name: str, region: str) -> str:
+    """Return the name of the login nodes' role."""
+    return _role(name, f"-{region}-login")
 
 
 def flow_logs_role_name(name: str, region: str) -> str:
@@ -79,8 +85,13 @@ def database_name(name: str) -> str:
 
 
 def operations_name(name: str) -> str:
-    """Return the name of topic, rules, budget, dashboard, session document and workspace."""
-    return f"podwright-{name}"
+    """Return the name of budget, dashboard, session document and workspace."""
+    return f"{OPERATIONS_PREFIX}{name}"
+
+
+def notices_name(name: str) -> str:
+    """Return the topic's name, with which those of EventBridge's rules begin."""
+    return OPERATIONS_PREFIX + _shorten(name, facts.MAX_NOTICES_NAME_LENGTH - len(OPERATIONS_PREFIX))
 
 
 def scripts_prefix(name: str) -> str:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from podwright_bootstrap.features import NodeFeatures
 
 MIN_INTERVAL_S, MAX_INTERVAL_S = 5, 300  # a series whose values are five minutes apart is stale between them
+MAX_CHECK_MINUTES, MAX_OUT_PERCENT, MAX_ACTS_PER_HOUR = 60, 50, 100  # of remediation
+MAX_HOOK_MINUTES = 120  # all scripts of one moment have two hours
 MIN_ID, MAX_ID = 1001, 60000  # for users: https://systemd.io/UIDS-GIDS, and 1000 is the image's own user
 
 
@@ -63,6 +65,19 @@ class Ldap(Section):
     )
     allowed_groups: tuple[str, ...] = Field(
         (), description="Groups whose members may log in. Default: every user of the directory may log in."
+    )
+    access_filter: str | None = Field(
+        None,
+        description="LDAP filter that users must match to log in, such as (employeeType=staff); instead of "
+        "allowed_groups. Default: no filter.",
+    )
+    sudo_groups: tuple[str, ...] = Field(
+        (), description="Groups whose members may become root by sudo, with their password. Default: nobody."
+    )
+    ssh_key_attribute: str | None = Field(
+        None,
+        description="Attribute of users with their SSH public keys, such as sshPublicKey; sshd asks for it after the "
+        "user's own authorized_keys. Default: keys of the directory are not used.",
     )
     probe_user: str | None = Field(
         None, description="User that every node must find before it takes jobs. Default: no lookup."
@@ -253,6 +268,42 @@ class SlurmPolicy(Section):
     )
 
 
+class Remediation(Section):
+    """Reboot or replace compute nodes that report a fault of GPUs, EFA or file system twice in a row.
+
+    The controller sets them to fail with the reason Action:Reboot or Action:Replace, on which HyperPod acts. Jobs on
+    the node are requeued.
+    """
+
+    interval_minutes: int = Field(
+        default=5, description=f"Minutes between two checks of a node, 1 to {MAX_CHECK_MINUTES}."
+    )
+    max_percent: int = Field(
+        default=10,
+        description="Share of the nodes that may be out of service, for whatever reason, 1 to 50; one node always may.",
+    )
+    max_per_hour: int = Field(default=2, description="Nodes that are rebooted or replaced within an hour, 1 to 100.")
+    replace: bool = Field(
+        default=True,
+        description="Replace a node that a reboot does not cure; its volumes are lost. false drains it for you.",
+    )
+
+
+class Hook(Section):
+    """A script of yours that every boot of a node runs as root; if it fails, the boot fails."""
+
+    script: str = Field(
+        description="Path of the script, from this file's folder; its first line names its interpreter: #!/bin/bash."
+    )
+    when: Literal["before", "after"] = Field(
+        default="after", description="before or after the other steps; Slurm starts after both."
+    )
+    groups: tuple[str, ...] = Field(default=(), description="Instance groups that run it. Default: all.")
+    timeout_minutes: int = Field(
+        default=20, description=f"Longest time that it takes, 1 to {MAX_HOOK_MINUTES}; then the boot fails."
+    )
+
+
 class Nodes(Section):
     """Settings of the nodes, beyond Slurm and file systems; lifecycle scripts apply them."""
 
@@ -302,9 +353,12 @@ class Nodes(Section):
         default=None,
         description="Restrict the node's role to root and these users; `{}` for root alone. Default: all users.",
     )
-
     slurm: SlurmPolicy | None = Field(
         default=None, description="Accounts, priorities and limits of jobs. Default: one account without limits."
+    )
+    hooks: tuple[Hook, ...] = Field(default=(), description="Scripts of yours that boots run.")
+    remediation: Remediation | None = Field(
+        default=None, description="Reboot and replace sick nodes; `{}` for the defaults. Default: never."
     )
 
     def features(self) -> "NodeFeatures":

@@ -72,7 +72,7 @@ class Logs(Section):
 
 
 class Notices(Section):
-    """An email when the cluster fails, a node is unhealthy, or no job runs for hours."""
+    """An email when the cluster fails, a node is unhealthy, another controller takes over, or no job runs for hours."""
 
     email: str = Field(description="Address of the emails; AWS asks it to confirm once.")
     idle_hours: int | None = Field(

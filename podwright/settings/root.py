@@ -5,9 +5,10 @@ knows which values are allowed beyond their type.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from podwright.settings.access import CreatedKey, CreatedRole, ExistingKey, ExistingRole, NoKey
 from podwright.settings.cluster import ClusterSection, Training
@@ -88,3 +89,14 @@ class Settings(Section):
     )
     nodes: Nodes = Field(Nodes(), description="Users, mounts, health checks and other software of the nodes.")
     training: Training = Field(Training(source="bundled"), description="Training program for jobs.")
+
+    _folder: Path = PrivateAttr(default=Path())
+
+    def in_folder(self, folder: Path) -> "Settings":
+        """Name the folder of the settings file, where its paths begin; return the settings."""
+        self._folder = folder
+        return self
+
+    def path(self, relative: str) -> Path:
+        """Return a path of the settings file."""
+        return self._folder / relative

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from podwright.check.load import load
 from podwright_rehearsal import processes
-from podwright_rehearsal.hosts import leftovers, permission
-from podwright_rehearsal.run.hosting import KINDS, FlatHosts, Hosts, NamespacedHosts
-from podwright_rehearsal.run.progress import Progress, StepFailed, progress_for
+from podwright_rehearsal.hosts import leftovers
+from podwright_rehearsal.run.hosting import KINDS, FlatHosts, Hosts
+from podwright_rehearsal.run.progress import StepFailed, progress_for
 from podwright_rehearsal.run.rehearsal import Rehearsal, steps
 from podwright_rehearsal.run.resize import resized
-from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, supplies
+from podwright_rehearsal.run.supplies import CACHE, FAILURES, SuppliesError, available_release, supplies
 
 OK, FAILED, UNABLE = 0, 1, 2
 
@@ -38,7 +38,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     progress = progress_for(list(steps(hosts)), as_json=as_json)
     try:
         with _locked(hosts.folder):
-            materials = supplies(flat=hosts is FlatHosts, release=hosts.release)
+            materials = supplies(hosts.release)
             processes.adopt_orphans()
             for number in (
                 signal.SIGINT,
@@ -49,7 +49,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
                 config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts
             ).run_steps()
     except StepFailed as failure:
-        _explain(failure, progress)
+        _explain(failure)
         return FAILED
     except FAILURES as error:
         print(f"podwright: {error}", file=sys.stderr)
@@ -78,13 +78,10 @@ def clean() -> int:
 def kind_of_hosts(kind: str) -> tuple[type[Hosts], str | None]:
     """Return the hosts that this machine permits, and why, unless they are the obvious ones."""
     wanted = KINDS[kind]
-    if wanted is FlatHosts:
+    if wanted.release is None:
         return FlatHosts, "as --flat says"
-    if why := permission.why_not():
-        return FlatHosts, why
-    if wanted.release and (why := permission.why_no_systemd()):
-        return NamespacedHosts, why
-    return wanted, None
+    release, why = available_release(wanted.release)
+    return next(hosts for hosts in KINDS.values() if hosts.release == release), why
 
 
 @contextmanager
@@ -105,9 +102,8 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _explain(failure: StepFailed, progress: Progress) -> None:
-    step = next((record.name for record in progress.steps if record.state == "failed"), "")
-    print(f"podwright: step '{step}' failed on {failure.host}: {failure.message}", file=sys.stderr)
+def _explain(failure: StepFailed) -> None:
+    print(f"podwright: step '{failure.step}' failed on {failure.host}: {failure.message}", file=sys.stderr)
     for line in failure.tail:
         print(f"    {line}", file=sys.stderr)
     if failure.log:

@@ -63,7 +63,7 @@ def run_logged(
             if alarm.finished.is_set():
                 file.write(f"killed after {limit_s:g} s\n")
             return process.wait()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no process stays
             end([process.pid, *descendants(process.pid)])
             raise
         finally:

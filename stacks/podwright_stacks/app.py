@@ -10,6 +10,7 @@ from podwright.settings.root import Settings
 from podwright_constructs.kit import App
 from podwright_stacks.cluster import ClusterStack
 from podwright_stacks.foundation import FoundationStack
+from podwright_stacks.provider_lock import write_provider_lock
 
 OUTDIR_VARIABLE = "CDKTF_OUTDIR"  # cdktf's own
 DEFAULT_FOLDER = "cdktf.out"
@@ -20,7 +21,7 @@ class OutputFolderError(PodwrightError):
 
 
 def synthesize(settings: Settings, folder: Path | None = None) -> None:
-    """Write both stacks as Terraform's JSON.
+    """Write both stacks as Terraform's JSON, each with a lock of the AWS provider.
 
     Args:
         settings: what to deploy.
@@ -31,11 +32,13 @@ def synthesize(settings: Settings, folder: Path | None = None) -> None:
         OutputFolderError: the folder cannot be made.
         WheelError: the training program cannot be built.
     """
-    _make(folder or Path(os.environ.get(OUTDIR_VARIABLE) or DEFAULT_FOLDER))
+    output = folder or Path(os.environ.get(OUTDIR_VARIABLE) or DEFAULT_FOLDER)
+    _make(output)
     app = App(outdir=str(folder)) if folder else App()
     foundation = FoundationStack(app, settings=settings)
     ClusterStack(app, settings=settings, foundation=foundation)
     app.synth()
+    write_provider_lock(output)
 
 
 def _make(folder: Path) -> None:

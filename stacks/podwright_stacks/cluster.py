@@ -47,8 +47,9 @@ class ClusterStack(TerraformStack):
             cluster_name=settings.name,
             instance_groups=instance_groups,
             network=foundation.network,
-            role=foundation.role,
-            controller_role=foundation.controller_role,
+            role=foundation.roles["compute"],
+            controller_role=foundation.roles["controller"],
+            login_role=foundation.roles["login"],
             lifecycle=_scripts(self, settings, foundation, instance_groups),
             slurm=_slurm(settings, foundation),
             node_recovery=wanted.node_recovery,
@@ -97,6 +98,7 @@ def _scripts(
         multi_head=_multi_head(foundation) if checks.controllers(instance_groups) > 1 else None,
         auto_resume=settings.cluster.node_recovery == "automatic",
         nodes=settings.nodes.features(),
+        hooks={hook.script: settings.path(hook.script) for hook in settings.nodes.hooks},
         prometheus=foundation.prometheus,
         publishes_running_jobs=settings.notices is not None and settings.notices.idle_hours is not None,
         bundle_prefix=names.bundle_prefix(settings.name),
@@ -116,6 +118,7 @@ def _multi_head(foundation: FoundationStack) -> MultiHead | None:
         slurm_database_secret_arn=database.secret_arn,
         slurm_database_endpoint=database.endpoint,
         slurm_shared_directory=foundation.lustre.mount_path,
+        slurm_sns_arn=foundation.notices.topic_arn if foundation.notices else None,
     )
 
 

@@ -48,8 +48,8 @@ class FoundationStack(TerraformStack):
         self.openzfs = _openzfs(self, settings, self.network, self.key)
         self.accounting = _accounting(self, settings, self.network, self.key_arn)
         self.prometheus = _prometheus(self, settings, self.key_arn)
-        self.role, self.controller_role = _roles(self, settings)
-        operations(self, settings, key_arn=self.key_arn, roles=[self.role, self.controller_role])
+        self.roles = _roles(self, settings)
+        self.notices = operations(self, settings, key_arn=self.key_arn, roles=self.roles)
         TerraformOutput(self, "VpcId", value=self.network.vpc_id)
         TerraformOutput(self, "BucketName", value=self.bucket.name)
         TerraformOutput(self, "LustreDnsName", value=self.lustre.dns_name)
@@ -58,9 +58,8 @@ class FoundationStack(TerraformStack):
         if self.openzfs:
             TerraformOutput(self, "OpenZfsDnsName", value=self.openzfs.dns_name)
             TerraformOutput(self, "OpenZfsFileSystemId", value=file_system_id(self.openzfs.dns_name))
-        TerraformOutput(self, "RoleArn", value=self.role.arn)
-        if self.controller_role:
-            TerraformOutput(self, "ControllerRoleArn", value=self.controller_role.arn)
+        for output, kind in (("RoleArn", "compute"), ("ControllerRoleArn", "controller"), ("LoginRoleArn", "login")):
+            TerraformOutput(self, output, value=self.roles[kind].arn)
         if self.accounting:
             TerraformOutput(self, "AccountingEndpoint", value=self.accounting.endpoint)
             TerraformOutput(self, "AccountingSecretArn", value=self.accounting.secret_arn)
@@ -148,7 +147,9 @@ def _accounting(
             "accounting",
             name=names.database_name(settings.name),
             network=network,
+            region=settings.region,
             key_arn=key_arn,
+            require_tls=settings.cluster.slurm.source == "lifecycle",
             **arguments(wanted),
         )
     if isinstance(wanted, ExistingAccounting):
@@ -165,38 +166,48 @@ def _prometheus(stack: FoundationStack, settings: Settings, key_arn: str | None)
     return None
 
 
-def _roles(stack: FoundationStack, settings: Settings) -> tuple[Role, Role | None]:
-    """Return the nodes' role, and the controllers' if they alone read the accounting database's password."""
+def _roles(stack: FoundationStack, settings: Settings) -> dict[str, Role]:
+    """Return a role for each kind of instance group, whether or not the file has one.
+
+    A role that went with its last group would go before the group's nodes, which the other stack has.
+    """
     wanted = settings.role
     if not isinstance(wanted, CreatedRole):
-        return ExistingRole(arn=wanted.arn), None
+        arns = wanted.arns()
+        keys = {"controller": "controller_arn", "login": "login_arn", "compute": "arn"}
+        return {kind: ExistingRole(arn=arns.get(key, wanted.arn)) for kind, key in keys.items()}
     ldap = settings.nodes.ldap
-    of_all = [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []
-    name = names.role_name(settings.name, settings.region)
-    role = _role(stack, settings, wanted, id_="role", name=name, secret_arns=of_all)
-    if stack.accounting is None:
-        return role, None
-    name = names.controller_role_name(settings.name, settings.region)
-    secret_arns = [stack.accounting.secret_arn, *of_all]
-    return role, _role(stack, settings, wanted, id_="controller_role", name=name, secret_arns=secret_arns)
+    of_all = [ldap.bind_secret_arn] if ldap and ldap.bind_secret_arn else []  # SSSD binds on every node
+    of_controllers = [stack.accounting.secret_arn] if stack.accounting else []
+    created = (
+        ("controller", "controller_role", names.controller_role_name, [*of_controllers, *of_all]),
+        ("login", "login_role", names.login_role_name, of_all),
+        ("compute", "role", names.role_name, of_all),
+    )
+    return {
+        kind: _role(stack, settings, wanted, kind, id_=id_, name=name(settings.name, settings.region), secret_arns=arns)
+        for kind, id_, name, arns in created
+    }
 
 
 def _role(
     stack: FoundationStack,
     settings: Settings,
     wanted: CreatedRole,
+    kind: str,
     *,
     id_: str,
     name: str,
     secret_arns: Sequence[str],
 ) -> ExecutionRole:
-    groups = settings.cluster.instance_groups
+    groups = [group for group in settings.cluster.instance_groups if group.role == kind]
     role = ExecutionRole(
         stack,
         id_,
         name=name,
         bucket=stack.bucket,
         network=stack.network,
+        cluster_name=settings.name,
         read_prefixes=names.readable_prefixes(settings.name),
         write_prefixes=names.writable_prefixes(settings.name),
         secret_arns=secret_arns,

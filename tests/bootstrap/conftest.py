@@ -285,12 +285,13 @@ class Host:
             "AWS_EC2_METADATA_DISABLED": "true",
             "PIP_CONFIG_FILE": "/dev/null",
             "PIP_NO_INDEX": "1",
-            "PIP_FIND_LINKS": str(self.cloud.index),
+            "INDEX_FOLDER": str(self.cloud.index),
+            "PYTHON_FOLDER": sys.base_prefix,
+            "PIP_FIND_LINKS": "/opt/index",
             "ENVIRONMENT": f"/mnt/fsx/{self.cloud.environment.relative_to(self.cloud.shared)}",
         }
-        python = Path(sys.executable).resolve()
         if not (self.shims / "python3").is_symlink():
-            (self.shims / "python3").symlink_to(python)
+            (self.shims / "python3").symlink_to(f"/opt/python/bin/{Path(sys.executable).resolve().name}")
         entry = (str(HERE / "enter_host.sh"), str(self.disk), self.name, self.address, CONTROLLER_ADDRESS)
         return subprocess.Popen(
             [*UNSHARE, *entry, "bash", "-c", f"cd /opt/scripts\n{commands}"],
@@ -460,6 +461,7 @@ def fetch_packages(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Pa
             *("-o", f"Dir::State::lists={folder}/lists"),
             *("-o", f"Dir::Cache::archives={folder}/archives"),
             *("-o", "APT::Sandbox::User=root"),
+            *("-o", "Debug::NoLocking=true"),  # nothing is installed; another worker may download at the same time
         ]
         apt = ["apt-get", "-qq", "-y", "--no-install-recommends", *options]
         for command in (["update"], ["install", "--download-only", *names]):

@@ -26,5 +26,9 @@ for folder in opt home mnt var/log; do
   mkdir -p "$disk/$folder"
   mount --bind "$disk/$folder" "/$folder"
 done
+# Where every user of the host may read them: on this machine the way to them may be root's.
+mkdir -p /opt/{index,python}
+mount --bind "$INDEX_FOLDER" /opt/index
+mount --bind "$PYTHON_FOLDER" /opt/python
 rm -f /opt/lustre.* /opt/nfs.* /opt/s3.* # no mount outlives the host
 exec "$@"

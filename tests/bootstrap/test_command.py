@@ -20,7 +20,7 @@ def test_dry_run_changes_nothing(make_host):
     assert not (host.disk / "opt/podwright").exists()
 
 
-def test_status_tells_how_the_last_boot_went(make_host):
+def test_status_shows_how_the_last_boot_went(make_host):
     """--status shows the last results with the boot's exit code, and a repaired step counts."""
     host = make_host()
     broken = "sed -i 's/0 1 2 3/0 1/' /opt/shims/nvidia-smi"
@@ -46,12 +46,12 @@ def test_the_log_holds_what_was_printed(make_host):
 def test_a_terminated_boot_leaves_no_program_behind(make_host):
     """SIGTERM ends the boot with the usual exit code, and the program it was waiting for."""
     host = make_host()
-    shim = "echo $$ >/opt/mount; awk '{print $4}' /proc/$PPID/stat >/opt/python; exec sleep 300"
+    shim = "echo $$ >/opt/mount; awk '{print $4}' /proc/$PPID/stat >/opt/boot; exec sleep 300"
     (host.shims / "mount.lustre").write_text(f"#!/bin/bash\n{shim}\n")
     boot = host.boot("""
         ./on_create.sh --only lustre &
-        until [[ -s /opt/python ]]; do sleep 0.05; done
-        kill -TERM "$(cat /opt/python)"
+        until [[ -s /opt/boot ]]; do sleep 0.05; done
+        kill -TERM "$(cat /opt/boot)"
         wait $!
         echo "exit $?"
         while [[ -e /proc/$(cat /opt/mount) ]]; do sleep 0.05; done

@@ -24,8 +24,9 @@ from podwright_bootstrap.contract import (
     ProvisioningParameters,
     TrainingPayload,
     WorkerGroup,
+    with_users,
 )
-from podwright_bootstrap.features import Health, NodeFeatures, Scratch, User
+from podwright_bootstrap.features import FOLLOWED, Health, NodeFeatures, Scratch, User
 from podwright_bootstrap.node import read_instances
 from podwright_bootstrap.report import failure
 
@@ -45,6 +46,7 @@ def parameters(draw):
         controller_group=draw(names),
         worker_groups=groups,
         login_group=draw(optional_names),
+        more_login_groups=draw(st.lists(names, max_size=2)),
         fsx_dns_name=fsx[0],
         fsx_mountname=fsx[1],
         fsx_openzfs_dns_name=draw(optional_names),
@@ -60,9 +62,19 @@ def parameters(draw):
 
 
 @given(parameters())
+@pytest.mark.slow
 def test_parameters_survive_the_way_to_the_node(written):
     """A node reads what the constructs write."""
     assert ProvisioningParameters.from_json(json.dumps(written.to_dict())) == written
+
+
+@given(parameters(), st.from_type(NodeFeatures))
+def test_nodes_follow_users_and_nothing_else(known, deployed):
+    """Of a later deployment a node takes users, groups and Slurm's policy; the rest stays as it is."""
+    known = dataclasses.replace(known, nodes=dataclasses.replace(known.nodes, motd=True))
+    text = with_users(json.dumps(known.to_dict()), json.dumps(deployed.followed()))
+    users = {name: getattr(NodeFeatures.from_dict(deployed.to_dict()), name) for name in FOLLOWED}
+    assert ProvisioningParameters.from_json(text).nodes == dataclasses.replace(known.nodes, **users)
 
 
 def test_aws_keys_and_ours_are_apart():
@@ -201,6 +213,7 @@ def _mutated(content: Any, random: Random) -> str:
     return "[" * 100_000 if accident < 0.101 else text
 
 
+@pytest.mark.slow
 def test_of_four_thousand_broken_files_each_is_a_line(tmp_path):
     """Whatever is in the two files, a node reads it, or says in one line what is wrong."""
     random, path = Random(0), tmp_path / "resource_config.json"  # noqa: S311 (repeatable accidents)

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.rehearsal]
 LDAP = Path(__file__).resolve().parent / "ldap"
 INSTALL_TIMEOUT_S = 500
 PACKAGES = ("slapd", "sssd-ldap", "libnss-sss", "libpam-sss")
+IMAGE = ("openssh-server", "sudo")  # what AWS's image has
 SETTINGS = {
     "uri": "ldaps://directory.test",
     "search_base": "dc=corp,dc=net",
@@ -32,7 +33,7 @@ def ask(make_shared_host, fetch_packages):
     """
     host = make_shared_host(patience=0.5, covered="etc usr var")
     host.cloud.contract["podwright"]["nodes"] = {"ldap": SETTINGS}
-    for shim in ("apt-get", "dpkg-query"):
+    for shim in ("apt-get", "dpkg-query", "sshd"):
         (host.shims / shim).unlink()
     shutil.copytree(LDAP, host.disk / "opt/ldap")
     (host.shims / "systemctl").rename(host.shims / "systemctl.remembering")
@@ -49,7 +50,7 @@ def ask(make_shared_host, fetch_packages):
     )
     prepare = f"""
         mount -t tmpfs tmpfs /run
-        export PACKAGES={fetch_packages(*PACKAGES)}
+        export PACKAGES={fetch_packages(*PACKAGES, *IMAGE)}
         /opt/ldap/serve.sh >/opt/ldap/log 2>&1 || {{ tail -n 20 /opt/ldap/log; exit 1; }}
         ./on_create.sh --only lustre >/dev/null
         boot() {{ python3 /opt/change.py "$1"; ./on_create.sh --only ldap; }}
@@ -95,3 +96,37 @@ def test_people_of_an_ldap_server_are_known(ask):
     assert "\n/mnt/fsx/home/ada\nada 7" in boot.output
     assert "\n600\n" in boot.output
     assert "hush" not in boot.output
+
+
+def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
+    """The directory's SSH key opens its owner's account, members of a group become root, a filter says who logs in.
+
+    What a later cluster.yaml leaves out goes.
+    """
+    boot = ask("""
+        mkdir -p /run/sshd && chmod 755 /mnt /mnt/fsx
+        [[ -e /usr/sbin/sshd ]] || /opt/install.sh openssh-server sudo >/opt/log 2>&1 || cat /opt/log
+        sed -i 's/^\\(session.*\\)required\\(.*pam_loginuid\\)/\\1optional\\2/' /etc/pam.d/sshd
+        wanted='{"ssh_key_attribute": "sshPublicKey", "sudo_groups": ["research"], "allowed_groups": []'
+        wanted+=', "access_filter": "(uid=ada)"}'
+        boot "$wanted" && boot "$wanted"
+        /usr/sbin/sshd -o UsePAM=yes -o PasswordAuthentication=no
+        ssh="ssh -o BatchMode=yes -o StrictHostKeyChecking=no -i /opt/ldap/ada"
+        $ssh ada@directory.test 'echo by key: $(id -un)'
+        $ssh mallory@directory.test 'echo stolen'
+        su - ada -c 'echo open-sesame | sudo -S -p "" sh -c "echo became \\$(id -un)"'
+        su - ada -c 'echo wrong | sudo -S -p "" echo stolen'
+        sudo -l -U mallory
+        su - mallory -c 'echo stolen'
+        boot '{}'
+        ls /etc/sudoers.d /etc/ssh/sshd_config.d
+    """)
+    assert boot.failures == [], boot.output
+    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, False]
+    assert "\nby key: ada\n" in boot.output
+    assert "\nbecame root\n" in boot.output
+    assert "\nstolen" not in boot.output
+    assert "User mallory is not allowed to run sudo" in boot.output
+    left = boot.output.rpartition("/etc/ssh/sshd_config.d:")[2]
+    assert "README" in left
+    assert "podwright-ldap" not in left

@@ -1,7 +1,8 @@
-"""The pauses of a host that asks a shared service."""
+"""A host's role, and its pauses while it asks a shared service."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -26,3 +27,9 @@ def test_all_hosts_together_ask_no_more_than_a_hundred_a_second(hosts, poll_s, t
     assert me.hosts == hosts
     assert me.poll_s == poll_s
     assert hosts / me.poll_s <= node.HOSTS_PER_S
+
+
+def test_every_login_group_has_its_role() -> None:
+    """AWS's key names the first login group, a key of ours the others."""
+    parameters = dataclasses.replace(PARAMETERS, login_group="login", more_login_groups=["notebooks"])
+    assert [node.role_of(name, parameters) for name in ("login", "notebooks")] == ["login", "login"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -14,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from podwright_bootstrap.collectors import __main__ as collectors
 from podwright_bootstrap.collectors import efa, neuron, slurm, training
@@ -27,6 +30,8 @@ METRIC = re.compile(r"\b(?:node|podwright)_\w+\b")
 NVIDIA_SMI = """#!/bin/bash
 case $1 in
   -L) for gpu in 0 1 2 3; do echo "GPU $gpu: NVIDIA A10G (UUID: GPU-$gpu)"; done ;;
+  --query-compute-apps=*) echo "GPU-0, ${PROGRAM_OF_JOB:-1}"; echo "GPU-1, 1" ;;
+  *throttle*) echo "0, GPU-0, Not Active, Active"; echo "1, GPU-1, [N/A], Not Active" ;;
   *) echo "0, GPU-0, 97, 20480, 23028, 61, 215.33, 1710, 0"; echo "1, GPU-1, 3, 100, 23028, 40, [N/A], 210, [N/A]" ;;
 esac
 """
@@ -36,6 +41,8 @@ SLURM = {
     "squeue": "echo 'gpu RUNNING 2'; echo 'gpu PENDING 4'; echo 'gpu PENDING 1'",
     "sdiag": r"printf 'Server thread count:  3\nAgent queue size:     1\n\tLast cycle:   1500\n\tLast cycle:   9\n'",
 }
+DMESG = r"printf '[ 5.1] NVRM: Xid (PCI:0000:10:1c): 79, pid=7, GPU has fallen off the bus.\n[ 5.2] other\n'"
+STEP = ("bash", "-c", "exec -a 'slurmstepd: [42.0]' bash -c 'sleep 600 & echo $!; wait'")
 NEURON_REPORT = {
     "neuron_runtime_data": [
         {
@@ -64,12 +71,22 @@ def debians() -> Path:
 
 
 @pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def program_of_job() -> Iterator[int]:
+    """A process whose parent has the name that Slurm gives to the one of step 42.0."""
+    with subprocess.Popen(STEP, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program_of_job: int) -> Path:
     """The folder of text files, after every collector has run on a machine that has everything."""
     programs = tmp_path / "programs"
     programs.mkdir()
     monitor = f"echo '{json.dumps(NEURON_REPORT)}'; exec sleep 60"
-    for name, script in {**SLURM, "neuron-monitor": monitor}.items():
+    monkeypatch.setenv("PROGRAM_OF_JOB", str(program_of_job))
+    for name, script in {**SLURM, "neuron-monitor": monitor, "dmesg": DMESG}.items():
         write_program(programs / name, f"#!/bin/bash\n{script}\n")
     write_program(programs / "nvidia-smi", NVIDIA_SMI)
     counters = tmp_path / "infiniband" / "rdmap16s27" / "ports" / "1" / "hw_counters"
@@ -127,10 +144,12 @@ def get(url: str) -> str:
 
 
 def test_every_metric_of_the_dashboard_is_one_that_nodes_give(exported):
-    """No graph stays empty because its metric is called otherwise."""
+    """No graph stays empty, and no alert silent, because its metric is called otherwise."""
     given = {line.split("{")[0].split()[0] for line in exported.splitlines() if line and line[0] != "#"}
     panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
-    asked = {name for panel in panels for query in panel["targets"] for name in METRIC.findall(query["expr"])}
+    queries = [query["expr"] for panel in panels for query in panel["targets"]]
+    rules = yaml.safe_load(DASHBOARD.with_name("alerts.yaml").read_text())["groups"][0]["rules"]
+    asked = {name for query in [*queries, *(rule["expr"] for rule in rules)] for name in METRIC.findall(query)}
     assert len(asked) > 25
     assert asked - given == set()
 
@@ -142,6 +161,10 @@ def test_collectors_tell_what_programs_tell(exported):
         'podwright_gpu_utilization_ratio{gpu="0",uuid="GPU-0"} 0.97',
         'podwright_gpu_memory_used_bytes{gpu="0",uuid="GPU-0"} 2.147483648e+10',
         'podwright_gpu_power_watts{gpu="0",uuid="GPU-0"} 215.33',
+        f'podwright_gpu_job{{slurm_job="42",user="{pwd.getpwuid(os.getuid()).pw_name}",uuid="GPU-0"}} 1',
+        'podwright_gpu_throttled{gpu="0",reason="hardware",uuid="GPU-0"} 0',
+        'podwright_gpu_throttled{gpu="0",reason="temperature",uuid="GPU-0"} 1',
+        'podwright_gpu_xid_errors_total{bus="0000:10:1c",xid="79"} 1',
         'podwright_neuroncore_utilization_ratio{core="0",pid="20843"} 0.925',
         'podwright_efa_tx_bytes_total{device="rdmap16s27",port="1"} 11',
         'podwright_efa_retrans_pkts_total{device="rdmap16s27",port="1"} 14',
@@ -152,11 +175,45 @@ def test_collectors_tell_what_programs_tell(exported):
         "podwright_slurm_schedule_cycle_seconds 0.0015",
         'podwright_training_tokens_per_second{run="llama"} 48000',
         'podwright_training_step{run="llama"} 2',
+        'podwright_training_running{run="llama"} 1',
         'podwright_collector_works{collector="slurm"} 1',
     } <= lines
     assert not any(line.startswith('podwright_gpu_power_watts{gpu="1"') for line in lines)
+    assert 'uuid="GPU-1"} 1\n' not in exported  # a program of no job, and a reason that the GPU does not name
     assert "lifespan" not in exported
     assert "node_textfile_scrape_error 0" in lines
+
+
+def test_a_run_that_has_ended_does_not_run(tmp_path, monkeypatch):
+    """The run's own last word counts: its end, or the start after it."""
+    events = {"ended": ["start", "train", "end"], "resumed": ["start", "train", "end", "start"], "young": ["start"]}
+    for name, kinds in events.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text("".join(f'{{"event": "{kind}", "step": 3}}\n' for kind in kinds))
+    monkeypatch.setattr(training, "RUNS", tmp_path)
+    running = next(family for family in training.collect() if family.name == "podwright_training_running")
+    assert running.samples == {'{run="ended"}': 0, '{run="resumed"}': 1, '{run="young"}': 1}
+
+
+def test_alerts_fire_when_they_should(debians, tmp_path):
+    """Prometheus's own tool reads the rules, and each fires for what it is about and for nothing else."""
+    rules = DASHBOARD.with_name("alerts.yaml")
+    shutil.copy2(rules, tmp_path)
+    shutil.copy2(Path(__file__).with_name("alerts.yaml"), tmp_path / "tests.yaml")
+    named = {rule["alert"] for rule in yaml.safe_load(rules.read_text())["groups"][0]["rules"]}
+    assert named == set(re.findall(r'alertname="(\w+)"', (tmp_path / "tests.yaml").read_text()))
+    done = subprocess.run(
+        [debians / "promtool", "test", "rules", "tests.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_panel_says_what_it_shows():
+    """Each graph of the dashboard has a description and a unit; its place overlaps no other."""
+    panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+    assert all(panel["description"] and panel["fieldConfig"]["defaults"]["unit"] for panel in panels)
+    assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
 
 
 def test_a_collector_that_fails_says_so_and_leaves_the_others_alone(measured, monkeypatch, capsys):

@@ -101,7 +101,7 @@ def test_a_disk_in_use_is_left_alone(make_node, make_disk):
     assert f"{disk}: it is in use" in boot.failures[0], boot.output
 
 
-def test_a_missing_disk_is_told(make_node, make_disk):
+def test_a_missing_disk_is_reported(make_node, make_disk):
     """Fewer disks than the type has fail the boot with both numbers."""
     boot = make_node(make_disk(), promised=2).boot(STEP)
     assert "at step scratch: ml.g5.12xlarge has 2 NVMe disks; lsblk lists /dev/loop" in boot.failures[0]

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from podwright_constructs import arguments, checks, cluster, instance_group, lustre, openzfs
+from podwright_constructs import arguments, checks, cluster, instance_group, lustre, openzfs, slurm
 from podwright_constructs.arguments import documentation, passed_names
 from podwright_constructs.arguments.data_repository import DataRepository
 from podwright_constructs.arguments.instance_group import InstanceGroup, ScheduledUpdate
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.arguments.openzfs import OpenZfsArguments
+from podwright_rehearsal.aws import cluster_schema
 
 Code = ModuleType | Callable[..., Any]
 
@@ -27,6 +28,23 @@ READERS: dict[type, tuple[Code, ...]] = {
     OpenZfsArguments: (openzfs,),
     InstanceGroup: (cluster, instance_group.in_order, arguments.instance_group),
     ScheduledUpdate: (cluster,),
+}
+
+FOR_EKS = "AWS's schema, or its page of the property, keeps it for clusters with EKS"
+# Properties of AWS's schema that the constructs never write.
+NOT_WRITTEN = {
+    "ClusterInstanceGroup": {
+        "CurrentCount": "read-only",
+        "ImageReleaseVersion": FOR_EKS,
+        "KubernetesConfig": FOR_EKS,
+    },
+    "AutoPatchConfig": {"PatchSchedule": "read-only: AWS sets the date"},
+    "ClusterAccountingDatabase": {"Name": "slurm_acct_db, its default"},
+    "cluster": {
+        **dict.fromkeys(("ClusterArn", "ClusterStatus", "CreationTime", "FailureMessage"), "read-only"),
+        **dict.fromkeys(("AutoScaling", "ClusterRole", "TieredStorageConfig"), FOR_EKS),
+        **dict.fromkeys(("RestrictedInstanceGroups", "RestrictedInstanceGroupsConfig"), "of Amazon Nova's recipes"),
+    },
 }
 
 
@@ -54,3 +72,13 @@ def test_every_argument_is_documented(arguments: type) -> None:
 def test_own_arguments_come_before_inherited_ones() -> None:
     """Documentation and `podwright explain` begin with what distinguishes a resource."""
     assert [*documentation(ExistingLustreArguments)] == ["dns_name", "mount_name", "efa", "mount_path"]
+
+
+@pytest.mark.parametrize("kind", NOT_WRITTEN)
+def test_every_property_that_aws_takes_is_written_or_left_out_for_a_reason(kind: str) -> None:
+    """The constructs name each property of AWS's schema of the cluster, except those listed above."""
+    schema = cluster_schema.schema("us-west-2")
+    properties = set((schema if kind == "cluster" else schema["definitions"][kind])["properties"])
+    sources = "".join(inspect.getsource(module) for module in (cluster, slurm, arguments.instance_group))
+    written = {name for name in properties if f'"{name}"' in sources}
+    assert properties - written == set(NOT_WRITTEN[kind])

@@ -69,6 +69,7 @@ def sagemaker() -> Any:
         ("ClusterEbsVolumeSizeInGB", {"min": facts.MIN_VOLUME_GIB, "max": facts.MAX_VOLUME_GIB}),
         ("ClusterThreadsPerCore", {"min": facts.MIN_THREADS_PER_CORE, "max": facts.MAX_THREADS_PER_CORE}),
         ("ClusterInstanceGroupSpecifications", {"max": facts.MAX_INSTANCE_GROUPS}),
+        ("ClusterInstanceTypes", {"max": facts.MAX_INSTANCE_TYPES}),
         ("Subnets", {"max": facts.MAX_SUBNETS}),
         ("TagList", {"max": facts.MAX_CLUSTER_TAGS}),
         ("TagKey", {"max": facts.MAX_TAG_KEY_LENGTH}),
@@ -78,7 +79,6 @@ def sagemaker() -> Any:
         ("ImageId", {"pattern": facts.IMAGE_ID_PATTERN.pattern}),
         ("WaitTimeIntervalInSeconds", {"max": facts.MAX_UPDATE_WAIT_S}),
         ("AutoRollbackAlarms", {"max": facts.MAX_ROLLBACK_ALARMS}),
-        ("ClusterAccountingDatabaseSecretArn", {"pattern": facts.SECRET_ARN_PATTERN.pattern}),
     ],
 )
 def test_limits_are_those_of_the_api(sagemaker: Any, shape: str, limits: dict[str, object]) -> None:
@@ -171,6 +171,22 @@ def test_groups_have_one_order(groups: list[InstanceGroup]) -> None:
         ([CONTROLLER, replace(WORKERS, name="Default")], "instance_groups[1].partition"),
         ([CONTROLLER, replace(WORKERS, capacity="cheap")], "instance_groups[1].capacity"),
         ([CONTROLLER, replace(WORKERS, auto_patch="never")], "instance_groups[1].auto_patch"),
+        (
+            [CONTROLLER, replace(WORKERS, other_instance_types=["ml.g5.9xlarge"])],
+            "instance_groups[1].other_instance_types[0]",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, other_instance_types=[WORKERS.instance_type])],
+            "instance_groups[1].other_instance_types[0]",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, other_instance_types=["ml.p4d.24xlarge"] * 20)],
+            "instance_groups[1].other_instance_types",
+        ),
+        (
+            [CONTROLLER, replace(WORKERS, threads_per_core=2, other_instance_types=["ml.m6g.large"])],
+            "instance_groups[1].threads_per_core",
+        ),
         ([CONTROLLER, replace(WORKERS, key_arn="mine")], "instance_groups[1].key_arn"),
         ([CONTROLLER, replace(WORKERS, training_plan_arn="mine")], "instance_groups[1].training_plan_arn"),
         ([CONTROLLER, replace(WORKERS, image_id="ami-mine")], "instance_groups[1].image_id"),
@@ -234,7 +250,8 @@ def test_right_groups_have_no_problem() -> None:
     """Controller, login and compute groups, one of them empty, are accepted."""
     login = InstanceGroup(name="login", role="login", instance_type="ml.c5.large", count=2)
     spare = replace(WORKERS, name="spare", count=0, partition="gpu", threads_per_core=2)
-    assert checks.cluster_instance_groups([CONTROLLER, login, WORKERS, spare]) == []
+    large = replace(login, name="large", instance_type="ml.c5.4xlarge")
+    assert checks.cluster_instance_groups([CONTROLLER, login, large, WORKERS, spare]) == []
 
 
 NOWHERE = Path("/nonexistent")
@@ -333,8 +350,8 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
         {"source_s3_uri", "on_init_complete"},
     ),
     "ExistingAccountingDatabase": (
-        lambda _: ExistingAccountingDatabase(endpoint="db:3306", secret_arn="mine", port=0),
-        {"endpoint", "secret_arn", "port"},
+        lambda _: ExistingAccountingDatabase(endpoint="db:3306", secret_arn="mine", port=0, certificates="x"),
+        {"endpoint", "secret_arn", "port", "certificates"},
     ),
     "AccountingMariaDb": (
         lambda stack: AccountingMariaDb(
@@ -342,13 +359,17 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
             "x",
             name="Slurm--db",
             network=NETWORK,
+            region="us-west-9",
             subnet_cidrs={"us-west-2a": "10.0.0.0/8"},
             instance_class="large",
             storage_gib=5,
             key_arn="mine",
             on_destroy="keep",
         ),
-        {"name", "subnet_cidrs", "subnet_cidrs.us-west-2a", "instance_class", "storage_gib", "key_arn", "on_destroy"},
+        {
+            *("name", "region", "subnet_cidrs", "subnet_cidrs.us-west-2a", "instance_class", "storage_gib"),
+            *("key_arn", "on_destroy"),
+        },
     ),
     "ExistingPrometheus": (
         lambda _: ExistingPrometheus(arn="ws-1", remote_write_url="https://mine"),
@@ -436,6 +457,7 @@ def test_a_problem_is_one_sentence_and_data() -> None:
     """A problem's message stands alone; its code and path, zone ids with hyphens too, are data."""
     (problem,) = checks.accounting_maria_db(
         name="x",
+        region="us-west-2",
         subnet_cidrs={"usw2-az1": "10.0.0.0/8", "usw2-az2": "10.1.0.0/28"},
         instance_class="db.t4g.medium",
         storage_gib=50,

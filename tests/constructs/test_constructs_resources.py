@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tarfile
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from cdktf import App, TerraformProvider, TerraformProviderGeneratorMetadata, Te
 
 from podwright.diagram.resources import decoded
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.features import Hook, NodeFeatures, User
 from podwright_constructs import facts
 from podwright_constructs.arguments.data_repository import DataRepository
 from podwright_constructs.arguments.lustre import LustreArguments
@@ -26,6 +28,7 @@ from podwright_constructs.key import EncryptionKey, ExistingKey
 from podwright_constructs.lifecycle import ExistingLifecycleScripts, LifecycleBundle
 from podwright_constructs.lustre import ExistingLustre, LustreFileSystem
 from podwright_constructs.network import ExistingNetwork, PrivateNetwork, TrainingNetwork
+from podwright_constructs.notices import ClusterNotices
 from podwright_constructs.openzfs import ExistingOpenZfs, OpenZfsFileSystem
 from podwright_constructs.payload import TrainingPayload
 from podwright_constructs.problems import InvalidArgumentsError
@@ -44,6 +47,7 @@ NETWORK = ExistingNetwork(
 BUCKET = ExistingBucket(name="sagemaker-mine")
 ROLE = ExistingRole(arn="arn:aws:iam::111122223333:role/nodes")
 SCRIPTS = ExistingLifecycleScripts(source_s3_uri="s3://sagemaker-mine/scripts")
+USERS = (User("ada", 2001),)
 LUSTRE = ExistingLustre(dns_name="fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com", mount_name="abcdefgh")
 OPENZFS = ExistingOpenZfs(dns_name="fs-0fedcba9876543210.fsx.us-west-2.amazonaws.com", mount_path="/homes")
 KEY = "arn:aws:kms:us-west-2:111122223333:key/1234abcd-12ab-34cd-56ef-1234567890ab"
@@ -531,9 +535,52 @@ def test_role_may_make_interfaces_wherever_a_group_is(synthesize) -> None:
         "subnet-00000008",
         "subnet-00000009",
     ]
+    (manage,) = [item for item in role_permissions(stack)["statement"] if item["sid"] == "ManageInterfaces"]
+    ((condition),) = manage["condition"]
+    assert (condition["test"], condition["variable"]) == ("ArnLike", "ec2:Subnet")
+    assert [subnet.rpartition("/")[2] for subnet in condition["values"]] == named[3:]
 
 
-def test_role_has_no_more_than_it_is_told_to_need(synthesize) -> None:
+def test_role_may_write_the_logs_of_its_cluster_alone(synthesize) -> None:
+    """With a cluster's name the role makes and writes no log group of another cluster."""
+    stack = synthesize(
+        lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK, cluster_name="demo")
+    )
+    by_sid = {statement["sid"]: statement for statement in role_permissions(stack)["statement"]}
+    assert by_sid["CreateLogGroups"]["resources"][0].endswith(":log-group:/aws/sagemaker/Clusters/demo/*")
+    assert by_sid["WriteLogs"]["resources"][0].endswith(":log-group:/aws/sagemaker/Clusters/demo/*:log-stream:*")
+
+
+def test_role_with_many_groups_fits_into_its_policy(synthesize) -> None:
+    """As many subnets as the check accepts make a policy that IAM accepts, with the longest names; more are refused."""
+
+    def build(stack: TerraformStack, subnets: int) -> ExecutionRole:
+        name = "n" * facts.MAX_CLUSTER_NAME_LENGTH
+        return ExecutionRole(
+            stack,
+            f"role-{subnets}",
+            name="nodes",
+            bucket=ExistingBucket(name="sagemaker-" + "b" * 53, key_arn=KEY),
+            network=NETWORK,
+            cluster_name=name,
+            read_prefixes=[f"{name}/lifecycle", f"{name}/training", f"{name}/bundle"],
+            write_prefixes=[f"{name}/runs", f"{name}/logs"],
+            secret_arns=[f"arn:aws:secretsmanager:us-west-2:210987654321:secret:{name}-{n}" for n in range(2)],
+            secret_key_arn=KEY,
+            prometheus_workspace_arn="arn:aws:aps:us-west-2:210987654321:workspace/ws-" + "a" * 36,
+            override_subnet_ids=[f"subnet-{number:017x}" for number in range(subnets)],
+        )
+
+    most = 23
+    statements = role_permissions(synthesize(lambda stack: build(stack, most)))["statement"]
+    text = json.dumps([{"effect": "Allow", **item} for item in statements], separators=(",", ":"))
+    written = re.sub(r"\$\{[^}]+\}", "ap-northeast-1", text)  # a region is longer than an account or a partition
+    assert 8_000 < len(written) < facts.MAX_ROLE_POLICY_LENGTH
+    with pytest.raises(InvalidArgumentsError, match="policy: got up to 10"):
+        synthesize(lambda stack: build(stack, most + 1))
+
+
+def test_role_has_no_more_than_it_needs(synthesize) -> None:
     """Keys, secret and metrics are each one ARN in the policy, grants are for AWS alone, and the boundary is set."""
     volumes, secrets = "arn:aws:kms:::key/1", "arn:aws:kms:::key/2"
     secret, workspace = "arn:aws:secretsmanager:::secret:a", "arn:aws:aps:::workspace/w"
@@ -595,6 +642,21 @@ def test_a_role_gets_what_it_is_granted(synthesize) -> None:
     assert by_sid["Ours"]["actions"] == ["bedrock:InvokeModel"]
 
 
+def test_a_role_may_publish_notices(synthesize) -> None:
+    """The role may send to the topic, and use its key for Amazon SNS alone."""
+
+    def build(stack: TerraformStack) -> None:
+        role = ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK)
+        notices = ClusterNotices(stack, "notices", name="n", cluster_name="n", email="a@llm.test", key_arn=KEY)
+        notices.grant_publish(role)
+
+    documents = synthesize(build)["data"]["aws_iam_policy_document"].values()
+    by_sid = {statement.get("sid"): statement for document in documents for statement in document["statement"]}
+    assert by_sid["PublishNotices"]["actions"] == ["sns:Publish"]
+    assert by_sid["UseKeyOfNotices"]["resources"] == [KEY]
+    assert by_sid["UseKeyOfNotices"]["condition"][0]["values"] == ["sns.*.amazonaws.com"]
+
+
 def test_no_policy_lets_nodes_write_what_they_run(synthesize) -> None:
     """Writing the prefixes with programs is denied, so that no other policy of the role allows it."""
     stack = synthesize(lambda stack: ExecutionRole(stack, "role", name="nodes", bucket=BUCKET, network=NETWORK))
@@ -606,18 +668,21 @@ def test_no_policy_lets_nodes_write_what_they_run(synthesize) -> None:
     assert {"s3:DeleteObject*", "s3:PutObject*"} <= set(denied["actions"])
 
 
-def test_controllers_may_have_a_role_of_their_own(synthesize) -> None:
-    """The controllers' groups get the controllers' role, all others the other one."""
+def test_controllers_and_login_nodes_may_have_roles_of_their_own(synthesize) -> None:
+    """The controllers' groups get the controllers' role, login groups theirs, all others the other one."""
     of_controllers = ExistingRole(arn="arn:aws:iam::111122223333:role/controllers")
+    of_login = ExistingRole(arn="arn:aws:iam::111122223333:role/login")
+    login = InstanceGroup(name="login", role="login", instance_type="ml.m5.xlarge", count=1)
     stack = synthesize(
         lambda stack: HyperPodCluster(
             stack,
             "cluster",
             cluster_name="demo",
-            instance_groups=[CONTROLLER, WORKERS],
+            instance_groups=[CONTROLLER, login, WORKERS],
             network=NETWORK,
             role=ROLE,
             controller_role=of_controllers,
+            login_role=of_login,
             lifecycle=SCRIPTS,
         )
     )
@@ -625,6 +690,7 @@ def test_controllers_may_have_a_role_of_their_own(synthesize) -> None:
     groups = decoded(cluster["desired_state"])["InstanceGroups"]
     assert {group["InstanceGroupName"]: group["ExecutionRole"] for group in groups} == {
         CONTROLLER.name: of_controllers.arn,
+        "login": of_login.arn,
         WORKERS.name: ROLE.arn,
     }
 
@@ -689,12 +755,12 @@ def keys(stack: Mapping[str, Any]) -> set[str]:
 
 
 def test_bundle_holds_the_scripts_and_nothing_else(synthesize, scripts: Path, tmp_path: Path) -> None:
-    """Entry point, archive and parameters are uploaded below one prefix; the archive holds the package alone."""
+    """Entry point, archive and parameters have one prefix; users, which nodes follow, stay where they are."""
     built = []
     stack = synthesize(lambda stack: built.append(bundle(stack, scripts)))
     prefix = built[0].source_s3_uri.removeprefix("s3://sagemaker-mine/")
     names = ("on_create.sh", "podwright_bootstrap.tar", "provisioning_parameters.json")
-    assert keys(stack) == {f"{prefix}/{name}" for name in names}
+    assert keys(stack) == {"lifecycle/users.json", *(f"{prefix}/{name}" for name in names)}
     (archive,) = (tmp_path / "cdktf.out" / "lifecycle").glob("*/podwright_bootstrap.tar")
     with tarfile.open(archive) as members:
         assert members.getnames() == ["podwright_bootstrap/__main__.py", "podwright_bootstrap/steps/lustre.py"]
@@ -723,14 +789,19 @@ def test_parameters_are_what_the_bootstrap_reads(synthesize, evaluate, scripts: 
 
     def build(stack: TerraformStack) -> None:
         payloads.append(TrainingPayload(stack, "training", bucket=BUCKET, wheel=wheel, requirements=requirements))
-        bundle(stack, scripts, training=payloads[0])
+        groups = [CONTROLLER, LOGIN, replace(LOGIN, name="notebooks"), WORKERS]
+        nodes = NodeFeatures(users=USERS, motd=True)
+        bundle(stack, scripts, instance_groups=groups, training=payloads[0], nodes=nodes)
 
     stack = synthesize(build)
-    (content,) = [item["content"] for item in resources(stack, "aws_s3_object") if "content" in item]
+    objects = {item["key"].split("/")[-1]: item.get("content") for item in resources(stack, "aws_s3_object")}
+    assert evaluate(objects["users.json"]) == {"users": [{"name": "ada", "uid": 2001, "groups": [], "ssh_keys": []}]}
+    content = objects["provisioning_parameters.json"]
     assert ProvisioningParameters.from_json(json.dumps(evaluate(content))) == ProvisioningParameters(
         cluster_name="demo",
         controller_group="controller",
         login_group="login",
+        more_login_groups=["notebooks"],
         worker_groups=[WorkerGroup(instance_group_name="workers", partition_name="gpu")],
         fsx_dns_name=LUSTRE.dns_name,
         fsx_mountname=LUSTRE.mount_name,
@@ -740,11 +811,27 @@ def test_parameters_are_what_the_bootstrap_reads(synthesize, evaluate, scripts: 
         instance_facts={
             "controller": InstanceFacts(vcpus=4, memory_gib=16),
             "login": InstanceFacts(vcpus=2, memory_gib=4),
+            "notebooks": InstanceFacts(vcpus=2, memory_gib=4),
             "workers": InstanceFacts("gpu", 8, "H100", 32, 192, 2048, nvlink=True, nvme_disks=8),
         },
         training=payloads[0].contract,
         bundle_s3_uri="s3://sagemaker-mine/bundle",
+        users_s3_uri="s3://sagemaker-mine/lifecycle/users.json",
+        nodes=NodeFeatures(users=USERS, motd=True),
     )
+
+
+def test_hooks_are_uploaded_by_their_content(synthesize, scripts: Path, tmp_path: Path) -> None:
+    """A hook's key is its SHA-256, which the contract repeats; a hook without a file is refused."""
+    hook = tmp_path / "site.sh"
+    hook.write_text("#!/bin/sh\n")
+    nodes = NodeFeatures(hooks=(Hook("site.sh"),))
+    stack = synthesize(lambda stack: bundle(stack, scripts, nodes=nodes, hooks={"site.sh": hook}))
+    assert f"lifecycle/hooks/{sha256_of(hook)}" in keys(stack)
+    (content,) = [item["content"] for item in resources(stack, "aws_s3_object") if "hook_sha256" in str(item)]
+    assert sha256_of(hook) in content
+    with pytest.raises(InvalidArgumentsError, match=r"the file of site\.sh"):
+        synthesize(lambda stack: bundle(stack, scripts, nodes=nodes))
 
 
 def test_windows_line_ends_are_refused(stack: TerraformStack, scripts: Path) -> None:
@@ -840,7 +927,10 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
     )
     slurm = ApiSlurm(strategy=None, lustre=LUSTRE)
     changes = {
-        "instance_groups": [replace(CONTROLLER, auto_patch="when-all-idle", capacity="spot"), group],
+        "instance_groups": [
+            replace(CONTROLLER, auto_patch="when-all-idle", capacity="spot", other_instance_types=["ml.m5.2xlarge"]),
+            group,
+        ],
         "lifecycle": None,
         "slurm": slurm,
         "node_provisioning": "continuous",
@@ -852,6 +942,8 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
     controller, workers = model["InstanceGroups"]
     assert controller["SlurmConfig"] == {"NodeType": "Controller"}
     assert controller["CapacityRequirements"] == {"Spot": {}}
+    assert controller["InstanceRequirements"] == {"InstanceTypes": [CONTROLLER.instance_type, "ml.m5.2xlarge"]}
+    assert "InstanceType" not in controller
     assert controller["AutoPatchConfig"] == {"PatchingStrategy": "WhenAllIdle"}
     given = {"InstanceGroupName", "InstanceType", "InstanceCount", "ExecutionRole", "ThreadsPerCore"}
     assert {key: value for key, value in workers.items() if key not in given} == {

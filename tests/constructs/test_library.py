@@ -6,34 +6,39 @@ import json
 import os
 import subprocess
 import sys
-import sysconfig
-import venv
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from podwright_stacks.wheel import build_wheel
+from podwright_testing.foreign import environment
 
 REPOSITORY = Path(__file__).parents[2]
+PREBUILT = REPOSITORY / ".cache" / "prebuilt"
+BESIDE_PREBUILT = """
+from cdktf import App, TerraformStack
+from cdktf_cdktf_provider_aws.provider import AwsProvider
+from cdktf_cdktf_provider_aws.security_group import SecurityGroup
+from podwright_constructs.arguments.lustre import LustreArguments
+from podwright_constructs.lustre import LustreFileSystem
+from podwright_constructs.network import ExistingNetwork
+
+app = App()
+stack = TerraformStack(app, "mixed")
+AwsProvider(stack, "aws", region="us-west-2")
+theirs = SecurityGroup(stack, "theirs", vpc_id="vpc-0a1b2c3d")
+network = ExistingNetwork(vpc_id="vpc-0a1b2c3d", subnet_ids=["subnet-0a1b2c3d"], security_group_id=theirs.id)
+LustreFileSystem(stack, "ours", LustreArguments(capacity_gib=2400), network=network)
+app.synth()
+"""
 APPS = sorted((REPOSITORY / "examples" / "library").glob("*.py"))
 
 
 @pytest.fixture(scope="session")
 def foreign_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Python of a new environment that has cdktf, and of ours the two wheels alone."""
-    folder = tmp_path_factory.mktemp("foreign")
-    venv.create(folder / "venv", with_pip=False)
-    python = folder / "venv" / "bin" / "python"
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "venv")}))
-    for project in ("constructs", "lifecycle_scripts"):
-        with zipfile.ZipFile(build_wheel(REPOSITORY / project, cache=folder)) as wheel:
-            wheel.extractall(packages)
-    # The packages beside pytest, without the .pth files there that lead to the checkout.
-    (packages / "cdktf.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
-    return python
+    """Python of a new environment: of ours the constructs' wheel and the node's alone, and what they declare."""
+    return environment(tmp_path_factory.mktemp("foreign"), "constructs", "lifecycle_scripts")
 
 
 @pytest.fixture(scope="session")
@@ -75,6 +80,7 @@ def test_apps_are_valid_terraform(stacks: Mapping[str, Path], terraform: Mapping
     assert json.loads(verdict.stdout)["diagnostics"] == []
 
 
+@pytest.mark.slow
 def test_one_construct_is_one_resource(stacks: Mapping[str, Path]):
     """A construct alone brings nothing but what it is; a cluster on what exists is one resource, too."""
     assert set(synthesized(stacks["scratch"])["resource"]) == {"aws_fsx_lustre_file_system"}
@@ -106,6 +112,19 @@ def test_each_region_has_its_provider(stacks: Mapping[str, Path]):
     assert len(blocks) > 50
     for name, block in blocks:
         assert block.get("provider") == ("aws.west" if name.startswith("site_west") else None)
+
+
+@pytest.mark.slow  # jsii loads all of AWS: a minute of CPU time
+@pytest.mark.skipif(not PREBUILT.exists(), reason="bench/synth.py installs the prebuilt bindings, some 250 MB")
+def test_constructs_go_beside_prebuilt_bindings(foreign_python: Path, tmp_path: Path):
+    """In a stack of the prebuilt bindings our file system takes the id of their security group."""
+    (prebuilt,) = PREBUILT.glob("lib/python*/site-packages")
+    code = f"import site; site.addsitedir({str(prebuilt)!r}){BESIDE_PREBUILT}"
+    subprocess.run([foreign_python, "-I", "-c", code], cwd=tmp_path, check=True)
+    (file_system,) = synthesized(tmp_path / "cdktf.out" / "stacks" / "mixed")["resource"][
+        "aws_fsx_lustre_file_system"
+    ].values()
+    assert file_system["security_group_ids"] == ["${aws_security_group.theirs.id}"]
 
 
 def test_apps_are_typed(foreign_python: Path):

@@ -50,6 +50,21 @@ def test_a_plan_explains_itself(plan):
         assert words in out
 
 
+def test_a_plan_takes_the_prices_of_its_region(plan, tmp_path):
+    """--region sets the price and its label, cluster.yaml gives it otherwise, and an unknown region is refused."""
+    tokens = ("--tokens", "1e9", "--json")
+    costs = [json.loads(plan(*G5, *tokens, "--region", name)[1])["cost"] for name in ("us-east-1", "eu-central-1")]
+    machines = [item["usd"]["accelerated machines"] for item in costs]
+    assert machines[1] / machines[0] == pytest.approx(1.5156 / 1.212)
+    assert costs[1]["price_note"] == "EC2 on-demand, eu-central-1: HyperPod's own price is not public"
+    file = tmp_path / "cluster.yaml"
+    group = "{name: workers, role: compute, instance_type: ml.g5.12xlarge, count: 4}"
+    file.write_text(f"region: eu-central-1\ncluster: {{instance_groups: [{group}]}}\n")
+    assert json.loads(plan(file, *G5[:2], *G5[-2:], *tokens)[1])["cost"] == costs[1]
+    status, _, err = plan(*G5, "--region", "eu-central-9")
+    assert (status, err.strip()) == (WRONG_INPUT, "podwright plan: --region: AWS has no region eu-central-9")
+
+
 def test_json_has_the_same_figures(plan):
     """The items of ``--json`` add up to its totals."""
     _, out, _ = plan(*G5, "--tokens", "78B", "--json")

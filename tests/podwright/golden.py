@@ -8,7 +8,7 @@ A case is ``cases/CODE/NAME.yaml``; CODE is the first finding's code. Its keys:
 - ``sections``: text whose top-level sections replace the base's sections of the same name; others are appended.
 - ``text``: the whole file, instead of all three above, for cases about YAML itself.
 - ``expected``: what the command prints. It comes last, because ``pytest tests/podwright/test_check.py --update``
-  rewrites it; read ``git diff`` before you commit.
+  writes it, in a new case too; read ``git diff`` before you commit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Case:
     """One wrong file and its findings."""
 
     path: Path
-    expected: str
+    expected: str = ""
     base: str = "base.yaml"
     lines: dict[str, str] = field(default_factory=dict)
     sections: str = ""
@@ -64,7 +64,7 @@ class Case:
         return file
 
     def update(self, printed: str) -> None:
-        """Replace the expected text in the case's file."""
+        """Write the expected text into the case's file, or replace the one that is there."""
         head, _, _ = self.path.read_text(encoding="utf-8").partition(_EXPECTED)
         self.path.write_text(head + _EXPECTED + indent(printed, "  "), encoding="utf-8")
 

@@ -81,7 +81,8 @@ def test_everything_is_in_the_diagram(drawn: Mapping[str, Drawn], example: str):
                 around |= {
                     found for address in around & known.keys() for found in references.findall(str(known[address]))
                 }
-            assert any(address in shown for address in around), resource
+            users = {item.address for item in resources if resource.address in references.findall(str(item.arguments))}
+            assert (around | users) & shown, resource
 
 
 def test_existing_resources_are_marked(drawn: Mapping[str, Drawn]):
@@ -100,7 +101,8 @@ def test_existing_resources_are_marked(drawn: Mapping[str, Drawn]):
 def test_costs_add_up(drawn: Mapping[str, Drawn], example: str):
     """The total is the sum of what is printed beside the parts, and what has no price is named beside it."""
     _, _, diagram = drawn[example]
-    *lines, total = in_lines(diagram).splitlines()
+    *lines, total, others = in_lines(diagram).splitlines()
+    assert others == "All but nodes has the prices of us-east-1."
     priced = [float(found[1].replace(",", "")) for line in lines if (found := re.search(r" ([\d,]+\.\d\d)$", line))]
     assert float(total.split(" USD/h (EC2 on-demand based")[0].replace(",", "")) == pytest.approx(sum(priced), abs=0.05)
     for part in diagram.parts:
@@ -113,6 +115,15 @@ def test_the_minimal_example_by_hand(drawn: Mapping[str, Drawn]):
     by_month = 2 * 500 * 0.08 + 1200 * 0.21
     expected = ec2 + by_month / 730 + 0.045 + 0.005
     assert drawn["minimal"][2].usd_per_hour == pytest.approx(expected)
+
+
+def test_a_database_with_a_standby_costs_twice():
+    """RDS counts class and storage for each zone; a class without a known price has none."""
+    database = {"instance_class": "db.t4g.medium", "allocated_storage": 50, "multi_az": False}
+    single = 0.065 + 50 * 0.115 / 730
+    assert prices.of("aws_db_instance", database) == pytest.approx(single)
+    assert prices.of("aws_db_instance", {**database, "multi_az": True}) == pytest.approx(2 * single)
+    assert prices.of("aws_db_instance", {**database, "instance_class": "db.x9.huge"}) is None
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -155,7 +166,7 @@ def test_reads_terraforms_objects(value):
 
 def test_prices_that_are_not_known():
     """A type of node or file system without a public price is left open, not counted as nothing."""
-    assert prices.nodes("ml.no.such", 1, 1) is None
+    assert prices.nodes("ml.no.such", 1, 1, region="us-east-1") is None
     assert prices.of("aws_fsx_lustre_file_system", {"deployment_type": "PERSISTENT_1", "storage_capacity": 1}) is None
     assert prices.of("aws_fsx_openzfs_file_system", {}) is None
     assert prices.of("aws_s3_bucket", {}) == 0

@@ -33,7 +33,7 @@ from podwright_training.config.train_config import PRESETS
 CONTROLLER = {"name": "controller", "role": "controller", "instance_type": "ml.m5.xlarge", "count": 1}
 WORKERS = {"name": "workers", "role": "compute", "instance_type": "ml.g5.xlarge", "count": 2, "partition": "gpu"}
 NETWORK = {"source": "create", "availability_zone_id": "usw2-az1"}
-BROUGHT_NETWORK = {
+EXISTING_NETWORK = {
     "source": "existing",
     "vpc_id": "vpc-00000001",
     "subnet_ids": ["subnet-00000001"],
@@ -47,16 +47,16 @@ NEW_SUBNET = {
     "nat_gateway_id": "nat-00000001",
 }
 SECOND_ZONE = {"extra_private_subnets": [{"availability_zone_id": "usw2-az2", "cidr": "10.0.32.0/20"}]}
-BROUGHT_LUSTRE = {"source": "existing", "dns_name": "fs-0a1b2c3d.fsx.us-west-2.amazonaws.com", "mount_name": "fsx"}
+EXISTING_LUSTRE = {"source": "existing", "dns_name": "fs-0a1b2c3d.fsx.us-west-2.amazonaws.com", "mount_name": "fsx"}
 
 KEY = "arn:aws:kms:us-west-2:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"
-BROUGHT_ROLE = {"source": "existing", "arn": "arn:aws:iam::210987654321:role/nodes"}
-BROUGHT_ACCOUNTING = {
+EXISTING_ROLE = {"source": "existing", "arn": "arn:aws:iam::210987654321:role/nodes"}
+EXISTING_ACCOUNTING = {
     "source": "existing",
     "endpoint": "slurm.abc.us-west-2.rds.amazonaws.com",
     "secret_arn": "arn:aws:secretsmanager:us-west-2:210987654321:secret:slurm",
 }
-BROUGHT_PROMETHEUS = {
+EXISTING_PROMETHEUS = {
     "source": "existing",
     "arn": "arn:aws:aps:us-west-2:210987654321:workspace/ws-1",
     "remote_write_url": "https://aps-workspaces.us-west-2.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
@@ -128,9 +128,9 @@ def s3(**changes: Any) -> dict[str, Any]:
     return {"nodes": {"s3_mounts": [CORPORA | changes]}}
 
 
-def brought_accounting(**changes: Any) -> dict[str, Any]:
+def existing_accounting(**changes: Any) -> dict[str, Any]:
     """An accounting database that exists, changed."""
-    return {**api_continuous(), "accounting": BROUGHT_ACCOUNTING | changes}
+    return {**api_continuous(), "accounting": EXISTING_ACCOUNTING | changes}
 
 
 def broken(data: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -159,7 +159,7 @@ BROKEN = [
     (
         "lustre-efa-connections",
         {
-            "lustre": {**BROUGHT_LUSTRE, "efa": True},
+            "lustre": {**EXISTING_LUSTRE, "efa": True},
             **groups(
                 CONTROLLER,
                 {**WORKERS, "instance_type": "ml.p5.48xlarge", "count": 129, "network_interface": "efa-only"},
@@ -224,19 +224,19 @@ BROKEN = [
         "network.extra_private_subnets[0].availability_zone_id",
     ),
     ("zone-in-region", {"network": {**NEW_SUBNET, "availability_zone_id": "use1-az2"}}, "network.availability_zone_id"),
-    ("existing-network", {"network": {**BROUGHT_NETWORK, "vpc_id": ""}}, "network.vpc_id"),
+    ("existing-network", {"network": {**EXISTING_NETWORK, "vpc_id": ""}}, "network.vpc_id"),
     (
         "existing-network",
-        {"network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-00000001", "2"]}},
+        {"network": {**EXISTING_NETWORK, "subnet_ids": ["subnet-00000001", "2"]}},
         "network.subnet_ids[1]",
     ),
-    ("existing-network", {"network": {**BROUGHT_NETWORK, "subnet_ids": []}}, "network.subnet_ids"),
+    ("existing-network", {"network": {**EXISTING_NETWORK, "subnet_ids": []}}, "network.subnet_ids"),
     ("created-lustre", {"lustre": {"source": "create", "capacity_gib": 1000}}, "lustre.capacity_gib"),
     ("created-lustre", {"lustre": {"source": "create", "mount_path": "fsx"}}, "lustre.mount_path"),
-    ("existing-lustre", {"lustre": {**BROUGHT_LUSTRE, "mount_name": "too long a name"}}, "lustre.mount_name"),
+    ("existing-lustre", {"lustre": {**EXISTING_LUSTRE, "mount_name": "too long a name"}}, "lustre.mount_name"),
     (
         "existing-file-system-in-region",
-        {"lustre": {**BROUGHT_LUSTRE, "dns_name": "fs-0a1b2c3d.fsx.us-east-1.amazonaws.com"}},
+        {"lustre": {**EXISTING_LUSTRE, "dns_name": "fs-0a1b2c3d.fsx.us-east-1.amazonaws.com"}},
         "lustre.dns_name",
     ),
     *(
@@ -280,7 +280,7 @@ BROKEN = [
             ),
             (
                 "data_repositories",
-                {"data_repositories": [{"path": f"/{n}", "s3_uri": "s3://data"} for n in range(9)]},
+                {"data_repositories": [{"path": f"/{n}", "s3_uri": f"s3://data-{n}"} for n in range(9)]},
             ),
         )
     ),
@@ -301,7 +301,7 @@ BROKEN = [
         "openzfs-zones",
         {
             "openzfs": {"source": "create", "deployment_type": "MULTI_AZ_1"},
-            "network": {**BROUGHT_NETWORK, "subnet_ids": ["subnet-00000001", "subnet-00000002"]},
+            "network": {**EXISTING_NETWORK, "subnet_ids": ["subnet-00000001", "subnet-00000002"]},
         },
         "openzfs.deployment_type",
     ),
@@ -321,7 +321,7 @@ BROKEN = [
     ),
     (
         "unused-settings",
-        {"network": {**BROUGHT_NETWORK, "route_table_ids": ["rtb-00000001"]}},
+        {"network": {**EXISTING_NETWORK, "route_table_ids": ["rtb-00000001"]}},
         "network.route_table_ids",
     ),
     (
@@ -350,7 +350,18 @@ BROKEN = [
     ("existing-bucket", {"bucket": {"source": "existing", "name": "sagemaker-x", "key_arn": "k"}}, "bucket.key_arn"),
     ("existing-bucket", {"bucket": {"source": "existing", "name": "scripts"}}, "bucket.name"),
     ("existing-role", {"role": {"source": "existing", "arn": "arn:aws:iam::1:user/me"}}, "role.arn"),
+    (
+        "arns-of-one-account",
+        {"role": {**EXISTING_ROLE, "login_arn": "arn:aws:iam::333344445555:role/login"}},
+        "role.login_arn",
+    ),
+    ("named-users", {"nodes": {"metadata_access": {"users": ["nobody-knows"]}}}, "nodes.metadata_access.users[0]"),
     ("instance-group", groups({**CONTROLLER, "count": 0}, WORKERS), "cluster.instance_groups[0].count"),
+    (
+        "types-with-bundle",
+        groups(CONTROLLER, {**WORKERS, "other_instance_types": ["ml.g6.xlarge"]}),
+        "cluster.instance_groups[1].other_instance_types",
+    ),
     ("multi-head", groups({**CONTROLLER, "count": 2}, WORKERS), "cluster.instance_groups[0].count"),
     (
         "instance-group",
@@ -385,7 +396,7 @@ BROKEN = [
     ),
     ("api-slurm", api({"source": "api"}), "cluster.slurm.strategy"),
     ("api-slurm", api(API, node_provisioning="continuous"), "cluster.slurm.strategy"),
-    ("api-slurm", {**api(API), "accounting": BROUGHT_ACCOUNTING}, "accounting.source"),
+    ("api-slurm", {**api(API), "accounting": EXISTING_ACCOUNTING}, "accounting.source"),
     ("training-without-scripts", {**api(API), "training": {"source": "bundled"}}, "training.source"),
     ("training-without-scripts", {**api(SCRIPTS), "training": {"source": "bundled"}}, "training.source"),
     ("existing-scripts", api({**SCRIPTS, "source_s3_uri": "s3://mine/src"}), "cluster.slurm.source_s3_uri"),
@@ -423,21 +434,27 @@ BROKEN = [
         accounting({"usw2-az1": "10.0.1.0/28", "usw2-az2": "10.0.16.0/28"}),
         "accounting.subnet_cidrs.usw2-az2",
     ),
-    ("existing-accounting", brought_accounting(endpoint="db:3306"), "accounting.endpoint"),
-    ("existing-accounting", brought_accounting(secret_arn="mine"), "accounting.secret_arn"),
+    ("existing-accounting", existing_accounting(endpoint="db:3306"), "accounting.endpoint"),
+    ("existing-accounting", existing_accounting(secret_arn="mine"), "accounting.secret_arn"),
     ("unused-accounting", {**api(API), "accounting": {"source": "none"}}, "accounting.source"),
     (
         "existing-prometheus",
-        {"nodes": MEASURED, "prometheus": {**BROUGHT_PROMETHEUS, "arn": "ws-1"}},
+        {"nodes": MEASURED, "prometheus": {**EXISTING_PROMETHEUS, "arn": "ws-1"}},
         "prometheus.arn",
     ),
     (
         "rights-of-existing-role",
-        {"role": BROUGHT_ROLE, "prometheus": {"source": "create"}, "nodes": MEASURED},
+        {"role": EXISTING_ROLE, "prometheus": {"source": "create"}, "nodes": MEASURED},
         "role.arn",
     ),
-    ("rights-of-existing-role", {"role": BROUGHT_ROLE, **brought_accounting()}, "role.arn"),
-    ("rights-of-existing-role", {"role": BROUGHT_ROLE, **s3()}, "role.arn"),
+    ("rights-of-existing-role", {"role": EXISTING_ROLE, **existing_accounting()}, "role.arn"),
+    ("rights-of-existing-role", {"role": EXISTING_ROLE, "session": {"log_retention_days": 90}}, "role.arn"),
+    (
+        "rights-of-existing-role",
+        {"role": {**EXISTING_ROLE, "controller_arn": f"{EXISTING_ROLE['arn']}s"}, **existing_accounting()},
+        "role.controller_arn",
+    ),
+    ("rights-of-existing-role", {"role": EXISTING_ROLE, **s3()}, "role.arn"),
     *(
         ("names-of-people", users({"name": name}), "nodes.users[0].name")
         for name in ("Ada", "1a", "a" * 33, "ubuntu", "a b")
@@ -485,11 +502,15 @@ BROKEN = [
             ("bind_dn", "cn=reader,dc=corp,dc=net"),
             ("bind_secret_arn", "arn:aws:secretsmanager:us-west-2:210987654321:secret:ldap"),
             ("allowed_groups", ["research, guests"]),
+            ("access_filter", "employeeType=staff"),
+            ("sudo_groups", ["admins, guests"]),
+            ("ssh_key_attribute", "ssh key"),
             ("probe_user", "-x"),
             ("certificate", "ca.pem"),
         )
     ),
     ("ldap", ldap(bind_dn="cn=reader", bind_secret_arn="ldap"), "nodes.ldap.bind_secret_arn"),
+    ("ldap", ldap(allowed_groups=["research"], access_filter="(uid=ada)"), "nodes.ldap.access_filter"),
     ("ldap", ldap(probe_user=None), "nodes.ldap"),
     (
         "ldap-without-internet",
@@ -525,6 +546,8 @@ BROKEN = [
         },
         "nodes.s3_mounts[0].prefix",
     ),
+    ("remediation", {"nodes": {"remediation": {"max_percent": 60}}}, "nodes.remediation.max_percent"),
+    ("hooks", {"nodes": {"hooks": [{"script": "missing.sh"}]}}, "nodes.hooks[0].script"),
     ("skipped-steps", {"nodes": {"skip": ["ssh", "lusture"]}}, "nodes.skip[1]"),
     ("skipped-steps", {"nodes": {"skip": ["slurm"]}}, "nodes.skip[0]"),
     ("slurm-policy", {"nodes": {"slurm": {"partitions": [{"name": "cpu"}]}}}, "nodes.slurm.partitions[0].name"),
@@ -614,7 +637,7 @@ def test_every_rule_has_a_case_and_a_meaning():
 @pytest.mark.parametrize(
     ("options", "path", "hint"),
     [
-        ({"train_batch_size": 8}, "instance_type", "use --train_batch_size=7"),
+        ({"train_batch_size": 16}, "instance_type", "use --train_batch_size=10"),
         ({"activation_checkpointing": False}, "instance_type", "use --activation_checkpointing=1 --train_batch_size=1"),
         ({"data_streams": 63}, "count", "set --data_streams=64"),
         ({"expert_parallel": 2}, "count", "change these options of the run, or the count"),
@@ -633,13 +656,13 @@ def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str
 def test_good_settings_break_no_rule():
     """The settings that the cases start from are fine, and so are existing resources."""
     assert broken(content()) == []
-    assert broken(content(network=BROUGHT_NETWORK, lustre=BROUGHT_LUSTRE)) == []
+    assert broken(content(network=EXISTING_NETWORK, lustre=EXISTING_LUSTRE)) == []
     pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
     mine = {"bucket": "sagemaker-demo-us-west-2", "prefix": "demo/runs/", "path": "/mnt/runs", "read_only": False}
     nodes = {
         "groups": [{"name": "research", "gid": 3001}],
         "users": [{**ADA, "groups": ["research"], "ssh_keys": [PUBLIC_KEY], "home": "/fsx/people/ada"}],
-        "ldap": LDAP | {"certificate": pem},
+        "ldap": LDAP | {"certificate": pem, "ssh_key_attribute": "sshPublicKey", "sudo_groups": ["domain admins"]},
         "s3_mounts": [CORPORA, mine],
         "motd": True,
     }
@@ -653,7 +676,7 @@ def test_good_settings_break_no_rule():
     }
     assert broken(content(**everything)) == []
     assert broken(content(network=NEW_SUBNET)) == []
-    assert broken(content(accounting=BROUGHT_ACCOUNTING, prometheus=BROUGHT_PROMETHEUS, **api_continuous())) == []
+    assert broken(content(accounting=EXISTING_ACCOUNTING, prometheus=EXISTING_PROMETHEUS, **api_continuous())) == []
 
 
 def test_levels():
@@ -720,9 +743,9 @@ def test_usable_addresses(prefix_length: int, address: int):
 
 
 @given(st.integers(21, 28), st.integers(-5, 5))
-def test_addresses_are_enough_or_told(prefix_length: int, over: int):
-    """The finding appears exactly when controller and workers are more than the subnet's usable addresses."""
-    nodes = 2 ** (32 - prefix_length) - 5 + over
+def test_too_few_addresses_are_reported(prefix_length: int, over: int):
+    """The finding appears exactly when controller and workers are more than the addresses left for them."""
+    nodes = 2 ** (32 - prefix_length) - 6 + over  # five are AWS's, one is the file system's
     network = {**NETWORK, "private_subnet_cidr": f"10.0.16.0/{prefix_length}"}
     data = content(network=network, **groups(CONTROLLER, {**WORKERS, "count": nodes - 1}))
     assert broken(data) == ([("addresses", "network.private_subnet_cidr")] if over > 0 else [])
@@ -755,12 +778,13 @@ NAMES = st.from_regex(facts.CLUSTER_NAME_PATTERN, fullmatch=True).filter(
 def test_physical_names_are_allowed(name: str):
     """Whatever the cluster's name is, AWS accepts the bucket's and the role's."""
     assert checks.training_bucket(bucket_prefix=names.bucket_prefix(name), on_destroy="retain") == []
-    assert checks.execution_role(name=names.role_name(name, "ap-southeast-2")) == []
+    for role_name in (names.role_name, names.controller_role_name, names.login_role_name):
+        assert checks.execution_role(name=role_name(name, "ap-southeast-2")) == []
     assert facts.DATABASE_NAME_PATTERN.fullmatch(names.database_name(name))
     role = names.log_retention_name(name, "ap-southeast-2")
     assert checks.cluster_log_group(name=role, retention_days=30) == []
     operations = names.operations_name(name)
-    assert checks.cluster_notices(name=f"{operations}-state", email="me@llm.test") == []
+    assert checks.cluster_notices(name=names.notices_name(name), email="me@llm.test") == []
     assert checks.cluster_budget(name=f"{operations}-ap-southeast-2", monthly_usd=1, email="me@llm.test") == []
     assert checks.session_document(name=operations, idle_minutes=20) == []
 
@@ -768,9 +792,10 @@ def test_physical_names_are_allowed(name: str):
 @given(NAMES, NAMES)
 def test_names_differ_where_clusters_do(one: str, other: str):
     """Two clusters share no stack, no database, no role, and no role with a namesake in another region."""
-    for make in (names.foundation_stack, names.cluster_stack, names.database_name, names.scripts_prefix):
+    made = (names.foundation_stack, names.cluster_stack, names.database_name, names.notices_name, names.scripts_prefix)
+    for make in made:
         assert (make(one) == make(other)) == (one == other)
-    for make_in in (names.role_name, names.log_retention_name):
+    for make_in in (names.role_name, names.controller_role_name, names.login_role_name, names.log_retention_name):
         assert (make_in(one, "us-west-2") == make_in(other, "us-west-2")) == (one == other)
         assert make_in(one, "us-west-2") != make_in(one, "us-east-1")
 

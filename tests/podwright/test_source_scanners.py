@@ -34,6 +34,7 @@ def _is_shell(file: Path) -> bool:
 SCRIPTS = shell_scripts()
 
 
+@pytest.mark.slow
 def test_bandit_finds_only_what_is_accepted():
     """Of what bandit rates medium or high, each finding is accepted in its file, for a reason."""
     options = ["-q", "-ll", "-f", "json", "-x", GENERATED]

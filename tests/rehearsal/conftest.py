@@ -17,8 +17,8 @@ from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, Provision
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.hosts.debian_root import RELEASES
-from podwright_rehearsal.hosts.image import build_image
-from podwright_rehearsal.hosts.permission import why_no_systemd, why_not
+from podwright_rehearsal.hosts.permission import why_not
+from podwright_rehearsal.run import supplies
 from podwright_testing.boots import require_booted
 
 CHECKOUT = Path(__file__).parents[2]
@@ -44,23 +44,31 @@ echo "booted"
 
 @pytest.fixture(scope="session")
 def node_image() -> Path:
-    """The node image, kept in the checkout's cache between runs; of what $PODWRIGHT_TEST_HOSTS names, if it is set."""
-    if why := why_not():
-        pytest.skip(why)
-    release = RELEASES.get(os.environ.get("PODWRIGHT_TEST_HOSTS", ""))
-    image = CHECKOUT / ".cache/podwright" / (f"node-image-{release.name}" if release else "node-image")
-    build_image(image, release=release)
-    return image
+    """The node image that hosts have here; of what $PODWRIGHT_TEST_HOSTS names and nothing else, if it is set."""
+    wanted = os.environ.get("PODWRIGHT_TEST_HOSTS")
+    release, why = supplies.available_release(RELEASES[wanted or "debian-13"])
+    if release is None or (wanted and why):
+        pytest.skip(f"no node image here: {why}")
+    return supplies.node_image(release)
 
 
 @pytest.fixture(scope="session")
 def debian_13() -> Path:
-    """The node image over Debian 13's root, kept in the checkout's cache between runs."""
-    if why := why_not() or why_no_systemd():
+    """The node image over Debian 13's root."""
+    return image_of("debian-13")
+
+
+@pytest.fixture(scope="session")
+def debian_12() -> Path:
+    """The node image over Debian 12's root."""
+    return image_of("debian-12")
+
+
+def image_of(name: str) -> Path:
+    """Return the node image of a release; skip the test where it cannot be had."""
+    if why := why_not() or supplies.why_no_image(RELEASES[name]):
         pytest.skip(why)
-    image = CHECKOUT / ".cache/podwright/node-image-debian-13"
-    build_image(image, release=RELEASES["debian-13"])
-    return image
+    return supplies.node_image(RELEASES[name])
 
 
 @pytest.fixture(scope="session")

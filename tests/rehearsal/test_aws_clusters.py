@@ -9,7 +9,12 @@ import time
 import pytest
 from botocore.exceptions import ClientError
 
+from podwright.operations.account.cluster import described
+from podwright.operations.account.session import Session
+from podwright.operations.nodes.group_request import group_request
 from podwright_rehearsal.aws import AwsStandIn
+
+pytestmark = pytest.mark.slow
 
 TYPE = "AWS::SageMaker::Cluster"
 BUCKET = "sagemaker-scripts"
@@ -28,9 +33,14 @@ PARAMETERS = {
 }
 
 
+# For tests that look at what is under way: seconds enough on a busy machine.
+SLOWLY = pytest.mark.parametrize("aws", [5.0], ids=["slowly"], indirect=True)
+
+
 @pytest.fixture(scope="module")
-def aws(tmp_path_factory):
-    with AwsStandIn(directory=tmp_path_factory.mktemp("aws"), transition_s=0.2) as stand_in:
+def aws(request, tmp_path_factory):
+    transition_s = getattr(request, "param", 0.2)
+    with AwsStandIn(directory=tmp_path_factory.mktemp("aws"), transition_s=transition_s) as stand_in:
         yield stand_in
 
 
@@ -165,6 +175,7 @@ def node(sagemaker, name, instance_id):
     return sagemaker.describe_cluster_node(ClusterName=name, NodeId=instance_id)["NodeDetails"]
 
 
+@SLOWLY
 def test_create_goes_from_in_progress_to_success(control, outcome, sagemaker, model):
     """The request and the cluster itself report their progress, as in AWS."""
     answer = control.create_resource(TypeName=TYPE, DesiredState=json.dumps(model))
@@ -180,6 +191,7 @@ def test_create_goes_from_in_progress_to_success(control, outcome, sagemaker, mo
     outcome(control.delete_resource(TypeName=TYPE, Identifier=event["Identifier"]))
 
 
+@SLOWLY
 def test_delete_ends_in_not_found(control, outcome, create, model):
     """A deleted cluster is Deleting, then not found; deleting it once more fails as NotFound."""
     arn = create(model)["Identifier"]
@@ -577,6 +589,7 @@ def test_a_failed_update_changes_nothing(control, create, update, sagemaker, mod
     assert (properties(control, arn), nodes(sagemaker, name)) == before
 
 
+@SLOWLY
 def test_two_changes_at_a_time_are_refused(control, outcome, create, model):
     """While one change is under way another is a conflict."""
     arn = create(model)["Identifier"]
@@ -623,6 +636,33 @@ def test_rebooting_keeps_the_instance(create, sagemaker, model):
     assert node(sagemaker, name, worker)["InstanceStatus"]["Status"] == "Running"
 
 
+def test_a_group_of_several_types_is_scaled_as_it_is(aws, create, sagemaker, model):
+    """A group takes one type or a list; its description, turned into a request, keeps list, image and minimum."""
+    workers = model["InstanceGroups"][1]
+    model["InstanceGroups"][1] = {**workers, "InstanceRequirements": {"InstanceTypes": ["ml.g5.12xlarge"]}}
+    assert "workers needs either InstanceType or InstanceRequirements" in failure(create(model))[1]
+    asked = {key: value for key, value in workers.items() if key != "InstanceType"} | {
+        "InstanceRequirements": {"InstanceTypes": ["ml.g5.12xlarge", "ml.g6.12xlarge"]},
+        "ImageId": "ami-0123456789abcdef0",
+        "MinInstanceCount": 1,
+        "AutoPatchConfig": {"PatchingStrategy": "WhenIdle"},
+    }
+    model["InstanceGroups"][1] = asked
+    assert create(model)["OperationStatus"] == "SUCCESS"
+    answer = settled(sagemaker, model["ClusterName"]).describe_cluster(ClusterName=model["ClusterName"])
+    (details,) = answer["InstanceGroups"][1]["InstanceTypeDetails"]
+    assert (details["InstanceType"], details["CurrentCount"]) == ("ml.g5.12xlarge", 2)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in aws.environment().items():
+            patch.setenv(name, value)
+        session = Session(region=aws.region)
+        request = group_request(session, described(session, answer).groups[1], count=3)
+    assert request == {**asked, "InstanceCount": 3}
+    sagemaker.update_cluster(ClusterName=model["ClusterName"], InstanceGroups=[request])
+    assert [item["InstanceType"] for item in nodes(sagemaker, model["ClusterName"])][1:] == ["ml.g5.12xlarge"] * 3
+    settled(sagemaker, model["ClusterName"])
+
+
 def test_update_cluster_changes_the_groups_that_are_named(create, sagemaker, model):
     """UpdateCluster grows one group, adds another and leaves the rest; what HyperPod would fail it refuses."""
     create(model)
@@ -640,6 +680,7 @@ def test_update_cluster_changes_the_groups_that_are_named(create, sagemaker, mod
     settled(sagemaker, name)
 
 
+@SLOWLY
 def test_a_software_update_restarts_the_groups_that_are_named(create, sagemaker, model):
     """UpdateClusterSoftware: SystemUpdating, the group's instances pending under their ids, the others running."""
     create(model)

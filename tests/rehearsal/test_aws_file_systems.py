@@ -13,6 +13,8 @@ from podwright_constructs.arguments.openzfs import OpenZfsArguments
 from podwright_rehearsal.aws import AwsStandIn, lustre_limits, openzfs_limits
 from podwright_rehearsal.aws.errors import AwsError
 
+pytestmark = pytest.mark.slow
+
 TRANSITION_S = 0.5
 THROUGHPUTS = st.integers(0, 1100) | st.sampled_from([50, 100, 125, 200, 250, 500, 1000])
 CAPACITIES_GIB = st.integers(0, 100_000) | st.integers(0, 40).map(lambda steps: 1200 * steps)

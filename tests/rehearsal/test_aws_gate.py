@@ -6,6 +6,7 @@ import http.client
 import multiprocessing
 import os
 import socket
+import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,12 +15,14 @@ import pytest
 
 from podwright_rehearsal.aws import AwsStandIn
 
+pytestmark = pytest.mark.slow
+
 NOBODY = 65534
 HALF_OPEN = 110
 
 
-def attack(port, access_key, pipe):
-    """Send scripts as another user and leave half-open requests; send what came of each, then wait."""
+def attack(port, access_key, pid, files, pipe):
+    """Send scripts, touch files and leave half-open requests as another user; send what came of each, then wait."""
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
@@ -32,6 +35,12 @@ def attack(port, access_key, pipe):
             outcomes.append(str(connection.getresponse().status))
         except OSError:  # closed before an answer
             outcomes.append("closed")
+    for path, mode in (*((file, mode) for file in files for mode in ("r", "a")), (f"/proc/{pid}/environ", "r")):
+        try:
+            with Path(path).open(mode):
+                outcomes.append(f"opened {path}")
+        except PermissionError:
+            outcomes.append("denied")
     with ExitStack() as held:
         for _ in range(HALF_OPEN):
             half_open = held.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -42,9 +51,11 @@ def attack(port, access_key, pipe):
 
 
 @pytest.fixture(scope="module")
-def aws(tmp_path_factory):
-    with AwsStandIn(directory=tmp_path_factory.mktemp("aws")) as stand_in:
-        yield stand_in
+def aws():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # as a checkout's: others may look for what is in it
+        with AwsStandIn(directory=Path(folder) / "aws") as stand_in:
+            yield stand_in
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +78,18 @@ def status(aws, method, path, access_key="", *, length=None):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, which only root can")
 def test_another_user_of_this_machine_is_turned_away(aws, access_key):
-    """Another user's connections are closed, even with the access key, and do not keep the stand-in from answering."""
+    """Another user cannot connect, even with the access key, nor block others, nor open the account's files."""
     client = aws.client("s3")
     client.create_bucket(Bucket="sagemaker-x", CreateBucketConfiguration={"LocationConstraint": aws.region})
     ours, theirs = multiprocessing.Pipe()
-    arguments = (urlsplit(aws.endpoint_url).port, access_key, theirs)
+    files = [aws.directory / "on_create.sh", aws.log, Path(aws.environment()["AWS_CONFIG_FILE"])]
+    files[0].write_text("#!/bin/sh\n")
+    files[0].chmod(0o666)  # the folder alone protects it
+    arguments = (urlsplit(aws.endpoint_url).port, access_key, aws.pid, files, theirs)
     attacker = multiprocessing.get_context("fork").Process(target=attack, args=arguments)
     attacker.start()
     theirs.close()  # or nobody would notice that the attacker has died
-    assert ours.recv() == ["closed", "closed"]
+    assert ours.recv() == ["closed", "closed", *["denied"] * (2 * len(files) + 1)]
     assert [item["Name"] for item in client.list_buckets()["Buckets"]] == ["sagemaker-x"]
     assert client.list_objects_v2(Bucket="sagemaker-x")["KeyCount"] == 0
     ours.send("end")

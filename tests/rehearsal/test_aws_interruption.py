@@ -6,6 +6,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 
 from podwright_rehearsal.aws import AwsStandIn
 
+pytestmark = pytest.mark.slow
+
 SERVICES = {
     "ec2": lambda client: client.create_vpc(CidrBlock="10.0.0.0/16"),
     "iam": lambda client: client.create_role(RoleName="role", AssumeRolePolicyDocument='{"Version": "2012-10-17"}'),

@@ -9,6 +9,8 @@ import pytest
 
 from podwright_rehearsal.aws import AwsStandIn
 
+pytestmark = pytest.mark.slow
+
 FORM = {
     "Authorization": "AWS4-HMAC-SHA256 Credential=a/20260101/us-west-2/ec2/aws4_request, SignedHeaders=a, Signature=b",
     "Content-Type": "application/x-www-form-urlencoded",

@@ -16,6 +16,8 @@ from botocore.exceptions import ClientError
 
 from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
 
+pytestmark = pytest.mark.slow
+
 OWNER = """
 import os, pathlib, sys
 from podwright_rehearsal.aws import AwsStandIn
@@ -203,6 +205,25 @@ def test_requests_at_the_same_time_do_not_lose_each_other(aws):
     for number in range(40):
         s3.delete_bucket(Bucket=f"at-once-{number}")
         iam.delete_role(RoleName=f"at-once-{number}")
+
+
+def test_a_topic_that_no_event_would_reach_is_refused(aws, monkeypatch):
+    """EventBridge meets no condition of a topic's policy, so a policy with one for it is refused; an alarm's may."""
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    sns = boto3.Session().client("sns")  # the default one would keep this account for later tests
+    topic = sns.create_topic(Name="notices")["TopicArn"]
+
+    def allow(service: str) -> None:
+        condition = {"StringEquals": {"aws:SourceAccount": "123456789012"}}
+        publish = {"Effect": "Allow", "Action": "sns:Publish", "Resource": topic, "Principal": {"Service": service}}
+        policy = {"Version": "2012-10-17", "Statement": [{**publish, "Condition": condition}]}
+        sns.set_topic_attributes(TopicArn=topic, AttributeName="Policy", AttributeValue=json.dumps(policy))
+
+    allow("cloudwatch.amazonaws.com")
+    with pytest.raises(ClientError, match="EventBridge cannot publish") as refused:
+        allow("events.amazonaws.com")
+    assert refused.value.response["Error"]["Code"] == "InvalidParameter"
 
 
 def test_another_region_is_refused(aws, monkeypatch):

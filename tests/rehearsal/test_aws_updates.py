@@ -14,6 +14,8 @@ from podwright.deploy.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.list_order import reordered
 
+pytestmark = pytest.mark.slow
+
 CLUSTER = "aws_cloudcontrolapi_resource"
 TRUST = {
     "Version": "2012-10-17",

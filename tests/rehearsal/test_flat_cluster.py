@@ -21,6 +21,8 @@ from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.processes import marked
 from podwright_testing.programs import started
 
+pytestmark = pytest.mark.slow
+
 CHECKOUT = Path(__file__).parents[2]
 NOBODY = 65534
 FIRST, SECOND = "127.0.0.11", "127.0.0.12"

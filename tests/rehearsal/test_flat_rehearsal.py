@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from podwright import checkout
-from podwright_rehearsal.run.hosting import FlatHosts, NamespacedHosts
+from podwright_rehearsal.run.hosting import Debian13Hosts, FlatHosts
 from podwright_rehearsal.run.rehearsal import MAX_STEPS, last_per_step, steps
 from podwright_training.run_folder import RunFolder
 
 
 def test_only_the_preparation_differs() -> None:
     """Flat hosts have one step instead of the boots; every other step is the same."""
-    flat, namespaced = list(steps(FlatHosts)), list(steps(NamespacedHosts))
+    flat, namespaced = list(steps(FlatHosts)), list(steps(Debian13Hosts))
     assert [name for name in namespaced if name not in flat] == ["bootstrap", "bootstrap again"]
     assert [name for name in flat if name not in namespaced] == ["environment"]
     assert flat.index("environment") == namespaced.index("bootstrap")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -125,3 +126,41 @@ def test_a_job_survives_lost_hosts_and_a_requeue(
     assert resumed[:2] == [0, CHECKPOINT_FREQ]
     assert all(step > 0 for step in resumed[1:])
     assert computed(run) == undisturbed
+
+
+def test_a_curation_survives_a_lost_host(cluster: NamespacedCluster) -> None:
+    """Its jobs run on both hosts, one of which loses its power; the output is byte for byte that of one machine."""
+    scratch = cluster.directory / "fsx/scratch"
+    (scratch / "raw").mkdir()
+    for part in range(2):
+        lines = [f"part {part}, document {number // 2} of some more, half of them twice" for number in range(40)]
+        text = "".join(json.dumps({"text": line}) + "\n" for line in lines)
+        (scratch / "raw" / f"{part}.jsonl").write_text(text)
+    command = (
+        f"{ENVIRONMENT}/bin/podwright-train curate --dataset=/fsx/scratch/raw --dataset_config_name=none --filters "
+        "--tokenizer=/opt/dataset/tokenizer --keep_near --validation_fraction=0.2 --workers=2"
+    )
+    cluster.run(f"{command} --output=/fsx/scratch/alone", timeout_s=WAITS_S)
+    begun = scratch / "slurm.partial/logs/documents"
+    with Faults(cluster).slow_files(SECOND, path="/fsx", delay_s=NEVER, containing="slurm.partial/documents/"):
+        submitted = f"SBATCH_EXCLUSIVE=user {command} --output=/fsx/scratch/slurm --partition=gpu --memory_gib=1"
+        job_id = int(re.findall(r"jobs up to (\d+) write", cluster.run(submitted).stdout)[0])
+        wait_for(lambda: len(list(begun.glob("completions/*"))) == 1, timeout_s=WAITS_S, what=lambda: tail_of(begun))
+        again = cluster.run(submitted, check=False)
+        assert "are there already; wait for them, or scancel them" in again.stderr
+        cluster.kill(SECOND, how="power")
+    wait_for((scratch / "slurm/manifest.json").exists, timeout_s=WAITS_S, what=lambda: tail_of(begun.parent))
+    assert cluster.wait_for_job(job_id, timeout_s=WAITS_S)["JobState"] == "COMPLETED"
+    assert contents(scratch / "slurm") == contents(scratch / "alone")
+    steps = {step["step"]: step for step in json.loads((scratch / "slurm/manifest.json").read_text())["steps"]}
+    assert (steps["read"]["documents"], steps["exact duplicates"]["removed"]) == (80, 40)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def tail_of(folder: Path) -> str:
+    """The last lines of the newest job's output."""
+    outputs = sorted(folder.rglob("slurm_logs/*.out"), key=lambda path: path.stat().st_mtime)
+    return tail(outputs[-1]) if outputs else "no job has begun"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,10 +32,14 @@ def scripts(bundle: Callable[[ProvisioningParameters], Path]) -> Path:
     )
 
 
-@pytest.fixture(scope="module")
-def cluster(booted: Callable[..., NamespacedCluster], scripts: Path) -> NamespacedCluster:
-    """A cluster that the real lifecycle scripts have booted."""
-    return booted(scripts)
+@pytest.fixture(scope="module", params=["debian_13", "debian_12"])
+def cluster(
+    booted: Callable[..., NamespacedCluster], scripts: Path, request: pytest.FixtureRequest
+) -> Iterator[NamespacedCluster]:
+    """A cluster that the real lifecycle scripts have booted, with Slurm 24.11 and with 22.05."""
+    cluster = booted(scripts, image=request.getfixturevalue(request.param))
+    yield cluster
+    cluster.stop()
 
 
 def test_a_rebooted_host_is_what_it_was(cluster: NamespacedCluster, scripts: Path) -> None:

@@ -265,6 +265,7 @@ def test_a_job_from_submit_to_fetch(known):
     job = json.loads(printed)
     assert (job["schema"], job["run"], job["folder"]) == ("podwright.submit/1", "first", "/fsx/runs/first")
     listed = json.loads(known.podwright("jobs", *known.key, "--json"))["jobs"]
+    assert not known.podwright("jobs", "--check", *known.key, status=1)
     assert [(item["job_id"], item["name"], item["user"], item["node_count"]) for item in listed] == [
         (job["job_id"], "first", "ubuntu", 2)
     ]
@@ -276,7 +277,7 @@ def test_a_job_from_submit_to_fetch(known):
     assert output.splitlines() == [*hostnames, "hello from /fsx/runs/first/src/hello.py", "done"]
     assert known.podwright("logs", "first", "--lines", 1, *known.key) == "done\n"
     assert finish(known, job["job_id"])["JobState"] == "COMPLETED"
-    assert known.podwright("jobs", *known.key) == "no jobs on demo\n"
+    assert known.podwright("jobs", "--check", *known.key) == "no jobs on demo\n"
 
     fetched = json.loads(known.podwright("fetch", "first", *known.key, "--json"))
     fetched_paths = {item["path"] for item in fetched["fetched"]}

@@ -5,7 +5,9 @@ import shutil
 import pytest
 
 from podwright_rehearsal.run import prose
-from podwright_rehearsal.run.prose import ProseError, fetch_prose
+from podwright_rehearsal.run.prose import ProseError, fetch_prose, page_to_text
+
+pytestmark = pytest.mark.slow
 
 needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs a system with apt")
 
@@ -20,6 +22,16 @@ def test_fetches_megabytes_of_english(tmp_path):
     assert 0.03 < sum(word == "the" for word in words) / len(words) < 0.12
     assert text.count("</") < 200
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_page_of_the_manual():
+    """Headings and paragraphs remain; code, tables and navigation go, and entities are characters."""
+    page = (
+        "<html><head><title>T</title></head><body><nav><p>next</p></nav><h1>A  title</h1>"
+        "<p>One &amp; <em>two</em>\nthree."
+        "<pre>code</pre></p><table><tr><td>cell</td></tr></table><ul><li>item<li>other</ul><script>x()</script></body>"
+    )
+    assert page_to_text(page).split("\n\n") == ["A title", "One & two three.", "item", "other"]
 
 
 def test_uses_what_is_there(tmp_path, monkeypatch):

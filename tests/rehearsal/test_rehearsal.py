@@ -14,7 +14,7 @@ import pytest
 
 from podwright import checkout
 from podwright.deploy.terraform import find_terraform
-from podwright_rehearsal.run.hosting import NamespacedHosts
+from podwright_rehearsal.run.hosting import Debian13Hosts
 from podwright_testing.programs import started
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.hosts, pytest.mark.terraform]
@@ -41,7 +41,7 @@ def test_an_interrupted_rehearsal_leaves_nothing() -> None:
     assert process.returncode == 130
     cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=checkout.ROOT, capture_output=True, text=True, check=True)
     assert "nothing was left" in cleaned.stdout
-    assert str(NamespacedHosts.folder) not in Path("/proc/mounts").read_text()
+    assert str(Debian13Hosts.folder) not in Path("/proc/mounts").read_text()
 
 
 BROKEN_TERRAFORM = """#!/bin/sh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +12,11 @@ import pytest
 from podwright_bootstrap.contract import Accounting, InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import Account, NodeFeatures, PamSlurmAdopt, PartitionLimits, Qos, SlurmPolicy
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts.errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
+from podwright_rehearsal.run.supplies import SHARDS
+from podwright_testing import trainer
+from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -29,7 +34,8 @@ PARAMETERS = ProvisioningParameters(
 
 POLICY = SlurmPolicy(
     accounts=(
-        Account("research", users=("ubuntu",), fair_share=3, qos=("normal", "urgent"), max_gpus=4),
+        # an exclusive job counts all GPUs of its nodes
+        Account("research", users=("ubuntu",), fair_share=3, qos=("normal", "urgent"), max_gpus=8),
         Account("teaching", users=("ubuntu",), max_jobs_per_user=5),
     ),
     qos=(Qos("urgent", priority=100, preempts=("normal",), max_wall_minutes=240),),
@@ -41,7 +47,7 @@ POLICY = SlurmPolicy(
 @pytest.fixture(scope="module")
 def cluster(booted, bundle) -> NamespacedCluster:
     """A cluster that booted twice, with accounts on its controller; the second boot's logs are the last."""
-    return booted(bundle(PARAMETERS), boots=2, environment={"PODWRIGHT_PATIENCE": "0.5"})
+    return booted(bundle(PARAMETERS), boots=2, environment={"PODWRIGHT_PATIENCE": "0.5"}, binds=trainer.binds())
 
 
 def test_sacct_knows_a_job_that_has_ended(cluster):
@@ -117,6 +123,26 @@ def test_daemons_go_on_in_a_new_log(cluster):
     wait_for(lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=600, what=lambda: f"lines in both: {sizes()}")
 
 
+def train(cluster: NamespacedCluster) -> tuple[int, RunFolder]:
+    """Submit a training job for all nodes in account research; return its number and its run folder."""
+    shared = cluster.directory / "fsx"
+    trainer.install(shared / "environment")
+    environment = "/fsx/environment"
+    said = cluster.run(
+        "SBATCH_ACCOUNT=research "
+        f"{environment}/bin/podwright-train launch --run_dir=/fsx/runs/preempted --environment={environment} --nodes=2 "
+        "--nproc_per_node=1 --partition=gpu --accelerator=cpu -- --preset=tiny --max_steps=100000 --checkpoint_freq=5 "
+        f"--dataset={trainer.DATASET} --dataset_config_name=en --tokenizer={trainer.DATASET}/tokenizer "
+        f"--data_streams={SHARDS}"
+    ).stdout
+    return int(re.findall(r"submitted job (\d+)", said)[0]), RunFolder(shared / "runs" / "preempted")
+
+
+def steps(run: RunFolder, event: str) -> list[int]:
+    """Return the steps of a run's events of this name."""
+    return [found["step"] for found in run.events(event)]
+
+
 @pytest.fixture
 def declare(cluster: NamespacedCluster, bundle) -> Callable[[SlurmPolicy | None], str]:
     """Deploy another policy, apply it on the controller, and return what was said."""
@@ -138,23 +164,27 @@ def associations(cluster: NamespacedCluster) -> set[str]:
 
 
 def test_a_policy_is_applied_changed_and_removed(cluster, declare):
-    """Accounts, QOS and limits are those declared, once; jobs of lower QOS give way and are requeued."""
+    """Accounts, QOS and limits are those declared, once; a job of lower QOS gives way, is requeued and resumes."""
     before = associations(cluster)
     said = declare(POLICY)
     assert "added account teaching" in said
-    assert {"research||3|normal,urgent|gres/gpu=4|", "teaching||1|normal||5"} <= associations(cluster)
+    assert {"research||3|normal,urgent|gres/gpu=8|", "teaching||1|normal||5"} <= associations(cluster)
     assert "default|ubuntu|1|normal||" not in associations(cluster)
     assert declare(POLICY).count("1 steps, 0 changes") == 3
     shown = cluster.run("scontrol show partition gpu; scontrol show config").stdout
     assert all(text in shown for text in ("MaxTime=10:00:00", "AllowAccounts=research,teaching", "= preempt/qos"))
 
-    whole = "--partition gpu -N 2 --exclusive --account research"
-    low = int(cluster.run(f"sbatch --parsable {whole} --wrap 'sleep 3600'").stdout)
-    cluster.wait_for_job(low, frozenset({"RUNNING"}))
-    high = int(cluster.run(f"sbatch --parsable {whole} --qos urgent --wrap true").stdout)
+    low, run = train(cluster)
+    wait_for(lambda: steps(run, "checkpoint") != [], timeout_s=600, what=lambda: f"a checkpoint\n{tail(run.log)}")
+    whole = "--partition gpu -N 2 --exclusive --account research --qos urgent"
+    high = int(cluster.run(f"sbatch --parsable {whole} --wrap true").stdout)
     assert cluster.wait_for_job(high)["JobState"] == "COMPLETED"
-    cluster.wait_for_job(low, frozenset({"RUNNING"}), restarts=1)
+    wait_for(lambda: len(steps(run, "start")) == 2, timeout_s=600, what=lambda: f"the job again\n{tail(run.log)}")
     cluster.run(f"scancel {low}")
+    first, second = steps(run, "start")
+    assert first == 0
+    assert second > 0
+    assert cluster.job(low)["Restarts"] == "1"
 
     research = replace(POLICY.accounts[0], fair_share=1, max_gpus=None, qos=("normal",))
     declare(SlurmPolicy(accounts=(research,)))

@@ -181,14 +181,15 @@ def test_an_interrupted_boot_leaves_nothing(start_owner, tmp_path: Path) -> None
     assert leftovers(tmp_path) == []
 
 
-def test_a_killed_owner_leaves_nothing(start_owner, tmp_path: Path) -> None:
-    """SIGKILL of the process that owns a cluster ends every process of it; no mount is left."""
+def test_a_killed_owner_leaves_nothing_that_runs(start_owner, tmp_path: Path) -> None:
+    """SIGKILL of the process that owns a cluster ends all of it but empty control groups, which are cleaned."""
     owner = start_owner()
     pids = family(tmp_path)
     assert any("sshd" in Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
     owner.kill()
     owner.wait()
     assert ended(pids)
+    assert {leftover.kind for leftover in clean(tmp_path)} == {"control group"}
     assert leftovers(tmp_path) == []
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
 
@@ -212,7 +213,7 @@ def family(directory: Path) -> list[int]:
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
-    found = {leftover.pid for leftover in leftovers(directory)}
+    found = {leftover.pid for leftover in leftovers(directory) if leftover.kind == "process"}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
     return sorted(found)

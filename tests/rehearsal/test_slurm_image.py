@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,63 +11,80 @@ import pytest
 from podwright import cli
 from podwright_rehearsal import command
 from podwright_rehearsal.hosts import build, image, permission
-from podwright_rehearsal.hosts.image import ImageError, build_image
+from podwright_rehearsal.hosts.debian_root import RELEASES
+from podwright_rehearsal.hosts.image import build_image
 from podwright_rehearsal.hosts.kept_folder import build_once
 from podwright_rehearsal.hosts.leftovers import leftovers
 from podwright_rehearsal.hosts.permission import why_not
+from podwright_rehearsal.run import supplies
 from podwright_rehearsal.run.hosting import KINDS
 
+DEBIAN_13 = RELEASES["debian-13"]
+
 
 @pytest.mark.hosts
-def test_an_image_is_built_once(node_image: Path) -> None:
+def test_an_image_is_built_once(debian_13: Path) -> None:
     """A second build of the same things does nothing."""
-    before = node_image.stat().st_mtime_ns
-    assert build_image(node_image) is False
-    assert node_image.stat().st_mtime_ns == before
+    before = debian_13.stat().st_mtime_ns
+    assert build_image(debian_13, release=DEBIAN_13) is False
+    assert debian_13.stat().st_mtime_ns == before
 
 
 @pytest.mark.hosts
-def test_an_image_of_other_packages_is_stale(node_image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The image belongs to the machine's packages: another set of them, another image."""
-    assert image.is_current(node_image)
-    (tmp_path / "status").write_text("Package: another\n")
-    monkeypatch.setattr(image, "_INSTALLED", tmp_path / "status")
-    assert not image.is_current(node_image)
+def test_an_image_of_other_packages_is_stale(debian_13: Path) -> None:
+    """Another set of packages, another image."""
+    assert image.is_current(debian_13, DEBIAN_13)
+    assert not image.is_current(debian_13, replace(DEBIAN_13, packages=("systemd",)))
 
 
 @pytest.mark.hosts
-def test_a_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a package index the error has apt's words, and neither an image nor half of one is left."""
+def test_without_packages_a_release_is_named_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apt's words are the reason, neither a root nor half of one is left, and nothing is tried again."""
+    if why := why_not():
+        pytest.skip(why)
     for name in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with pytest.raises(ImageError, match=r"(?s)could not be built.*127\.0\.0\.1"):
-        build_image(tmp_path / "image")
-    assert [path.name for path in tmp_path.iterdir()] == ["image.lock"]
+    monkeypatch.setattr(supplies, "CACHE", tmp_path)
+    why = supplies.why_no_image(DEBIAN_13) or ""
+    assert why.startswith("Debian 13's systemd and Slurm 24.11 cannot be had here: E: ")
+    assert "127.0.0.1" in why
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["debian-13-root.lock", "node-image-debian-13.failure"]
     assert leftovers(tmp_path) == []
+    monkeypatch.setattr(supplies, "node_image", lambda _: pytest.fail("tried again"))
+    assert supplies.why_no_image(DEBIAN_13) == why
+
+
+def test_where_debian_13_cannot_be_had_hosts_are_debian_12(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next release takes its place, with the reason; without any, hosts are plain processes."""
+    cannot = {"debian-13": "no Debian 13"}
+    monkeypatch.setattr(supplies.permission, "why_not", lambda: None)
+    monkeypatch.setattr(supplies, "why_no_image", lambda release: cannot.get(release.name))
+    hosts, why = command.kind_of_hosts("debian-13")
+    assert (hosts.kind, why) == ("debian-12", "no Debian 13")
+    assert command.kind_of_hosts("debian-12")[1] is None
+    cannot["debian-12"] = "no Debian 12"
+    hosts, why = command.kind_of_hosts("debian-13")
+    assert (hosts.kind, why) == ("flat", "no Debian 13; no Debian 12")
 
 
 @pytest.mark.hosts
-def test_an_image_has_no_secret_and_no_key(node_image: Path) -> None:
-    """Host keys and munge's key are made for each cluster; the caller's pip configuration is not copied."""
-    layer = node_image / "layer"
-    assert list(layer.glob("etc/ssh/ssh_host_*")) == []
-    assert not (layer / "etc/munge/munge.key").exists()
+def test_an_image_has_no_secret_and_no_key(debian_13: Path) -> None:
+    """Host keys and munge's key are made for each cluster; this machine's pip and apt configuration is not copied."""
+    layer, root = debian_13 / "layer", debian_13 / "root"
+    keys = [*root.glob("etc/ssh/ssh_host_*"), root / "etc/munge/munge.key"]
+    hidden = [layer / key.relative_to(root) for key in keys if key.exists()]
+    assert all(path.is_char_device() for path in hidden)  # a file that overlayfs hides
+    assert [path for path in layer.glob("etc/ssh/ssh_host_*") if path not in hidden] == []
+    assert not (layer / "etc/munge/munge.key").is_file()
     assert (layer / "etc/pip.conf").read_text().splitlines()[1] == "no-index = true"
-    assert os.getxattr(layer / "root", "trusted.overlay.opaque") == b"y"
+    assert not (root / "etc/apt/apt.conf.d/99mmdebstrap").exists()
 
 
 def test_only_what_the_build_needs_is_passed_on() -> None:
-    """Both pip's and proxies' variables reach the build; what would lead to this machine's Python does not."""
-    machine = {
-        "PIP_INDEX_URL": "u",
-        "https_proxy": "p",
-        "HOME": "/root",
-        "PYTHONPATH": "x",
-        "PATH": "/pyenv",
-        "TOKEN": "t",
-    }
-    passed = build.environment(machine, Path("/wheels"))
-    assert set(passed) == {"PIP_INDEX_URL", "https_proxy", "HOME", "PATH", "PODWRIGHT_WHEELHOUSE"}
+    """Proxies reach the build; what would lead to this machine's Python does not."""
+    machine = {"https_proxy": "p", "HOME": "/root", "PYTHONPATH": "x", "PATH": "/pyenv", "TOKEN": "t"}
+    passed = build.environment(machine)
+    assert set(passed) == {"https_proxy", "HOME", "PATH"}
     assert "pyenv" not in passed["PATH"]
 
 
@@ -91,13 +108,13 @@ def test_what_a_machine_lacks_is_said_with_what_to_do(
     assert words in (why_not() or "")
 
 
-def test_hosts_without_cgroup2_are_of_the_next_simpler_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that cannot run systemd gets hosts over its own root, and one line with the reason."""
-    monkeypatch.setattr(command.permission, "why_not", lambda: None)
+def test_a_machine_without_cgroup2_has_flat_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that cannot run systemd gets plain processes, and one line with the reason."""
+    monkeypatch.setattr(permission, "_try_namespaces", lambda: None)
     monkeypatch.setattr(permission.cgroups, "hierarchy", lambda: None)
+    monkeypatch.setattr(permission.os, "geteuid", lambda: 0)
     hosts, why = command.kind_of_hosts("debian-13")
-    assert (hosts.kind, why) == ("machine", "systemd needs cgroup2, and no writable one is mounted here")
-    assert command.kind_of_hosts("machine")[1] is None
+    assert (hosts.kind, why) == ("flat", "systemd needs cgroup2, and no writable one is mounted here")
 
 
 def test_every_kind_of_hosts_can_be_named() -> None:

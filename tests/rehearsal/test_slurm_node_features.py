@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
-from podwright_bootstrap.features import Health, Limits, LustreClient, NodeFeatures, Prolog, Scratch, User
+from podwright_bootstrap.features import (
+    Health,
+    Limits,
+    LustreClient,
+    NodeFeatures,
+    Prolog,
+    Remediation,
+    Scratch,
+    User,
+)
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
@@ -41,6 +50,7 @@ PARAMETERS = ProvisioningParameters(
         limits=Limits(),
         scratch=Scratch(),
         prolog=Prolog(),
+        remediation=Remediation(max_percent=50),
     ),
 )
 
@@ -85,6 +95,18 @@ def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, lifecycle: Pa
     assert "Prolog" in cluster.run("scontrol show config | grep /opt/podwright/prolog.d").stdout
 
 
+def test_disks_that_a_reboot_empties_are_ready_before_jobs(cluster: NamespacedCluster) -> None:
+    """After a reboot the NVMe disks are empty; systemd makes the jobs' folder on them before it starts slurmd."""
+    cluster.run("touch /opt/dlami/nvme/old", host=SECOND, user="root")
+    cluster.reboot(SECOND)
+    cluster.wait_until_idle([SECOND], timeout_s=600)
+    assert not cluster.path(SECOND, "/opt/dlami/nvme/old").exists()
+    script = "findmnt --noheadings --output TARGET --target $(realpath /scratch/jobs/$SLURM_JOB_ID)"
+    job = submit(cluster, script, "--nodelist", SECOND)
+    assert cluster.wait_for_job(job, timeout_s=600)["JobState"] == "COMPLETED"
+    assert said(cluster, job).split() == ["/opt/dlami/nvme"]
+
+
 def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster) -> None:
     """A job's scratch folder is its user's alone; a daemon, shared memory and the folder are gone after the job."""
     script = """
@@ -120,6 +142,32 @@ def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:
     cluster.wait_for_job(other, timeout_s=600)
 
 
+def test_environments_that_no_job_uses_are_removed(cluster: NamespacedCluster) -> None:
+    """A week after it was replaced an environment goes, unless a job's script names it; links lead nowhere else."""
+    folder = "/fsx/podwright/environments"
+    make = f"""
+        for name in aaaa bbbb cccc; do mkdir -p {folder}/$name; touch {folder}/$name/.complete; done
+        mkdir -p {folder}/unfinished
+        ln -sfn cccc {folder}/current-x86_64; touch -h -d '{{age}} days ago' {folder}/current-x86_64
+    """
+    clean = f"""
+        PATH=/opt/slurm/bin:$PATH PYTHONPATH=/opt/podwright/lib python3 -m podwright_bootstrap.software.old_environments
+        ls {folder}
+    """
+
+    def kept(age: int) -> list[str]:
+        cluster.run(make.format(age=age), host=CONTROLLER, user="root")
+        listed = cluster.run(clean, host=CONTROLLER, user="root").stdout.splitlines()
+        return [line for line in listed if " " not in line]
+
+    job = submit(cluster, f"sleep 3600; {folder}/aaaa/bin/torchrun", "--nodelist", FIRST)
+    assert kept(6) == ["aaaa", "bbbb", "cccc", "current-x86_64", "unfinished"]
+    assert kept(8) == ["aaaa", "cccc", "current-x86_64", "unfinished"]
+    cluster.run(f"scancel {job}")
+    cluster.wait_for_job(job, timeout_s=600)
+    assert kept(8) == ["cccc", "current-x86_64", "unfinished"]
+
+
 def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecycle: Path) -> None:
     """After all of attack.sh nothing has leaked, every host boots, no node is drained and another user's job runs."""
     kept = "stat --format='%n %u %g %a' /etc /etc/passwd /etc/shadow; sha256sum /etc/passwd"
@@ -151,3 +199,18 @@ def test_a_node_that_lost_a_gpu_is_drained_and_the_job_runs_elsewhere(cluster: N
     assert cluster.node_states()[FIRST] == "drained"
     reason = cluster.run(f"scontrol show node {FIRST}").stdout
     assert "Reason=podwright: nvidia-smi -L lists 1 GPUs; the type has 2 A10G" in reason
+
+
+def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: NamespacedCluster) -> None:
+    """The node without a GPU reports it the second time it finds it; the controller lets HyperPod reboot it."""
+    timer = "systemctl start podwright-remediation"
+    cluster.run(timer, host=FIRST, user="root")
+    cluster.run(timer, host=CONTROLLER, user="root")
+    assert "Action:" not in cluster.run(f"scontrol show node {FIRST}").stdout
+    cluster.run(timer, host=FIRST, user="root")
+    assert "Comment=podwright:reboot:" in cluster.run(f"scontrol show node {FIRST}").stdout
+    for _ in range(2):
+        cluster.run(timer, host=CONTROLLER, user="root")
+    shown = cluster.run(f"scontrol show node {FIRST}").stdout
+    assert "Reason=Action:Reboot" in shown
+    assert cluster.node_states()[FIRST] == "fail"

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
-from podwright_rehearsal.hosts import cgroups
-from podwright_rehearsal.hosts.leftovers import clean, leftovers
+from podwright_rehearsal.hosts.leftovers import leftovers
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, WORKER, OTHER = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]
@@ -91,28 +86,3 @@ def test_a_host_without_processes_resets_connections(cluster: NamespacedCluster)
     cluster.fabric.power_off(OTHER)
     cluster.reboot(OTHER)
     cluster.wait_until_idle([OTHER], timeout_s=600)
-
-
-def test_what_a_killed_owner_leaves_is_found_and_removed(debian_13: Path, tmp_path: Path) -> None:
-    """The kernel ends hosts whose owner is killed; only their empty control groups stay, until they are cleaned."""
-    script = f"""
-        import os, signal
-        from pathlib import Path
-        from podwright_rehearsal.hosts.description import HostDescription
-        from podwright_rehearsal.hosts.fabric import Fabric
-        folder = Path({str(tmp_path)!r})
-        fabric = Fabric(directory=folder / "cluster", image=Path({str(debian_13)!r}), subnet_cidr="10.0.0.0/24",
-                        shared=folder / "fsx")
-        fabric.start([HostDescription("ip-10-0-0-5", "10.0.0.5")])
-        print(fabric.init("ip-10-0-0-5"), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, check=False, timeout=300
-    )
-    assert done.returncode == -signal.SIGKILL
-    found = clean(tmp_path)
-    assert "control group" in {leftover.kind for leftover in found}
-    assert leftovers(tmp_path) == []
-    assert cgroups.of_clusters(tmp_path) == []
-    assert not Path(f"/proc/{int(done.stdout)}").exists()

@@ -23,6 +23,7 @@ from podwright import checkout
 from podwright.check.load import load
 from podwright.deploy.terraform import terraform_environment
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.command import kind_of_hosts
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.hosting import NamespacedHosts
 from podwright_rehearsal.run.progress import Progress
@@ -89,9 +90,14 @@ class Newcomer:
 
     def boot(self) -> None:
         """Start the deployed cluster's nodes and boot them twice: the second boot changes nothing."""
-        config = self.folder / "cluster.yaml"
+        config, (kind, _) = self.folder / "cluster.yaml", kind_of_hosts("debian-13")
         self.rehearsal = Rehearsal(
-            config, load(config), supplies(flat=False), Progress(list(steps(NamespacedHosts))), run_name=RUN
+            config,
+            load(config),
+            supplies(kind.release),
+            Progress(list(steps(kind))),
+            run_name=RUN,
+            kind_of_hosts=kind,
         )
         self.rehearsal.directory = self.root
         self.rehearsal.aws = self.aws

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from podwright.check.load import load
+from podwright.cli import main
 from podwright.deploy.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_rehearsal.aws.identity import ACCOUNT_ID
 from podwright_testing.workspace import Workspace, kill, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -75,8 +77,10 @@ def test_existing_resources_stay_as_they_are(aws: AwsStandIn, synthesized: Deplo
 
 
 @pytest.mark.parametrize("aws", [PRODUCTION], indirect=True)
-def test_production_leaves_its_backups_alone(aws: AwsStandIn, synthesized: Deploy) -> None:
-    """A destroyed team cluster keeps the last backup of each file system and database, and no dead deployer's lock."""
+def test_production_leaves_its_backups_alone(
+    aws: AwsStandIn, synthesized: Deploy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A team cluster's roles suffice; destroyed, it keeps the last backups and no dead deployer's lock."""
     states = load(PRODUCTION).state
     make_bucket(aws, states.bucket)
     workspace = synthesized(aws, PRODUCTION)
@@ -85,6 +89,12 @@ def test_production_leaves_its_backups_alone(aws: AwsStandIn, synthesized: Deplo
     aws.interrupt(call="CreateResource", kind="answer lost")
     workspace.apply("cluster")
     assert workspace.changes() == ""
+    look_at_roles(aws)
+    for name, value in aws.environment().items():
+        monkeypatch.setenv(name, value)
+    main(["doctor", "--cluster", "llm-production", "--json"])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert [item for item in found if item["code"] == "role-action"] == []
     lock = die_while_planning(workspace, aws, states.bucket)
     with pytest.raises(TerraformError, match="Error acquiring the state lock") as refused:
         workspace.changes()
@@ -98,6 +108,38 @@ def test_production_leaves_its_backups_alone(aws: AwsStandIn, synthesized: Deplo
     assert [snapshot["Status"] for snapshot in rds.describe_db_snapshots()["DBSnapshots"]] == ["available"]
     ours = [item.split()[0] for item in aws.inventory() if states.bucket not in item]
     assert [kind for kind in ours if not kind.startswith("AWS::RDS::")] == ["AWS::FSx::Backup"] * 2
+
+
+def look_at_roles(aws: AwsStandIn) -> None:
+    """Controllers alone read the database's password, no role writes another cluster's logs or other subnets."""
+    iam, logs = aws.client("iam"), f"arn:aws:logs:{aws.region}:{ACCOUNT_ID}:log-group:/aws/sagemaker/Clusters"
+    (database,) = aws.client("rds").describe_db_instances()["DBInstances"]
+    interface = f"arn:aws:ec2:{aws.region}:{ACCOUNT_ID}:network-interface/eni-0"
+    foreign_subnet = {"ContextKeyName": "ec2:Subnet", "ContextKeyType": "string", "ContextKeyValues": ["arn:x"]}
+    requests = {
+        "database": ("secretsmanager:GetSecretValue", database["MasterUserSecret"]["SecretArn"]),
+        "own logs": ("logs:PutLogEvents", f"{logs}/llm-production/abc:log-stream:a"),
+        "other logs": ("logs:PutLogEvents", f"{logs}/research/abc:log-stream:a"),
+        "foreign interface": ("ec2:DeleteNetworkInterface", interface),
+    }
+    cluster = aws.client("sagemaker").describe_cluster(ClusterName="llm-production")
+    roles = {group["InstanceGroupName"]: group["ExecutionRole"] for group in cluster["InstanceGroups"]}
+    assert {name: arn.rpartition("-")[2] for name, arn in roles.items()} == {
+        "controller": "controllers",
+        "login": "login",
+        "cpu": "nodes",
+        "h100": "nodes",
+    }
+    for name, role in roles.items():
+        allowed = {
+            what
+            for what, (action, resource) in requests.items()
+            for result in iam.simulate_principal_policy(
+                PolicySourceArn=role, ActionNames=[action], ResourceArns=[resource], ContextEntries=[foreign_subnet]
+            )["EvaluationResults"]
+            if result["EvalDecision"] == "allowed"
+        }
+        assert allowed == {"own logs", *({"database"} if name == "controller" else ())}
 
 
 def die_while_planning(workspace: Workspace, aws: AwsStandIn, bucket: str) -> str:

@@ -161,6 +161,8 @@ def _look_at(aws: AwsStandIn) -> None:
     assert aws.client("kms").get_key_rotation_status(KeyId=key)["KeyRotationEnabled"]
     (topic,) = aws.client("sns").list_topics()["Topics"]
     assert aws.client("sns").get_topic_attributes(TopicArn=topic["TopicArn"])["Attributes"]["KmsMasterKeyId"] == key
+    roles = {role["RoleName"] for role in aws.client("iam").list_roles()["Roles"]}
+    assert {f"gallery-us-west-2-{kind}" for kind in ("controllers", "login", "nodes")} <= roles
     (workspace,) = aws.client("amp").list_workspaces()["workspaces"]
     assert workspace["kmsKeyArn"] == key
     assert {

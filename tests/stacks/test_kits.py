@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from podwright.operations.deployment.kit import find_program, install_command, kit_name
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.kit import find_program, install_command, kit_name
 from podwright_constructs.kit_choice import KITS, VARIABLE
 
 REPOSITORY = Path(__file__).parents[2]
@@ -42,6 +42,7 @@ def synthesized(kit: str, project: Path) -> dict[str, Any]:
     return {str(name): json.loads(text.replace(version, '"version": "KIT"')) for name, text in texts.items()}
 
 
+@pytest.mark.slow
 def test_both_kits_write_the_same(tmp_path: Path):
     """The stacks and the manifest of two examples differ in the kit's version alone."""
     of_cdktf, of_cdktn = (synthesized(kit, tmp_path) for kit in KITS)
@@ -51,7 +52,7 @@ def test_both_kits_write_the_same(tmp_path: Path):
 
 def test_the_environment_chooses_the_kit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """The commands use cdktf, or the kit that PODWRIGHT_KIT names, and say how to install the one that is missing."""
-    monkeypatch.setattr("podwright.operations.kit.search_path", lambda: str(tmp_path))
+    monkeypatch.setattr("podwright.operations.deployment.kit.search_path", lambda: str(tmp_path))
     monkeypatch.delenv(VARIABLE, raising=False)
     assert (kit_name(), install_command()) == ("cdktf", "make setup")
     monkeypatch.setenv(VARIABLE, "cdktn")

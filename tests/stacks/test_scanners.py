@@ -55,6 +55,7 @@ def synthesized(output: Path, stack: str) -> dict[str, Any]:
     return dict(json.loads((output / "stacks" / stack / "cdk.tf.json").read_text("utf-8")))
 
 
+@pytest.mark.slow
 def test_checkov_finds_only_what_is_accepted(output: Path):
     """Of hundreds of checks on the examples each failed one is accepted at its resource, for a reason."""
     assert CHECKOV.exists(), "tools/setup.sh installs checkov"
@@ -204,6 +205,7 @@ def test_provisioning_parameters_have_the_references_shape(output: Path):
         assert isinstance(content[key], str)
     heads = content["slurm_configurations"]  # there are two controllers
     assert heads["slurm_shared_directory"] == "/fsx"
+    assert "sns" in heads["slurm_sns_arn"]
     accounting = content["podwright"]["accounting"]
     assert accounting["endpoint"] == heads["slurm_database_endpoint"] != ""
     assert accounting["secret_arn"] == heads["slurm_database_secret_arn"] != ""

@@ -22,6 +22,7 @@ from setuptools.config.pyprojecttoml import read_configuration
 from podwright.check.load import load
 from podwright.resource_types import BY_NAME, CLUSTER, RESOURCE_TYPES, resource_type
 from podwright.settings import names
+from podwright_constructs import facts
 from podwright_stacks.wheel import NOT_SOURCES, WheelError, build_wheel
 from podwright_testing.provider import running_provider
 from podwright_testing.workspace import LIMIT_S
@@ -134,15 +135,32 @@ def managed(stack: Mapping[str, Any]) -> set[str]:
 
 @pytest.mark.terraform
 def test_examples_are_valid_terraform(example: Example, terraform: Mapping[str, str]) -> None:
-    """The real Terraform core and AWS provider accept both stacks of every example, with created and existing parts."""
+    """The real Terraform and AWS provider accept both stacks of every example, and the lock beside them as it is."""
     stacks = sorted((example.folder / "cdktf.out" / "stacks").iterdir())
     assert [folder.name.rpartition("-")[2] for folder in stacks] == ["cluster", "foundation"]
     for folder in stacks:
-        run_terraform(folder, terraform, "init", "-backend=false")
+        lock = (folder / ".terraform.lock.hcl").read_text(encoding="utf-8")
+        run_terraform(folder, terraform, "init", "-backend=false", "-lockfile=readonly")
+        assert (folder / ".terraform.lock.hcl").read_text(encoding="utf-8") == lock
     with running_provider(stacks[0], terraform) as provider:
         for folder in stacks:
             verdict = run_terraform(folder, {**terraform, **provider}, "validate", "-json")
             assert json.loads(verdict)["diagnostics"] == []
+
+
+@pytest.mark.terraform
+def test_the_longest_name_is_valid_terraform(run_app: RunApp, tmp_path: Path, terraform: Mapping[str, str]) -> None:
+    """Whatever is named after the cluster stays within AWS's limits, as the provider knows them, in any region."""
+    production = (REPOSITORY / "examples/production/cluster.yaml").read_text(encoding="utf-8")
+    for here, there in (("us-east-1", "ap-southeast-4"), ("use1-az6", "apse4-az1"), ("use1-az4", "apse4-az2")):
+        production = production.replace(here, there)
+    settings = yaml.safe_load(production)
+    notices = {**settings["notices"], "idle_hours": 6}
+    answer = run_app(settings | {"name": "a" * facts.MAX_CLUSTER_NAME_LENGTH, "notices": notices})
+    assert answer.returncode == 0, answer.stderr
+    for folder in (tmp_path / "cdktf.out" / "stacks").iterdir():
+        run_terraform(folder, terraform, "init", "-backend=false")
+        assert json.loads(run_terraform(folder, terraform, "validate", "-json"))["diagnostics"] == []
 
 
 def run_terraform(folder: Path, environment: Mapping[str, str], *arguments: str) -> str:
@@ -162,6 +180,7 @@ def test_the_app_leaves_its_traces_where_it_runs(demo: Path) -> None:
         assert state == demo / f"terraform.podwright-demo-{name}.tfstate"
 
 
+@pytest.mark.slow
 def test_two_checkouts_give_the_same_stacks(run_app: RunApp, tmp_path: Path) -> None:
     """Synthesis is a function of the settings: another run, from another place, writes the same bytes."""
     elsewhere = tmp_path / "another" / "checkout"
@@ -205,6 +224,7 @@ def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> N
     assert '"Key" = "team", "Value" = "research"' in resource["desired_state"]
 
 
+@pytest.mark.slow
 def test_everything_carries_its_construct_path(example: Example) -> None:
     """Every resource type has a row in the table, and every resource its construct path as a tag, or a reason."""
     settings = load(example.config)

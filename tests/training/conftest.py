@@ -67,7 +67,7 @@ def tiny_flags(text_dataset):
             "max_context_width": 32,
             "train_batch_size": 8 // ranks,
             "val_batch_size": 8 // ranks,
-            "validation_batches": 2,
+            "validation_sequences": 16,
             "data_streams": 4,
             "data_workers": 0,
             "max_steps": 12,

@@ -1,5 +1,6 @@
 """Attention in blocks on a CPU is attention; masks hide documents and what is behind a window."""
 
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_block_mask
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
-from podwright_training.model.attention import attend, block_mask, make_mask, pair_mask
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.model.attention import attend, block_mask, make_mask, mask_problem, pair_mask
 from podwright_training.model.blockwise import ROWS
 
 
@@ -90,7 +93,37 @@ def test_a_gpus_masks_hide_the_same(window, documents):
         torch.testing.assert_close(attend(q, k, v, mask), expected, atol=1e-5, rtol=0)
 
 
+@settings(deadline=None, max_examples=40)
+@given(length=st.integers(1, 700), window=st.none() | st.integers(1, 400), document=st.none() | st.integers(1, 300))
+def test_blocks_of_a_mask_follow_from_their_ends(length, window, document):
+    """Of ``flex_attention``, the blocks that are computed, and those without a mask, are those of all pairs."""
+    first = length // 3
+    positions = None if document is None else torch.stack([torch.arange(length) % document, torch.arange(length)])
+    starts = None if positions is None else torch.arange(length) - positions
+    arguments = {"starts_BT": starts, "window": window, "device": torch.device("cpu"), "first": first}
+    found, pairs = block_mask(length, **arguments), pair_mask(length, **arguments)
+    expected = create_block_mask(
+        lambda sequence, _head, token, other: pairs[sequence % len(pairs), 0, token, other],
+        *(len(pairs), None, length - first, length),
+        device="cpu",
+    )
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+    assert torch.equal(found.to_dense(), expected.to_dense())
+
+
 def test_a_window_is_not_computed_and_then_hidden():
     """Of a long sequence, a block of queries is multiplied with the keys of its window only."""
     rows = make_mask(torch.zeros(1, 1024), positions_BT=None, window=64, how="sdpa")
     assert max(part.end - part.first for part in rows) == 64 + ROWS - 1
+
+
+def test_a_mask_of_too_many_pairs_is_refused():
+    """A device without flex_attention has masks of at most 2^30 pairs; a GPU and a CPU make none."""
+    long = TrainConfig(document_mask=True, max_context_width=32768, train_batch_size=2)
+    assert "needs a mask of 2 x 32768 x 32768 pairs" in mask_problem(long, torch.device("meta"))
+    assert mask_problem(replace(long, train_batch_size=1), torch.device("meta")) is None
+    assert mask_problem(replace(long, document_mask=False), torch.device("meta")) is None
+    assert mask_problem(long, torch.device("cuda")) is None
+    assert mask_problem(replace(long, attention="sdpa"), torch.device("cuda")) is not None
+    assert mask_problem(replace(long, attention="sdpa"), torch.device("cpu")) is None

@@ -1,7 +1,10 @@
 """A run survives a full disk and stops on a read-only one: real file systems, mounted for the test."""
 
+import hashlib
+import json
 import logging
 import os
+import shutil
 import subprocess
 import threading
 import time
@@ -82,6 +85,22 @@ def test_a_disk_that_is_emptied_in_time_costs_one_checkpoint(run, small_disk, tm
     finally:
         logging.getLogger("podwright_training").removeHandler(emptier)
     assert [event["step"] for event in RunFolder(tmp_path / "run").events("checkpoint")] == [4, 6]
+
+
+def test_a_checkpoint_of_a_newer_version_is_not_passed_over(undisturbed, tmp_path, tiny_flags, capsys):
+    """Training and export stop and name what is new in it, instead of going on from an older one."""
+    shutil.copytree(undisturbed / "checkpoints", tmp_path / "checkpoints")
+    newest = step_folder.newest(tmp_path / "checkpoints")
+    state = json.loads((newest / "trainer.json").read_text()) | {"curriculum": 3}
+    (newest / "trainer.json").write_text(json.dumps(state))
+    manifest = json.loads((newest / "manifest.json").read_text())
+    content = (newest / "trainer.json").read_bytes()
+    manifest["files"]["trainer.json"] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (newest / "manifest.json").write_text(json.dumps(manifest))
+    before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=20)]) == 2
+    assert "newer version of podwright-training: trainer.json has curriculum" in capsys.readouterr().err
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before
 
 
 def test_a_full_disk_costs_metrics_not_the_run(small_disk, caplog):

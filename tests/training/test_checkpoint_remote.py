@@ -29,7 +29,7 @@ def bucket(endpoint, monkeypatch):
     environment = {"ACCESS_KEY_ID": "id", "SECRET_ACCESS_KEY": "key", "REGION": "us-east-1", "ENDPOINT_URL": endpoint}
     for name, value in environment.items():
         monkeypatch.setenv(f"AWS_{name}", value)
-    bucket = boto3.resource("s3").Bucket("bucket")
+    bucket = boto3.Session().resource("s3").Bucket("bucket")
     bucket.create()
     yield bucket
     bucket.objects.delete()
@@ -47,6 +47,7 @@ def run(tiny_flags):
     return run
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_its_folder_is_gone(bucket, run, undisturbed, tmp_path):
     """On another cluster the newest checkpoint of the store is fetched, and the run is the undisturbed one."""
     assert run(tmp_path / "here", max_steps=12) == 0
@@ -61,6 +62,7 @@ def test_a_run_goes_on_where_its_folder_is_gone(bucket, run, undisturbed, tmp_pa
 
 
 @pytest.mark.usefixtures("bucket")
+@pytest.mark.slow
 def test_the_newest_of_both_places_wins(run, tmp_path):
     """A checkpoint is fetched only if it is not in the local folder."""
     assert run(tmp_path / "run", max_steps=4) == 0

@@ -6,6 +6,8 @@ from podwright_training.checkpoint import step_folder
 from podwright_training.run_folder import RunFolder
 
 SEQUENCES = 12  # per step, on any number of ranks
+CONTEXT = 32  # of tiny_flags
+VALIDATED = 13  # sequences that no number of ranks divides
 LAYOUTS = {  # steps: ranks, shares of the data, options
     2: (4, 4, {}),
     4: (2, 2, {}),
@@ -22,8 +24,9 @@ def train(call_ranks, tiny_flags):
 
     def train(folder, steps, ranks, shares, options):
         options = {"max_steps": steps, "data_streams": 12, "lr": 1e-3, "min_lr": 1e-3, "warmup": 0} | options
+        options |= {"validation_freq": 2, "validation_sequences": VALIDATED, "val_batch_size": 2}
         size = SEQUENCES // shares
-        flags = tiny_flags(folder, **options, train_batch_size=size, val_batch_size=size)
+        flags = tiny_flags(folder, **options, train_batch_size=size)
         status, output = call_ranks(ranks, "train", *flags)
         assert status == 0, output
 
@@ -42,6 +45,19 @@ def test_a_checkpoint_goes_on_in_every_layout(train, tmp_path):
     for step, event in same.items():
         assert changing[step]["batch_digest"] == event["batch_digest"]
         assert changing[step]["loss"] == pytest.approx(event["loss"], abs=1e-6)
+    assert_validations_agree(tmp_path)
     paths = [tmp_path / name / "checkpoints" / "step-00000012" for name in ("changing", "same")]
     first, second = (step_folder.read_state(path).data for path in paths)
     assert first == second
+
+
+def assert_validations_agree(folder):
+    """Every layout validates on the same sequences."""
+    changing, same = (
+        {event["step"]: event for event in RunFolder(folder / name).events("validation")}
+        for name in ("changing", "same")
+    )
+    assert list(changing) == list(same) == list(LAYOUTS)
+    assert {event["tokens"] for event in (*changing.values(), *same.values())} == {VALIDATED * CONTEXT}
+    for step, event in same.items():
+        assert changing[step]["loss"] == pytest.approx(event["loss"], abs=1e-6)

@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+import yaml
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from podwright_training.__main__ import main
@@ -18,6 +20,8 @@ from podwright_training.config.sources import load_run
 from podwright_training.data import open_stream
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder
+
+STILL = {"lr": 1e-12, "min_lr": 0}  # steps that change no weight
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,27 @@ def test_the_perplexity_is_the_trainers_own(exported):
     assert evaluate(exported, dtype="bfloat16")["relative_difference"] < 0.01
 
 
+def test_a_card_describes_it(exported, text_dataset):
+    """The card names data, steps, tokens and losses, and its head is what the hub reads."""
+    head, _, body = (exported.hf / "README.md").read_text().removeprefix("---\n").partition("\n---\n")
+    assert yaml.safe_load(head) == {"library_name": "transformers", "pipeline_tag": "text-generation"}
+    rows = dict(
+        line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ") and "| |" not in line
+    )
+    (validation,) = exported.events("validation")
+    assert (rows["steps"], rows["tokens"], rows["data"]) == ("12", f"{12 * 8 * 32:,}", str(text_dataset))
+    assert rows["validation loss, nats per token"] == f"{validation['loss']:.4f}"
+
+
+def test_a_harness_that_is_missing_or_fails_is_one_line(exported, capsys):
+    """The line says how to install it; what it printed last is shown."""
+    command = ["evaluate", "--run_dir", str(exported.root), "--tasks", "none", "--lm_eval"]
+    assert main([*command, "no-such-program"]) == 2
+    assert "there is no no-such-program on PATH; uv tool install --with torch" in capsys.readouterr().err
+    assert main([*command, shutil.which("uname")]) == 2
+    assert f"{shutil.which('uname')} failed with exit status 1:" in capsys.readouterr().err
+
+
 def test_bits_per_byte(exported):
     """Loss and bits per byte agree for the text whose tokens were predicted."""
     found, options = evaluate(exported), load_run(exported)
@@ -69,6 +94,46 @@ def test_bits_per_byte(exported):
     text = "".join(tokenizer.decode(row, skip_special_tokens=True) for row in rows)
     bits = found["loss"] / math.log(2) * found["tokens"]
     assert found["bits_per_byte"] == pytest.approx(bits / len(text.encode()), rel=1e-3)
+
+
+def test_every_checkpoint_is_evaluated(exported, capsys):
+    """Loss falls from checkpoint to checkpoint; each continues the prompts; the last is as the exported model."""
+    assert main(["evaluate", "--run_dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    steps = found["progression"]
+    assert [step["step"] for step in steps] == [4, 8, 12]
+    assert steps[0]["loss"] > steps[1]["loss"] > steps[2]["loss"] == found["loss"]
+    assert all(step["samples"][0].startswith("the node") for step in steps)
+    assert not list(exported.root.glob(".evaluate*"))
+    main(["report", "--run_dir", str(exported.root)])
+    page = (exported.report / "index.html").read_text()
+    assert f"<td>{steps[1]['perplexity']:.4f}</td>" in page
+
+
+def test_a_checkpoint_can_be_chosen(exported):
+    """An older step is exported by its number, and a step without a checkpoint is an error with those that have one."""
+    path = consolidate(exported, step=8)
+    assert path.name == "step-00000008"
+    assert json.loads((exported.hf / "podwright.json").read_text())["step"] == 8
+    with pytest.raises(UserError, match="no complete checkpoint of step 9; it has those of 4, 8, 12"):
+        consolidate(exported, step=9)
+    consolidate(exported)
+
+
+def test_perplexity_by_source(tiny_flags, text_dataset, tmp_path):
+    """The sources' losses, weighted by their tokens, are the loss."""
+    (tmp_path / "mixture.yaml").write_text(
+        "".join(f"{name}: {{dataset: {text_dataset}, weight: {weight}}}\n" for name, weight in (("a", 3), ("b", 1)))
+    )
+    run = tmp_path / "run"
+    assert main(["train", *tiny_flags(run, ranks=1, max_steps=1, data_mixture=tmp_path / "mixture.yaml")]) == 0
+    assert main(["consolidate", "--run_dir", str(run)]) == 0
+    found = evaluate(RunFolder(run))
+    sources = found["sources"]
+    assert sources["a"]["tokens"] > 2 * sources["b"]["tokens"] > 0
+    assert found["relative_difference"] < 1e-6
+    weighted = sum(source["loss"] * source["tokens"] for source in sources.values()) / found["tokens"]
+    assert weighted == pytest.approx(found["loss"])
 
 
 def test_documents_are_evaluated_as_they_were_trained(tiny_flags, tmp_path):
@@ -146,23 +211,71 @@ def assert_equal(ours, theirs):
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "layout"),
     [
-        {"model_type": "llama_v3", "rope_scaling_factor": 8, "tie_word_embeddings": 1},
-        {"model_type": "llama_v3", "qk_norm": 1},
-        {"model_type": "mistral", "sliding_window": 16},
-        {"model_type": "mixtral", "num_local_experts": 4},
+        ({"model_type": "llama_v2"}, {"tensor_parallel": 2}),
+        ({"model_type": "llama_v3", "rope_scaling_factor": 8, "tie_word_embeddings": 1}, {"tensor_parallel": 2}),
+        ({"model_type": "llama_v3", "qk_norm": 1, "rms_norm_eps": 1e-6}, {}),
+        ({"model_type": "mistral", "sliding_window": 16}, {"pipeline_parallel": 2}),
+        ({"model_type": "mixtral", "num_local_experts": 4}, {"expert_parallel": 2}),
     ],
 )
-def test_every_family_computes_the_same_in_transformers(tiny_flags, tmp_path, model_of, options):
-    """Trained a step, exported in several files and loaded, it gives our logits to 1e-5."""
-    folder = RunFolder(tmp_path)
-    assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1, **options)]) == 0
+def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_of, call_ranks, options, layout):
+    """Exported in several files, transformers gives our logits to 1e-5; two ranks start from them with our loss."""
+    folder = RunFolder(tmp_path / "run")
+    assert main(["train", *tiny_flags(folder.root, ranks=1, max_steps=1, **options)]) == 0
     path = consolidate(folder, max_shard_gb=40e-6)
     theirs = AutoModelForCausalLM.from_pretrained(folder.hf)
     tokens = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(theirs(input_ids=tokens).logits, model_of(path).eval()(tokens), atol=1e-5, rtol=0)
+    new = {"init_from": folder.hf, "max_steps": 1, **STILL, **options, **layout}
+    status, output = call_ranks(2, "train", *tiny_flags(tmp_path / "new", **new))
+    assert status == 0, output
+    before, after = (list(item.events("validation"))[-1]["loss"] for item in (folder, RunFolder(tmp_path / "new")))
+    assert after == pytest.approx(before, abs=1e-5)
+
+
+def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undisturbed):
+    """From a checkpoint's weights the schedule is fresh; from all of it, step and optimizer go on, with fresh data."""
+    last = list(RunFolder(undisturbed).events("validation"))[-1]["loss"]
+    for state, first in (("weights", 1), ("all", 13)):
+        run = RunFolder(tmp_path / state)
+        source = {"init_from": undisturbed / "checkpoints", "init_state": state, "max_steps": first, **STILL}
+        assert main(["train", *tiny_flags(run.root, ranks=1, **source, validation_freq=1)]) == 0
+        (event,) = run.events("train")
+        assert (event["step"], event["sequences"]) == (first, 8)
+        assert list(run.events("validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
+    moments = [
+        step_folder.read(step_folder.newest(tmp_path / state / "checkpoints"), ["optimizer.model.norm.weight.step"])
+        for state in ("weights", "all")
+    ]
+    assert [float(each["optimizer.model.norm.weight.step"]) for each in moments] == [1, 13]
+
+
+def test_weights_that_do_not_fit_are_refused(tiny_flags, tmp_path, exported, capsys):
+    """Preflight names what differs; tensors that are missing or too many are named when they are read."""
+    consolidate(exported)
+    flags = tiny_flags(tmp_path / "run", ranks=1, max_steps=1, init_from=exported.hf)
+    wrong = ["--hidden_size=64", "--vocab_size=304", "--init_state=all"]
+    assert main(["train", *flags, *wrong]) == 2
+    printed = capsys.readouterr().err
+    assert "hidden_size is 32 there, 64 here" in printed
+    assert "vocab_size is 300 there, 304 here; podwright-train does not extend or cut a vocabulary" in printed
+    assert "init_state all needs a checkpoint" in printed
+    assert main(["train", *flags, "--model_type=mistral"]) == 2
+    assert "a llama model there, a mistral model here" in capsys.readouterr().err
+    assert main(["train", *flags, f"--init_from={tmp_path}"]) == 2
+    assert f"init_from {tmp_path} has neither config.json nor a complete checkpoint" in capsys.readouterr().err
+    shutil.copytree(exported.hf, tmp_path / "hf")
+    tensors = load_file(tmp_path / "hf" / "model.safetensors")
+    tensors["model.layers.0.self_attn.q_proj.bias"] = tensors.pop("model.norm.weight")
+    save_file(tensors, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
+    assert main(["train", *flags, f"--init_from={tmp_path / 'hf'}"]) == 2
+    assert (
+        "its tensors lack: model.norm.weight; it has tensors that the model lacks: "
+        "model.layers.0.self_attn.q_proj.bias" in capsys.readouterr().err
+    )
 
 
 def test_a_run_without_a_moving_average_has_none_to_export(exported):

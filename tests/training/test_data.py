@@ -110,6 +110,7 @@ def test_order_does_not_depend_on_world_size(make_ranks, corpus, world_size):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.slow
 def test_stop_at_four_ranks_and_go_on(make_ranks, mixture, workers):
     """A mixture stopped at 4 ranks continues at 2 and then 8 as if undisturbed, with workers and without."""
     undisturbed = make_ranks(1, mixture)
@@ -279,6 +280,7 @@ def test_weights_may_change(make_ranks, mixture):
     assert all(words)
 
 
+@pytest.mark.slow
 def test_replay(make_ranks, mixture):
     """A batch can be drawn again from its coordinates, at another number of ranks and with workers too."""
     ranks = make_ranks(2, mixture)
@@ -352,16 +354,40 @@ def test_foreign_state(make_ranks, corpus, mixture):
 
 
 def test_other_data_under_the_same_names(make_ranks, corpus, tmp_path):
-    """A position in shards of other sizes is refused; the same data may move, also to a store that lists no sizes."""
+    """A position in shards of other content is refused; the same data may move, also to a store that has no samples."""
     state = state_of(make_ranks(1, corpus))
     moved = shutil.copytree(corpus, tmp_path / "moved")
     make_ranks(1, moved)[0].load_state_dict(state)
-    make_ranks(1, moved)[0].load_state_dict({**state, "shard_sizes": {}})
+    make_ranks(1, moved)[0].load_state_dict({**state, "contents": {}})
     shard = next(path for path in sorted(moved.rglob("*train*")) if path.is_file())
-    with shard.open("ab") as file:
-        file.write(gzip.compress(b'{"text": "w1"}\n'))
-    with pytest.raises(DataError, match="has shards of the same names, but of other sizes, than in the checkpoint"):
-        make_ranks(1, moved)[0].load_state_dict(state)
+    content = shard.read_bytes()
+    flipped = bytes([content[-8] ^ 1])  # of the text's checksum: the size stays
+    for other in (content[:-8] + flipped + content[-7:], content + gzip.compress(b'{"text": "w1"}\n')):
+        shard.write_bytes(other)
+        with pytest.raises(DataError, match="has shards of the same names, but of other content, than in the check"):
+            make_ranks(1, moved)[0].load_state_dict(state)
+
+
+def test_sequences_and_epochs_of_each_source_are_counted(make_ranks, mixture):
+    """Counts are those of all ranks, survive a resume, and name the epoch of each source; a cap on it ends the data."""
+    capped = [replace(mixture[0], max_epochs=2), mixture[1]]
+    ranks, single = make_ranks(4, capped), make_ranks(1, capped)[0]
+    while not any(rank.is_spent for rank in ranks):
+        sequences = [sequence for _ in range(2) for sequence in draw(ranks)]
+        ranks = make_ranks(4, capped, state=state_of(ranks))
+    for _ in range(ranks[0].coordinates().start, ranks[0].state_dict()["sequences"], 24):
+        draw([single])
+    counts = ranks[0].sequences_by_source
+    assert {rank.sequences_by_source == counts for rank in ranks} == {True}
+    assert counts == single.sequences_by_source
+    assert sum(counts.values()) == ranks[0].state_dict()["sequences"]
+    assert len(sequences) == 48
+    assert [sum(each) for each in zip(*(rank.finished_epochs() for rank in ranks), strict=True)] == (
+        single.finished_epochs()
+    )
+    assert single.is_spent
+    assert all(rank.is_spent for rank in ranks)  # by the loaded state, also those whose own streams are not
+    assert not make_ranks(1, mixture, state=state_of(ranks))[0].is_spent
 
 
 def test_states_of_different_moments(make_ranks, corpus):

@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 from argparse import ArgumentParser
+from pathlib import Path
 
 import boto3
 import datasets
@@ -29,6 +30,7 @@ from podwright_training.data import (
     load_tokenizer,
     remote,
     sources_of,
+    validation_sources_of,
 )
 from podwright_training.data.faults import BadRecordError
 from podwright_training.data.formats import read_blocks
@@ -315,12 +317,34 @@ def test_mixture_as_file(tmp_path):
     assert code == Source(name="code", dataset="/code")
 
 
+def test_datasets_to_validate_on(tmp_path):
+    """They are named in a text or a file, or are the mixture's sources; the dataset's column is the default."""
+    path = tmp_path / "sets.yaml"
+    path.write_text("web: {dataset: /web}\ncode: {dataset: /code, text_column: content}\n")
+    web, code = validation_sources_of(TrainConfig(validation_datasets=str(path), text_column="body"))
+    assert (web.name, web.dataset, web.text_column, code.text_column) == ("web", "/web", "body", "content")
+    options = TrainConfig(validation_datasets="a=/x,b=s3://y/z")
+    assert [(each.name, each.dataset) for each in validation_sources_of(options)] == [("a", "/x"), ("b", "s3://y/z")]
+    options = TrainConfig(validation_datasets="sources", data_mixture="/web=1,/code=2")
+    assert validation_sources_of(options) == sources_of(options)
+    path.write_text("web: {dataset: /web, weight: 2}\n")
+    with pytest.raises(DataError, match="web: unknown key weight; keys: dataset, dataset_config_name, text_column"):
+        validation_sources_of(TrainConfig(validation_datasets=str(path)))
+
+
+def test_mixture_temperature():
+    """At temperature 2, a source 16 times as large is read 4 times as often."""
+    large, small = sources_of(TrainConfig(data_mixture="/large=16,/small=1", mixture_temperature=2))
+    assert (large.weight, small.weight) == (4, 1)
+
+
 @pytest.mark.parametrize(
     ("content", "messages"),
     [
         ("[1]", ["need `name: {dataset: …, weight: …}` lines"]),
         ("{}", ["no dataset given"]),
         ("a: 3\nb: {dataset: x, wieght: 1}", ["a: got 3, need a mapping with dataset", "b: unknown key wieght"]),
+        ("a: {dataset: x, max_epochs: 0}", ["a: max_epochs: got 0, need a whole number of at least 1"]),
         ("a: {dataset: x, weight: -1}\nb: {weight: 1}", ["a: weight: got -1, need a number above 0", "b: no dataset"]),
     ],
 )
@@ -393,12 +417,19 @@ def test_s3(folder, open_stream, monkeypatch):
     try:
         endpoint = "http://{}:{}".format(*server.get_host_and_port())
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        store = boto3.client("s3", endpoint_url=endpoint)
+        store = boto3.Session().client("s3", endpoint_url=endpoint)
         bucket = folder.name
         store.create_bucket(Bucket=bucket)
         for path in (path for path in folder.rglob("*") if path.is_file()):
             store.upload_file(str(path), bucket, f"texts/{path.relative_to(folder)}")
         assert torch.equal(tokens_of(open_stream(f"s3://{bucket}/texts")), tokens_of(open_stream(folder)))
+        here, there = find_split(str(folder), None, "train"), find_split(f"s3://{bucket}/texts", None, "train")
+        assert there.contents_digest == here.contents_digest
+        changed = bytearray(Path(here.files[0]).read_bytes())
+        changed[-1] ^= 1
+        store.put_object(Bucket=bucket, Key=there.files[0].removeprefix(f"s3://{bucket}/"), Body=bytes(changed))
+        again = find_split(f"s3://{bucket}/texts", None, "train")
+        assert (again.digest, again.contents_digest != there.contents_digest) == (there.digest, True)
         with pytest.raises(DataError, match=f"'s3://{bucket}/none' does not exist or is empty"):
             find_split(f"s3://{bucket}/none", None, "train")
     finally:

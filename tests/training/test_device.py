@@ -1,5 +1,7 @@
 """A rank computes on the right device and reports it."""
 
+import os
+
 import pytest
 import torch
 
@@ -35,6 +37,16 @@ def test_memory_of_a_cpu_is_that_of_the_process():
     after, _ = device.peak_memory_bytes(CPU)
     assert reserved is None
     assert after >= max(before, held.nbytes)
+
+
+def test_ranks_of_a_host_share_its_cores(monkeypatch):
+    """With an optimizer on the host, each rank has a thread per core of its share, and at least one."""
+    found = []
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
+    cores = len(os.sched_getaffinity(0))
+    for local_world_size in (1, cores, 2 * cores):
+        device.use_host_cores(Ranks(local_world_size=local_world_size))
+    assert found == [cores, 1, 1]
 
 
 def test_a_cpu_has_one_backend_and_an_accelerator_two():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -11,13 +12,21 @@ from typing import Any
 import pytest
 import torch
 
+from podwright.planning.hardware import Hardware
+from podwright.planning.memory import Memory
+from podwright.planning.trainer_run import plan_run
+from podwright_training.config import sources
 from podwright_training.dry_run.memory import ACTIVATIONS, LOGITS, WEIGHTS, WORKING
 from podwright_training.dry_run.recorder import Recorder
 
 SIZES = (
     "--num-layers 4 --hidden-width 256 --num-heads 8 --num-key-value-heads 4 --intermediate-size 512 "
-    "--vocab-size 1024 --max-context-width 128 --train-batch-size 4"
+    "--vocab-size 1536 --max-context-width 128 --train-batch-size 4"
 )
+BLOCK_MATRICES = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512
+BLOCK_NORMS, NORM = 2 * 256, 256
+EMBEDDING = 1536 * 256
+GROUPS = 4 + 3  # blocks, embedding, head, and the norm between them
 RUNS = {
     "sharded": f"--world-size 512 {SIZES}",
     "accumulating": f"--world-size 512 {SIZES} --gradient-accumulation-steps 3",
@@ -27,9 +36,21 @@ RUNS = {
     "pipeline": f"--world-size 512 {SIZES} --pipeline-parallel 4",
     "pipeline of tensor": f"--world-size 16 {SIZES} --pipeline-parallel 2 --tensor-parallel 4",
     "selective": f"--world-size 512 {SIZES} --activation-checkpointing-mode selective",
+    "documents": f"--world-size 512 {SIZES} --document-mask",
+    "documents, all pairs": f"--world-size 512 {SIZES} --document-mask --attention sdpa",
     "experts": "--world-size 16 --preset tiny_moe --precision bf16 --expert-parallel 2",
     "too-large": f"--world-size 512 {SIZES} --memory-gb 0.001",
 }
+PLANNED = {
+    "8B": "--train_batch_size 2",
+    "8B, selective": "--train_batch_size 2 --activation_checkpointing_mode selective",
+    "8B, nothing again": "--train_batch_size 1 --activation_checkpointing 0",
+    "8B, pipeline": "--train_batch_size 4 --pipeline_parallel 2",
+    "8B, tensor": "--train_batch_size 2 --tensor_parallel 8",
+    "8B, context, accumulating": "--train_batch_size 1 --context_parallel 2 --gradient_accumulation_steps 2",
+}
+PLANNED = {name: f"--preset llama3_1_8b --num_layers 2 {flags}" for name, flags in PLANNED.items()}
+RUNS |= {name: f"--world_size 64 {flags}" for name, flags in PLANNED.items()}
 # One process for all, as importing torch takes seconds.
 SCRIPT = """
 import contextlib, io, json, sys
@@ -58,10 +79,16 @@ def _rank(results: dict[str, Any], name: str, index: int = 0) -> dict[str, Any]:
     return rank
 
 
+def _peak(results: dict[str, Any], name: str) -> int:
+    peak: int = _rank(results, name)["peak_bytes"]
+    return peak
+
+
 def _traffic(rank: dict[str, Any]) -> dict[tuple[str, str], tuple[int, int]]:
     return {(row["kind"], row["dimension"]): (row["calls"], row["size_bytes"]) for row in rank["collectives"]}
 
 
+@pytest.mark.slow
 def test_a_rank_holds_its_shards_in_fp32_and_two_moments_of_each(results: dict[str, Any]) -> None:
     """Weights take 4 bytes per parameter of the rank's shards, Adam's moments twice that and a step per tensor."""
     for name in ("sharded", "tensor", "context", "hybrid"):
@@ -73,11 +100,18 @@ def test_a_rank_holds_its_shards_in_fp32_and_two_moments_of_each(results: dict[s
 def test_weights_are_gathered_once_in_bf16_and_gradients_reduced_in_fp32(results: dict[str, Any]) -> None:
     """A small model's all-gathers carry 2 bytes per parameter of the model, its reduce-scatters 4."""
     traffic = _traffic(_rank(results, "hybrid"))
-    blocks = 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256)
-    parameters = blocks + 2 * 1024 * 256 + 256
-    assert traffic["all-gather", "shard"] == (5, 2 * parameters)
-    assert traffic["reduce-scatter", "shard"] == (5, 4 * parameters)
-    assert traffic["all-reduce", "replicate"] == (5, 4 * parameters // 8)
+    parameters = 4 * (BLOCK_MATRICES + BLOCK_NORMS) + 2 * EMBEDDING + NORM
+    assert traffic["all-gather", "shard"] == (GROUPS, 2 * parameters)
+    assert traffic["reduce-scatter", "shard"] == (GROUPS, 4 * parameters)
+    assert traffic["all-reduce", "replicate"] == (GROUPS, 4 * parameters // 8)
+
+
+def test_ranks_of_tensor_parallelism_gather_their_part_of_the_vocabulary(results: dict[str, Any]) -> None:
+    """Of matrices, embedding and head, each of four gathers its own quarter; norms are whole."""
+    stage = (2 * BLOCK_MATRICES + EMBEDDING) // 4 + 2 * BLOCK_NORMS
+    for rank, parameters in enumerate((stage, stage + NORM)):
+        traffic = _traffic(_rank(results, "pipeline of tensor", rank))
+        assert traffic["all-gather", "shard"][1] == 2 * parameters
 
 
 def test_each_micro_batch_gathers_and_reduces_again(results: dict[str, Any]) -> None:
@@ -106,11 +140,43 @@ def test_selective_recomputation_keeps_more_and_computes_less(results: dict[str,
     assert selective["flops"] < full["flops"]
 
 
+def test_documents_make_no_mask_of_all_pairs(results: dict[str, Any]) -> None:
+    """By default a GPU keeps no mask of documents that grows with the square of the context."""
+    plain, blocks, pairs = (_peak(results, name) for name in ("sharded", "documents", "documents, all pairs"))
+    assert blocks - plain < pairs - plain > 4 * 128**2  # of four sequences
+
+
 def test_nothing_waits_for_the_device_but_experts(results: dict[str, Any]) -> None:
     """Only the exchange between experts reads numbers from the device: how many rows go where."""
     for name in set(RUNS) - {"experts"}:
         assert all(rank["waits"] == {} for rank in results[name]["ranks"]), name
     assert {line.partition(":")[0] for line in _rank(results, "experts")["waits"]} == {"parallel/expert.py"}
+
+
+@pytest.mark.parametrize("name", [name for name in PLANNED if "pipeline" not in name])
+def test_the_planner_counts_the_same(results: dict[str, Any], name: str) -> None:
+    """Of layers of 8B, states and gathered weights agree within 3 %, what is kept and the loss within 10 %."""
+    planned = _planned(name)
+    counted = {item: size / 1e9 for item, size in _rank(results, name)["memory_bytes"].items()}
+    assert planned.parameters == pytest.approx(counted[WEIGHTS], rel=0.03)
+    assert planned.optimizer == pytest.approx(counted["optimizer states"], rel=0.03)
+    assert planned.gathered_parameters == pytest.approx(counted["gathered weights"], rel=0.03)
+    assert planned.activations == pytest.approx(counted[ACTIVATIONS], rel=0.1)
+    assert planned.logits == pytest.approx(counted[LOGITS] + counted[WORKING], rel=0.1)
+
+
+def test_the_planner_knows_what_a_pipeline_keeps_whole(results: dict[str, Any]) -> None:
+    """Weights stay gathered, and gradients whole, until the last micro-batch: the peak is within 10 %."""
+    planned, rank = _planned("8B, pipeline"), _rank(results, "8B, pipeline")
+    assert planned.gathered_parameters * 1e9 == pytest.approx(rank["memory_bytes"]["gathered weights"], rel=0.03)
+    assert planned.peak_gb * 1e9 == pytest.approx(rank["peak_bytes"], rel=0.1)
+
+
+def _planned(name: str) -> Memory:
+    parser = argparse.ArgumentParser()
+    sources.add_arguments(parser)
+    options = sources.load(parser.parse_args(PLANNED[name].split()))
+    return plan_run(options, Hardware(instance_type="ml.p5.48xlarge", nodes=8)).memory
 
 
 def test_each_kind_of_pipeline_rank_runs(results: dict[str, Any]) -> None:
@@ -155,7 +221,7 @@ def training_errors(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 def test_the_peak_counts_what_lives_at_once() -> None:
     """Storages count once, from their allocation until the last tensor on them is gone."""
-    recorder = Recorder("cpu", {}, vocab_size=7)
+    recorder = Recorder("cpu", {}, words=7)
     with recorder.watching():
         before = torch.empty(1000)
         with recorder.recording():
@@ -173,7 +239,7 @@ def test_the_peak_counts_what_lives_at_once() -> None:
 
 def test_what_backward_frees_was_kept_for_it() -> None:
     """Memory from the forward pass that backward frees counts as activations."""
-    recorder = Recorder("cpu", {}, vocab_size=7)
+    recorder = Recorder("cpu", {}, words=7)
     weight = torch.ones(100, requires_grad=True)
     with recorder.watching(), recorder.recording():
         torch.autograd.backward(weight.exp().exp().exp().exp().sum())

@@ -55,6 +55,20 @@ def test_seed_decides(run_folder):
     assert text(1, "The sea") != text(2, "The sea")
 
 
+def test_a_small_share_leaves_the_likeliest_token(run_folder):
+    """With ``top_p`` near 0 sampling is greedy."""
+    greedy = generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=0, seed=0)
+    assert generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=1, top_p=1e-6, seed=3) == greedy
+    with pytest.raises(GenerateError, match=r"got top_p 0, need a number above 0, at most 1"):
+        generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=1, top_p=0, seed=3)
+
+
+def test_the_text_is_printed_while_it_grows(run_folder, capsys):
+    """A terminal shows the text that is returned."""
+    texts = generate(run_folder.hf, ["One"], max_new_tokens=8, temperature=0, seed=0, stream=True)
+    assert capsys.readouterr().out == f"{texts[0]}\n"
+
+
 def test_temperature_zero_is_greedy(run_folder):
     """At temperature 0, the seed does not matter."""
     texts = {generate(run_folder.hf, ["The sea"], max_new_tokens=16, temperature=0, seed=seed)[0] for seed in range(3)}

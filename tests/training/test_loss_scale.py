@@ -87,6 +87,7 @@ def test_fp16_on_two_ranks_learns_what_fp32_learns(tiny_flags, tmp_path, undistu
 
 
 @pytest.mark.usefixtures("impatient")
+@pytest.mark.slow
 def test_overflowing_steps_are_left_out_and_a_resume_is_exact(tiny_flags, tmp_path):
     """They are reported, halve the scale until the gradient fits, and change no weight; then the loss falls."""
     flags = tiny_flags(tmp_path / "run", ranks=1, precision="fp16", max_steps=40, gradient_accumulation_steps=2)

@@ -14,8 +14,9 @@ from podwright_training.loop import step_timer
 from podwright_training.loop.metrics import batch_hash
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
-from podwright_training.loop.sinks import missing_packages
+from podwright_training.loop.sinks import missing_packages, wandb_id
 from podwright_training.loop.step_timer import StepTimer
+from podwright_training.run_folder import RunFolder
 
 
 def test_the_rank_that_the_others_wait_for_is_named(monkeypatch):
@@ -76,7 +77,7 @@ def test_the_noise_scale_is_the_ratio_of_variance_to_signal(signal, variance, sm
     assert variance / small_tokens > 1e6 * signal or found is not None
 
 
-def test_no_noise_scale_where_signal_and_noise_cannot_be_told_apart():
+def test_no_noise_scale_where_noise_hides_the_signal():
     """A small batch whose gradient is no larger than the large one's shows no noise."""
     assert NoiseScale().update(small=1.0, large=1.0, small_tokens=10, large_tokens=20) is None
 
@@ -97,3 +98,12 @@ def test_a_sink_whose_package_is_missing_is_reported_before_the_run(monkeypatch)
         "tensorboard = 1",
         "wandb = 1",
     ]
+
+
+def test_equal_names_of_run_folders_have_two_ids(tmp_path):
+    """A run of Weights & Biases is resumed by its folder alone: another user's of the same name is another run."""
+    ids = []
+    for user in ("ada", "bob", "ada"):
+        (tmp_path / user / "llama").mkdir(parents=True, exist_ok=True)
+        ids.append(wandb_id(RunFolder(tmp_path / user / "llama")))
+    assert ids[0] == ids[2] != ids[1]

@@ -13,8 +13,7 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from podwright_training.batch import IGNORED
 from podwright_training.config.architecture import ModelConfig, RopeScaling
-from podwright_training.model import LlamaForCausalLM, Recomputation, to_hugging_face
-from podwright_training.model.experts import load_balancing_loss
+from podwright_training.model import Block, LlamaForCausalLM, Recomputation, experts, to_hugging_face
 
 VOCAB = 97
 LLAMA_2 = {
@@ -141,6 +140,7 @@ def test_packed_documents_are_as_if_alone(family):
         torch.testing.assert_close(packed, model(tokens_D, labels_BT=labels_D), atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 def test_compiled_blocks_compute_the_same():
     """torch.compile of each block changes neither loss nor names of parameters."""
     model = build(ModelConfig(**{**LLAMA_2, **FAMILIES["llama 3.1"], "num_hidden_layers": 1}))
@@ -149,6 +149,20 @@ def test_compiled_blocks_compute_the_same():
         block.compile(backend="aot_eager")
     torch.testing.assert_close(model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]), plain, atol=1e-3, rtol=0)
     assert [name for name, _ in model.named_parameters()] == names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "mode"), [("llama 3.1", "full"), ("qk norm", "selective"), ("mixtral", "full")])
+def test_a_gpu_compiles_blocks_whole(family, mode, monkeypatch):
+    """Dense blocks and mixtures have no graph break on the path that GPUs take."""
+    monkeypatch.setattr(experts, "GPUS", ("meta",))
+    with torch.device("meta"):
+        block = Block(ModelConfig(**{**LLAMA_2, **FAMILIES[family]})).to(torch.bfloat16)
+        x_BTD, angle_T1H = torch.empty(2, 64, 64), torch.empty(64, 1, 16)
+    block.recomputation = Recomputation(mode=mode)
+    block.compile(backend="eager", fullgraph=True)  # a break would be an error
+    x_BTD = x_BTD.bfloat16().requires_grad_()
+    assert block(x_BTD, angle_T1H.bfloat16(), angle_T1H.bfloat16(), None).shape == x_BTD.shape
 
 
 @pytest.mark.parametrize("family", ["llama 3.2", "mistral", "mixtral", "qk norm"])
@@ -185,19 +199,8 @@ def test_each_block_balances_its_own_experts():
     for block in plain.model.layers:
         block.mlp.gate.register_forward_hook(lambda _gate, _input, output: routed.append(output))
     loss = plain(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:])
-    balance = [load_balancing_loss(probability, expert) for probability, _, expert in routed]
+    balance = [load_balancing_loss_func((probability.log(),), 4, 2) for probability, _, _ in routed]
     (loss + 0.5 * 200 * torch.stack(balance).mean()).backward()
     model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]).backward()
     for found, expected in zip(model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(found.grad, expected.grad, atol=1e-3, rtol=1e-5)
-
-
-def test_even_use_of_experts_has_the_smallest_balancing_loss():
-    """It equals transformers' function, and is A, the experts per token, where all are used alike."""
-    probability = torch.rand(30, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
-    chosen = probability.topk(2).indices
-    torch.testing.assert_close(
-        load_balancing_loss(probability, chosen), load_balancing_loss_func((probability.log(),), 6, 2)
-    )
-    even = torch.arange(12).view(6, 2) % 6
-    assert load_balancing_loss(torch.full((6, 6), 1 / 6), even) == pytest.approx(2)

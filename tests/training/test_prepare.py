@@ -1,6 +1,7 @@
 """Prose becomes a dataset in C4's layout and a tokenizer."""
 
 import gzip
+import io
 import json
 import random
 import re
@@ -15,10 +16,13 @@ from argparse import ArgumentParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from podwright_training.commands import prepare as command
-from podwright_training.commands.prepare import PrepareError, html_to_text, prepare, rst_to_text, split_documents
+from podwright_training.commands.prepare import PrepareError, prepare, split_documents
 from podwright_training.data import PackedStream, Source, load_tokenizer
+from podwright_training.data.prose import UnreadableError, html_to_prose, pdf_to_prose, rst_to_prose
+from podwright_training.errors import UserError
 
 WORDS = ("sea", "was", "calm", "a", "small", "boat", "went", "slowly", "past", "our", "old", "stone", "house", "light")
 
@@ -72,6 +76,7 @@ def test_same_prose_same_bytes(prose, tmp_path):
     assert all(content == contents[0] for content in contents)
 
 
+@pytest.mark.slow
 def test_trainer_reads_it(prose, tmp_path, capsys):
     """The command's output is what the packed stream and transformers take; tokens decode to the text again."""
     output = tmp_path / "c4"
@@ -80,7 +85,7 @@ def test_trainer_reads_it(prose, tmp_path, capsys):
     numbers = ("--shards", "4", "--vocab-size", "300", "--validation_fraction", "0.2")
     arguments = [str(prose), "--output", str(output), *numbers]
     assert command.run(parser.parse_args(arguments)) == 0
-    program, *flags = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("next: "))
+    program, *flags = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert program == "podwright-train"
     brief = ("--max_steps", "1", "--num_layers", "1", "--max_context_width", "16", "--validation_batches", "1")
     subprocess.run([sys.executable, "-m", "podwright_training", *flags, *brief], check=True, cwd=tmp_path, timeout=500)
@@ -121,23 +126,55 @@ def test_every_text_survives_the_tokenizer(tokenizer, text):
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 
 
-def test_html():
-    """Of a page, headings and paragraphs remain; code, tables and navigation go, and entities are characters."""
+def test_a_page_becomes_its_main_text():
+    """Of an HTML page, headings, paragraphs and lists remain; navigation, scripts and tables go."""
+    filler = "".join(f"<p>Paragraph {number} has a few words of its own, so that it counts.</p>" for number in range(6))
     page = (
-        "<html><head><title>T</title></head><body><nav><p>next</p></nav><h1>A  title</h1>"
-        "<p>One &amp; <em>two</em>\nthree."
-        "<pre>code</pre></p><table><tr><td>cell</td></tr></table><ul><li>item<li>other</ul><script>x()</script></body>"
+        "<html><head><title>T</title></head><body><nav><a href='/'>Home</a> <a href='/next'>Next page</a></nav>"
+        f"<article><h1>A title</h1><p>One &amp; <em>two</em>\nthree.</p>{filler}<table><tr><td>cell</td></tr></table>"
+        "<ul><li>item</li></ul></article><script>x()</script><footer>Imprint</footer></body></html>"
     )
-    assert html_to_text(page).split("\n\n") == ["A title", "One & two three.", "item", "other"]
+    paragraphs = html_to_prose(page.encode()).split("\n\n")
+    assert paragraphs[0] == "A title"
+    assert "One & two three." in paragraphs
+    assert sum(paragraph.startswith("Paragraph") for paragraph in paragraphs) == 6
+    assert not {"cell", "Imprint", "Next page", "x()"}.intersection(" ".join(paragraphs).split())
 
 
-def test_rst():
-    """Of a reStructuredText file, paragraphs remain with the text of their roles."""
+def test_restructured_text():
+    """Headings and paragraphs remain with the text of their roles; code, tables and unknown directives go."""
     text = (
-        "Title\n=====\n\n.. note:: gone\n\n   gone too\n\nSee :ref:`the page <page>` and ``code``.\n\n"
-        "Example::\n\n  x = 1\n\nEnd.\n"
+        "Title\n=====\n\n.. note:: a note\n\n.. toctree::\n\n   gone\n\nSee :ref:`the page <page>` and ``code``.\n\n"
+        "Example::\n\n  x = 1\n\n.. gone too\n\n=== ===\na   b\n=== ===\n\n.. include:: /etc/passwd\n\nEnd.\n"
     )
-    assert rst_to_text(text).split() == ["Title", "See", "the", "page", "and", "code.", "End."]
+    expected = ["Title", "a note", "See the page and code.", "Example:", "End."]
+    assert rst_to_prose(text.encode()).split("\n\n") == expected
+
+
+def test_a_pdf_becomes_its_paragraphs():
+    """Lines that stand together are one paragraph; a damaged file is named."""
+    paragraphs = [["The first paragraph has", "two lines of text."], ["The second one is further down."]]
+    page, file = Figure(figsize=(6, 8)), io.BytesIO()
+    for lines, height in zip(paragraphs, (0.9, 0.5), strict=True):
+        page.text(0.1, height, "\n".join(lines))
+    page.savefig(file, format="pdf")
+    assert [text.split("\n") for text in pdf_to_prose(file.getvalue()).strip().split("\n\n")] == paragraphs
+    with pytest.raises(UnreadableError, match="no readable PDF"):
+        pdf_to_prose(file.getvalue()[:100])
+
+
+def test_a_missing_package_is_one_line(prose, tmp_path, monkeypatch):
+    """Nothing is prepared without the library that a file needs: the line says what to install."""
+    shutil.copytree(prose, tmp_path / "in")
+    (tmp_path / "in" / "paper.pdf").touch()
+    monkeypatch.setattr("podwright_training.data.prose.find_spec", lambda _: None)
+    with pytest.raises(UserError) as caught:
+        prepare(tmp_path / "in", tmp_path / "c4", shards=1, vocab_size=300, validation_fraction=0.2)
+    assert str(caught.value) == (
+        ".pdf files need pdfminer.six, which is not installed: pip install 'podwright-training[documents]', "
+        "or leave them out"
+    )
+    assert not (tmp_path / "c4").exists()
 
 
 def test_documents_are_cut_between_paragraphs():
@@ -182,7 +219,7 @@ def test_unreadable_files_are_named(prose, tmp_path, capsys):
     shutil.copytree(prose, tmp_path / "in")
     shutil.copy(tmp_path / "in" / "3.txt", tmp_path / "in" / "copy.md")
     (tmp_path / "in" / "menu.html").write_text("<p>home</p>")
-    for name in ("paper.pdf", "book.PDF", "Makefile"):
+    for name in ("paper.PDF", "paper.docx", "book.DOCX", "Makefile"):
         (tmp_path / "in" / name).touch()
     (tmp_path / "in" / "latin.txt").write_bytes("Größe".encode("latin-1"))
     (tmp_path / "in" / "cut.txt.gz").write_bytes(gzip.compress(b"text")[:-6])
@@ -191,10 +228,11 @@ def test_unreadable_files_are_named(prose, tmp_path, capsys):
     numbers = ("--shards", "4", "--vocab_size", "300", "--validation_fraction", "0.2")
     command.run(parser.parse_args([str(tmp_path / "in"), "--output", str(tmp_path / "c4"), *numbers]))
     assert capsys.readouterr().err.splitlines() == [
-        "skipped, not UTF-8 or truncated: cut.txt.gz",
-        "skipped, not UTF-8 or truncated: latin.txt",
+        "skipped cut.txt.gz: truncated or damaged",
+        "skipped latin.txt: not UTF-8",
+        "skipped paper.PDF: no readable PDF (PDFSyntaxError)",
         "skipped 1 files without a paragraph of 40 characters: menu.html, …",
-        "skipped 3 files of other types: 2 .pdf, 1 without suffix (read are .txt .md .html .htm .rst)",
+        "skipped 3 files of other types: 2 .docx, 1 without suffix (read are .txt .md .html .htm .pdf .rst)",
         f"dropped {documents_of(prose / '3.txt')} documents: their text occurred before",
     ]
 

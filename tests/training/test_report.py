@@ -23,9 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwright_training.commands import report
+from podwright_training.report import summary
 from podwright_training.report.curve import forecast, judge, smooth
 from podwright_training.report.figures import tables
 from podwright_training.report.history import History, ReportError
+from podwright_training.report.page import Drawing
 from podwright_training.run_folder import RunFolder
 
 
@@ -81,7 +83,9 @@ def make_run(root):
         first += [GUARD] if step == 120 else []
     second = [start(100, 2)]
     for step in range(101, 301):
-        second += [train(step), *([validation(step)] if step % 50 == 0 else [])]
+        spike = {"loss": 9.0} if step in {240, 241} else {}
+        second += [train(step) | spike, *([validation(step)] if step % 50 == 0 else [])]
+    second += [{"event": "checkpoint", "step": step, "path": "x", "paused_s": 0.1} for step in (200, 300)]
     end = {"event": "end", "step": 300, "reason": "max_steps"}
     run.metrics.write_text("".join(json.dumps(event) + "\n" for event in [*first, *second, end]))
     config = {"preset": "tiny", "train_batch_size": 4, "max_context_width": 128, "lr": 2e-3}
@@ -125,6 +129,8 @@ def test_page(reported):
         "tokens per step 1,024",
         "stopped after step resumed after step ranks 137 100 2",
         "guard step 120, policy skip, reason spike",
+        "Lines mark restarts, spikes, steps where the guard stepped in. Ticks mark checkpoints.",
+        "the loss jumped at step 240",
         "preset tiny",
         "The <b>index</b> is used.",
         "perplexity 21.5",
@@ -132,6 +138,42 @@ def test_page(reported):
         assert words in text, words
     assert not re.search(r"""(src|href)=["']?(https?:)?//""", page.read_text())
     assert page.stat().st_size < 1_000_000
+
+
+def test_the_sources_of_a_mixture_have_a_figure(folder):
+    """Tokens by source are curves with the sources' names, and the epoch stands at the top."""
+    events = [{**train(step), "epoch": 1.5, "source_tokens": {"web": 8 * step, "step": step}} for step in range(1, 9)]
+    folder.metrics.write_text("".join(json.dumps(event) + "\n" for event in [start(0, 2), *events]))
+    drawing = Drawing.of([History.of(folder)])
+    (figure,) = (figure for figure in drawing.figures if figure.name == "sources")
+    assert [line.label for line in figure.lines] == ["web", "step"]
+    assert [drawing.data["sources"][line.column][-1] for line in figure.lines] == [64, 8]
+    assert ("epoch", "1.5") in summary.headline(History.of(folder))
+
+
+def test_datasets_and_samples_of_a_validation(folder):
+    """Each dataset has its points, the last ones a row, and every step's texts are listed."""
+    losses = [{"web": 2.0, "code": 1.5}, {"web": 1.0, "code": math.nan}]
+    events = [{**validation(50 * number), "losses": each} for number, each in enumerate(losses, start=1)]
+    texts = {"event": "sample", "step": 100, "texts": ["The sea is wide", "<i>"]}
+    with folder.metrics.open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in (*events, texts, validation(300) | {"losses": losses[1]}))
+    write([folder.root])
+    drawing = Drawing.of([History.of(folder)])
+    points = {line.label: drawing.data[line.table][line.column] for line in drawing.figures[0].lines}
+    assert points["validation loss, web"] == [2.0, 1.0, None, None, None, 1.0]
+    assert points["validation loss, code"] == [1.5, None, None, None, None, None]
+    text = text_of(folder.report / "index.html")
+    assert "Validation by dataset dataset loss perplexity web 1.0000 2.7183 code nan nan" in text
+    assert "Samples by step step text 100 The sea is wide <i>" in text
+
+
+def test_moments_are_where_they_happened(reported):
+    """The restart is at its checkpoint, the guard at its step, the spike at its first step, each checkpoint at its."""
+    moments = Drawing.of([History.of(reported)]).moments
+    assert {(mark.kind, mark.at["step"]) for mark in moments} == {
+        ("restart", 100), ("guard", 120), ("spike", 240), ("checkpoint", 200), ("checkpoint", 300),
+    }  # fmt: skip
 
 
 def test_figures(reported):
@@ -142,7 +184,8 @@ def test_figures(reported):
     drawing = (reported.report / "loss.svg").read_bytes()
     assert (reported.report / "loss.png").read_bytes().startswith(b"\x89PNG")
     ET.fromstring(drawing)  # noqa: S314 - our own file
-    for name in ("each step", "smoothed", "validation loss", "restart from a checkpoint", "guard", "learning rate"):
+    marked = ("restart from a checkpoint", "guard stepped in", "spike", "checkpoint")
+    for name in ("each step", "smoothed", "validation loss", "learning rate", *marked):
         assert name.encode() in drawing
     write([reported.root])
     assert (reported.report / "loss.svg").read_bytes() == drawing
@@ -243,7 +286,7 @@ def test_a_loss_that_is_no_number(folder):
 def test_long_run_is_thinned_out():
     """Of a long run the page has a thousand points a curve, and no step's loss lies outside the band drawn."""
     steps = [{**train(step), "loss": 50.0 if step == 4321 else 3.0} for step in range(1, 20_001)]
-    history = History("long", {}, [start(0, 2)], [], steps, [], [], [], None)
+    history = History("long", {}, [start(0, 2)], [], steps, [], [], [], [], None)
     table = tables(history)["train"]
     assert len(table["step"]) == 1000
     assert max(table["loss_high"]) == 50

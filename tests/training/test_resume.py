@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.campaign
+@pytest.mark.slow
 def test_a_job_that_is_killed_six_times_loses_nothing():
     """SIGKILL at drawn moments, mostly while it saves: every start resumes by itself, every step is bit for bit."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "training")])}

@@ -40,7 +40,7 @@ def test_it_never_exceeds_the_peak_and_is_positive_until_it_decays(config):
 
 @given(schedules())
 def test_it_rises_once_and_then_only_falls(config):
-    """After the warmup no step has a higher rate than the one before; before, none has a lower one."""
+    """After the warmup no step has a higher rate than the one before; before, no step has a lower one."""
     rates = [learning_rate(step, config) for step in range(1, config.max_steps + 1)]
     warmup = math.ceil(config.warmup * config.max_steps)
     rising, falling = rates[:warmup], rates[warmup:]

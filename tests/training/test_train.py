@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 from podwright_training.__main__ import main
 from podwright_training.loop.metrics import Metrics
@@ -54,6 +55,26 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     assert losses[-1] < losses[0] - 1
 
 
+def test_data_that_was_read_often_enough_ends_the_run(tiny_flags, text_dataset, tmp_path):
+    """The run validates, saves and ends with the step in which an epoch too many begins; metrics name the epoch."""
+    mixture = tmp_path / "mixture.yaml"
+    sources = {name: {"dataset": str(text_dataset), "weight": weight} for name, weight in (("a", 3), ("b", 1))}
+    mixture.write_text(yaml.safe_dump({**sources, "a": {**sources["a"], "max_epochs": 2}}))
+    run, longer = tmp_path / "run", {"max_steps": 1000, "data_mixture": mixture, "max_context_width": 128}
+    longer["validation_datasets"] = f"held={text_dataset},again={text_dataset}"
+    assert main(["train", *tiny_flags(run, ranks=1, **longer)]) == 0
+    *_, last, validation, end = [event for event in RunFolder(run).events() if event["event"] != "checkpoint"]
+    assert (validation["event"], validation["step"]) == ("validation", last["step"])
+    assert validation["losses"]["held"] == validation["losses"]["again"] != validation["loss"]
+    assert abs(validation["losses"]["held"] - validation["loss"]) < 0.2  # the same documents in another order
+    assert (end["reason"], end["step"]) == ("max_epochs", last["step"])
+    assert 2.25 <= last["epoch"] == last["source_epochs"]["a"] <= 3
+    assert 1 <= last["source_epochs"]["b"] < 2
+    assert sum(last["source_tokens"].values()) == 128 * last["sequences"]
+    assert main(["train", *tiny_flags(run, ranks=1, **longer)]) == 0  # a second start takes no step more
+    assert list(RunFolder(run).events("train"))[-1]["step"] == end["step"]
+
+
 def test_two_ranks_learn_what_one_process_learns(undisturbed, tiny_flags, tmp_path):
     """The same batches in the same order, the same loss to 1e-5: sharding changes nothing."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1)]) == 0
@@ -70,6 +91,7 @@ def test_hybrid_sharding_learns_the_same(undisturbed, tiny_flags, tmp_path, call
     assert same_learning(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(undisturbed, tiny_flags, tmp_path, call, call_ranks):
     """After SIGKILL, losses, gradients and data are bit for bit those of the undisturbed run; torchrun starts it."""
     status, _ = call_ranks(2, "train", *tiny_flags(tmp_path), kill_after=["checkpoint", 4])
@@ -84,6 +106,7 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(undisturbed, tiny_flags
     assert history(tmp_path, *EXACT) == history(undisturbed, *EXACT)
 
 
+@pytest.mark.slow
 def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_flags, tmp_path, start):
     """SIGUSR1 at any moment: a checkpoint of the step it fell in, exit status 0, and the same run afterwards."""
     process = start("train", *tiny_flags(tmp_path, ranks=1, max_steps=2000))  # it cannot end before the signal comes
@@ -154,6 +177,9 @@ def test_a_loss_that_is_no_number_stops_the_run(tiny_flags, tmp_path, capsys):
         ({"device": "cuda"}, "device = cuda: this machine has no CUDA device"),
         ({"run_dir": "/dev/null/run"}, "run_dir /dev/null/run is not writable: Not a directory"),
         ({"resume_from_checkpoint": "/nowhere"}, "resume_from_checkpoint /nowhere has no complete checkpoint"),
+        ({"sample_prompts": "/nowhere"}, "sample_prompts /nowhere: No such file or directory"),
+        ({"sample_prompts": __file__, "sample_tokens": 30}, f"sample_prompts {__file__}: a text has "),
+        ({"validation_datasets": "web"}, "validation_datasets web: web: no dataset"),
     ],
 )
 def test_what_the_user_can_fix_is_one_line(tiny_flags, tmp_path, capsys, options, message):
@@ -209,6 +235,7 @@ def test_accumulated_batches_learn_what_one_learns(undisturbed, tiny_flags, tmp_
     assert (tmp_path / "traces" / "rank-0.json").exists()
 
 
+@pytest.mark.slow
 def test_a_growing_batch_takes_the_data_in_the_same_order(tiny_flags, tmp_path):
     """The ramp takes few sequences first and the full number at last, none left out; each run of it is the same."""
     options = {"train_batch_size": 2, "gradient_accumulation_steps": 4, "batch_ramp": 0.5, "max_steps": 8}
@@ -221,6 +248,7 @@ def test_a_growing_batch_takes_the_data_in_the_same_order(tiny_flags, tmp_path):
     assert history(tmp_path / "first", *EXACT) == history(tmp_path / "second", *EXACT)
 
 
+@pytest.mark.slow
 def test_everything_optional_resumes_bit_for_bit(tiny_flags, tmp_path):
     """Muon, an average of the weights, a ramp, accumulation and a guard: resumed from half way, as if unbroken."""
     options = {
@@ -280,6 +308,7 @@ def guarded(tiny_flags, folder, dataset, **options):
     return tiny_flags(folder, ranks=1, train_batch_size=2, dataset=dataset, **(watching | options))
 
 
+@pytest.mark.slow
 def test_a_spike_is_skipped_and_its_batch_can_be_read_again(tiny_flags, spiked, tmp_path, capsys):
     """Skipped steps are logged with their data position, training continues, and ``replay`` shows the odd documents."""
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked, guard_policy="skip")]) == 0
@@ -299,6 +328,7 @@ def test_a_spike_is_skipped_and_its_batch_can_be_read_again(tiny_flags, spiked, 
     assert max(losses) > float(events[-1]["loss"]) - 0.5
 
 
+@pytest.mark.slow
 def test_a_rollback_goes_back_and_on_with_other_data(tiny_flags, spiked, tmp_path):
     """Weights and step are the checkpoint's, the data continues after the bad batch, and the run ends as any."""
     assert main(["train", *guarded(tiny_flags, tmp_path / "run", spiked, guard_policy="rollback")]) == 0

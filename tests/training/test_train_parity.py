@@ -1,5 +1,6 @@
 """Training is what it says it is: transformers' Llama in a plain loop learns the same."""
 
+import pytest
 import torch
 from torch.optim import AdamW
 from transformers import LlamaConfig
@@ -79,6 +80,7 @@ def their_losses(weights):
     return losses
 
 
+@pytest.mark.slow
 def test_two_hundred_losses_are_those_of_transformers():
     """The same weights, data and AdamW: every loss within 1e-4, while it falls by more than 2."""
     with process_group(Ranks(), CPU):

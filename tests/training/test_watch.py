@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from podwright_training.run_folder import RunFolder
 
 TRAIN = {"lr": 1e-3, "tokens_per_s": 9000.0, "step_s": 0.5, "data_s": 0.0, "sequences": 8, "batch_sequences": 8}
@@ -38,6 +40,7 @@ def test_in_a_pipe_it_prints_once(tmp_path):
     assert "guard step 90, policy skip, reason spike" in text
 
 
+@pytest.mark.slow
 def test_on_a_terminal_it_follows_until_the_end(tmp_path):
     """On a terminal it waits for the first step, draws again as steps come, and ends with the run."""
     ours, theirs = pty.openpty()

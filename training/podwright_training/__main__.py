@@ -20,13 +20,16 @@ COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
     "launch": ("launch", "make a run folder and submit its job to Slurm"),
     "dry-run": ("dry_run", "count what a step of a large job takes, on one CPU"),
-    "consolidate": ("consolidate", "export the newest checkpoint as a Hugging Face model"),
+    "consolidate": ("consolidate", "export a checkpoint as a Hugging Face model"),
     "evaluate": ("evaluate", "compute the perplexity of the consolidated model with transformers"),
     "generate": ("generate", "generate text from the consolidated model"),
     "report": ("report", "write a page on a run, or on several side by side"),
     "watch": ("watch", "follow a run in the terminal: loss, speed, time left, events"),
     "replay": ("replay", "read the batch of a step again and show its documents"),
     "tokenize": ("tokenize", "convert a dataset to token shards, which training reads without tokenizing"),
+    "tokenizer": ("tokenizer", "train a byte-level BPE tokenizer on a dataset, or measure how one fits it"),
+    "curate": ("curate", "filter and de-duplicate a dataset, and write it as token shards"),
+    "schema": ("schema", "print the JSON Schema of run.yaml, for editors"),
     "prepare": ("prepare", "convert text files to a dataset in C4's layout, and train a tokenizer"),
 }
 

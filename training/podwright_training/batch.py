@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,6 +33,14 @@ class Batch:
             _to(self.labels_BT, device),
             None if positions_BT is None else _to(positions_BT, device),
         )
+
+    def counting_first(self, sequences: int) -> Batch:
+        """Return the batch with labels that count in its first sequences only."""
+        if sequences >= len(self.labels_BT):
+            return self
+        labels_BT = self.labels_BT.clone()
+        labels_BT[sequences:] = IGNORED
+        return replace(self, labels_BT=labels_BT)
 
     @property
     def counted_tokens(self) -> int:

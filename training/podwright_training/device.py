@@ -7,6 +7,7 @@ casts to bf16 on every device alike: there is no autocast.
 
 from __future__ import annotations
 
+import os
 import resource
 import warnings
 from collections.abc import Iterator
@@ -57,6 +58,12 @@ def backend_of(device: torch.device) -> str:
     """Return the backends of a process group: the device's own for its tensors, gloo for CPU tensors."""
     own = dist.get_default_backend_for_device(device.type)
     return own if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
+
+
+def use_host_cores(ranks: Ranks) -> None:
+    """Compute on this rank's share of the host's cores: torchrun gives each rank one, too few for an optimizer."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    torch.set_num_threads(max(1, cores // ranks.local_world_size))
 
 
 def use(device: torch.device) -> None:

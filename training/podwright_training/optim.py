@@ -69,6 +69,12 @@ class Optimizers:
                 if "step" in kept:
                     kept["step"].zero_()
 
+    @torch.no_grad()
+    def restart_average(self) -> None:
+        """Begin the moving average anew with the weights as they are."""
+        for name, average in self._ema.items():
+            average.copy_(self._named[name])
+
     def memory(self) -> dict[str, Tensor]:
         """Return the optimizers' state by ``<parameter>.<key>``; hyperparameters are in the configuration.
 

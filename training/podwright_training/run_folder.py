@@ -22,7 +22,7 @@ NUMBERS = {
     "end": ("step",),
 }
 WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequences", "tokens")
-DIVERGING = ("loss", "perplexity", "grad_norm")  # what may be NaN or infinite
+DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite
 LARGEST = 1e100  # of a number that is not damage
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
 
@@ -130,11 +130,16 @@ def _event(line: bytes) -> dict[str, Any] | None:
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):
         return None
     needed = all(_is_number(name, event.get(name)) for name in NUMBERS.get(event["event"], ()))
-    others = event["event"] not in NUMBERS or all(
-        value is None or isinstance(value, str) or _is_number(name, value) for name, value in event.items()
-    )
+    others = event["event"] not in NUMBERS or all(_is_value(name, value) for name, value in event.items())
     whole = all(type(event[name]) is int and 0 <= event[name] < 2**63 for name in WHOLE_NUMBERS if name in event)
     return event if needed and others and whole and _is_number("time", event.get("time", 0)) else None
+
+
+def _is_value(name: str, value: Any) -> bool:
+    """Return whether a value is a text, a number that is not damage, or one number by source."""
+    if isinstance(value, dict):
+        return all(_is_number(name, each) for each in value.values())
+    return value is None or isinstance(value, str) or _is_number(name, value)
 
 
 def _is_number(name: str, value: Any) -> bool:

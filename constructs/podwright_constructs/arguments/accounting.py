@@ -17,3 +17,6 @@ class ExistingAccountingArguments:
     endpoint: Annotated[str, Doc("Its host name.")]
     port: Annotated[int, Doc(f"Its TCP port. Default: {facts.MYSQL_PORT}.")] = facts.MYSQL_PORT
     secret_arn: Annotated[str, Doc("The Secrets Manager secret with its username and password.")]
+    certificates: Annotated[
+        str, Doc("PEM text of the authorities of its certificate; slurmdbd then connects with TLS. Default: no TLS.")
+    ] = ""

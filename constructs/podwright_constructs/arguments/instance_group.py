@@ -55,18 +55,29 @@ class ScheduledUpdate:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceGroup:
-    """Nodes of one type and one role."""
+    """Nodes of one role, and of one type unless others are named.
+
+    AWS keeps some of its API for clusters with EKS: ``ImageReleaseVersion``, ``KubernetesConfig``, the batches of
+    ``AutoPatchConfig`` and the deep health check ``MultiNodeTrainingValidation``. It sets the date of the next patch
+    itself.
+    https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm-deep-health-checks.html
+    """
 
     name: Annotated[str, Doc("Name of the group, unique in the cluster."), PassedAs("InstanceGroupName")]
     role: Annotated[Role, Doc("controller runs slurmctld, users log in to login nodes, compute runs jobs.")]
-    instance_type: Annotated[
-        str, Doc("Instance type that SageMaker offers for clusters, ml.…."), PassedAs("InstanceType")
-    ]
+    instance_type: Annotated[str, Doc("Instance type that SageMaker offers for clusters, ml.….")]
     count: Annotated[
         int,
         Doc(f"Number of nodes, at most {facts.MAX_INSTANCE_COUNT}; a compute group may have 0."),
         PassedAs("InstanceCount"),
     ]
+    other_instance_types: Annotated[
+        Sequence[str],
+        Doc(
+            "Types that SageMaker tries in this order where it has no capacity of instance_type; not with podwright's "
+            "lifecycle scripts. Default: no other type."
+        ),
+    ] = ()
     min_count: Annotated[
         int | None,
         Doc("If fewer nodes than this start within three hours, SageMaker rolls the change back. Default: no minimum."),
@@ -125,6 +136,11 @@ class InstanceGroup:
     scheduled_update: Annotated[
         ScheduledUpdate | None, Doc("Schedule for a new image on every node. Default: never.")
     ] = None
+
+    @property
+    def instance_types(self) -> tuple[str, ...]:
+        """All types that its nodes may have; the first is tried first."""
+        return (self.instance_type, *self.other_instance_types)
 
     @property
     def partition_name(self) -> str | None:

@@ -24,6 +24,7 @@ class DbInstance(Resource):
         allocated_storage: float | None = None,
         auto_minor_version_upgrade: bool | None = None,
         backup_retention_period: float | None = None,
+        ca_cert_identifier: str | None = None,
         copy_tags_to_snapshot: bool | None = None,
         db_subnet_group_name: str | None = None,
         deletion_protection: bool | None = None,
@@ -36,6 +37,7 @@ class DbInstance(Resource):
         manage_master_user_password: bool | None = None,
         master_user_secret_kms_key_id: str | None = None,
         multi_az: bool | None = None,
+        parameter_group_name: str | None = None,
         port: float | None = None,
         publicly_accessible: bool | None = None,
         skip_final_snapshot: bool | None = None,
@@ -54,6 +56,7 @@ class DbInstance(Resource):
                 "allocated_storage": allocated_storage,
                 "auto_minor_version_upgrade": auto_minor_version_upgrade,
                 "backup_retention_period": backup_retention_period,
+                "ca_cert_identifier": ca_cert_identifier,
                 "copy_tags_to_snapshot": copy_tags_to_snapshot,
                 "db_subnet_group_name": db_subnet_group_name,
                 "deletion_protection": deletion_protection,
@@ -66,6 +69,7 @@ class DbInstance(Resource):
                 "manage_master_user_password": manage_master_user_password,
                 "master_user_secret_kms_key_id": master_user_secret_kms_key_id,
                 "multi_az": multi_az,
+                "parameter_group_name": parameter_group_name,
                 "port": port,
                 "publicly_accessible": publicly_accessible,
                 "skip_final_snapshot": skip_final_snapshot,
@@ -81,6 +85,10 @@ class DbInstance(Resource):
     @property
     def address(self) -> str:
         return self.get_string_attribute("address")
+
+    @property
+    def ca_cert_identifier(self) -> str:
+        return self.get_string_attribute("ca_cert_identifier")
 
     @property
     def db_subnet_group_name(self) -> str:
@@ -121,6 +129,10 @@ class DbInstance(Resource):
     @property
     def master_user_secret_kms_key_id(self) -> str:
         return self.get_string_attribute("master_user_secret_kms_key_id")
+
+    @property
+    def parameter_group_name(self) -> str:
+        return self.get_string_attribute("parameter_group_name")
 
     @property
     def storage_type(self) -> str:

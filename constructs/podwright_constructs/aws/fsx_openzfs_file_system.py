@@ -91,6 +91,10 @@ class FsxOpenzfsFileSystem(Resource):
         return self.get_string_attribute("dns_name")
 
     @property
+    def id(self) -> str:
+        return self.get_string_attribute("id")
+
+    @property
     def kms_key_id(self) -> str:
         return self.get_string_attribute("kms_key_id")
 

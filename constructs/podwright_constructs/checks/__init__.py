@@ -24,6 +24,7 @@ from podwright_constructs.checks.hyperpod import (
     cluster_tags,
     controllers,
     instance_group_composition,
+    types_with_bundle,
 )
 from podwright_constructs.checks.instance_group import instance_group
 from podwright_constructs.checks.key import encryption_key, existing_key
@@ -50,7 +51,13 @@ from podwright_constructs.checks.operations import (
     prometheus_workspace,
     session_document,
 )
-from podwright_constructs.checks.role import execution_role, existing_role, s3_access_problems, statement_problems
+from podwright_constructs.checks.role import (
+    condition_problems,
+    execution_role,
+    existing_role,
+    s3_access_problems,
+    statement_problems,
+)
 from podwright_constructs.checks.words import mount_path_problems
 
 __all__ = [
@@ -67,6 +74,7 @@ __all__ = [
     "cluster_notices",
     "cluster_provisioning",
     "cluster_tags",
+    "condition_problems",
     "controllers",
     "encryption_key",
     "endpoint_services",
@@ -98,4 +106,5 @@ __all__ = [
     "statement_problems",
     "training_bucket",
     "training_network",
+    "types_with_bundle",
 ]

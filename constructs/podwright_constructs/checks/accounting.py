@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from podwright_constructs import facts
+from podwright_constructs import facts, rds_certificates
 from podwright_constructs.checks.bucket import ON_DESTROY
 from podwright_constructs.checks.words import block_problems, choice, counted, key_arn_problems, matches, within
 from podwright_constructs.problems import Problem
 
+_CERTIFICATES = re.compile(r"\s*(-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----\s*)*")
 
-def existing_accounting_database(*, endpoint: str, secret_arn: str, port: int = facts.MYSQL_PORT) -> list[Problem]:
-    """Check the endpoint and the secret of an existing database."""
+
+def existing_accounting_database(
+    *, endpoint: str, secret_arn: str, port: int = facts.MYSQL_PORT, certificates: str = ""
+) -> list[Problem]:
+    """Check the endpoint, the secret and the authorities of an existing database."""
     need_arn = "an ARN like arn:aws:secretsmanager:us-west-2:123456789012:secret:NAME"
     return [
         *matches("endpoint", endpoint, facts.ACCOUNTING_DATABASE_ENDPOINT_PATTERN, "a host name without a port"),
         *matches("secret_arn", secret_arn, facts.SECRET_ARN_PATTERN, need_arn),
         *within("port", port, 1, facts.MAX_PORT),
+        *matches("certificates", certificates, _CERTIFICATES, "certificates in PEM, -----BEGIN CERTIFICATE-----…"),
     ]
 
 
 def accounting_maria_db(
     *,
     name: str,
+    region: str | None,
     subnet_cidrs: Mapping[str, str],
     instance_class: str,
     storage_gib: int,
     key_arn: str | None,
     on_destroy: str,
 ) -> list[Problem]:
-    """Check a new database."""
+    """Check a new database; ``region`` is None without TLS."""
     need_name = "1 to 63 lower-case letters, digits and single hyphens, beginning with a letter, no hyphen last"
     return [
+        *(choice("region", region, sorted(rds_certificates.regions())) if region else []),
         *matches("name", name, facts.DATABASE_NAME_PATTERN, need_name),
         *matches("instance_class", instance_class, facts.DATABASE_CLASS_PATTERN, "a class like db.t4g.medium"),
         *_subnets(subnet_cidrs),

@@ -92,7 +92,20 @@ def api_slurm(
     if (count := controllers(instance_groups)) > 1:
         hint = "Only lifecycle scripts set up several controllers."
         problems.append(Problem("conflict", ("instance_groups",), f"{count} controllers", "1 controller", hint))
+    if (count := sum(group.role == "login" for group in instance_groups)) > 1:
+        hint = "Only lifecycle scripts set up several groups of login nodes."
+        problems.append(Problem("conflict", ("instance_groups",), f"{count} login groups", "at most 1", hint))
     return [*problems, *_partitions(instance_groups)]
+
+
+def types_with_bundle(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
+    """Check groups whose nodes run podwright's lifecycle scripts, which compare a node with its group's one type."""
+    for index, group in enumerate(groups):
+        if group.other_instance_types:
+            given = one_of(group.other_instance_types)
+            hint = "They check the hardware of one type in each group. Leave Slurm to HyperPod, or add a group."
+            path = ("instance_groups", index, "other_instance_types")
+            yield Problem("conflict", path, given, "no value with podwright's lifecycle scripts", hint)
 
 
 def _partitions(groups: Sequence[InstanceGroup]) -> Iterator[Problem]:
@@ -132,7 +145,11 @@ def cluster_tags(tags: Mapping[str, str]) -> list[Problem]:
     problems = []
     if len(tags) > facts.MAX_CLUSTER_TAGS:
         problems.append(Problem("size", ("tags",), f"{len(tags)} tags", f"at most {facts.MAX_CLUSTER_TAGS}"))
+    spelt: dict[str, str] = {}
     for key, value in tags.items():
+        if (first := spelt.setdefault(key.lower(), key)) != key:
+            hint = "IAM ignores upper and lower case in the keys of a role's tags."
+            problems.append(Problem("duplicate", ("tags", key), key, f"a key other than {first}", hint))
         if key.lower().startswith("aws:"):
             problems.append(Problem("malformed", ("tags", key), key, "a key that does not begin with aws:"))
         elif not 1 <= len(key) <= facts.MAX_TAG_KEY_LENGTH or not _is_tag_text(key):
@@ -169,8 +186,6 @@ def instance_group_composition(groups: Sequence[InstanceGroup]) -> list[Problem]
     roles = Counter(group.role for group in groups)
     if roles["controller"] != 1:
         problems.append(_groups("size", counted(roles["controller"], "controller group"), "exactly 1"))
-    if roles["login"] > 1:
-        problems.append(_groups("size", f"{roles['login']} login groups", "at most 1"))
     if not roles["compute"]:
         hint = "Jobs run only on compute groups."
         problems.append(_groups("size", "no compute group", "at least 1", hint))

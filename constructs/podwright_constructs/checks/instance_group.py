@@ -60,6 +60,9 @@ def _counts(group: InstanceGroup) -> Iterator[Problem]:
     allowed = "1 or more" if group.role == "controller" else f"{least} to {facts.MAX_INSTANCE_COUNT}"
     need = f"{allowed} for a {group.role} group"
     yield from within("count", group.count, least, facts.MAX_INSTANCE_COUNT, need)
+    if CONNECTIVITY in group.deep_health_checks and 0 < group.count < facts.MIN_CONNECTIVITY_NODES:
+        need = f"{facts.MIN_CONNECTIVITY_NODES} or more with {CONNECTIVITY}"
+        yield Problem("conflict", ("count",), group.count, need, "It tests the traffic between two nodes.")
     yield from within("min_count", group.min_count, 0, group.count, f"0 to the count, {group.count}")
 
 
@@ -79,21 +82,34 @@ def _partition(group: InstanceGroup) -> Iterator[Problem]:
 
 
 def _instance_type(group: InstanceGroup) -> Iterator[Problem]:
-    if group.instance_type not in cluster_instance_types():
-        similar = " or ".join(similar_names(group.instance_type))
+    yield from _known_type(("instance_type",), group.instance_type)
+    for index, name in enumerate(group.other_instance_types):
+        yield from _known_type(("other_instance_types", index), name)
+    if len(group.instance_types) > facts.MAX_INSTANCE_TYPES:
+        given = f"{len(group.other_instance_types)} types"
+        yield Problem("size", ("other_instance_types",), given, f"at most {facts.MAX_INSTANCE_TYPES - 1}")
+    for index, name in enumerate(group.other_instance_types):
+        if name in group.instance_types[: index + 1]:
+            yield Problem("duplicate", ("other_instance_types", index), name, "each type once")
+    for name in dict.fromkeys(group.instance_types):
+        if name in cluster_instance_types():
+            yield from _hardware(group, InstanceType.of(name))
+
+
+def _known_type(path: tuple[str | int, ...], name: str) -> Iterator[Problem]:
+    if name not in cluster_instance_types():
+        similar = " or ".join(similar_names(name))
         hint = f"Did you mean {similar}?" if similar else "Names look like ml.p5.48xlarge."
-        need = "a type that SageMaker accepts in a cluster"
-        yield Problem("choice", ("instance_type",), group.instance_type, need, hint)
-        return
-    kind = InstanceType.of(group.instance_type)
+        yield Problem("choice", path, name, "a type that SageMaker accepts in a cluster", hint)
+
+
+def _hardware(group: InstanceGroup, kind: InstanceType) -> Iterator[Problem]:
+    """Check what depends on the hardware of a type."""
     threads = range(facts.MIN_THREADS_PER_CORE, kind.max_threads_per_core + 1)
     yield from choice("threads_per_core", group.threads_per_core, threads, f" on {kind.name}")
     if group.deep_health_checks and not kind.accelerator:
         need, hint = f"no checks on {kind.name}", "They test accelerators and EFA, and the type has no accelerator."
         yield Problem("conflict", ("deep_health_checks",), one_of(group.deep_health_checks), need, hint)
-    if CONNECTIVITY in group.deep_health_checks and 0 < group.count < facts.MIN_CONNECTIVITY_NODES:
-        need = f"{facts.MIN_CONNECTIVITY_NODES} or more with {CONNECTIVITY}"
-        yield Problem("conflict", ("count",), group.count, need, "It tests the traffic between two nodes.")
     if group.network_interface is not None and not kind.efa_interfaces:
         need = f"no value on {kind.name}"
         yield Problem("conflict", ("network_interface",), group.network_interface, need, "The type has no EFA.")
@@ -107,6 +123,9 @@ def _training_plan(group: InstanceGroup) -> Iterator[Problem]:
     if group.instance_type in cluster_instance_types() and group.instance_type not in facts.TRAINING_PLAN_TYPES:
         hint = f"AWS reserves {one_of(facts.TRAINING_PLAN_TYPES)} in training plans."
         yield Problem("conflict", ("training_plan_arn",), "a plan", f"no value on {group.instance_type}", hint)
+    if group.other_instance_types:
+        need, hint = "no value beside training_plan_arn", "A training plan reserves nodes of one type."
+        yield Problem("conflict", ("other_instance_types",), one_of(group.other_instance_types), need, hint)
     if group.capacity == "spot":
         need, hint = "no value beside training_plan_arn", "A training plan is capacity that you have reserved."
         yield Problem("conflict", ("capacity",), group.capacity, need, hint)
@@ -154,6 +173,9 @@ def _scheduled_update(update: ScheduledUpdate) -> Iterator[Problem]:
         hint = "SageMaker takes the size of a rollback's batches together with the update's."
         yield Problem("missing", ("max_percent",), "no value", "max_percent or max_count", hint)
     yield from within("wait_s", update.wait_s, 0, facts.MAX_UPDATE_WAIT_S)
+    for index, alarm in enumerate(update.rollback_alarms):
+        need = "the name of an alarm, 1 to 255 characters"
+        yield from matches(("rollback_alarms", index), alarm, facts.ALARM_NAME_PATTERN, need)
     if len(update.rollback_alarms) > facts.MAX_ROLLBACK_ALARMS:
         given = f"{len(update.rollback_alarms)} alarms"
         yield Problem("size", ("rollback_alarms",), given, f"at most {facts.MAX_ROLLBACK_ALARMS}")

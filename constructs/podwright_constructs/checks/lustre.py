@@ -15,7 +15,14 @@ from podwright_constructs import facts
 from podwright_constructs.arguments.data_repository import DataRepository
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.checks.file_system import file_system_problems
-from podwright_constructs.checks.words import bucket_name_problems, choice, matches, mount_path_problems, one_of
+from podwright_constructs.checks.words import (
+    bucket_name_problems,
+    choice,
+    counted,
+    matches,
+    mount_path_problems,
+    one_of,
+)
 from podwright_constructs.problems import Path, Problem
 
 TIERING = "INTELLIGENT_TIERING"
@@ -62,6 +69,7 @@ def lustre_file_system(lustre: LustreArguments) -> list[Problem]:
         *file_system_problems(lustre),
         *_backups(lustre),
         *_data_repositories(lustre.data_repositories),
+        *_links_of_tiering(lustre),
     ]
 
 
@@ -202,9 +210,19 @@ def _data_repositories(repositories: Sequence[DataRepository]) -> Iterator[Probl
         need = "s3://BUCKET or s3://BUCKET/PREFIX"
         yield from _s3_uri((*item, "s3_uri"), repository.s3_uri, need)
     for (_, one), (index, other) in combinations(enumerate(repositories), 2):
+        if one.s3_uri.rstrip("/") == other.s3_uri.rstrip("/"):
+            need, hint = "a bucket or prefix of its own", "FSx links each one with one folder."
+            yield Problem("duplicate", ("data_repositories", index, "s3_uri"), other.s3_uri, need, hint)
         if _overlap(one.path, other.path):
             need = f"a folder apart from {one.path}"
             yield Problem("overlap", ("data_repositories", index, "path"), other.path, need)
+
+
+def _links_of_tiering(lustre: LustreArguments) -> Iterator[Problem]:
+    """https://docs.aws.amazon.com/fsx/latest/APIReference/API_DataRepositoryAssociation.html."""
+    if lustre.storage_type == TIERING and lustre.data_repositories:
+        given = counted(len(lustre.data_repositories), "link")
+        yield Problem("conflict", ("data_repositories",), given, f"no links with {TIERING}", "FSx links SSD and HDD.")
 
 
 def _s3_uri(path: Path, uri: str, need: str) -> list[Problem]:

@@ -27,8 +27,9 @@ def _retention(argument: str, days: int) -> list[Problem]:
 def cluster_notices(
     *, name: str, email: str, idle_hours: int | None = None, key_arn: str | None = None
 ) -> list[Problem]:
-    """Check a topic, its subscriber and the time without jobs."""
-    topic = matches("name", name, facts.TOPIC_NAME_PATTERN, "1 to 256 letters, digits, hyphens and underscores")
+    """Check the name of topic and rules, the subscriber and the time without jobs."""
+    need = f"1 to {facts.MAX_NOTICES_NAME_LENGTH} letters, digits, hyphens and underscores"
+    topic = matches("name", name, facts.NOTICES_NAME_PATTERN, need)
     idle = [] if idle_hours is None else within("idle_hours", idle_hours, 1, facts.MAX_IDLE_NOTICE_HOURS)
     return [*topic, *_email(email), *idle, *key_arn_problems(key_arn)]
 
@@ -49,6 +50,11 @@ def prometheus_workspace(*, key_arn: str | None) -> list[Problem]:
 def existing_prometheus(*, arn: str, remote_write_url: str) -> list[Problem]:
     """Check the ARN and the address of an existing workspace."""
     url = "https://aps-workspaces.REGION.amazonaws.com/workspaces/ID/api/v1/remote_write"
+    address = facts.REMOTE_WRITE_URL_PATTERN.fullmatch(remote_write_url)
+    workspace = facts.WORKSPACE_ARN_PATTERN.fullmatch(arn)
+    if address and workspace and (workspace["region"], workspace["id"]) != (address["region"], address["workspace"]):
+        need = f"the address of {workspace['id']} in {workspace['region']}"
+        return [Problem("conflict", ("remote_write_url",), remote_write_url, need, "The role may write to arn alone.")]
     return [
         *matches(
             "arn", arn, facts.WORKSPACE_ARN_PATTERN, "an ARN like arn:aws:aps:us-west-2:123456789012:workspace/ws-…"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from podwright_constructs import facts
@@ -16,7 +16,11 @@ _S3_PREFIX = re.compile(r"([\w.=+@-]+/)*")  # as Mountpoint requires: with a sla
 
 
 _ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9*?]+")
-_RESOURCE = re.compile(r"\*|arn:[^\s:]+:\S+")
+_RESOURCE = re.compile(r"\*|arn:(aws[a-z-]*|\*):([^\s:]*:){3}\S[^\n]*")
+
+
+_OWN_LENGTH = 6_600  # of a role's statements with the longest names, but for the lists below
+_ARN_OF_EC2 = "arn:aws-us-gov:ec2:ap-northeast-1:*:security-group/"  # as long as any
 
 
 class Access(Protocol):
@@ -48,8 +52,12 @@ def execution_role(
     s3_access: Sequence[Access] = (),
     permissions_boundary_arn: str | None = None,
     policy_arns: Sequence[str] = (),
+    volume_key_arns: Sequence[str] = (),
+    override_subnet_ids: Sequence[str] = (),
+    override_security_group_ids: Sequence[str] = (),
+    statements_length: int = 0,
 ) -> list[Problem]:
-    """Check a new role."""
+    """Check a new role; ``statements_length`` is that of statements besides its own, in characters."""
     problems = matches("name", name, facts.ROLE_NAME_PATTERN, "1 to 64 letters, digits and +=,.@-_")
     need = "the ARN of a policy, arn:aws:iam::ACCOUNT:policy/NAME"
     if permissions_boundary_arn is not None:
@@ -60,7 +68,26 @@ def execution_role(
     for index, access in enumerate(s3_access):
         found = s3_access_problems(access, own_bucket=bucket_name, own_prefixes=read_prefixes)
         problems += [problem.below("s3_access", index) for problem in found]
+    length = _policy_length(s3_access, volume_key_arns, {*override_subnet_ids}, {*override_security_group_ids})
+    length += statements_length
+    if length > facts.MAX_ROLE_POLICY_LENGTH:
+        hint = "Use fewer subnets, security groups, keys or S3 mounts for groups of one kind, or fewer statements."
+        given, need = f"up to {length} characters", f"at most {facts.MAX_ROLE_POLICY_LENGTH}"
+        problems.append(Problem("size", ("policy",), given, need, hint))
     return [*problems, *_prefixes(read_prefixes, write_prefixes)]
+
+
+def _policy_length(
+    s3_access: Sequence[Access], key_arns: Sequence[str], subnet_ids: Iterable[str], group_ids: Iterable[str]
+) -> int:
+    """Return a bound of a policy's length: a subnet and a key are in two statements, a bucket in two of its own."""
+    return (
+        _OWN_LENGTH
+        + sum(2 * len(f'"{_ARN_OF_EC2}{subnet_id}",') for subnet_id in subnet_ids)
+        + sum(len(f'"{_ARN_OF_EC2}{group_id}",') for group_id in group_ids)
+        + sum(2 * len(f'"{arn}",') for arn in key_arns)
+        + sum(450 + 2 * len(item.bucket) + 2 * len(item.prefix) + len(item.key_arn or "") for item in s3_access)
+    )
 
 
 def statement_problems(*, actions: Sequence[str], resources: Sequence[str]) -> list[Problem]:
@@ -77,6 +104,16 @@ def statement_problems(*, actions: Sequence[str], resources: Sequence[str]) -> l
         need = "an ARN, such as arn:aws:s3:::datasets/*, or *"
         problems += matches(("resources", index), resource, _RESOURCE, need)
     return problems
+
+
+def condition_problems(*, test: str, variable: str, values: Sequence[str]) -> list[Problem]:
+    """Check a condition of a statement."""
+    key = "a condition key, such as aws:ResourceAccount"
+    return [
+        *matches("test", test, facts.CONDITION_OPERATOR_PATTERN, "an operator of IAM, such as StringEquals"),
+        *matches("variable", variable, facts.CONDITION_KEY_PATTERN, key),
+        *([] if values else [Problem("size", ("values",), "nothing", "at least one")]),
+    ]
 
 
 def s3_access_problems(access: Access, *, own_bucket: str, own_prefixes: Sequence[str]) -> list[Problem]:
@@ -97,10 +134,10 @@ def _overlap(one: str, other: str) -> bool:
     return one.startswith(other) or other.startswith(one)
 
 
-def existing_role(*, arn: str) -> list[Problem]:
+def existing_role(*, argument: str = "arn", arn: str) -> list[Problem]:
     """Check the ARN of an existing role."""
     hint = "The role's name alone is not enough." if "/" not in arn else ""
-    return matches("arn", arn, facts.ROLE_ARN_PATTERN, "an ARN like arn:aws:iam::123456789012:role/nodes", hint)
+    return matches(argument, arn, facts.ROLE_ARN_PATTERN, "an ARN like arn:aws:iam::123456789012:role/nodes", hint)
 
 
 def _prefixes(read: Sequence[str], write: Sequence[str]) -> Iterator[Problem]:

@@ -17,7 +17,16 @@ _SYSTEM_FOLDERS = tuple(
     for name in (
         *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "lost+found", "proc", "root", "run", "sbin"),
         *("snap", "sys", "tmp", "usr", "var"),
-        *("opt/amazon", "opt/aws", "opt/containerd", "opt/ml", "opt/nvidia", "opt/podwright", "opt/sagemaker"),
+        *(
+            "opt/amazon",
+            "opt/aws",
+            "opt/containerd",
+            "opt/dlami",
+            "opt/ml",
+            "opt/nvidia",
+            "opt/podwright",
+            "opt/sagemaker",
+        ),
         "opt/slurm",
     )
 )

@@ -7,9 +7,20 @@ from pathlib import Path
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import CommandError
 
+NO_CREDENTIALS = "Unable to locate credentials"  # as the AWS CLI says it
+NO_CREDENTIALS_HINT = (
+    "the instance's metadata gives this node no role: look at the execution role of its instance group "
+    "(aws sagemaker describe-cluster), then replace the node"
+)
+
 
 def copy(uri: str, path: Path, *, region: str, recursive: bool = False) -> None:
     """Copy an object to a file, or all below a prefix into a folder; raises ``CommandError``."""
     options = [*(["--recursive"] if recursive else []), *(["--region", region] if region else [])]
     command = ["aws", "s3", "cp", "--only-show-errors", *options, uri, str(path)]
-    shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
+    try:
+        shell.retry(lambda: shell.run(*command, timeout_s=600), attempts=4, pause_s=10, errors=(CommandError,))
+    except CommandError as error:
+        if NO_CREDENTIALS in str(error):
+            error.hint = NO_CREDENTIALS_HINT
+        raise

@@ -7,11 +7,12 @@ import time
 from pathlib import Path
 from typing import Callable, Dict, List
 
-from podwright_bootstrap.collectors import efa, gpu, neuron, slurm, training
+from podwright_bootstrap.collectors import efa, gpu, kernel_log, neuron, slurm, training
 from podwright_bootstrap.collectors.family import Family, text
 
 COLLECTORS: Dict[str, Callable[[], List[Family]]] = {
     "gpu": gpu.collect,
+    "kernel_log": kernel_log.collect,
     "neuron": neuron.collect,
     "efa": efa.collect,
     "slurm": slurm.collect,

@@ -13,7 +13,7 @@ from podwright_bootstrap.host import regular_file
 
 RUNS = Path(os.environ.get("PODWRIGHT_RUNS", "/fsx/runs"))
 METRICS_NAME = "metrics.jsonl"
-RECENT_S = 900  # a run that wrote nothing for longer has ended, or hangs
+RECENT_S = 3600  # a run that wrote nothing for longer is of the past
 TAIL_BYTES = 1 << 16
 LOOK_LIMIT_S = 10
 MOST_RUNS = 200  # AWS counts every series
@@ -31,19 +31,21 @@ def collect() -> List[Family]:
     Runs are their users': one that is a pipe, closed or nonsense is counted, and takes nothing from the others.
     """
     families = [Family(f"podwright_training_{name}", meaning) for _, name, meaning in FIELDS]
+    running = Family("podwright_training_running", "1 while the run has not written its end, else 0")
     unreadable = Family("podwright_training_unreadable_runs", "Runs whose metrics could not be read")
     failed = 0
     for folder in _recent_runs():
         try:
-            last = _last_step(folder / METRICS_NAME)
+            last, ended = _last_step(folder / METRICS_NAME)
         except (OSError, ValueError, RecursionError):
             failed += 1
             continue
+        running.add(not ended, run=folder.name)
         for family, (key, *_) in zip(families, FIELDS):  # noqa: B905 (Python 3.8)
             if isinstance(last.get(key), (int, float)):
                 family.add(last[key], run=folder.name)
     unreadable.add(failed)
-    return [*families, unreadable]
+    return [*families, running, unreadable]
 
 
 def _recent_runs() -> List[Path]:
@@ -65,14 +67,18 @@ def _recent_runs() -> List[Path]:
     return [Path(path) for _, path in sorted(found, reverse=True)[:MOST_RUNS]]
 
 
-def _last_step(path: Path) -> Dict[str, Any]:
-    """Return the last whole line of a train step; empty if the end of the file has none."""
+def _last_step(path: Path) -> Tuple[Dict[str, Any], bool]:
+    """Return the last whole line of a train step, empty if the tail of the file has none; and whether the run ended."""
+    ended = None
     lines = regular_file.read(path, limit_bytes=TAIL_BYTES, tail=True).split(b"\n")[:-1]
     for line in reversed(lines):
         try:
             event = json.loads(line)
         except ValueError:  # the first one may be cut
             continue
-        if isinstance(event, dict) and event.get("event") == "train":
-            return event
-    return {}
+        kind = event.get("event") if isinstance(event, dict) else None
+        if ended is None and kind in {"start", "train", "end"}:
+            ended = kind == "end"
+        if kind == "train":
+            return event, bool(ended)
+    return {}, bool(ended)

@@ -11,6 +11,7 @@ import os
 import pwd
 import random
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -127,6 +128,11 @@ def run(
     return outcome
 
 
+def finds(program: str) -> bool:
+    """Return whether this host has the program."""
+    return shutil.which(program) is not None
+
+
 def retry(action: Callable[[], T], *, attempts: int, pause_s: float, errors: Tuple[Type[Exception], ...]) -> T:
     """Call ``action`` until it ends without one of ``errors``, at most ``attempts`` times; the pauses are jittered."""
     for attempt in range(1, attempts):
@@ -220,7 +226,7 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
             os.fchown(descriptor, uid, gid)
             os.fsync(descriptor)
             temporary.replace(path)
-        except BaseException:
+        except BaseException:  # a signal too: no half file stays
             temporary.unlink(missing_ok=True)
             raise
     _sync_folder(path.parent)

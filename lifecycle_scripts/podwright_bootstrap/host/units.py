@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
 
 FOLDER = Path("/etc/systemd/system")
 START_LIMIT_S = 120
@@ -44,6 +45,22 @@ def answer(question: str, unit: str) -> str:
 def drop_in(unit: str, name: str, text: str) -> Iterator[str]:
     """Settings of ours for somebody's unit; a daemon that runs has them after its next start."""
     yield from _write(FOLDER / f"{unit}.d" / f"{name}.conf", text)
+
+
+def run_by_timer(name: str, *, service: str, timer: str, path: str = "") -> Iterator[str]:
+    """A service that a timer starts, and changes of a file too where there is a path unit."""
+    files = {f"{name}.service": service, f"{name}.timer": timer, **({f"{name}.path": path} if path else {})}
+    changed = [file for file, text in files.items() if shell.write_file(FOLDER / file, text)]
+    for file in changed:
+        yield f"wrote {FOLDER / file}"
+    for unit in sorted(set(files) - {f"{name}.service"}):
+        yield from keep_on(unit, restart=bool(changed))
+
+
+def require_active(unit: str) -> None:
+    """Raise ``BootstrapError`` if the unit is not active."""
+    if answer("is-active", unit) != "active":
+        raise BootstrapError(f"{unit} is not active")
 
 
 def exists(name: str) -> bool:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
+import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, List, Optional
 
 from podwright_bootstrap.aws import secret
 from podwright_bootstrap.contract import Accounting
@@ -15,8 +19,16 @@ from podwright_bootstrap.host.shell import BootstrapError, CommandError
 USER = "slurm"  # as which slurmdbd runs, and the user of the database on the controller
 SCHEMA = "slurm_acct_db"  # slurmdbd.conf(5), StorageLoc
 MARIADB_CONF = Path("/etc/mysql/mariadb.conf.d/60-slurm.cnf")
+OWN_USER = "slurmdbd"  # of a database by name; the administrator may be called slurm
+CERTIFICATES = Path("/opt/podwright/accounting-ca.pem")  # /opt/slurm/etc is shared by controllers
+OWN_PASSWORD = re.compile(r"^StoragePass=([0-9a-f]{48})$", re.MULTILINE)
 CONNECT_LIMIT_S = 10
 MAX_SCHEMA_LENGTH = 64
+
+OWN_RIGHTS = (
+    "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX, REFERENCES, LOCK TABLES, CREATE TEMPORARY TABLES, "
+    "EXECUTE, CREATE ROUTINE, ALTER ROUTINE"
+)
 
 # What Slurm recommends, and no TCP port: slurmdbd comes through the socket.
 # https://slurm.schedmd.com/accounting.html#slurm-accounting-configuration-before-build
@@ -44,16 +56,19 @@ class Database:
     """The address and login of slurmdbd's database."""
 
     host: str = "localhost"
-    port: int = 0  # none: through the socket
+    port: int = 0  # 0: through the socket
     user: str = USER
     password: str = ""
     schema: str = SCHEMA
+    certificates: Optional[Path] = None  # with them, connections use TLS
 
     def slurmdbd_conf(self) -> str:
         """Its lines of slurmdbd.conf."""
         lines = {"StorageHost": self.host, "StorageUser": self.user, "StorageLoc": self.schema}
         if self.port:
             lines.update(StoragePort=str(self.port), StoragePass=_quoted(self.password))
+        if self.certificates:  # slurmdbd.conf(5): StorageParameters
+            lines["StorageParameters"] = f"SSL_CA={self.certificates}"
         return "StorageType=accounting_storage/mysql\n" + "".join(f"{key}={text}\n" for key, text in lines.items())
 
 
@@ -68,19 +83,48 @@ def on_this_host() -> Iterator[str]:
         yield f"made database {SCHEMA} for {USER}"
 
 
-def by_name(accounting: Accounting, *, cluster_name: str) -> Database:
-    """A database elsewhere, with what the secret says today; it answers, and lets us in.
+def by_name(accounting: Accounting, *, cluster_name: str, address: str, slurmdbd_conf: Path) -> Database:
+    """A database elsewhere, which answers and lets us in.
 
     It may serve several clusters, so each has a schema, by its name: a cluster that is created again finds its jobs.
+    The user is the secret's, with the password of today; or one of this host's own that the secret's user makes.
 
     Raises:
         BootstrapError: the secret cannot be read or is not a database's, or the database does not answer or refuses.
     """
-    user, password = _credentials(accounting.secret_arn)
     schema = f"{SCHEMA}_{cluster_name.replace('-', '_')}"[:MAX_SCHEMA_LENGTH]
-    database = Database(accounting.endpoint, accounting.port, user, password, schema)
-    _connect(database, accounting.secret_arn)
-    return database
+    certificates = CERTIFICATES if accounting.certificates else None
+    if certificates:
+        shell.write_file(certificates, accounting.certificates, mode=0o644)
+
+    def login(user: str, password: str) -> Database:
+        return Database(accounting.endpoint, accounting.port, user, password, schema, certificates)
+
+    if not accounting.makes_user:
+        database = login(*_credentials(accounting.secret_arn))
+        _connect(database, accounting.secret_arn)
+        return database
+    text = slurmdbd_conf.read_text(encoding="utf-8") if slurmdbd_conf.exists() else ""
+    known = OWN_PASSWORD.search(text)
+    if known and _lets_in(login(OWN_USER, known.group(1))):
+        return login(OWN_USER, known.group(1))
+    own = login(OWN_USER, secrets.token_hex(24))
+    administrator = login(*_credentials(accounting.secret_arn))
+    _connect(administrator, accounting.secret_arn)
+    _client(administrator, _own_user(own, address))
+    return own
+
+
+def _own_user(database: Database, address: str) -> str:
+    """Return the SQL that makes a user for slurmdbd on this host; it may do what slurmdbd does, in its schema alone."""
+    user = f"'{database.user}'@'{address}'"
+    pattern = database.schema.replace("_", "\\_")  # an underscore stands for any letter there
+    tls = " REQUIRE SSL" if database.certificates else ""
+    return f"""
+CREATE DATABASE IF NOT EXISTS `{database.schema}`;
+CREATE OR REPLACE USER {user} IDENTIFIED BY '{database.password}'{tls};
+GRANT {OWN_RIGHTS} ON `{pattern}`.* TO {user};
+"""
 
 
 def _sql(statements: str) -> str:
@@ -100,13 +144,10 @@ def _credentials(secret_arn: str) -> tuple[str, str]:
 
 
 def _connect(database: Database, secret_arn: str) -> None:
-    """Log in once, with a client that says what is wrong; the password goes through a pipe."""
-    options = f'[client]\nuser="{database.user}"\npassword="{_escaped(database.password)}"\n'
-    command = ("mysql", "--defaults-extra-file=/dev/stdin", f"--host={database.host}", f"--port={database.port}")
-    flags = ("--protocol=tcp", f"--connect-timeout={CONNECT_LIMIT_S}", "--execute=SELECT 1")
+    """Log in once, with a client that says what is wrong."""
     try:
         shell.retry(
-            lambda: shell.run(*command, *flags, timeout_s=3 * CONNECT_LIMIT_S, quiet=True, stdin=options),
+            lambda: _client(database, "SELECT 1;"),
             attempts=6,
             pause_s=10,
             errors=(CommandError,),
@@ -122,6 +163,34 @@ def _connect(database: Database, secret_arn: str) -> None:
             f"the database {database.host}:{database.port} {'refuses' if refused else 'does not answer'}: {error}",
             hint=hint,
         ) from error
+
+
+def _lets_in(database: Database) -> bool:
+    """Return whether the database accepts the login; one that does not answer does not, for now."""
+    try:
+        _client(database, "SELECT 1;")
+    except CommandError:
+        return False
+    return True
+
+
+def _client(database: Database, statements: str) -> None:
+    """Run SQL over the network. Passwords are in a file that root alone reads, and in a pipe."""
+    with _option_file(database) as words:
+        shell.run("mysql", *words, timeout_s=3 * CONNECT_LIMIT_S, quiet=True, stdin=statements)
+
+
+@contextmanager
+def _option_file(database: Database) -> Iterator[List[str]]:
+    """Yield the arguments of a client; MariaDB's and MySQL's each know one of the two words for a verified name."""
+    lines = ["[client]", f'user="{database.user}"', f'password="{_escaped(database.password)}"']
+    if database.certificates:
+        lines += [f"ssl-ca={database.certificates}", "loose-ssl-verify-server-cert", "loose-ssl-mode=VERIFY_IDENTITY"]
+    with tempfile.NamedTemporaryFile("w", prefix="podwright-", suffix=".cnf", encoding="utf-8") as file:  # mode 0600
+        file.write("\n".join(lines) + "\n")
+        file.flush()
+        words = [f"--defaults-extra-file={file.name}", f"--host={database.host}", f"--port={database.port}"]
+        yield [*words, "--protocol=tcp", f"--connect-timeout={CONNECT_LIMIT_S}"]
 
 
 def _quoted(password: str) -> str:

@@ -14,7 +14,7 @@ from podwright_bootstrap.contract import ProvisioningParameters
 from podwright_bootstrap.features import SlurmPolicy
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
-from podwright_bootstrap.slurm import partitions, slurm_conf
+from podwright_bootstrap.slurm import partitions, slurm_conf, take_over
 from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SLURM_CONF
 
 OWN_PART = SLURM_CONF.with_name("podwright-slurm.conf")
@@ -31,17 +31,22 @@ def write(parameters: ProvisioningParameters) -> Iterator[str]:
     Raises:
         BootstrapError: slurm.conf has a prolog or an epilog of somebody else.
     """
-    settings = wanted(parameters)
-    if settings or OWN_PART.exists():
-        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
-        if slurm_conf.write(OWN_PART, f"# Written by podwright: what it says is lost at the next boot.\n{lines}"):
-            yield f"wrote {OWN_PART}"
+    yield from write_file(parameters)
     yield from _limit_partitions(parameters)
     missing = not_included(parameters)
     if missing:  # by a relative name, or a configless controller does not send it
         lines = "".join(f"include {file.name}\n" for file in missing)
         slurm_conf.write(SLURM_CONF, f"{SLURM_CONF.read_text().rstrip()}\n{lines}")
         yield f"included {', '.join(file.name for file in missing)} in {SLURM_CONF}"
+
+
+def write_file(parameters: ProvisioningParameters) -> Iterator[str]:
+    """Write our part alone; another controller may include it in the slurm.conf that both have."""
+    settings = wanted(parameters)
+    if settings or OWN_PART.exists():
+        lines = "".join(f"{key}={value}\n" for key, value in settings.items())
+        if slurm_conf.write(OWN_PART, f"# Written by podwright: what it says is lost at the next boot.\n{lines}"):
+            yield f"wrote {OWN_PART}"
 
 
 def is_used(parameters: ProvisioningParameters) -> bool:
@@ -63,7 +68,7 @@ def wanted(parameters: ProvisioningParameters) -> Dict[str, str]:
     """Return the keys of our part and their values."""
     nodes = parameters.nodes
     flags, scheduler = [CONTAIN] if nodes.pam_slurm_adopt else [], []
-    settings: Dict[str, str] = {}
+    settings = take_over.settings(parameters)
     if nodes.prolog:
         _refuse_programs()
         settings.update({name.capitalize(): f"{program.parent}/*" for name, program in PROGRAMS.items()})

@@ -108,6 +108,7 @@ def needed(nodes: NodeFeatures, *, sends: bool, trains: bool) -> List[str]:
     """
     names = ["uv"] if trains else []
     names += ["enroot", "enroot-caps", "pyxis"] if nodes.containers and nodes.containers.enroot else []
+    names += ["mount-s3"] if nodes.s3_mounts else []
     if nodes.observability:
         names += ["node_exporter", *(["prometheus"] if sends else [])]
     return names

@@ -33,6 +33,14 @@ def install(*packages: str | Path, node: Node) -> None:
     shell.retry(lambda: _apt("install", *packages), attempts=3, pause_s=10, errors=(CommandError,))
 
 
+def hold(*names: str) -> None:
+    """Keep installed packages as they are, whatever updates itself; raises ``CommandError`` if apt refuses."""
+    _wait_for_others()
+    shell.retry(
+        lambda: shell.run("apt-mark", "hold", *names, timeout_s=120), attempts=3, pause_s=10, errors=(CommandError,)
+    )
+
+
 def _install_offline(*packages: str | Path) -> None:
     """Files of packages, if the image has what they depend on."""
     names = ", ".join(package for package in packages if isinstance(package, str))
@@ -54,6 +62,7 @@ def _wait_for_others() -> None:
     holders = _holders()
     if holders:
         what, hint = f"apt, which works for {', '.join(holders)}", "end that program if it hangs, then boot again"
+        shell.say(f"waiting for {what}")
         shell.wait_until(lambda: not _holders(), what=what, limit_s=LIMIT_S, hint=hint)
 
 

@@ -117,8 +117,11 @@ def slurmdbd_conf(node: Node, storage: Database) -> str:
 def _slurmdbd(node: Node) -> Iterator[str]:
     wanted = node.parameters.accounting
     if wanted and wanted.endpoint:
-        storage = database.by_name(wanted, cluster_name=slurm_conf.cluster_name())
-        yield from _follow_rotation()
+        storage = database.by_name(
+            wanted, cluster_name=slurm_conf.cluster_name(), address=node.address, slurmdbd_conf=SLURMDBD_CONF
+        )
+        if not wanted.makes_user:  # that one's password stays
+            yield from _follow_rotation()
     else:
         storage = Database()
         yield from database.on_this_host()
@@ -137,11 +140,7 @@ def _slurmdbd(node: Node) -> Iterator[str]:
 def _follow_rotation() -> Iterator[str]:
     """Do this again every ten minutes: where the password was changed, slurmdbd gets the new one."""
     yield from installed_copy.install()
-    files = {f"{ROTATION}.service": ROTATION_SERVICE, f"{ROTATION}.timer": ROTATION_TIMER}
-    changed = [name for name, text in files.items() if shell.write_file(units.FOLDER / name, text)]
-    for name in changed:
-        yield f"wrote {units.FOLDER / name}"
-    yield from units.keep_on(f"{ROTATION}.timer", restart=bool(changed))
+    yield from units.run_by_timer(ROTATION, service=ROTATION_SERVICE, timer=ROTATION_TIMER)
 
 
 def _runs_slurmdbd(node: Node, daemons: list[Controller]) -> bool:

@@ -14,7 +14,7 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import slurm_conf
+from podwright_bootstrap.slurm import own_part, slurm_conf, take_over
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.lock import locked
 
@@ -39,6 +39,8 @@ class Controllers(Step):
         """Share the first controller's files with the others; each keeps its own as .bak."""
         slurm_conf.wait()
         _require_all(node)
+        yield from take_over.install(node.parameters)
+        yield from own_part.write_file(node.parameters)  # before this host reads another's slurm.conf
         root = _root(node)
         pending = [path for path in _shared_paths() if not _is_shared(path, root)]
         if not pending:

@@ -6,6 +6,7 @@ https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Dict, Iterator
@@ -20,11 +21,15 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.local_disk import local_disk
 
 DAEMON_JSON = Path("/etc/docker/daemon.json")
+CONTAINERD_CONFIG = Path("/etc/containerd/config.toml")
+ROOT = re.compile(r"^root\s*=.*$", re.MULTILINE)
+TABLE = re.compile(r"^\s*\[", re.MULTILINE)
+AFTER_DISK = "[Unit]\nAfter=dlami-nvme.service\n"
 GROUP = "docker"
 
 
 class Docker(Step):
-    """Docker runs, and keeps its images on the node's own disk."""
+    """Docker runs, and keeps its images on the node's own disk, containerd's too."""
 
     name = "docker"
     whose = "compute and login nodes of clusters with Docker"
@@ -41,13 +46,15 @@ class Docker(Step):
         if not shutil.which("docker"):
             packages.install("docker.io", node=node)
             yield "installed docker.io"
+        containerd = list(_move_containerd()) if shutil.which("containerd") else []
+        yield from containerd
         settings = _read()
         root = str(local_disk() / "docker")
         moved = settings.get("data-root") != root
         if moved:
             shell.write_file(DAEMON_JSON, json.dumps({**settings, "data-root": root}, indent=2) + "\n")
             yield f"moved Docker's images to {root}"
-        yield from units.keep_on("docker", restart=moved)
+        yield from units.keep_on("docker", restart=moved or bool(containerd))
         wanted = node.parameters.nodes.containers
         if wanted and wanted.docker_for_job_user and GROUP not in _groups():
             shell.run("usermod", "--append", "--groups", GROUP, contract.JOB_USER, timeout_s=30)
@@ -60,6 +67,30 @@ class Docker(Step):
             raise BootstrapError(
                 f"Docker stores images in {shown}, not on the local disk", hint=f"look at {DAEMON_JSON} and its unit"
             )
+
+
+def _move_containerd() -> Iterator[str]:
+    """Move containerd's folder: since Docker 29 images are there, whatever Docker's data-root says.
+
+    https://docs.docker.com/engine/storage/containerd/
+    """
+    root = local_disk() / "containerd"
+    text = CONTAINERD_CONFIG.read_text() if CONTAINERD_CONFIG.exists() else "version = 2\n"  # 1.x and 2.x read it
+    wanted = with_root(text, root)
+    changes = list(units.drop_in("containerd.service", "podwright", AFTER_DISK))
+    if shell.write_file(CONTAINERD_CONFIG, wanted):
+        changes.append(f"moved containerd's images to {root}")
+    yield from changes
+    yield from units.keep_on("containerd", restart=bool(changes))
+
+
+def with_root(text: str, root: Path) -> str:
+    """Return containerd's configuration with this folder; keys come before the first table."""
+    table = TABLE.search(text)
+    end = table.start() if table else len(text)
+    head, line = text[:end], f'root = "{root}"'
+    head = ROOT.sub(line, head) if ROOT.search(head) else f"{line}\n{head}"
+    return head + text[end:]
 
 
 def _read() -> Dict[str, Any]:

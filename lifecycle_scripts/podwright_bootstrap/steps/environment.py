@@ -15,7 +15,7 @@ from typing import Callable, Iterator, Mapping
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import s3
 from podwright_bootstrap.contract import COMPUTE, CURRENT_ENVIRONMENT, TrainingPayload
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import shell, unprivileged
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import downloads
@@ -81,12 +81,19 @@ class Environment(Step):
         """Its own Python imports the trainer, as the job user: what packages run, root must not."""
         target, _ = _wanted(node)
         user = shell.find_user(contract.JOB_USER)
-        ids = (f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--init-groups", "--no-new-privs")
         words = (_python(target), "-c", "import podwright_training")
-        shell.run("setpriv", *ids, *words, timeout_s=300, variables={"HOME": user.pw_dir})
+        shell.run(*unprivileged.as_user(user), *words, timeout_s=300, variables={"HOME": user.pw_dir})
 
 
-def build(target: Path, payload: TrainingPayload, *, uv: Path, copy: Copy, bundled: Fill | None = None) -> None:
+def build(
+    target: Path,
+    payload: TrainingPayload,
+    *,
+    uv: Path,
+    copy: Copy,
+    bundled: Fill | None = None,
+    unprivileged_builder: bool = True,
+) -> None:
     """Download, check, install, say so last. It is built where it stays: virtual environments cannot be moved.
 
     Args:
@@ -95,6 +102,8 @@ def build(target: Path, payload: TrainingPayload, *, uv: Path, copy: Copy, bundl
         uv: the archive with the program that installs.
         copy: copies an object of the bucket.
         bundled: puts the offline bundle's wheels into a folder. Default: the node's package index has them.
+        unprivileged_builder: root installs as a user who may write the new folder alone, and then makes it root's.
+            False: whoever calls this installs.
 
     Raises:
         BootstrapError: something is out of reach, or is not what the contract or the lock says.
@@ -102,21 +111,27 @@ def build(target: Path, payload: TrainingPayload, *, uv: Path, copy: Copy, bundl
     if target.exists():
         shell.say(f"{target} was left incomplete: building it anew")
         shutil.rmtree(target)
-    work = target / "downloads"
-    work.mkdir(parents=True)
+    work, own = target / "downloads", target / "build"
+    for folder in (work, own):
+        folder.mkdir(parents=True)
+    for folder in (target, own) if unprivileged_builder else ():
+        unprivileged.give_to_builder(folder)
     wheel = _fetch(payload.wheel_s3_uri, payload.wheel_sha256, work, copy)
     lock = _fetch(payload.requirements_s3_uri, payload.requirements_sha256, work, copy)
     index = PackageIndex.configured()
     if bundled:
         bundled(work / "bundle")
         index = PackageIndex(find_links=(str(work / "bundle"),), no_index=True)
-    program = Uv(
-        unpack(uv, work), {**UV_VARIABLES, **index.variables, "UV_CACHE_DIR": str(work / "cache")}, index.options
-    )
+    variables = {**UV_VARIABLES, **index.variables, "UV_CACHE_DIR": str(own / "cache"), "HOME": str(own)}
+    builder = unprivileged.as_builder() if unprivileged_builder else ()
+    program = Uv(builder, own, unpack(uv, work), variables, index.options)
     program.run("venv", "--python", sys.executable, "--no-project", "--allow-existing", target, timeout_s=600)
     _install(program, wheel, lock, payload, _python(target))
     packages = program.run("pip", "freeze", "--python", _python(target), timeout_s=300).output.split("\n")
-    shutil.rmtree(work)
+    for folder in (work, own):
+        shutil.rmtree(folder)
+    if unprivileged_builder:
+        unprivileged.take_from_builder(target, timeout_s=BUILD_LIMIT_S)
     content = {
         "python": sys.version.split()[0],
         "wheel_sha256": payload.wheel_sha256,
@@ -129,15 +144,21 @@ def build(target: Path, payload: TrainingPayload, *, uv: Path, copy: Copy, bundl
 
 @dataclass(frozen=True)
 class Uv:
-    """uv, its variables, and the options of what installs."""
+    """uv, the words that run it and its Python as another user, and the folder that it may write.
 
+    Its variables, and the options of what installs.
+    """
+
+    user: tuple[str, ...]
+    folder: Path
     program: Path
     variables: Mapping[str, str]
     index_options: tuple[str, ...]
 
     def run(self, *words: str | Path, timeout_s: float) -> shell.Outcome:
         """Run a command of uv; raises ``CommandError`` with the causes that it gives, the outermost first."""
-        outcome = shell.run(self.program, *words, timeout_s=timeout_s, variables=self.variables, check=False)
+        command: tuple[str | Path, ...] = (*self.user, self.program, *words)
+        outcome = shell.run(*command, timeout_s=timeout_s, variables=self.variables, check=False)
         if outcome.exit_code:
             why = " / ".join(_causes(outcome.errors)).rstrip(".")
             hint = LOCK_HINT if "Hash mismatch" in why else ""
@@ -166,7 +187,8 @@ def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: 
     """
     locked = Requirements.parse(lock.read_text())
     name = wheel.name.split("-")[0].replace("_", "-")
-    ours, constraints, resolved = (lock.with_name(f"{item}.txt") for item in ("ours", "constraints", "resolved"))
+    ours, constraints, exact = (lock.with_name(f"{item}.txt") for item in ("ours", "constraints", "exact"))
+    resolved = uv.folder / "resolved.txt"
     shell.write_file(ours, f"{name} @ {wheel.as_uri()} --hash=sha256:{payload.wheel_sha256}\n")
     shell.write_file(constraints, locked.constraints)
     options: tuple[str | Path, ...] = (*uv.index_options, "--python", python, "--only-binary", ":all:")
@@ -175,22 +197,21 @@ def _install(uv: Uv, wheel: Path, lock: Path, payload: TrainingPayload, python: 
     text, unknown = locked.with_hashes(resolved.read_text())
     if unknown:
         raise BootstrapError(f"not in the lock: {', '.join(unknown)}", hint="lock again (make lock), and deploy again")
-    shell.write_file(resolved, text)
-    exact = ("--require-hashes", "--no-deps", "--requirement", ours, "--requirement", resolved)
-    uv.run("pip", "install", *options, *exact, timeout_s=BUILD_LIMIT_S)
+    shell.write_file(exact, text)
+    requirements = ("--require-hashes", "--no-deps", "--requirement", ours, "--requirement", exact)
+    uv.run("pip", "install", *options, *requirements, timeout_s=BUILD_LIMIT_S)
     uv.run("pip", "check", "--python", python, timeout_s=300)
-    _compile(python)
+    _compile(uv.user, python)
 
 
-def _compile(python: Path) -> None:
+def _compile(user: tuple[str, ...], python: Path) -> None:
     """Write bytecode, which users of the environment cannot: without it each rank compiles what it imports.
 
-    A file that this Python cannot compile is nobody's import, so the exit code says nothing. Without site (-S), no
-    package's .pth file runs as root.
+    A file that this Python cannot compile is nobody's import, so the exit code says nothing.
     """
     packages = python.parents[1] / "lib"
     words = ("-I", "-S", "-m", "compileall", "-qq", "-j", "0", "-x", NEVER_IMPORTED, packages)
-    shell.run(python, *words, timeout_s=BUILD_LIMIT_S, check=False)
+    shell.run(*user, python, *words, timeout_s=BUILD_LIMIT_S, check=False)
 
 
 def _lead_to(target: Path) -> Iterator[str]:

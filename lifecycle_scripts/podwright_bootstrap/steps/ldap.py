@@ -6,9 +6,11 @@ verifies by their repository's signature.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Iterator, Optional
 
+from podwright_bootstrap import contract
 from podwright_bootstrap.aws import secret
 from podwright_bootstrap.features import Ldap as Settings
 from podwright_bootstrap.host import ldap, shell, units
@@ -25,7 +27,10 @@ IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 NSSWITCH = Path("/etc/nsswitch.conf")
 PAM_PROFILES = {"sss": "pam_sss.so", "mkhomedir": "pam_mkhomedir.so"}  # pam-auth-update's names, and the modules
 PAM = (Path("/etc/pam.d/common-auth"), Path("/etc/pam.d/common-session"))
-SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket")
+SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket", "sssd-ssh.socket")
+SSHD_PART = Path("/etc/ssh/sshd_config.d/podwright-ldap.conf")
+KEYS_COMMAND = "/usr/bin/sss_ssh_authorizedkeys"  # sss_ssh_authorizedkeys(1)
+SUDOERS = Path("/etc/sudoers.d/podwright-ldap")
 ANSWER_LIMIT_S = 20  # of the server, to us
 FIRST_ANSWER_LIMIT_S = 120  # of SSSD
 
@@ -60,11 +65,15 @@ class Ldap(Step):
         yield from _ask_sssd_at_login()
         yield from _no_second_door()
         yield from units.keep_on("sssd", restart=changed)
+        yield from _ask_sssd_for_keys(wanted)
+        yield from _let_become_root(wanted)
 
     def verify(self, node: Node) -> None:
         """The daemon runs, and finds whom it must."""
         wanted = _settings(node)
         shell.run("systemctl", "is-active", "sssd", timeout_s=30, quiet=True)
+        if wanted.ssh_key_attribute:
+            _verify_sshd()
         user = wanted.probe_user
         if user:
             what = f"user {user} of {wanted.uri}"
@@ -130,14 +139,25 @@ def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> st
         "ldap_tls_cacert": _certificate(wanted),
         "ldap_default_bind_dn": wanted.bind_dn,
         "ldap_default_authtok": password,
-        "access_provider": "simple" if wanted.allowed_groups else "permit",
+        "access_provider": _access(wanted),
         "simple_allow_groups": ", ".join(wanted.allowed_groups),
+        "ldap_access_order": "filter" if wanted.access_filter else None,
+        "ldap_access_filter": wanted.access_filter,
+        "ldap_user_ssh_public_key": wanted.ssh_key_attribute,
         "override_homedir": homes / "%u",
         "override_shell": "/bin/bash",
         "cache_credentials": "true",  # who has logged in can again while the server is away
     }
     lines = [f"{name} = {value}" for name, value in options.items() if value]
-    return "\n".join(["[sssd]", "services = nss, pam", "domains = ldap", "", "[domain/ldap]", *lines]) + "\n"
+    services = "nss, pam, ssh" if wanted.ssh_key_attribute else "nss, pam"
+    return "\n".join(["[sssd]", f"services = {services}", "domains = ldap", "", "[domain/ldap]", *lines]) + "\n"
+
+
+def _access(wanted: Settings) -> str:
+    """Return SSSD's provider, of which a domain has one."""
+    if wanted.access_filter:
+        return "ldap"
+    return "simple" if wanted.allowed_groups else "permit"
 
 
 def _no_second_door() -> Iterator[str]:
@@ -168,6 +188,54 @@ def _ask_sssd_at_login() -> Iterator[str]:
     if missing:
         shell.run("pam-auth-update", "--enable", *missing, timeout_s=60)
         yield f"enabled {', '.join(missing)} in PAM"
+
+
+def _ask_sssd_for_keys(wanted: Settings) -> Iterator[str]:
+    """Let sshd ask SSSD for public keys, after the user's own file."""
+    text = f"AuthorizedKeysCommand {KEYS_COMMAND}\nAuthorizedKeysCommandUser nobody\n"
+    changes = list(_keep(SSHD_PART, text if wanted.ssh_key_attribute else ""))
+    if changes:
+        shell.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+    yield from changes
+
+
+def _verify_sshd() -> None:
+    shown = shell.run("sshd", "-T", timeout_s=30, quiet=True).output.splitlines()
+    if f"authorizedkeyscommand {KEYS_COMMAND}" not in shown:
+        raise BootstrapError(
+            "sshd does not ask SSSD for keys",
+            hint=f"does /etc/ssh/sshd_config include {SSHD_PART.parent}/*.conf, before another AuthorizedKeysCommand?",
+        )
+
+
+def _let_become_root(wanted: Settings) -> Iterator[str]:
+    """Let members of groups use sudo with their password; sudo itself says first whether it can read the rules."""
+    rules = "".join(f"%{_in_sudoers(group)} ALL=(ALL:ALL) ALL\n" for group in wanted.sudo_groups)
+    if rules:
+        if not shell.finds("visudo"):
+            raise BootstrapError("this image has no sudo", hint="make an image with it, or leave sudo_groups out")
+        candidate = contract.STATE_DIRECTORY / "sudoers.candidate"
+        shell.write_file(candidate, rules, mode=0o440)
+        try:
+            shell.run("visudo", "--check", "--quiet", f"--file={candidate}", timeout_s=30)
+        finally:
+            candidate.unlink()
+    yield from _keep(SUDOERS, rules, mode=0o440)
+
+
+def _in_sudoers(group: str) -> str:
+    """Return a group's name as sudoers(5) has it."""
+    return re.sub(r"[^\w.-]", lambda found: f"\\{found[0]}", group)
+
+
+def _keep(path: Path, text: str, *, mode: int = 0o644) -> Iterator[str]:
+    """Make a file of this text; remove it if there is none."""
+    if text:
+        if shell.write_file(path, text, mode=mode):
+            yield f"wrote {path}"
+    elif path.exists():
+        path.unlink()
+        yield f"removed {path}"
 
 
 def _is_known(user: str) -> bool:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap import contract
+from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
+from podwright_bootstrap.slurm import slurm_conf, take_over
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.steps.observability import USER as METRICS_USER
 
@@ -53,11 +55,13 @@ class MetadataAccess(Step):
 
 
 def _allowed(node: Node) -> List[int]:
-    """Return root's id, that of the agent which sends metrics, and those of cluster.yaml."""
+    """Return root's id, those of the agent which sends metrics and of a slurmctld that does, and cluster.yaml's."""
     wanted = node.parameters.nodes.metadata_access
     named = [shell.find_user(name).pw_uid for name in (wanted.users if wanted else ())]
     metrics = [entry.pw_uid for entry in pwd.getpwall() if entry.pw_name == METRICS_USER]
-    return sorted({0, *metrics, *named})
+    notifies = node.role == CONTROLLER and take_over.topic(node.parameters)
+    slurm = [shell.find_user(slurm_conf.value("SlurmUser", "root")).pw_uid] if notifies else []
+    return sorted({0, *metrics, *slurm, *named})
 
 
 def _rules(allowed: List[int]) -> str:

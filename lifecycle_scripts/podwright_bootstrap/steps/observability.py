@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tarfile
 import urllib.request
 from http.client import HTTPException
 from pathlib import Path
@@ -19,14 +18,13 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import network, shell, units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software import downloads, installed_copy
+from podwright_bootstrap.software import installed_copy, programs
 from podwright_bootstrap.steps import Step
 
 USER = "podwright-metrics"
 EXPORTER_PORT = 9100  # node_exporter's own
 AGENT_PORT = 9095
 DATA = contract.STATE_DIRECTORY / "metrics"
-PROGRAMS = contract.STATE_DIRECTORY / "programs"
 AGENT_CONFIG = contract.STATE_DIRECTORY / "prometheus.yml"
 ANSWER_LIMIT_S = 60
 # Of node_exporter's: AWS counts every value that is sent.
@@ -42,6 +40,7 @@ Wants=network-online.target
 User={user}
 Environment={environment}
 ExecStart={command}
+AmbientCapabilities={capabilities}
 Nice=10
 Restart=on-failure
 RestartSec=10
@@ -75,7 +74,8 @@ class Observability(Step):
         yield from updated
         yield from _service(EXPORTER, "Metrics of this host", _exporter(node), node=node)
         about = "Metrics of accelerators, EFA, Slurm and runs"
-        yield from _service(COLLECTORS, about, _collectors(node), node=node, restart=bool(updated))
+        command, log = _collectors(node), "CAP_SYSLOG" if "kernel_log" in collectors_of(node) else ""
+        yield from _service(COLLECTORS, about, command, node=node, capabilities=log, restart=bool(updated))
         if node.parameters.prometheus_remote_write_url:
             changed = shell.write_file(AGENT_CONFIG, agent_config(node))
             if changed:
@@ -100,6 +100,7 @@ def collectors_of(node: Node) -> list[str]:
     """The collectors that have something to measure on a node."""
     wanted = {
         "gpu": node.facts.accelerator == "gpu",
+        "kernel_log": node.facts.accelerator == "gpu",
         "neuron": node.facts.accelerator == "neuron",
         "efa": node.facts.efa_interfaces > 0,
         "slurm": node.role == CONTROLLER,
@@ -152,7 +153,7 @@ def _folders() -> Iterator[str]:
 def _exporter(node: Node) -> str:
     collectors = " ".join(f"--collector.{name}" for name in HOST_COLLECTORS)
     return (
-        f"{_program('node_exporter', node)} --web.listen-address={node.address}:{EXPORTER_PORT} "
+        f"{programs.install('node_exporter', node)} --web.listen-address={node.address}:{EXPORTER_PORT} "
         f"--collector.disable-defaults {collectors} --collector.textfile.directory={_textfiles()}"
     )
 
@@ -166,27 +167,18 @@ def _collectors(node: Node) -> str:
 
 def _agent(node: Node) -> str:
     return (
-        f"{_program('prometheus', node)} --agent --config.file={AGENT_CONFIG} "
+        f"{programs.install('prometheus', node)} --agent --config.file={AGENT_CONFIG} "
         f"--storage.agent.path={DATA / 'agent'} --web.listen-address=127.0.0.1:{AGENT_PORT}"
     )
 
 
-def _program(name: str, node: Node) -> Path:
-    """The program out of its release's archive, in a folder that carries its version."""
-    release = downloads.find(name).filename[: -len(".tar.gz")]
-    path = PROGRAMS / release / name
-    if not path.exists():
-        with tarfile.open(downloads.fetch(name, node)) as archive:
-            content = archive.extractfile(f"{release}/{name}")
-            if content is None:
-                raise BootstrapError(f"{name}'s archive holds no {release}/{name}")
-            shell.write_file(path, content.read(), mode=0o755)
-    return path
-
-
-def _service(unit: str, description: str, command: str, *, node: Node, restart: bool = False) -> Iterator[str]:
+def _service(
+    unit: str, description: str, command: str, *, node: Node, capabilities: str = "", restart: bool = False
+) -> Iterator[str]:
     environment = f"PYTHONPATH={installed_copy.FOLDER} PODWRIGHT_RUNS={node.shared(contract.RUNS_DIRECTORY)}"
-    text = UNIT.format(description=description, user=USER, environment=environment, command=command)
+    text = UNIT.format(
+        description=description, user=USER, environment=environment, command=command, capabilities=capabilities
+    )
     changed = shell.write_file(units.FOLDER / f"{unit}.service", text)
     if changed:
         yield f"wrote {unit}.service"

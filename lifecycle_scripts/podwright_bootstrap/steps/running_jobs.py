@@ -7,8 +7,7 @@ import sys
 from typing import Iterator
 
 from podwright_bootstrap.contract import CONTROLLER, SLURM_ROOT
-from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host import units
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
@@ -50,13 +49,8 @@ class RunningJobs(Step):
         words = [sys.executable, "-m", "podwright_bootstrap.slurm.running_jobs"]
         command = " ".join(map(shlex.quote, (*words, node.parameters.cluster_name, node.parameters.region)))
         service = SERVICE.format(package=installed_copy.FOLDER, slurm=SLURM_ROOT, command=command)
-        files = {f"{UNIT}.service": service, f"{UNIT}.timer": TIMER}
-        changed = [name for name, text in files.items() if shell.write_file(units.FOLDER / name, text)]
-        for name in changed:
-            yield f"wrote {units.FOLDER / name}"
-        yield from units.keep_on(f"{UNIT}.timer", restart=bool(changed))
+        yield from units.run_by_timer(UNIT, service=service, timer=TIMER)
 
     def verify(self, node: Node) -> None:
         """The timer runs; CloudWatch's answers are in its service's journal."""
-        if units.answer("is-active", f"{UNIT}.timer") != "active":
-            raise BootstrapError(f"{UNIT}.timer is not active")
+        units.require_active(f"{UNIT}.timer")

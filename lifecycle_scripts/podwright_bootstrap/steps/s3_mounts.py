@@ -12,12 +12,14 @@ from typing import Iterator
 
 from podwright_bootstrap.features import S3Mount
 from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
+from podwright_bootstrap.software import packages, programs
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import mounts
 
 PROGRAM = "mount-s3"
+LIBRARY = "libfuse2"  # the program is linked with it
 SOURCE = "mountpoint-s3"  # as findmnt shows what it mounted
 UNIT_PREFIX = "podwright-s3-"
 UNIT = """\
@@ -57,7 +59,13 @@ class S3Mounts(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """A unit per folder, which mounts it."""
-        program = _program()
+        program = shutil.which(PROGRAM) or str(programs.path_of(PROGRAM))
+        if not Path(program).exists():
+            programs.install(PROGRAM, node)
+            yield f"installed {program}"
+        if not _starts(program):
+            packages.install(LIBRARY, node=node)
+            yield f"installed {LIBRARY}"
         for mount in node.parameters.nodes.s3_mounts:
             path, uri = Path(mount.path), f"s3://{mount.bucket}/{mount.prefix}"
             found = mounts.mounted_at(path)
@@ -87,15 +95,12 @@ class S3Mounts(Step):
                 mounts.prove_writable(path, path, hostname=node.hostname)
 
 
-def _program() -> str:
-    program = shutil.which(PROGRAM)
-    if not program:
-        raise BootstrapError(
-            f"this image has no {PROGRAM}",
-            hint="make an image with AWS's signed package of it (image_id), or leave s3_mounts out: "
-            "https://docs.aws.amazon.com/AmazonS3/latest/userguide/mountpoint-installation.html",
-        )
-    return program
+def _starts(program: str) -> bool:
+    """Return whether its libraries are there; raise ``CommandError`` for any other reason why it does not start."""
+    outcome = shell.run(program, "--version", timeout_s=60, check=False, quiet=True)
+    if outcome.exit_code and "libfuse" not in outcome.errors:
+        raise CommandError(f"{program} does not start (exit {outcome.exit_code}): {outcome.summary}")
+    return not outcome.exit_code
 
 
 def _unit_name(path: Path) -> str:

@@ -10,7 +10,7 @@ import sys
 from typing import Iterator
 
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import shell, units
+from podwright_bootstrap.host import units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import own_part, slurm_conf, slurmctld
@@ -78,9 +78,4 @@ class SlurmConf(Step):
 
 def _watch() -> Iterator[str]:
     yield from installed_copy.install()
-    files = {f"{WATCH}.service": SERVICE, f"{WATCH}.path": PATH, f"{WATCH}.timer": TIMER}
-    changed = [name for name, text in files.items() if shell.write_file(units.FOLDER / name, text)]
-    for name in changed:
-        yield f"wrote {units.FOLDER / name}"
-    for name in (f"{WATCH}.path", f"{WATCH}.timer"):
-        yield from units.keep_on(name, restart=bool(changed))
+    yield from units.run_by_timer(WATCH, service=SERVICE, timer=TIMER, path=PATH)

@@ -62,8 +62,13 @@ class Ssh(Step):
         _public(node.shared(contract.KEYS_DIRECTORY) / KEY_NAME)
         for name in (node.hostname, node.address):
             shell.run("ssh-keygen", "-F", name, "-f", known / name, timeout_s=30, quiet=True)
-        settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output
-        if f"{known}/" not in settings:
+        settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output.split()
+        if f"{known}/%k" in settings:
+            shell.say(
+                "warning: this OpenSSH does not fill in %k (8.4 and later do), so that ssh between nodes knows no host "
+                "key. An image of Ubuntu 22.04 or later has one that does: image_id of the instance group"
+            )
+        elif str(known / node.hostname) not in settings:
             raise BootstrapError(f"ssh does not look into {known}", hint=f"what in {CLIENT} is before its Include?")
 
 

@@ -11,12 +11,13 @@ from podwright.settings.cluster import InstanceGroup
 from podwright.settings.network import CreatedNetwork, CreatedSubnet
 from podwright.settings.root import Settings
 from podwright.settings.section import Section
+from podwright.settings.storage import CreatedLustre, CreatedOpenZfs
 from podwright_constructs import checks, facts
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
 
 def addresses(settings: Settings) -> Iterator[Finding]:
-    """The private subnet has fewer addresses than the nodes (error) or than their EFA interfaces (warning) need.
+    """The private subnet has too few addresses for nodes (error) or for their EFA interfaces (warning).
 
     AWS keeps five addresses of each subnet: https://docs.aws.amazon.com/vpc/latest/userguide/subnet-sizing.html
     """
@@ -25,9 +26,10 @@ def addresses(settings: Settings) -> Iterator[Finding]:
         return
     groups = [group for group in settings.cluster.instance_groups if not group.subnet_ids]
     free = usable_addresses(block)
+    free -= _addresses_of_services(settings)
     nodes = sum(group.count for group in groups)
     interfaces = sum(group.count * _addresses_per_node(group) for group in groups)
-    given = f"private_subnet_cidr: {block} has {free} addresses"
+    given = f"private_subnet_cidr: {block} has {max(free, 0)} addresses beside those of file systems and endpoints"
     path = ("network", "private_subnet_cidr")
     if nodes > free:
         yield error(path, f"{given} for {nodes} nodes", "use a larger block within cidr")
@@ -37,6 +39,13 @@ def addresses(settings: Settings) -> Iterator[Finding]:
             f"{given}; the nodes' EFA interfaces may need {interfaces}",
             "use a larger block within cidr, or `network_interface: efa-only`",
         )
+
+
+def _addresses_of_services(settings: Settings) -> int:
+    """Count what file systems and endpoints in the subnet take at least."""
+    network, openzfs = settings.network, settings.openzfs
+    services = checks.endpoint_services(network.endpoints) if isinstance(network, CreatedNetwork) else ()
+    return isinstance(settings.lustre, CreatedLustre) + isinstance(openzfs, CreatedOpenZfs) + len(services)
 
 
 def _private_block(network: Section) -> str | None:

@@ -7,13 +7,19 @@ from collections.abc import Iterator
 from podwright.check.findings import Finding, error, finding_of, findings_of
 from podwright.settings import names
 from podwright.settings.arguments import group_arguments
+from podwright.settings.network import ExistingNetwork
+from podwright.settings.operations import CreatedAccounting
 from podwright.settings.root import Settings
-from podwright_constructs import checks
+from podwright_constructs import checks, facts
 
 
 def cluster_name(settings: Settings) -> Iterator[Finding]:
     """The cluster's name is not one that SageMaker accepts."""
     yield from findings_of((), checks.cluster_name_problems("name", settings.name))
+    prefix = facts.SECURITY_GROUP_ID_PREFIX
+    if settings.name.lower().startswith(prefix) and not isinstance(settings.network, ExistingNetwork):
+        hint = f"EC2 refuses a security group whose name begins with {prefix}, and the nodes' group has the cluster's"
+        yield error(("name",), f"name: got {settings.name}, need a name that does not begin with {prefix}", hint)
 
 
 def tag_limits(settings: Settings) -> Iterator[Finding]:
@@ -22,6 +28,10 @@ def tag_limits(settings: Settings) -> Iterator[Finding]:
         if key.lower().startswith(names.TAG_PREFIX):
             hint = f"choose another key: `podwright adopt` finds resources by {names.CLUSTER_TAG}"
             yield error(("tags", key), f"tags: {key} begins with {names.TAG_PREFIX}, which podwright sets itself", hint)
+    for key, value in settings.tags.items() if isinstance(settings.accounting, CreatedAccounting) else ():
+        if (key if key.lower().startswith(facts.RDS_TAG_PREFIX) else value).lower().startswith(facts.RDS_TAG_PREFIX):
+            hint = "choose another key or value: the database gets the tags too"
+            yield error(("tags", key), f"tags: RDS keeps {facts.RDS_TAG_PREFIX} for itself", hint)
     for problem in checks.cluster_tags(names.cluster_tags(settings)):
         in_file = problem.path[-1] in settings.tags  # and not one that podwright adds
         yield finding_of(problem.path if in_file else ("tags",), problem)

@@ -27,9 +27,16 @@ def compute_partition(group: InstanceGroup, path: KeyPath) -> Iterator[Finding]:
 
 
 def group_composition(settings: Settings) -> Iterator[Finding]:
-    """A cluster has one controller group, at most one login group, a compute group, and names that differ."""
+    """A cluster has one controller group, a compute group, and names that differ."""
     groups = [group_arguments(group) for group in settings.cluster.instance_groups]
     yield from findings_of(("cluster",), checks.instance_group_composition(groups))
+
+
+def types_with_bundle(settings: Settings) -> Iterator[Finding]:
+    """A group has several instance types, but podwright's lifecycle scripts check the hardware of one."""
+    if isinstance(settings.cluster.slurm, LifecycleSlurm):
+        groups = [group_arguments(group) for group in settings.cluster.instance_groups]
+        yield from findings_of(("cluster",), checks.types_with_bundle(groups))
 
 
 def multi_head(settings: Settings) -> Iterator[Finding]:

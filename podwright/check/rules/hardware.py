@@ -25,7 +25,7 @@ def scratch_path(settings: Settings) -> Iterator[Finding]:
 
 
 def scratch_disks(settings: Settings) -> Iterator[Finding]:
-    """No compute node has NVMe disks of its own, so none has the scratch folder."""
+    """No compute node has NVMe disks of its own, so there is no scratch folder."""
     if settings.nodes.scratch and not any(kind.nvme_disks for _, kind in compute_types(settings)):
         given = "scratch: no compute group has a type with NVMe disks, so no node has a scratch folder"
         yield warning(("nodes", "scratch"), given, "use types with disks (p5, g5, c6id …), or delete the section")

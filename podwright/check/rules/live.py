@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from podwright.check.findings import Finding, KeyPath, error, warning
+from podwright.check.rights import rights
 from podwright.check.rules import live_network
 from podwright.check.rules.rule import GROUPS, nodes_by_type
 from podwright.settings.access import ExistingRole
@@ -62,19 +63,20 @@ def zone_offers_type(settings: Settings, account: Account) -> Iterator[Finding]:
 
     Asked: which of the file's types EC2 offers in the zones of the private subnets, or of a group's own.
     Passes: one of the zones has the type.
-    Fails: none has (error).
+    Fails: no zone has it (error).
     By hand: aws ec2 describe-instance-type-offerings --location-type availability-zone-id
     --filters Name=instance-type,Values=p5.48xlarge (the type without ml.).
     """
     groups = settings.cluster.instance_groups
-    wanted = sorted({group.instance_type.removeprefix("ml.") for group in groups})
+    wanted = sorted({name.removeprefix("ml.") for group in groups for name in group.instance_types})
     for index, group in enumerate(groups):
         zones = _zones_of(group.subnet_ids, account) if group.subnet_ids else _zones(settings.network, account)
         offered = set().union(*(account.offered(wanted, zone) for zone in zones))
-        if zones and group.instance_type.removeprefix("ml.") not in offered:
+        if zones and not offered & {name.removeprefix("ml.") for name in group.instance_types}:
+            kinds = " or ".join(group.instance_types)
             yield error(
                 (*GROUPS, index, "instance_type"),
-                f"instance_type: {group.instance_type} is not offered in {' or '.join(zones)}",
+                f"instance_type: {kinds} is not offered in {' or '.join(zones)}",
                 "`podwright explain zone-offers-type` says how to list the zones that have it",
             )
 
@@ -109,13 +111,30 @@ def role_trust(settings: Settings, account: Account) -> Iterator[Finding]:
     role = settings.role
     if not isinstance(role, ExistingRole):
         return
-    name = role.arn.rpartition("/")[2]
-    policy = account.trust_policy(name)
-    if policy is None:
-        yield error(("role", "arn"), f"arn: there is no role {name} in this account", "use a role of this account")
-    elif not any(map(_trusts_sagemaker, _listed(policy.get("Statement")))):
-        hint = f"allow sts:AssumeRole to {SAGEMAKER} in its trust policy"
-        yield error(("role", "arn"), f"arn: the trust policy of {name} does not let SageMaker assume it", hint)
+    for key, arn in role.arns().items():
+        name = arn.rpartition("/")[2]
+        policy = account.trust_policy(name)
+        if policy is None:
+            yield error(("role", key), f"{key}: there is no role {name} in this account", "use a role of this account")
+        elif not any(map(_trusts_sagemaker, _listed(policy.get("Statement")))):
+            hint = f"allow sts:AssumeRole to {SAGEMAKER} in its trust policy"
+            yield error(("role", key), f"{key}: the trust policy of {name} does not let SageMaker assume it", hint)
+
+
+def role_rights(settings: Settings, account: Account) -> Iterator[Finding]:
+    """Your role lacks a permission that the file asks for: secrets, metrics, recorded sessions, mounts or keys.
+
+    Asked: IAM's simulation of the role's policies, for each action on the resources that are known before a deployment.
+    Passes: every action is allowed. Conditions on keys of the request may be reported although the request meets them.
+    Fails: an action is denied (warning).
+    By hand: aws iam simulate-principal-policy --policy-source-arn ARN --action-names ACTION --resource-arns RESOURCE
+    """
+    for right in rights(settings):
+        denied = account.denied(right.role, right.actions, right.resources) if right.resources else []
+        if denied:
+            name, actions = right.role.rpartition("/")[2], ", ".join(denied)
+            message = f"{right.key}: {name} may not {actions} {right.on}"
+            yield warning(("role", right.key), message, f"allow it on {', '.join(right.resources)}")
 
 
 def file_system_available(settings: Settings, account: Account) -> Iterator[Finding]:
@@ -163,6 +182,7 @@ RULES: tuple[Live, ...] = (
     live_network.s3_route,
     bucket_in_region,
     role_trust,
+    role_rights,
     file_system_available,
 )
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from difflib import get_close_matches
+from pathlib import Path
 
-from podwright.check.findings import Finding, KeyPath, error, findings_of
+from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
+from podwright.check.secrets import find
 from podwright.settings import names
 from podwright.settings.cluster import LifecycleSlurm
-from podwright.settings.nodes import Nodes
+from podwright.settings.nodes import MAX_ACTS_PER_HOUR, MAX_CHECK_MINUTES, MAX_HOOK_MINUTES, MAX_OUT_PERCENT, Nodes
 from podwright.settings.root import Settings
 from podwright_constructs import checks
+from podwright_constructs.hooks import hook_problems
 
 S3_MOUNTS: KeyPath = ("nodes", "s3_mounts")
+HOOKS: KeyPath = ("nodes", "hooks")
+REMEDIATION: KeyPath = ("nodes", "remediation")
 
 
 def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
@@ -45,9 +50,53 @@ def skipped_steps(settings: Settings) -> Iterator[Finding]:
             yield error(path, f"skip: the boot needs {name}: {steps[name].needed}", "delete it from the list")
 
 
+def hooks(settings: Settings) -> Iterator[Finding]:
+    """A script of nodes.hooks does not exist or cannot run, or a group that it names does not exist."""
+    groups = [group.name for group in settings.cluster.instance_groups]
+    for index, hook in enumerate(settings.nodes.hooks):
+        path: KeyPath = (*HOOKS, index)
+        problems = list(hook_problems({hook.script: settings.path(hook.script)}))
+        yield from findings_of(path, problems)
+        if not problems:
+            yield from _secrets_of(settings.path(hook.script), (*path, "script"))
+        for position, group in enumerate(hook.groups):
+            if group not in groups:
+                yield error(
+                    (*path, "groups", position), f"groups: got {group!r}, need an instance group", ", ".join(groups)
+                )
+        if not 1 <= hook.timeout_minutes <= MAX_HOOK_MINUTES:
+            need = f"1 to {MAX_HOOK_MINUTES}"
+            yield error((*path, "timeout_minutes"), f"timeout_minutes: got {hook.timeout_minutes}, need {need}", "")
+
+
+def _secrets_of(script: Path, path: KeyPath) -> Iterator[Finding]:
+    """Report the secrets of a script: everybody who may read the bucket or a node could read them."""
+    text = script.read_text(encoding="utf-8", errors="replace")
+    for secret in find(text):
+        line = text.count("\n", 0, secret.start) + 1
+        hint = "delete and revoke it; let the script read a secret of Secrets Manager"
+        yield error(path, f"script: line {line} of {script.name} holds {secret.kind}", hint)
+
+
+def remediation(settings: Settings) -> Iterator[Finding]:
+    """A limit of nodes.remediation is out of its range, or HyperPod may not act because node_recovery is off."""
+    wanted = settings.nodes.remediation
+    if wanted is None:
+        return
+    limits = {"interval_minutes": MAX_CHECK_MINUTES, "max_percent": MAX_OUT_PERCENT, "max_per_hour": MAX_ACTS_PER_HOUR}
+    for name, most in limits.items():
+        if not 1 <= getattr(wanted, name) <= most:
+            yield error((*REMEDIATION, name), f"{name}: got {getattr(wanted, name)}, need 1 to {most}", "")
+    if settings.cluster.node_recovery != "automatic":
+        hint = "write `node_recovery: automatic` into the section cluster, or delete remediation"
+        yield warning(
+            REMEDIATION, "remediation: with `node_recovery: none` HyperPod may leave sick nodes as they are", hint
+        )
+
+
 def s3_mounts(settings: Settings) -> Iterator[Finding]:
     """A mount's arguments are invalid, or it would let nodes write scripts that all nodes run as root."""
-    own_prefixes = [names.scripts_prefix(settings.name), names.payload_prefix(settings.name)]
+    own_prefixes = names.readable_prefixes(settings.name)
     for index, mount in enumerate(settings.nodes.s3_mounts):
         own = mount.bucket if names.is_own_bucket(settings, mount.bucket) else ""
         yield from findings_of(

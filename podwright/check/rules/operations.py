@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ipaddress import IPv4Network
+from itertools import groupby
+from operator import attrgetter
 
 from podwright.check.findings import Finding, error, findings_of, warning
+from podwright.check.rights import rights
 from podwright.settings import names
-from podwright.settings.access import ExistingRole
 from podwright.settings.arguments import arguments
 from podwright.settings.cluster import ApiSlurm, LifecycleSlurm
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.operations import (
     CreatedAccounting,
-    DatabaseAccounting,
     ExistingAccounting,
     ExistingPrometheus,
     NoAccounting,
-    NoPrometheus,
     S3State,
 )
+from podwright.settings.regions import looks_like_region, partition_of
 from podwright.settings.root import Settings
 from podwright_constructs import checks
 
@@ -28,7 +29,7 @@ def created_accounting(settings: Settings) -> Iterator[Finding]:
     """RDS has no such class or size, or the database's subnets are not in two zones."""
     accounting = settings.accounting
     if isinstance(accounting, CreatedAccounting):
-        problems = checks.accounting_maria_db(name="any", key_arn=None, **arguments(accounting))
+        problems = checks.accounting_maria_db(name="any", region=None, key_arn=None, **arguments(accounting))
         yield from findings_of(("accounting",), problems)
 
 
@@ -74,25 +75,10 @@ def existing_prometheus(settings: Settings) -> Iterator[Finding]:
 
 
 def rights_of_existing_role(settings: Settings) -> Iterator[Finding]:
-    """An existing role needs further permissions; podwright does not change it."""
-    if not isinstance(settings.role, ExistingRole):
-        return
-    ldap = settings.nodes.ldap
-    actions = {
-        "secretsmanager:GetSecretValue on the database's secret": isinstance(settings.accounting, DatabaseAccounting),
-        "aps:RemoteWrite on the workspace": not isinstance(settings.prometheus, NoPrometheus),
-        "s3:ListBucket and s3:GetObject on the mounted buckets": bool(settings.nodes.s3_mounts),
-        "s3:PutObject, s3:AbortMultipartUpload and s3:DeleteObject on mounts that are not read_only": any(
-            not mount.read_only for mount in settings.nodes.s3_mounts
-        ),
-        "cloudwatch:PutMetricData in the namespace /aws/sagemaker/Clusters": bool(
-            settings.notices and settings.notices.idle_hours is not None
-        ),
-        "secretsmanager:GetSecretValue on the LDAP secret": bool(ldap and ldap.bind_secret_arn),
-    }
-    for action, asked in actions.items():
-        if asked:
-            yield warning(("role", "arn"), f"arn: the existing role also needs {action}", "add it to the role by hand")
+    """An existing role needs further permissions; podwright does not change it. `check --live` finds those it lacks."""
+    for key, needed in groupby(sorted(rights(settings), key=attrgetter("key")), key=attrgetter("key")):
+        words = "; ".join(dict.fromkeys(right.words for right in needed))
+        yield warning(("role", key), f"{key}: the existing role also needs {words}", "add it to the role by hand")
 
 
 def log_retention(settings: Settings) -> Iterator[Finding]:
@@ -139,6 +125,12 @@ def s3_state(settings: Settings) -> Iterator[Finding]:
     if not isinstance(state, S3State):
         return
     yield from findings_of(("state",), checks.state_bucket(bucket=state.bucket, key_arn=state.key_arn))
+    if state.region is not None and not looks_like_region(state.region):
+        given = f"region: got {state.region!r}, need a name like us-west-2"
+        yield error(("state", "region"), given, "it is the region of the bucket")
+    elif state.region is not None and partition_of(state.region) != partition_of(settings.region):
+        given = f"region: {state.region} is of another partition than {settings.region}"
+        yield error(("state", "region"), given, "credentials are of one partition: use a bucket of the cluster's")
     hint = "use a bucket that only those who deploy can read"
     if names.is_own_bucket(settings, state.bucket):
         yield error(("state", "bucket"), f"bucket: {state.bucket} is the cluster's own bucket", hint)
@@ -146,3 +138,7 @@ def s3_state(settings: Settings) -> Iterator[Finding]:
         if mount.bucket == state.bucket:
             path = ("nodes", "s3_mounts", index, "bucket")
             yield error(path, f"bucket: {mount.bucket} holds Terraform's state", hint)
+    for index, link in enumerate(getattr(settings.lustre, "data_repositories", ())):
+        if link.s3_uri.removeprefix("s3://").split("/")[0] == state.bucket:
+            path = ("lustre", "data_repositories", index, "s3_uri")
+            yield error(path, f"s3_uri: {state.bucket} holds Terraform's state", hint)

@@ -107,6 +107,8 @@ def arns_in_region(settings: Settings) -> Iterator[Finding]:
         if match["partition"] != partition:
             given = f"{path[-1]}: got an ARN of the partition {match['partition']}, {settings.region} is in {partition}"
             yield error(path, given, f"use a resource of this partition, arn:{partition}:…")
+        elif path[:2] == ("role", "statements"):
+            continue  # nodes may use what is in other regions, such as a registry of images
         elif match["region"] and match["region"] != (region := _region_of(path, settings)):
             given = f"{path[-1]}: the {_THINGS.get(match['service'], 'resource')} is in {match['region']}"
             hint = "use a key of {}, or a replica of it there" if match["service"] == "kms" else "use one of {}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from ipaddress import IPv4Network
 
-from podwright.check.findings import Finding, findings_of, warning
+from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
+from podwright.settings import names
 from podwright.settings.access import CreatedRole, ExistingKey, ExistingRole
 from podwright.settings.arguments import arguments
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
@@ -20,6 +23,7 @@ from podwright.settings.storage import (
 from podwright_constructs import checks, facts
 from podwright_constructs.arguments.lustre import ExistingLustreArguments, LustreArguments
 from podwright_constructs.arguments.openzfs import ExistingOpenZfsArguments, OpenZfsArguments
+from podwright_constructs.checks.words import block_problems
 
 
 def created_network(settings: Settings) -> Iterator[Finding]:
@@ -30,10 +34,16 @@ def created_network(settings: Settings) -> Iterator[Finding]:
 
 
 def blocks_of_network(settings: Settings) -> Iterator[Finding]:
-    """The network has more blocks than AWS allows without an increased quota."""
+    """The network has more blocks than AWS allows without an increased quota, or one that Docker uses."""
     network = settings.network
     if not isinstance(network, CreatedNetwork):
         return
+    given: dict[KeyPath, str] = {("network", "cidr"): network.cidr}
+    given |= {("network", "secondary_cidrs", index): block for index, block in enumerate(network.secondary_cidrs)}
+    for path, block in given.items():
+        if not block_problems("cidr", block) and IPv4Network(block).overlaps(IPv4Network(facts.DOCKER_RANGE)):
+            what = f"{path[1]}: {block} overlaps {facts.DOCKER_RANGE}, the network of Docker on every node"
+            yield warning(path, what, "use another block: containers do not reach what is in this one")
     blocks, most = 1 + len(network.secondary_cidrs), facts.DEFAULT_VPC_BLOCKS
     if most < blocks <= facts.MAX_VPC_BLOCKS:
         yield warning(
@@ -83,6 +93,19 @@ def created_lustre(settings: Settings) -> Iterator[Finding]:
     lustre = settings.lustre
     if isinstance(lustre, CreatedLustre):
         yield from findings_of(("lustre",), checks.lustre_file_system(LustreArguments(**arguments(lustre))))
+        yield from _links_with_own_bucket(settings, lustre)
+
+
+def _links_with_own_bucket(settings: Settings, lustre: CreatedLustre) -> Iterator[Finding]:
+    """Report links by which a file of any user becomes what every node runs as root."""
+    for index, link in enumerate(lustre.data_repositories):
+        bucket, _, prefix = link.s3_uri.removeprefix("s3://").partition("/")
+        prefix = f"{prefix.rstrip('/')}/" if prefix else ""
+        own = names.readable_prefixes(settings.name) if names.is_own_bucket(settings, bucket) else ()
+        if link.export_changes and any(prefix.startswith(f"{one}/") or f"{one}/".startswith(prefix) for one in own):
+            given = f"s3_uri: {link.s3_uri} holds what every node runs as root, and users of the folder could write it"
+            path = ("lustre", "data_repositories", index, "s3_uri")
+            yield error(path, given, "use another bucket or prefix, or `export_changes: false`")
 
 
 def existing_lustre(settings: Settings) -> Iterator[Finding]:
@@ -104,20 +127,63 @@ def existing_openzfs(settings: Settings) -> Iterator[Finding]:
     openzfs = settings.openzfs
     if isinstance(openzfs, ExistingOpenZfs):
         yield from findings_of(("openzfs",), checks.existing_openzfs(ExistingOpenZfsArguments(**arguments(openzfs))))
+        if isinstance(settings.lustre, ExistingLustre) and openzfs.dns_name == settings.lustre.dns_name:
+            given = f"dns_name: {openzfs.dns_name} is the Lustre file system"
+            yield error(("openzfs", "dns_name"), given, "give the name of an OpenZFS file system, or delete openzfs")
 
 
 def created_role(settings: Settings) -> Iterator[Finding]:
-    """The ARN of the permissions boundary or of a policy, or a statement, is malformed."""
+    """The ARN of the permissions boundary or of a policy, or a statement, is malformed, or a policy is too long."""
     role = settings.role
     if isinstance(role, CreatedRole):
         yield from findings_of(("role",), checks.execution_role(name="any", **arguments(role, "statements")))
         for index, statement in enumerate(role.statements):
             problems = checks.statement_problems(actions=statement.actions, resources=statement.resources)
             yield from findings_of(("role", "statements", index), problems)
+            for position, condition in enumerate(statement.conditions):
+                problems = checks.condition_problems(**arguments(condition))
+                yield from findings_of(("role", "statements", index, "conditions", position), problems)
+        if len(role.policy_arns) > (most := facts.DEFAULT_ROLE_POLICIES):
+            given = f"policy_arns: got {len(role.policy_arns)} policies; AWS allows {most} for a role by default"
+            hint = "merge some of them, or ask AWS to raise the quota `Managed policies attached to an IAM role`"
+            yield warning(("role", "policy_arns"), given, hint)
+        for kind in ("controller", "login", "compute"):
+            groups = [group for group in settings.cluster.instance_groups if group.role == kind]
+            problems = checks.execution_role(
+                name="any",
+                s3_access=settings.nodes.s3_mounts,
+                statements_length=sum(len(statement.model_dump_json()) for statement in role.statements),
+                volume_key_arns=sorted({group.key_arn for group in groups if group.key_arn}),
+                override_subnet_ids=[subnet_id for group in groups for subnet_id in group.subnet_ids],
+                override_security_group_ids=[group_id for group in groups for group_id in group.security_group_ids],
+            )
+            too_long = [problem for problem in problems if problem.path == ("policy",)]
+            yield from findings_of(("role",), too_long)
+
+
+def arns_of_one_account(settings: Settings) -> Iterator[Finding]:
+    """The roles, or the policies of a role, are of two accounts; IAM and SageMaker use those of their own alone."""
+    role = settings.role
+    if isinstance(role, ExistingRole):
+        given: dict[KeyPath, str] = {("role", key): arn for key, arn in role.arns().items()}
+    else:
+        given = {("role", "permissions_boundary_arn"): role.permissions_boundary_arn or ""}
+        given |= {("role", "policy_arns", index): arn for index, arn in enumerate(role.policy_arns)}
+    accounts = {path: match[1] for path, arn in given.items() if (match := _ACCOUNT.match(arn))}
+    for path, account in accounts.items():
+        if account != (first := next(iter(accounts.values()))):
+            word = next(str(key) for key in reversed(path) if isinstance(key, str))
+            yield error(
+                path, f"{word}: got an ARN of account {account}, need one of {first}", "a cluster has one account"
+            )
+
+
+_ACCOUNT = re.compile(r"arn:aws[a-z-]*:iam::(\d{12}):")
 
 
 def existing_role(settings: Settings) -> Iterator[Finding]:
-    """The ARN of the existing role is malformed."""
+    """The ARN of an existing role is malformed."""
     role = settings.role
     if isinstance(role, ExistingRole):
-        yield from findings_of(("role",), checks.existing_role(**arguments(role)))
+        for key, arn in role.arns().items():
+            yield from findings_of(("role",), checks.existing_role(argument=key, arn=arn))

@@ -23,7 +23,7 @@ def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
             continue
-        hardware = Hardware(instance_type=group.instance_type, nodes=group.count)
+        hardware = Hardware(instance_type=group.instance_type, nodes=group.count, region=settings.region)
         problems = list(parallel_dims.problems(run, world_size=hardware.gpus, nodes=group.count))
         for problem in problems:
             yield error((*GROUPS, index, "count"), problem, "change these options of the run, or the count")

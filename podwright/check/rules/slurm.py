@@ -90,8 +90,13 @@ def _numbers(settings: Settings) -> Iterator[Finding]:
 
 
 def _settings(settings: dict[str, str]) -> Iterator[Finding]:
+    spelt: dict[str, str] = {}
     for key, value in settings.items():
         path = (*PATH, "settings", key)
+        if (first := spelt.setdefault(key.lower(), key)) != key:
+            yield error(
+                path, f"{key} is the same key as {first}", "delete one: slurm.conf ignores upper and lower case"
+            )
         if not KEY.fullmatch(key) or key.lower() in OWNED:
             yield error(
                 path, f"{key} is not a key that podwright writes", "see slurm.conf(5); HyperPod writes the rest"

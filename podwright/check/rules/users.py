@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,7 +25,11 @@ GROUPS: KeyPath = ("nodes", "groups")
 LDAP: KeyPath = ("nodes", "ldap")
 
 NAME = re.compile(r"[a-z_]([a-z0-9_.-]{0,30}[a-z0-9_-])?")  # useradd(8), and dots, as Debian and Ubuntu accept
+# https://salsa.debian.org/debian/base-passwd, and packages of the image; some groups equal root: disk, shadow, lxd.
 _IMAGE_NAMES = """
+tty disk lp uucp man proxy kmem dialout fax voice cdrom floppy tape audio dip operator irc src shadow utmp sasl games
+nogroup sync gnats _apt crontab uuidd tcpdump ssh _ssh landscape lxd netdev tss pollinate fwupd-refresh
+ec2-instance-connect _chrony chrony sssd kvm input sgx rdma wheel systemd-timesync systemd-journal systemd-coredump
 root daemon bin sys sync mail news www-data backup list nobody adm sudo docker users video render plugdev staff
 sshd munge slurm mysql ssm-user systemd-network systemd-resolve messagebus syslog
 """
@@ -109,7 +114,8 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
     owners: dict[PurePosixPath, str] = {}
     for index, user in enumerate(settings.nodes.users):
         path, home = (*USERS, index, "home"), PurePosixPath(user.home or usual / user.name)
-        ours = [lustre / contract.SHARED_DIRECTORY, lustre / contract.RUNS_DIRECTORY]
+        folders = (contract.SHARED_DIRECTORY, contract.RUNS_DIRECTORY, contract.DATA_DIRECTORY)
+        ours = [lustre / folder for folder in folders]
         below = [root for root in (openzfs, lustre) if root and root in home.parents]
         if user.home and not (below and HOME.fullmatch(user.home)):
             where = f"{openzfs} or {lustre}" if openzfs else lustre
@@ -118,7 +124,21 @@ def homes_of_people(settings: Settings) -> Iterator[Finding]:
             yield error(path, f"home: {home} is reserved", f"use a folder of its own, as {usual / user.name}")
         elif owners.get(home, user.name) != user.name:
             yield error(path, f"home: {home} is another user's", "use a folder of its own")
+        elif around := [other for other in owners if other in home.parents or home in other.parents]:
+            yield error(path, f"home: {home} and {around[0]}, another user's, overlap", "use a folder of its own")
         owners[home] = user.name
+
+
+def named_users(settings: Settings) -> Iterator[Finding]:
+    """A user who may log in to compute nodes or use the node's role is on no node; the boot would fail."""
+    known = {"root", "ubuntu", *IMAGE_NAMES, *(user.name for user in settings.nodes.users)}
+    for section, key in (("pam_slurm_adopt", "admins"), ("metadata_access", "users")):
+        for index, name in enumerate(getattr(getattr(settings.nodes, section), key, ())):
+            path = ("nodes", section, key, index)
+            if not re.fullmatch(r"[\w.@][\w.@-]*", name):
+                yield error(path, f"{key}: got {name!r}, need a login name", "")
+            elif name not in known and settings.nodes.ldap is None:  # else the directory may have the user
+                yield error(path, f"{key}: no user is called {name}", "add the user to nodes.users, or delete the name")
 
 
 def ldap(settings: Settings) -> Iterator[Finding]:
@@ -131,10 +151,12 @@ def ldap(settings: Settings) -> Iterator[Finding]:
     for key, value in (("search_base", wanted.search_base), ("bind_dn", wanted.bind_dn or "dc=x")):
         if not re.fullmatch(r"[A-Za-z][\w-]*=[^\n]+", value):
             yield error((*LDAP, key), f"{key}: got {value!r}, need a DN, such as dc=corp,dc=net", "")
-    for index, group in enumerate(wanted.allowed_groups):
-        if not re.fullmatch(r"[\w.@ -]+", group):
-            path = (*LDAP, "allowed_groups", index)
-            yield error(path, f"allowed_groups: got {group!r}, need a group's name, without commas", "")
+    for key, groups in (("allowed_groups", wanted.allowed_groups), ("sudo_groups", wanted.sudo_groups)):
+        for index, group in enumerate(groups):
+            if not re.fullmatch(r"[\w.@ -]+", group):
+                path = (*LDAP, key, index)
+                yield error(path, f"{key}: got {group!r}, need a group's name, without commas", "")
+    yield from _access_problems(wanted)
     if wanted.probe_user is not None and not re.fullmatch(r"[\w.@][\w.@-]*", wanted.probe_user):
         path = (*LDAP, "probe_user")
         yield error(path, f"probe_user: got {wanted.probe_user!r}, need a login name", "")
@@ -155,6 +177,27 @@ def ldap_without_internet(settings: Settings) -> Iterator[Finding]:
     if network.internet == "none" and "secretsmanager" not in network.endpoints:
         given = "bind_secret_arn: nodes without internet have no route to Secrets Manager"
         yield error((*LDAP, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
+
+
+def _access_problems(wanted: Ldap) -> Iterator[Finding]:
+    access, attribute = wanted.access_filter, wanted.ssh_key_attribute
+    if access is not None and not re.fullmatch(r"\([^\n]+\)", access):
+        given = f"access_filter: got {access!r}, need an LDAP filter in parentheses, such as (employeeType=staff)"
+        yield error((*LDAP, "access_filter"), given, "")
+    elif access is not None and not _is_balanced(access):
+        yield error((*LDAP, "access_filter"), f"access_filter: the parentheses of {access!r} do not match", "")
+    if access is not None and wanted.allowed_groups:
+        hint = "put the groups into the filter, such as (memberOf=cn=research,ou=groups,dc=corp,dc=net)"
+        yield error((*LDAP, "access_filter"), "access_filter does not go with allowed_groups", hint)
+    if attribute is not None and not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", attribute):
+        given = f"ssh_key_attribute: got {attribute!r}, need an attribute's name, such as sshPublicKey"
+        yield error((*LDAP, "ssh_key_attribute"), given, "")
+
+
+def _is_balanced(text: str) -> bool:
+    """Return whether the first parenthesis closes at the end, and only there."""
+    depths = list(accumulate((char == "(") - (char == ")") for char in text))
+    return depths[-1] == 0 and all(depth > 0 for depth in depths[:-1])
 
 
 def _bind_problems(wanted: Ldap) -> Iterator[Finding]:

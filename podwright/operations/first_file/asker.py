@@ -141,4 +141,5 @@ class Asker:
             tokens=self["tokens"],
             deadline=self["deadline"],
             instance_type=self.options.instance_type,
+            region=self["region"],
         )

@@ -6,6 +6,7 @@ from podwright.operations.errors import ArgumentError
 from podwright.planning import launch, search, units
 from podwright.planning.hardware import Hardware
 from podwright.planning.model import Model
+from podwright.planning.on_demand import source_of
 from podwright.planning.plan import make_plan
 from podwright.planning.report import offers_table
 from podwright.planning.search import Offer
@@ -17,7 +18,7 @@ OFFERS_SHOWN = 5
 SEQUENCE = 2048  # tokens, as `podwright plan` takes it
 
 
-def cheapest_clusters(model: str, *, tokens: str, deadline: str, instance_type: str | None) -> list[Offer]:
+def cheapest_clusters(model: str, *, tokens: str, deadline: str, instance_type: str | None, region: str) -> list[Offer]:
     """Return the cheapest clusters that train a model before the deadline, of one instance type or of all."""
     allowed = set(cluster_instance_types())
     return search.cheapest_cluster(
@@ -27,12 +28,15 @@ def cheapest_clusters(model: str, *, tokens: str, deadline: str, instance_type: 
         sequence=SEQUENCE,
         deadline_s=units.parse_duration(deadline, what="--deadline"),
         instance_types=[name for name in search.trainable_types() if name in allowed and instance_type in {None, name}],
+        region=region,
     )
 
 
 def table(offers: list[Offer]) -> str:
     """Return the first offers as a table."""
-    return f"{offers_table(offers[:OFFERS_SHOWN])}\nPrices: EC2 on-demand, us-east-1"
+    shown = offers[:OFFERS_SHOWN]
+    prices = source_of(shown[0].hardware.region, [item.hardware.instance.name for item in shown])
+    return f"{offers_table(shown)}\nPrices: EC2 on-demand, {prices}"
 
 
 def run_file(model: str, *, tokens: str, instance_type: str, nodes: str) -> str:

@@ -94,8 +94,9 @@ def _nodes_problem(value: str, _: Asker) -> str:
 
 
 def _nodes_note(asker: Asker) -> str:
-    price, quota = prices.nodes(asker["instance_type"], 1, 0), asker.quota(asker["instance_type"])
-    cost = f"{price:.2f} $/h a node ({prices.LABEL})" if price else "EC2 publishes no price"
+    name, region = asker["instance_type"], asker["region"]
+    price, quota = prices.nodes(name, 1, 0, region=region), asker.quota(name)
+    cost = f"{price:.2f} $/h a node ({prices.label(region, [name])})" if price else "EC2 publishes no price"
     allowed = f", your quota in {asker['region']} is {quota:g}" if quota is not None else ""
     return f"{asker['instance_type']}: {cost}{allowed}"
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from podwright.operations.account.session import Session
 from podwright.operations.errors import AwsError, OperationError
 from podwright.operations.moving.journal import Journal
-from podwright.operations.session import Session
 from podwright.settings import names
 
 FIRST_POLL_S, LAST_POLL_S = 1.0, 15.0

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from podwright.check.document import Document
 from podwright.check.load import load
-from podwright.operations import destroy
-from podwright.operations.deploy import speaker, use_profile
+from podwright.operations.account.inventory import inventory
+from podwright.operations.account.session import Session
+from podwright.operations.deployment import destroy
+from podwright.operations.deployment.deploy import speaker, use_profile
+from podwright.operations.deployment.teardown import print_inventory
 from podwright.operations.errors import ArgumentError
-from podwright.operations.inventory import inventory
 from podwright.operations.moving import backups, settings_text
 from podwright.operations.moving import journal as journals
 from podwright.operations.moving.destination import Destination, default_name, new_file
@@ -20,8 +22,6 @@ from podwright.operations.moving.journal import Journal, Place
 from podwright.operations.moving.preview import MovePreview
 from podwright.operations.moving.steps import BACK, DESTROYED, NEEDS_PAUSE, STEPS, Move
 from podwright.operations.output import confirm, print_json
-from podwright.operations.session import Session
-from podwright.operations.teardown import print_inventory
 from podwright_bootstrap.host.shell import write_file
 
 OK, FAILED = 0, 1

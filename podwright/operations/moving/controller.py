@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from podwright.operations import cluster
+from podwright.operations.access.remote import quoted
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
 from podwright.operations.errors import OperationError
 from podwright.operations.moving.journal import Place
-from podwright.operations.remote import quoted
-from podwright.operations.session import Session
-from podwright.operations.slurm_nodes import ControllerShell, controller_shell
+from podwright.operations.nodes.slurm_states import ControllerShell, controller_shell
 
 PACKAGE = "podwright.operations.moving.on_node"
 

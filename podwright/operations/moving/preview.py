@@ -8,8 +8,8 @@ from typing import Any
 
 from podwright import prices as price
 from podwright.diagram import prices
+from podwright.operations.account.file_systems import file_system_price
 from podwright.operations.errors import ArgumentError
-from podwright.operations.inventory import file_system_price
 from podwright.operations.moving.backups import MovedFileSystem
 from podwright.operations.moving.destination import NewFile
 from podwright.settings.root import Settings
@@ -55,7 +55,8 @@ class MovePreview:
     def nodes_usd_per_hour(self) -> float | None:
         """The price of the new cluster's nodes; those of a training plan are paid in advance."""
         groups = [group for group in self.new.settings.cluster.instance_groups if not group.training_plan_arn]
-        found = [prices.nodes(group.instance_type, group.count, group.volume_gib) for group in groups]
+        region = self.new.settings.region
+        found = [prices.nodes(group.instance_type, group.count, group.volume_gib, region=region) for group in groups]
         return None if None in found else sum(item or 0.0 for item in found)
 
     @property
@@ -82,7 +83,8 @@ class MovePreview:
         yield f"cost: {both} $/h more while both places have file systems, backups at most {backups:,.2f} $/month"
         if self.moves_region:
             yield f"  at most {self.transfer_usd:,.2f} $ once for the copies to {new.region}"
-        label = f"{_usd(self.nodes_usd_per_hour)} $/h ({prices.LABEL}) without training plans"
+        based = prices.label(new.region, [group.instance_type for group in new.cluster.instance_groups])
+        label = f"{_usd(self.nodes_usd_per_hour)} $/h ({based}) without training plans"
         yield f"  nodes, from the step `cluster` on: {label}"
 
     def to_dict(self) -> dict[str, Any]:

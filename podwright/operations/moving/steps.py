@@ -12,15 +12,15 @@ from typing import Any
 from podwright.check.findings import KeyPath
 from podwright.check.load import load
 from podwright.deploy.deployed import stacks
-from podwright.operations import deploy
+from podwright.operations.account.session import Session
+from podwright.operations.deployment import deploy
+from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import OperationError
-from podwright.operations.kit import Kit
 from podwright.operations.moving import objects
 from podwright.operations.moving.backups import Carrier, Say
 from podwright.operations.moving.controller import Controller
 from podwright.operations.moving.journal import Journal, Place
 from podwright.operations.moving.settings_text import edited
-from podwright.operations.session import Session
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.host.shell import write_file

@@ -38,11 +38,14 @@ def there_are_groups(request: Request) -> Iterator[str]:
 
 
 def groups_have_known_types(request: Request) -> Iterator[str]:
-    """Require known instance types: botocore lists them, the CloudFormation schema does not."""
+    """Require one type or a list of types: botocore lists the known ones, the CloudFormation schema does not."""
     for group in request.groups:
-        given = group.get("InstanceType")
-        if given not in instance_types():
-            yield f"InstanceType {given} of {group['InstanceGroupName']} is not one of HyperPod's instance types"
+        name, kinds = group["InstanceGroupName"], types_of(group)
+        if ("InstanceType" in group) == ("InstanceRequirements" in group):
+            yield f"{name} needs either InstanceType or InstanceRequirements: they are mutually exclusive"
+        for given in kinds:
+            if given not in instance_types():
+                yield f"InstanceType {given} of {name} is not one of HyperPod's instance types"
 
 
 def group_names_are_unique(request: Request) -> Iterator[str]:
@@ -114,13 +117,14 @@ def efa_traffic_passes(request: Request) -> Iterator[str]:
     """Require, for types with EFA, a security group that passes all traffic to itself, in and out."""
     for group in request.groups:
         network = group.get("OverrideVpcConfig") or request.model.get("VpcConfig")
-        if not network or not request.account.supports_efa(group.get("InstanceType", "")):
+        kinds = [kind for kind in types_of(group) if request.account.supports_efa(kind)]
+        if not network or not kinds:
             continue
         missing = _directions_without_self_traffic(request, network["SecurityGroupIds"])
         if missing:
             yield (
                 f"EFA health checks did not run successfully on {group['InstanceGroupName']}: "
-                f"{group['InstanceType']} needs a security group whose {' and '.join(missing)} rules allow all traffic "
+                f"{kinds[0]} needs a security group whose {' and '.join(missing)} rules allow all traffic "
                 f"from and to the group itself, not {', '.join(network['SecurityGroupIds'])}"
             )
 
@@ -142,6 +146,12 @@ RULES: tuple[Callable[[Request], Iterator[str]], ...] = (
     slurm_rules.api_mounts_once,
     efa_traffic_passes,
 )
+
+
+def types_of(group: dict[str, Any]) -> list[str]:
+    """Return the types that a group's nodes may have; the first is tried first."""
+    kinds: list[str] = group.get("InstanceRequirements", {}).get("InstanceTypes") or []
+    return kinds or [group["InstanceType"]] if kinds or "InstanceType" in group else []
 
 
 @lru_cache

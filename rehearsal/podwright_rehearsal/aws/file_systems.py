@@ -74,7 +74,7 @@ class FileSystems:
         transition_s: how long creating and deleting takes.
         instant_deletion: answer a deletion as already done. The Terraform provider (hashicorp/aws 5.100) sleeps for ten
             minutes after a deletion was accepted before it looks for the first time, and goes on at once after this.
-        contents: the files of file systems and backups. Default: none has files.
+        contents: the files of file systems and backups. Default: all are empty.
         elsewhere: gives the service of another region. Default: there is no other region.
     """
 

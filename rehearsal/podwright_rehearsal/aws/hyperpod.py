@@ -310,7 +310,7 @@ class EmulatedClusters:
             if address:
                 return ClusterNode(
                     group=group["InstanceGroupName"],
-                    instance_type=group["InstanceType"],
+                    instance_type=cluster_rules.types_of(group)[0],
                     instance_id=random_id("i"),
                     private_ip=address,
                     subnet=subnet,

@@ -59,6 +59,12 @@ QUERIES = (
     Query("AWS::IAM::ManagedPolicy", "iam", "list_policies", "Policies[].Arn", {"Scope": "Local"}),
     Query("AWS::IAM::InstanceProfile", "iam", "list_instance_profiles", "InstanceProfiles[].InstanceProfileName"),
     Query("AWS::RDS::DBInstance", "rds", "describe_db_instances", "DBInstances[].DBInstanceIdentifier"),
+    Query(
+        "AWS::RDS::DBParameterGroup",
+        "rds",
+        "describe_db_parameter_groups",
+        "DBParameterGroups[?!starts_with(DBParameterGroupName, 'default.')].DBParameterGroupName",
+    ),
     Query("AWS::RDS::DBSubnetGroup", "rds", "describe_db_subnet_groups", "DBSubnetGroups[].DBSubnetGroupName"),
     Query("AWS::SecretsManager::Secret", "secretsmanager", "list_secrets", "SecretList[].Name"),
     Query("AWS::APS::Workspace", "amp", "list_workspaces", "workspaces[].workspaceId"),

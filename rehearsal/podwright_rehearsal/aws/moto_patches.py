@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from moto.amp.models import Workspace
@@ -18,7 +18,10 @@ from moto.iam.access_control import IAMPolicy, PermissionResult
 from moto.iam.exceptions import NotFoundException
 from moto.iam.models import iam_backends
 from moto.logs.models import logs_backends
+from moto.rds.models import DBParameterGroup
 from moto.s3.models import FakeBucket
+from moto.sns.exceptions import SNSInvalidParameter
+from moto.sns.models import SNSBackend
 
 # The loopback stands for TLS: statements about requests without it never apply.
 WITHOUT_TLS = {"Bool": {"aws:SecureTransport": "false"}}
@@ -31,7 +34,10 @@ DELETE_NAT_GATEWAY = NatGatewayBackend.delete_nat_gateway  # moto's own
 DESCRIBE_NAT_GATEWAYS = NatGatewayBackend.describe_nat_gateways  # moto's own
 CREATE_FLOW_LOGS = FlowLogsBackend.create_flow_logs  # moto's own
 MODIFY_RULES = SecurityGroupBackend.modify_security_group_rules  # moto's own
+UPDATE_PARAMETERS = DBParameterGroup.update_parameters  # moto's own
 CREATE_SUBNET = SubnetBackend.create_subnet  # moto's own
+SET_TOPIC_ATTRIBUTE = SNSBackend.set_topic_attribute  # moto's own
+EVENTS_SERVICE = "events.amazonaws.com"
 ALL_PROTOCOLS = "-1"
 FLOW_LOGS_SERVICE = "vpc-flow-logs.amazonaws.com"
 
@@ -50,8 +56,32 @@ def install() -> None:
     PrometheusServiceResponse.create_workspace = _create_workspace
     Workspace.to_dict = _workspace
     SecurityGroupBackend.modify_security_group_rules = _modify_rules
+    DBParameterGroup.update_parameters = _update_parameters
+    SNSBackend.set_topic_attribute = _set_topic_attribute
     for revoke in ("revoke_security_group_ingress", "revoke_security_group_egress"):
         setattr(SecurityGroupBackend, revoke, _naming_unknown_rules(getattr(SecurityGroupBackend, revoke)))
+
+
+def _update_parameters(group: Any, new_parameters: Iterable[dict[str, Any]]) -> None:
+    """Keep who set a parameter, which Terraform compares.
+
+    https://docs.aws.amazon.com/AmazonRDS/latest/APIReference/API_Parameter.html
+    """
+    UPDATE_PARAMETERS(group, [{**parameter, "Source": "user"} for parameter in new_parameters])
+
+
+def _set_topic_attribute(backend: Any, topic_arn: str, attribute_name: str, attribute_value: str) -> None:
+    """Refuse a policy with which no event would arrive; AWS takes it, and EventBridge meets none of its conditions.
+
+    https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-use-resource-based.html#eb-sns-permissions
+    """
+    if attribute_name == "policy":  # moto has snake case here
+        for statement in json.loads(attribute_value)["Statement"]:
+            principal = statement["Principal"]
+            services = principal.get("Service", ()) if isinstance(principal, dict) else ()
+            if EVENTS_SERVICE in ([services] if isinstance(services, str) else services) and statement.get("Condition"):
+                raise SNSInvalidParameter(f"Condition of {EVENTS_SERVICE}: EventBridge cannot publish to {topic_arn}")
+    SET_TOPIC_ATTRIBUTE(backend, topic_arn, attribute_name, attribute_value)
 
 
 def _permission(bucket: Any, action: str, resource: str) -> Any:

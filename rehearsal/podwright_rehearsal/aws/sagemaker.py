@@ -6,6 +6,7 @@ https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_Operations_Amazon_
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -24,6 +25,11 @@ PAGE_SIZE = 100  # the API's MaxResults at most
 BATCH_SIZE = 25
 ADDED_GROUPS, ADDED_NODES = 5, 50  # members of NodesToAdd, and nodes in each, at most
 FAILED_LATER = "NotStabilized"  # a change that is accepted and fails minutes later
+_DESCRIBED = (  # of a group, under the name of the request
+    *("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore"),
+    *("InstanceStorageConfigs", "OverrideVpcConfig", "SlurmConfig", "TrainingPlanArn", "OnStartDeepHealthChecks"),
+    *("CapacityRequirements", "NetworkInterface", "ScheduledUpdateConfig", "AutoPatchConfig"),
+)
 _CODES = {"InstanceIdNotFound": "NodeIdNotFound"}  # BatchDeleteClusterNodes has a word of its own
 
 
@@ -295,15 +301,34 @@ class SageMaker:
 
 
 def _group(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]:
-    copied = ("InstanceGroupName", "InstanceType", "LifeCycleConfig", "ExecutionRole", "ThreadsPerCore")
-    storage_and_slurm = ("InstanceStorageConfigs", "OverrideVpcConfig", "SlurmConfig", "TrainingPlanArn")
     return {
-        **{key: group[key] for key in (*copied, *storage_and_slurm) if key in group},
+        **{key: group[key] for key in _DESCRIBED if key in group},
+        **_of_other_names(cluster, group),
         "CurrentCount": len(cluster.nodes_of(group["InstanceGroupName"])),
         "TargetCount": group["InstanceCount"],
         "Status": cluster.status,
         **_software(cluster, group["InstanceGroupName"]),
     }
+
+
+def _of_other_names(cluster: EmulatedCluster, group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what DescribeCluster calls otherwise than CreateCluster.
+
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ClusterInstanceGroupDetails.html
+    """
+    described: dict[str, Any] = {}
+    if kinds := group.get("InstanceRequirements", {}).get("InstanceTypes"):
+        nodes = Counter(node.instance_type for node in cluster.nodes_of(group["InstanceGroupName"]))
+        described["InstanceRequirements"] = {"CurrentInstanceTypes": kinds, "DesiredInstanceTypes": kinds}
+        described["InstanceTypeDetails"] = [
+            {"InstanceType": kind, "CurrentCount": count, "ThreadsPerCore": group.get("ThreadsPerCore", 1)}
+            for kind, count in nodes.items()
+        ]
+    if image := group.get("ImageId"):
+        described |= {"CurrentImageId": image, "DesiredImageId": image}
+    if "MinInstanceCount" in group:
+        described["MinCount"] = group["MinInstanceCount"]
+    return described
 
 
 def _software(cluster: EmulatedCluster, group: str) -> dict[str, Any]:

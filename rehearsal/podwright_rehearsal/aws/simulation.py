@@ -1,4 +1,4 @@
-"""IAM's SimulatePrincipalPolicy, which moto lacks: a role's own and attached policies, without conditions.
+"""IAM's SimulatePrincipalPolicy, which moto lacks: a role's own and attached policies.
 
 https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.html
 """
@@ -6,7 +6,7 @@ https://docs.aws.amazon.com/IAM/latest/APIReference/API_SimulatePrincipalPolicy.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 from xml.sax.saxutils import escape
@@ -15,6 +15,15 @@ from moto.iam.models import iam_backends
 
 from podwright_rehearsal.aws.errors import AwsError
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
+
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
+OPERATORS: Mapping[str, Callable[[str, str], bool]] = {
+    "ArnEquals": fnmatchcase,
+    "ArnLike": fnmatchcase,
+    "Bool": lambda given, wanted: given.lower() == wanted.lower(),
+    "StringEquals": str.__eq__,
+    "StringLike": fnmatchcase,
+}
 
 
 def simulate(form: Mapping[str, str], *, partition: str = "aws") -> str:
@@ -31,6 +40,8 @@ def simulate(form: Mapping[str, str], *, partition: str = "aws") -> str:
     documents = [*role.policies.values(), *(policy.document for policy in role.managed_policies.values())]
     statements = [statement for document in documents for statement in _statements(document)]
     resources = list(_members(form, "ResourceArns")) or ["*"]
+    context = _context(form)
+    statements = [item for item in statements if _conditions_hold(item.get("Condition", {}), context)]
     results = (
         _result(action, resource, _decide(statements, action, resource))
         for action in _members(form, "ActionNames")
@@ -65,6 +76,34 @@ def _result(action: str, resource: str, decision: str) -> str:
         f"<member><EvalActionName>{escape(action)}</EvalActionName>"
         f"<EvalResourceName>{escape(resource)}</EvalResourceName><EvalDecision>{decision}</EvalDecision></member>"
     )
+
+
+def _context(form: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the request's context: values by condition key, whose case does not count."""
+    entries: dict[str, list[str]] = {}
+    number = 1
+    while (key := form.get(f"ContextEntries.member.{number}.ContextKeyName")) is not None:
+        values = _members(form, f"ContextEntries.member.{number}.ContextKeyValues")
+        entries[key.lower()] = list(values)
+        number += 1
+    return entries
+
+
+def _conditions_hold(conditions: Mapping[str, Mapping[str, Any]], context: Mapping[str, list[str]]) -> bool:
+    """Return whether each key of the context has one of its values; a key that the context lacks does not hold.
+
+    Raises:
+        AwsError: an operator that the policies of this project do not use.
+    """
+    for operator, wanted in conditions.items():
+        if operator not in OPERATORS:
+            raise AwsError("InvalidInput", f"SimulatePrincipalPolicy does not know the operator {operator} here")
+        for key, values in wanted.items():
+            patterns = [str(value) for value in _list(values)]
+            given = context.get(key.lower(), [])
+            if not any(OPERATORS[operator](value, pattern) for value in given for pattern in patterns):
+                return False
+    return True
 
 
 def _members(form: Mapping[str, str], name: str) -> Iterator[str]:

@@ -116,6 +116,7 @@ class AwsStandIn:
         if self._process is not None:
             raise AwsStandInError(f"The AWS stand-in already runs as process {self._process.pid}")
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o700)  # hosts run as root what the account stores
         self._config_file.unlink(missing_ok=True)
         self._config_file.touch(mode=0o600)
         self._config_file.write_text(

@@ -102,7 +102,7 @@ class FlatCluster(RehearsedCluster):
             for hostname in self._compute():
                 self._keep(hostname, self._slurmd(hostname))
             self._wait_for_slurm()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no daemon stays
             self.stop()
             raise
 

@@ -27,7 +27,7 @@ def main() -> int:
         archive = uv.find_wheel()
         if archive is None:
             raise BootstrapError("no folder of PIP_FIND_LINKS has uv's wheel", hint="run: make setup")  # noqa: TRY301 -- caught with the others
-        environment.build(target, parameters.training, uv=archive, copy=_copy)
+        environment.build(target, parameters.training, uv=archive, copy=_copy, unprivileged_builder=False)
     except BootstrapError as error:
         print(f"{error}\n{error.hint}".rstrip())
         return 1

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from podwright_rehearsal.clusters.boots import BootResult, follow
 from podwright_rehearsal.clusters.node_files import NodeFiles
 from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
 from podwright_rehearsal.hosts import session_manager_plugin
-from podwright_rehearsal.hosts.description import HostDescription
+from podwright_rehearsal.hosts.description import File, HostDescription
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.fabric import Fabric
 
@@ -55,6 +56,9 @@ class NamespacedCluster(RehearsedCluster):
             127.0.0.1 become the address that hosts reach.
         binds: (folder or file of this machine, path on every host), read-only.
         image_lacks: patterns of paths that the hosts' image lacks, such as those of ``stock_image``.
+        image_has: further files of the hosts' image, by path.
+        task_plugin: as slurm.conf names it; task/cgroup, where ``cgroups.version_1()``, confines jobs to their cores
+            and memory.
         lists_login_nodes: whether the service puts login nodes into slurm.conf.
 
     Raises:
@@ -75,6 +79,8 @@ class NamespacedCluster(RehearsedCluster):
         environment: Mapping[str, str] | None = None,
         binds: Sequence[tuple[Path, str]] = (),
         image_lacks: Sequence[str] = (),
+        image_has: Mapping[str, File] | None = None,
+        task_plugin: str = "task/none",
         lists_login_nodes: bool = True,
     ) -> None:
         _check(nodes, subnet_cidr, relay)
@@ -87,9 +93,13 @@ class NamespacedCluster(RehearsedCluster):
             here, there = f"//127.0.0.1:{relay[1]}", f"//{ipaddress.ip_network(subnet_cidr)[1]}:{relay[1]}"
             self.environment = {name: value.replace(here, there) for name, value in self.environment.items()}
         self._image_lacks = tuple(image_lacks)
+        self._image_has = image_has or {}
+        self._task_plugin = task_plugin
         self._lists_login_nodes = lists_login_nodes
         self._munge_key = secrets.token_bytes(128)
         self._boots: Counter[str] = Counter()
+        # A child that another thread forks while a script is copied has it open: "text file busy" for who starts it.
+        self._no_program_starts = threading.Lock()
         self.fabric = Fabric(
             directory=self.directory,
             image=image,
@@ -159,13 +169,14 @@ class NamespacedCluster(RehearsedCluster):
             raise HostError(f"{hostname} did not boot: no {entry} in {lifecycle}")
         folder = Path(f"/tmp/lifecycle-{secrets.token_hex(4)}")  # noqa: S108 -- of the host, and the service takes /tmp too
         inside = self.path(hostname, folder)
-        shutil.copytree(lifecycle, inside, copy_function=shutil.copyfile)  # a download from S3 has no mode bits
+        with self._no_program_starts:
+            shutil.copytree(lifecycle, inside, copy_function=shutil.copyfile)  # a download from S3 has no mode bits
         (inside / entry).chmod(0o755)
         self._boots[hostname] += 1
         log = self.directory / f"{hostname}-boot-{self._boots[hostname]}.log"
         environment = {**self.environment, "HOME": "/root", RESOURCE_CONFIG_VARIABLE: str(RESOURCE_CONFIG)}
         began = time.monotonic()
-        with log.open("wb") as output:
+        with log.open("wb") as output, self._no_program_starts:
             process = subprocess.Popen(
                 self.fabric.enter(hostname, "/usr/bin/env", f"--chdir={folder}", f"./{entry}"),
                 env=environment,
@@ -184,7 +195,7 @@ class NamespacedCluster(RehearsedCluster):
         return self.fabric.path(hostname, path)
 
     def shim_calls(self, hostname: str) -> list[str]:
-        """Return the calls of the shims on a host (`mount.lustre …`, `systemctl …`, `modprobe …`), in order."""
+        """Return the calls of the shims on a host (`mount.lustre …`, `lctl …`, `modprobe …`), in order."""
         return self.fabric.shim_calls(hostname)
 
     def session_plugin(self) -> Path:
@@ -324,7 +335,7 @@ class NamespacedCluster(RehearsedCluster):
         return self.run(probe, user="root", check=False).returncode == 0
 
     def _describe(self, node: Node) -> HostDescription:
-        files = self._files().of(node)
+        files = {**self._image_has, **self._files().of(node)}
         return HostDescription(node.hostname, node.private_ip, node.accelerators, files, self._image_lacks)
 
     def _files(self) -> NodeFiles:
@@ -335,6 +346,7 @@ class NamespacedCluster(RehearsedCluster):
             environment=self.environment,
             nameserver=self.fabric.gateway,
             munge_key=self._munge_key,
+            task_plugin=self._task_plugin,
             lists_login_nodes=self._lists_login_nodes,
         )
 

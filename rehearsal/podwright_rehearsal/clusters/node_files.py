@@ -14,6 +14,11 @@ from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
 from podwright_rehearsal.hosts.description import File
 from podwright_rehearsal.hosts.image import SOURCES
 
+CONFINING = "task/cgroup"
+# slurmd loads a plugin in any case, and its autodetect fails on a host.
+UNCONFINED = "CgroupPlugin=cgroup/v1\n"
+CONFINED = f"{UNCONFINED}CgroupMountpoint=/opt/rehearsal/cgroup\nConstrainCores=yes\nConstrainRAMSpace=yes\n"
+
 
 @dataclass(frozen=True, kw_only=True)
 class NodeFiles:
@@ -25,6 +30,7 @@ class NodeFiles:
     environment: Mapping[str, str]
     nameserver: str
     munge_key: bytes
+    task_plugin: str = "task/none"
     lists_login_nodes: bool = True  # whether the service puts login nodes into slurm.conf
 
     def of(self, node: Node) -> dict[str, File]:
@@ -79,10 +85,17 @@ class NodeFiles:
     def _controllers(self) -> list[Node]:
         return [node for node in self.nodes if node.role == "controller"]
 
+    @property
+    def _is_confined(self) -> bool:
+        return CONFINING in self.task_plugin.split(",")
+
     def slurm_files(self) -> dict[str, str]:
         """Return the files of /opt/slurm/etc by name."""
         template = string.Template((SOURCES / "slurm.conf.in").read_text())
         head = template.substitute(cluster_name=self.cluster_name)
+        head = head.replace("TaskPlugin=task/none", f"TaskPlugin={self.task_plugin}")
+        if self._is_confined:  # to the memory that a job was given, which Slurm then has to count
+            head = head.replace("=CR_CPU\n", "=CR_CPU_Memory\nDefMemPerCPU=1000\n")
         hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
         roles = {"compute", "login"} if self.lists_login_nodes else {"compute"}
         members = [node for node in self.nodes if node.role in roles]
@@ -94,7 +107,7 @@ class NodeFiles:
                 for node in members
                 for index in range(node.accelerators)  # a gpu without File= is dropped silently
             ),
-            "cgroup.conf": "CgroupPlugin=cgroup/v1\n",  # slurmd loads one; autodetect fails without /sys/fs/cgroup
+            "cgroup.conf": CONFINED if self._is_confined else UNCONFINED,
             "accounting.conf": "",
         }
 

@@ -135,7 +135,7 @@ class RehearsedCluster(ABC):
             except subprocess.TimeoutExpired as error:
                 end_group(process)
                 raise HostError(f"{hostname}: `{line}` did not end within {timeout_s:g} s") from error
-            except BaseException:
+            except BaseException:  # Ctrl-C too: no program stays
                 end_group(process)
                 raise
         done = subprocess.CompletedProcess(line, process.returncode, stdout, stderr)
@@ -149,7 +149,7 @@ class RehearsedCluster(ABC):
         return dict(line.split() for line in lines)
 
     def wait_until_idle(self, hostnames: Sequence[str] | None = None, *, timeout_s: float = 600) -> None:
-        """Return when the hosts (all compute nodes if none are named) are idle.
+        """Return when the hosts are idle. Default: all compute nodes.
 
         Raises:
             HostError: they are not within `timeout_s`; the message has their states.

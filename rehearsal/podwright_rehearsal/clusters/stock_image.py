@@ -1,15 +1,85 @@
-"""Paths that AWS's stock image for HyperPod lacks and a Debian root has, by what they belong to.
+"""Differences between hosts and AWS's image for HyperPod: a cluster takes each of them by itself.
 
-https://github.com/aws-samples/awsome-distributed-training notes that `python3 -m venv` is not preinstalled.
+Hosts never have python3-venv and pip, as AWS's image: https://github.com/aws-samples/awsome-distributed-training notes
+that `python3 -m venv` is not preinstalled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from podwright_rehearsal.hosts.description import File
+from podwright_rehearsal.hosts.image import ROOT, SOURCES
+from podwright_rehearsal.hosts.metadata_service import ADDRESS
+
+# Patterns of paths, by what they belong to.
 LACKS: Mapping[str, Sequence[str]] = {
-    "python3-venv": ("/usr/lib/python3*/ensurepip",),
-    "pip": ("/usr/bin/pip*", "/usr/lib/python3/dist-packages/pip", "/usr/lib/python3/dist-packages/pip-*"),
     "pam_slurm_adopt": ("/usr/lib/*/security/pam_slurm_adopt.so",),
 }
 STOCK = tuple(pattern for patterns in LACKS.values() for pattern in patterns)
+CONFINING_TASK_PLUGIN = "task/affinity"  # HyperPod resumes jobs with task/none only
+
+KERNEL = "linux-image-aws"  # a package that nodes hold
+UPDATER = "rehearsal-updates.service"  # stop it, and the update is over
+
+_PROGRAM = "/opt/rehearsal/metadata_service.py"
+_METADATA_UNIT = f"""\
+[Unit]
+Description=Instance metadata
+
+[Service]
+ExecStartPre=/usr/sbin/ip address replace {ADDRESS}/32 dev lo
+ExecStart=/usr/bin/python3 -I {_PROGRAM}
+"""
+_UPDATER = "/opt/rehearsal/unattended-upgr"  # the kernel cuts names of processes to 15 characters
+_UPDATES_UNIT = f"""\
+[Unit]
+Description=The packages of an image that updates itself at boot
+
+[Service]
+Type=notify
+NotifyAccess=all
+ExecStart={_UPDATER}
+"""
+_KERNEL_STATUS = f"""
+Package: {KERNEL}
+Status: install ok installed
+Maintainer: nobody <nobody@example.com>
+Architecture: all
+Version: 6.8.0
+Description: kernel that apt knows and this host need not boot
+
+"""
+
+
+def updates(image: Path) -> Mapping[str, File]:
+    """Return the files of an image that updates itself: from each boot until somebody stops it, it has apt's locks.
+
+    Args:
+        image: the node image, whose list of packages gets a kernel.
+    """
+    status = "/var/lib/dpkg/status"
+    return {
+        status: File((image / ROOT / status[1:]).read_text().rstrip("\n") + "\n" + _KERNEL_STATUS),
+        _UPDATER: File((SOURCES / "updates.py").read_text(), mode=0o755),
+        **_at_boot("updates", _UPDATES_UNIT),
+    }
+
+
+def metadata_service() -> Mapping[str, File]:
+    """Return the files of an instance metadata service with the instance's id, its region and a role.
+
+    Where a host has the file ``metadata_service.LISTS_NOTHING``, it answers and knows nothing.
+    """
+    return {_PROGRAM: File((SOURCES / "metadata_service.py").read_text()), **_at_boot("metadata", _METADATA_UNIT)}
+
+
+def _at_boot(name: str, unit: str) -> dict[str, File]:
+    """Return the files of a unit that starts at each boot."""
+    folder = "/etc/systemd/system"
+    wanted = f"[Unit]\nWants=rehearsal-{name}.service\n"
+    return {
+        f"{folder}/rehearsal-{name}.service": File(unit),
+        f"{folder}/multi-user.target.d/{name}.conf": File(wanted),
+    }

@@ -17,8 +17,8 @@ class ImageError(PodwrightError):
     """A node image or root could not be built; the message ends with the output of the failing command."""
 
 
-def run_script(name: str, *arguments: str | Path, wheelhouse: Path | None = None) -> None:
-    """Run ``name FUNCTION …`` with the caller's proxies and pip options.
+def run_script(name: str, *arguments: str | Path) -> None:
+    """Run ``name FUNCTION …`` with the caller's proxies.
 
     Raises:
         ImageError: it failed, or did not end in time.
@@ -28,7 +28,7 @@ def run_script(name: str, *arguments: str | Path, wheelhouse: Path | None = None
     try:
         subprocess.run(
             command,
-            env=environment(os.environ, wheelhouse),
+            env=environment(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -38,7 +38,7 @@ def run_script(name: str, *arguments: str | Path, wheelhouse: Path | None = None
         )
     except subprocess.CalledProcessError as error:
         raise ImageError(
-            f"the node image could not be built (exit {error.returncode}); apt and pip said:\n{error.stderr.strip()}"
+            f"the node image could not be built (exit {error.returncode}); apt said:\n{error.stderr.strip()}"
         ) from error
     except subprocess.TimeoutExpired as error:
         raise ImageError(
@@ -46,15 +46,13 @@ def run_script(name: str, *arguments: str | Path, wheelhouse: Path | None = None
         ) from error
 
 
-def environment(machine: Mapping[str, str], wheelhouse: Path | None) -> dict[str, str]:
-    """Return the variables that apt and pip need, without those that lead to this machine's Python."""
-    prefixes, suffixes = ("PIP_", "SSL_CERT_"), ("_PROXY", "_CA_BUNDLE")
+def environment(machine: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that apt needs: proxies and their authorities."""
+    prefixes, suffixes = ("SSL_CERT_",), ("_PROXY", "_CA_BUNDLE")
     passed = {
         name: value
         for name, value in machine.items()
         if name == "HOME" or name.startswith(prefixes) or name.upper().endswith(suffixes)
     }
     passed["PATH"] = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    if wheelhouse:
-        passed["PODWRIGHT_WHEELHOUSE"] = str(wheelhouse.resolve())
     return passed

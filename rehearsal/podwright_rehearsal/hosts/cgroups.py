@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from functools import partial
 from pathlib import Path
 
 from podwright_rehearsal.hosts.waiting import wait_for
@@ -13,6 +14,8 @@ _OWNER = "trusted.podwright"  # the extended attribute that names the cluster's 
 _PREFIX = "podwright-"
 _END_TIMEOUT_S = 60.0  # the kernel removes ended processes from their groups after a moment
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
+CONFINING = ("memory", "cpuset")  # those that Slurm uses here; where cgroup2 lacks them, version 1 may have them
+_INHERITED = ("cpuset.cpus", "cpuset.mems")  # empty in a new group, which then takes no process
 
 
 def hierarchy() -> Path | None:
@@ -25,11 +28,35 @@ def hierarchy() -> Path | None:
     return None
 
 
-def controllers() -> list[str]:
-    """Return those of ``CONTROLLERS`` that cgroup2 has; the others belong to version 1 on this machine."""
+def missing() -> list[str]:
+    """Return those of ``CONTROLLERS`` that this machine's cgroup2 lacks: without them Slurm cannot confine jobs."""
     root = hierarchy()
     has = (root / "cgroup.controllers").read_text().split() if root else []
-    return [name for name in CONTROLLERS if name in has]
+    return [name for name in CONTROLLERS if name not in has]
+
+
+def version_1() -> dict[str, Path]:
+    """Return the writable mounts of ``CONFINING`` in version 1 by controller; empty unless all of them are there."""
+    found: dict[str, Path] = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        fields, (kind, _, options) = before.split(), after.split(maxsplit=2)
+        if kind == "cgroup" and "rw" in fields[5].split(",") and fields[3] == "/":
+            found |= dict.fromkeys(set(options.split(",")) & set(CONFINING), Path(fields[4]))
+    return found if len(found) == len(CONFINING) else {}
+
+
+def confine(group: Path, hostname: str) -> dict[str, str]:
+    """Create a host's groups of version 1, beside those of its cluster; return their paths by controller."""
+    made: dict[str, str] = {}
+    for name, root in version_1().items():
+        path = root / group.name / hostname
+        path.mkdir(parents=True, exist_ok=True)
+        for inherited in _INHERITED if name == "cpuset" else ():
+            for folder in (path.parent, path):
+                (folder / inherited).write_text((root / inherited).read_text())
+        made[name] = str(path)
+    return made
 
 
 def make(directory: Path) -> Path:
@@ -54,7 +81,9 @@ def remove(group: Path) -> None:
     Raises:
         HostError: processes are left in it.
     """
-    wait_for(lambda: _try_to_remove(group), timeout_s=_END_TIMEOUT_S, what=lambda: f"the processes in {group} to end")
+    for path in (group, *(root / group.name for root in version_1().values())):
+        what = f"the processes in {path} to end"
+        wait_for(partial(_try_to_remove, path), timeout_s=_END_TIMEOUT_S, what=partial(str, what))
 
 
 def _try_to_remove(group: Path) -> bool:

@@ -19,9 +19,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-FABRIC = "fabric"  # below DIRECTORY: a tmpfs with a copy of the image and the hosts' disks, seen only in here
+FABRIC = "fabric"  # below DIRECTORY: a tmpfs with the image and the hosts' disks, seen only in here
 
 DNS_PORT = 53
+GATEWAY_MAC = "02:01:00:00:00:01"  # its own: a bridge without one takes another when its ports change
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def make_network(gateway: str) -> None:
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
     commands = f"""
         link set lo up
-        link add br0 type bridge forward_delay 0
+        link add br0 address {GATEWAY_MAC} type bridge forward_delay 0
         addr add {gateway} dev br0
         link set br0 up
         route add unreachable default
@@ -55,16 +56,10 @@ def make_network(gateway: str) -> None:
     subprocess.run(["ip", "-batch", "-"], input=commands, text=True, check=True)
 
 
-def make_disks(fabric: Path, *, image: str, root: str | None) -> None:
-    """Show the image in ``fabric``, and the hosts' root if they have one of their own.
-
-    Over the machine's root the image is copied into memory: overlayfs refuses a lower layer that lies below another.
-    """
+def make_disks(fabric: Path, *, image: str, root: str) -> None:
+    """Show the image and the root below it in ``fabric``, where the hosts' disks will be."""
     fabric.mkdir(exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(fabric)], check=True)
-    if root is None:
-        subprocess.run(["cp", "-a", image, str(fabric / "image")], check=True)
-        return
     for source, name in ((image, "image"), (root, "root")):
         (fabric / name).mkdir()
         subprocess.run(["mount", "--bind", source, str(fabric / name)], check=True)

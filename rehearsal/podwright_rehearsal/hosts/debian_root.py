@@ -1,4 +1,4 @@
-"""Root file systems of Debian releases for hosts that boot systemd, made by mmdebstrap from this machine's mirror."""
+"""Root file systems of hosts: Debian releases with systemd and Slurm, made by mmdebstrap from this machine's mirror."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from podwright_rehearsal.hosts.kept_folder import build_once
 ROOT = "root"
 # HyperPod's Python is older than its Slurm; and one set of wheels serves both releases.
 PYTHON_CODENAME = "bookworm"
-_INGREDIENTS = ("debian_root.sh", "layer.sh")
+_INGREDIENTS = ("debian_root.sh", "layer.sh", "auto_resume.c")
+# What AWS's image has of Debian's packages. It lacks python3-venv and python3-pip.
+_PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "kmod", "procps", "iproute2", "iputils-ping", "logrotate"),
+    *("openssh-server", "openssh-client", "sudo", "python3", "curl", "ca-certificates"),
+    *("munge", "slurm-wlm", "slurmdbd", "libpam-slurm-adopt", "mariadb-server"),
+)
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class DebianRelease:
     name: str  # as --hosts names it
     codename: str
     slurm: str  # its Slurm's version
+    packages: tuple[str, ...]
 
     @property
     def description(self) -> str:
@@ -35,15 +42,16 @@ class DebianRelease:
 RELEASES: Mapping[str, DebianRelease] = {
     release.name: release
     for release in (
-        DebianRelease("debian-13", codename="trixie", slurm="24.11"),  # HyperPod's generation
-        DebianRelease("debian-12", codename="bookworm", slurm="22.05"),
+        # The first has the Slurm of HyperPod's generation; where it cannot be had, the next one serves.
+        DebianRelease("debian-13", codename="trixie", slurm="24.11", packages=(*_PACKAGES, "sackd")),
+        DebianRelease("debian-12", codename="bookworm", slurm="22.05", packages=_PACKAGES),
     )
 }
 
 
 def root_key(release: DebianRelease) -> str:
     """Hash what a root is made of: the scripts that make it, the release and this machine's architecture."""
-    digest = hashlib.sha256(f"{release.codename} {PYTHON_CODENAME} {platform.machine()}".encode())
+    digest = hashlib.sha256(f"{release} {PYTHON_CODENAME} {platform.machine()}".encode())
     for name in _INGREDIENTS:
         digest.update((SOURCES / name).read_bytes())
     return digest.hexdigest()
@@ -60,7 +68,7 @@ def build_root(directory: Path, release: DebianRelease) -> bool:
     """
 
     def fill(work: Path) -> None:
-        run_script("debian_root.sh", "root", work, release.codename, PYTHON_CODENAME)
+        run_script("debian_root.sh", "root", work, release.codename, PYTHON_CODENAME, *release.packages)
         (work / "target").rename(work / ROOT)
         for leftover in [path for path in work.iterdir() if path.name != ROOT]:
             shutil.rmtree(leftover)

@@ -24,8 +24,6 @@ from podwright_rehearsal.hosts.image import LAYER, ROOT, SOURCES
 _START_TIMEOUT_S = 600.0  # of a busy machine
 _STOP_TIMEOUT_S = 60.0
 _CALLS = "/opt/rehearsal/log/calls"
-_HALTED = "/run/rehearsal/halted"
-_STOP_UNITS = "cd /etc/systemd/system/multi-user.target.wants && systemctl stop *"
 _JOURNAL = "systemctl --no-pager --failed; journalctl --no-pager --boot --lines=200"
 
 # Before a host starts: each disk is a file system of its own, which may fill up.
@@ -38,7 +36,7 @@ _PREPARE: dict[Disk, str] = {
     """,
     "kept": 'exec "$@"',
 }
-# A host with systemd has a control group, which is the root of all that it sees of the hierarchy.
+# A host has a control group, which is the root of all that it sees of the hierarchy.
 _JOIN_GROUP = """
     find "$0" -mindepth 1 -depth -type d -delete 2> /dev/null
     mkdir -p "$0" && echo 0 > "$0/cgroup.procs" && exec "$@"
@@ -60,7 +58,7 @@ class Fabric:
 
     Args:
         directory: logs go here; its path in a process's arguments is how `leftovers` finds it.
-        image: a folder that `build_image` made; hosts boot systemd if it lies over a root of its own.
+        image: a folder that `build_image` made.
         subnet_cidr: the hosts' network; its first address is the machine's.
         shared: this machine's folder that `mount -t lustre` shows.
         relay_port: hosts reach this port of the machine's loopback at the gateway's address; None: no way out at all.
@@ -79,8 +77,8 @@ class Fabric:
     ) -> None:
         self.directory = directory.resolve()
         self._image = image.resolve() / LAYER
-        self._root = (image / ROOT).resolve() if (image / ROOT).exists() else None
-        self._group: Path | None = None  # the control group of a cluster with systemd
+        self._root = (image / ROOT).resolve()
+        self._group: Path | None = None  # the control group of the cluster
         self._subnet = ipaddress.ip_network(subnet_cidr)
         self.gateway = str(self._subnet[1])
         self._shared = shared.resolve()
@@ -109,11 +107,10 @@ class Fabric:
         for name in ("namespaces", "relay", "resolver", *(host.hostname for host in hosts)):
             self._log_path(name).unlink(missing_ok=True)  # an earlier cluster's
         try:
-            if self._root:
-                self._group = cgroups.make(self.directory)
+            self._group = cgroups.make(self.directory)
             self._hold_namespaces()
             self.start_hosts(hosts)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no host stays
             self.stop()
             raise
 
@@ -130,11 +127,6 @@ class Fabric:
         if self._group:
             cgroups.remove(self._group)
             self._group = None
-
-    @property
-    def has_systemd(self) -> bool:
-        """True if hosts boot systemd."""
-        return self._root is not None
 
     def _hold_namespaces(self) -> None:
         self._owner_end, theirs = socket.socketpair()
@@ -161,7 +153,7 @@ class Fabric:
         gateway = f"{self.gateway}/{self._subnet.prefixlen}"
         request = {
             "image": str(self._image),
-            "root": str(self._root) if self._root else None,
+            "root": str(self._root),
             "gateway": gateway,
             "port": self._relay_port or 0,
         }
@@ -197,7 +189,7 @@ class Fabric:
     # ---- one host -------------------------------------------------------------------------------------------------
 
     def start_hosts(self, hosts: Iterable[HostDescription], *, on: Disk = "empty") -> None:
-        """Boot hosts on empty disks, or on those they had, and wait until their init has started what is enabled."""
+        """Boot hosts on empty disks, or on those they had, and wait until systemd has started what is enabled."""
         booting = [(host, self._spawn(host, on)) for host in hosts]
         for host, process in booting:
             pid = int(self._read_line(host.hostname, process))
@@ -215,8 +207,8 @@ class Fabric:
                     *self._enter_cluster("--pid", "--mount"),
                     *("bash", "-c", _PREPARE[on], str(disk)),
                     *self._join_group(host.hostname),
-                    *("unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child=KILL"),
-                    *(["--cgroup"] if self.has_systemd else []),
+                    *("unshare", "--mount", "--net", "--uts", "--ipc", "--cgroup", "--pid"),
+                    *("--fork", "--kill-child=KILL"),
                     *_script("host.py", disk),
                 ],
                 stdin=subprocess.PIPE,
@@ -249,6 +241,7 @@ class Fabric:
             "shared": str(self._shared),
             "homes": str(self._homes),
             "binds": self._binds,
+            "groups": cgroups.confine(self._group, host.hostname) if self._group else {},
             "absent": list(host.absent),
             "files": {path: file.to_json() for path, file in host.files.items()},
         }
@@ -270,7 +263,7 @@ class Fabric:
     def _keep_journal(self, hostname: str) -> None:
         """Append the host's failed units and journal to its log, if it has come so far."""
         host = self._hosts.get(hostname)
-        if self.has_systemd and host and host.process.poll() is None:
+        if host and host.process.poll() is None:
             with self._log(hostname) as log:
                 command = self.enter(hostname, "bash", "-c", _JOURNAL)
                 subprocess.run(command, stdout=log, stderr=log, check=False, timeout=_STOP_TIMEOUT_S)
@@ -290,9 +283,7 @@ class Fabric:
 
     def end_processes(self, hostname: str) -> None:
         """Kill all processes of a host; its kernel stays and resets connections."""
-        self.path(hostname, _HALTED).touch()
-        if self.has_systemd:
-            os.kill(self._host(hostname).pid, signal.SIGSTOP)  # or it would start them again
+        os.kill(self._host(hostname).pid, signal.SIGSTOP)  # or systemd would start them again
         subprocess.run(self.enter(hostname, "bash", "-c", "kill -KILL -1"), check=False, timeout=_STOP_TIMEOUT_S)
 
     def plug(self, hostname: str, *, into: bool) -> None:
@@ -328,12 +319,11 @@ class Fabric:
 
     def reboot(self, host: HostDescription) -> None:
         """Reboot a host: its disk stays, memory and mounts do not; fstab is mounted, enabled units start."""
-        if self.is_up[host.hostname] and self.has_systemd:
+        if self.is_up[host.hostname]:
             subprocess.run(self.enter(host.hostname, "systemctl", "reboot"), check=True, timeout=_STOP_TIMEOUT_S)
             _end(self._hosts[host.hostname].process)
-        elif self.is_up[host.hostname]:
-            subprocess.run(self.enter(host.hostname, "bash", "-c", _STOP_UNITS), check=False, timeout=_STOP_TIMEOUT_S)
-            self.power_off(host.hostname)
+            # It may outlive the host for a while, and its kernel would answer for the new one.
+            self._ip(f"link del {self._hosts[host.hostname].link}", check=False)
         self.start_hosts([host], on="kept")
 
     def resize_disk(self, hostname: str, size: str) -> None:
@@ -355,7 +345,7 @@ class Fabric:
         return Path(f"/proc/{self._host(hostname).pid}/root") / str(path).lstrip("/")
 
     def shim_calls(self, hostname: str) -> list[str]:
-        """Return the calls of the shims (mount.lustre, systemctl, modprobe …), in order."""
+        """Return the calls of the shims (mount.lustre, lctl, modprobe …), in order."""
         calls = self.path(hostname, _CALLS)
         return calls.read_text().splitlines() if calls.exists() else []
 
@@ -396,10 +386,11 @@ class Fabric:
     def _enter_cluster(self, *namespaces: str) -> list[str]:
         return ["nsenter", "--target", str(self._holder_pid), *namespaces, "--"]
 
-    def _ip(self, *commands: str) -> None:
+    def _ip(self, *commands: str, check: bool = True) -> None:
         """Run ip(8) in the cluster's network and the machine's pid namespace."""
         command = [*self._enter_cluster("--net"), "ip", "-batch", "-"]
-        subprocess.run(command, input="\n".join(commands), text=True, check=True, timeout=_STOP_TIMEOUT_S)
+        lines = "\n".join(commands)
+        subprocess.run(command, input=lines, text=True, check=check, capture_output=True, timeout=_STOP_TIMEOUT_S)
 
     def _log(self, name: str) -> IO[bytes]:
         return self._log_path(name).open("ab")

@@ -1,6 +1,4 @@
-"""Turn fresh namespaces into a host with root, devices, network and files, then become its PID 1.
-
-That is systemd on a root that has it, else init.py.
+"""Turn fresh namespaces into a host with root, devices, network and files, then become its systemd.
 
     unshare --mount --net --uts --ipc --pid --fork … host.py DIRECTORY HOSTNAME
 
@@ -22,8 +20,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-DEVICES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
-AUTOFS = (10, 235)
+DEVICES = {
+    "null": (1, 3),
+    "zero": (1, 5),
+    "full": (1, 7),
+    "random": (1, 8),
+    "urandom": (1, 9),
+    "tty": (5, 0),
+    "autofs": (10, 235),  # for fstab's x-systemd.automount
+}
 LINKS = {
     "ptmx": "pts/ptmx",
     "fd": "/proc/self/fd",
@@ -33,8 +38,7 @@ LINKS = {
 }
 # A host runs as the machine's root: what would change the machine's kernel is read-only.
 READ_ONLY = ("proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs")
-# A root of its own, beside the image; without one, hosts lie over the machine's.
-OWN_ROOT = Path("../root")
+GROUPS = "opt/rehearsal/cgroup"  # control groups of version 1, by controller
 BOOTED = "/run/rehearsal/booted"  # systemd says here that it has started all units
 
 
@@ -44,12 +48,13 @@ def main() -> None:
     description = json.load(sys.stdin)
     os.umask(0o022)
     root = Path(sys.argv[1]) / "root"
-    systemd = build_root(Path(sys.argv[1]), root)
+    build_root(Path(sys.argv[1]), root)
     make_devices(root / "dev", accelerators=description["accelerators"])
-    if systemd:
-        make_device(root / "dev", "autofs", AUTOFS)  # for fstab's x-systemd.automount
     for source, target in description["binds"]:
         bind_read_only(source, root / target.lstrip("/"))
+    for controller, group in description["groups"].items():
+        (root / GROUPS / controller).mkdir(parents=True, exist_ok=True)
+        mount("--bind", group, root / GROUPS / controller)
     mount("--bind", description["shared"], root / "opt/rehearsal/lustre")
     mount("--bind", description["homes"], root / "opt/rehearsal/openzfs")
     socket.sethostname(description["hostname"])
@@ -59,9 +64,7 @@ def main() -> None:
         remove(pattern)
     for path, file in description["files"].items():
         write(Path(path), file)
-    if systemd:
-        become_systemd()
-    os.execv("/usr/bin/python3", ["python3", "-I", "/opt/rehearsal/init.py"])  # noqa: S606 -- it is to take our place
+    become_systemd()
 
 
 def mount(*arguments: str | Path) -> None:
@@ -69,22 +72,15 @@ def mount(*arguments: str | Path) -> None:
     subprocess.run(["mount", *map(str, arguments)], check=True)
 
 
-def build_root(disk: Path, root: Path) -> bool:
-    """Mount an overlay of root, node image and disk, by relative names: a path may hold a colon.
-
-    Returns:
-        True if the root boots systemd.
-    """
+def build_root(disk: Path, root: Path) -> None:
+    """Mount an overlay of Debian's root, node image and disk, by relative names: a path may hold a colon."""
     for name in ("upper", "work", "root"):
         (disk / name).mkdir(exist_ok=True)
     os.chdir(disk)
-    systemd = OWN_ROOT.exists()
-    below = OWN_ROOT if systemd else "/"
-    mount("-t", "overlay", "-o", f"lowerdir=../image:{below},upperdir=upper,workdir=work", "overlay", "root")
+    mount("-t", "overlay", "-o", "lowerdir=../image:../root,upperdir=upper,workdir=work", "overlay", "root")
     mount("-t", "proc", "-o", "nosuid,nodev,noexec", "proc", root / "proc")
     mount("-t", "sysfs", "-o", "ro,nosuid,nodev,noexec", "sysfs", root / "sys")
-    if systemd:
-        mount("-t", "cgroup2", "-o", "nosuid,nodev,noexec", "cgroup2", root / "sys/fs/cgroup")
+    mount("-t", "cgroup2", "-o", "nosuid,nodev,noexec", "cgroup2", root / "sys/fs/cgroup")
     # AWS's images mount the instance's own disks at /opt/dlami/nvme.
     scratch = {"tmp": "1777", "var/tmp": "1777", "opt/dlami/nvme": "755"}
     for name, mode in {"dev": "755", "run": "755", **scratch}.items():
@@ -92,27 +88,21 @@ def build_root(disk: Path, root: Path) -> bool:
     for name in READ_ONLY:
         if (root / name).exists():
             bind_read_only(root / name, root / name)
-    (root / "run/rehearsal/processes").mkdir(parents=True)
+    (root / "run/rehearsal").mkdir()
     (root / "run/rehearsal/mounts").touch()
     (root / "run/lock").mkdir(mode=0o1777)
-    return systemd
 
 
 def make_devices(dev: Path, *, accelerators: int) -> None:
     """Create the usual devices, and a copy of /dev/null per accelerator: Slurm wants a file per GPU."""
     for name, number in (DEVICES | {f"nvidia{index}": DEVICES["null"] for index in range(accelerators)}).items():
-        make_device(dev, name, number)
+        os.mknod(dev / name, stat.S_IFCHR, os.makedev(*number))
+        (dev / name).chmod(0o666)
     for name, target in LINKS.items():
         (dev / name).symlink_to(target)
     for name, kind, options in (("pts", "devpts", "newinstance,ptmxmode=0666,mode=620"), ("shm", "tmpfs", "mode=1777")):
         (dev / name).mkdir()
         mount("-t", kind, "-o", options, kind, dev / name)
-
-
-def make_device(dev: Path, name: str, number: tuple[int, int]) -> None:
-    """Create a character device that everybody may use."""
-    os.mknod(dev / name, stat.S_IFCHR, os.makedev(*number))
-    (dev / name).chmod(0o666)
 
 
 def bind_read_only(source: str | Path, target: Path) -> None:

@@ -1,75 +1,40 @@
 #!/bin/bash
-# Builds the node image: what a HyperPod node has and its root lacks, as an overlay layer over that root.
-# image.py starts it as `image.sh layers WORK [ROOT]`; ROOT is a Debian of its own that boots systemd. Default: /.
+# Makes the node image: what a HyperPod node has and Debian's packages lack, as an overlay layer over a Debian root.
+# image.py starts it as `image.sh layer WORK ROOT`; the layer is WORK/layer.
 set -euo pipefail
 # shellcheck source=layer.sh
 . "${BASH_SOURCE[0]%/*}/layer.sh"
 readonly image=/opt/rehearsal
-packages=(slurm-wlm slurmdbd mariadb-server libpam-slurm-adopt logrotate munge openssh-server openssh-client sudo
-  python3 python3-venv python3-pip iproute2 iputils-ping procps curl ca-certificates)
 
-# ---- outside: two layers, each straight over the root (an overlay may not be stacked deeply) ----
-
-layers() {
-  local root=/ init=python
-  work_in "$1"
-  if [[ -n ${2:-} ]]; then
-    mkdir lower
-    mount --bind "$2" lower
-    root=lower init=systemd
-  fi
-  in_layer "$root" plugin plugin
-  cp plugin/opt/auto_resume.so auto_resume.so
-  in_layer "$root" upper packages "$init"
+layer() {
+  cd "$1"
+  mkdir lower
+  mount --bind "$2" lower
+  in_layer lower layer node
 }
 
-# ---- inside the layer that is thrown away ----
+# ---- inside the layer ----
 
-plugin() {
-  apt update
-  command -v gcc >/dev/null || apt install gcc libc6-dev
-  cd /tmp
-  apt download libslurm-dev
-  dpkg -x libslurm-dev_*.deb headers
-  gcc -shared -fPIC -O1 -Wall -Werror -I headers/usr/include -o /opt/auto_resume.so "$sources/auto_resume.c"
-}
-
-# ---- inside the layer that is kept ----
-
-packages() { # INIT
-  small_database
-  if [[ $1 == systemd ]]; then apt update; fi
-  if apt-cache show sackd >/dev/null 2>&1; then packages+=(sackd); fi # Slurm 24.05 and later
-  apt install "${packages[@]}"
+node() {
   aws_command
   job_user
   slurm_layout
   shims
-  "${1}_layout"
+  systemd_layout
   node_files
 }
 
-small_database() { # hosts are in memory: MariaDB's own log would be 96 MB of it; the package makes its files by this
-  mkdir -p /etc/mysql/mariadb.conf.d /etc/systemd/system/mariadb.service.d
-  printf '[mariadbd]\ninnodb_log_file_size=4M\ninnodb_buffer_pool_size=16M\ninnodb_flush_method=fsync\n' \
-    >/etc/mysql/mariadb.conf.d/99-rehearsal.cnf
-  printf '[Service]\nRuntimeDirectory=mysqld\n' >/etc/systemd/system/mariadb.service.d/rehearsal.conf # its tmpfiles.d
-}
-
-aws_command() {
-  /usr/bin/python3 -m venv $image/aws
-  $image/aws/bin/pip install --quiet --no-cache-dir --find-links $wheelhouse --require-hashes --requirement $sources/aws-cli.txt
-  $image/aws/bin/pip uninstall --quiet --yes pip setuptools
-  find $image/aws -path '*/botocore/data/*/*.json' -exec gzip -3 {} + # 100 MB less; botocore reads both
+aws_command() { # its packages are there
+  python3 -m compileall -q $image/aws
   mkdir -p /usr/local/bin
-  ln -sfn $image/aws/bin/aws /usr/local/bin/aws
+  printf '%s\n' '#!/usr/bin/python3 -I' 'import sys' "sys.path.insert(0, '$image/aws')" \
+    'from awscli.clidriver import main' 'sys.exit(main())' >/usr/local/bin/aws
+  chmod 755 /usr/local/bin/aws
 }
 
 job_user() { # the same ids on every host: munge credentials carry them
-  local user=ubuntu other
-  other=$({ getent passwd 1000 || true; } | cut -d: -f1) # a bare machine has no such user
-  if [[ -n $other && $other != "$user" ]]; then userdel "$other"; fi
-  id "$user" >/dev/null 2>&1 || useradd --uid 1000 --user-group --shell /bin/bash --home-dir /home/$user $user
+  local user=ubuntu
+  useradd --uid 1000 --user-group --shell /bin/bash --home-dir /home/$user $user
   install -d -o $user -g $user -m 750 /home/$user
   install -d -m 750 /etc/sudoers.d
   echo "$user ALL=(ALL) NOPASSWD:ALL" >/etc/sudoers.d/90-cloud-init-users # as on Ubuntu's cloud images
@@ -88,7 +53,6 @@ slurm_layout() { # HyperPod's: everything below /opt/slurm, units in /etc/system
       /lib/systemd/system/$program.service >/etc/systemd/system/$program.service
   done
   if [[ -e /usr/sbin/sackd ]]; then ln -sfn /usr/sbin/sackd /opt/slurm/sbin/sackd; fi
-  install -m 644 /tmp/auto_resume.so /opt/slurm/lib/auto_resume.so
   echo "required /opt/slurm/lib/auto_resume.so" >/opt/slurm/etc/plugstack.conf
   rm -rf /etc/slurm /etc/logrotate.d/slurm* /etc/init.d/slurm* /etc/rc?.d/*slurm* # HyperPod has none
   ln -sfn /opt/slurm/etc /etc/slurm                                               # Debian's compiled-in path
@@ -116,16 +80,6 @@ shims() { # what a namespace cannot do for real
   for name in modprobe lctl; do ln -sfn $image/shims/recorder /usr/sbin/$name; done
 }
 
-python_layout() { # of hosts without systemd
-  {
-    echo "#!/usr/bin/python3 -I"
-    cat $sources/systemctl.py
-  } >$image/shims/systemctl
-  chmod 755 $image/shims/systemctl
-  ln -sfn $image/shims/systemctl /usr/bin/systemctl
-  install -m 644 $sources/init.py $image/init.py
-}
-
 systemd_layout() { # what is the machine's and not a host's is masked: modules, terminals, kernel file systems
   local own=/etc/systemd/system unit
   for unit in systemd-modules-load.service kmod-static-nodes.service systemd-binfmt.service dev-hugepages.mount \
@@ -141,11 +95,10 @@ systemd_layout() { # what is the machine's and not a host's is masked: modules, 
   touch /etc/.updated /var/.updated # or each host would rebuild caches that the packages have just written
 }
 
-node_files() { # an AMI's, in place of this machine's own
+node_files() { # an AMI's, in place of the packages'
   install -d -o munge -g munge -m 700 /etc/munge /var/log/munge
   install -d -o munge -g munge -m 711 /var/lib/munge
-  rm -f /etc/munge/munge.key /etc/ssh/ssh_host_* /usr/sbin/policy-rc.d
-  mkdir -p /etc/ssh
+  rm -f /etc/munge/munge.key /etc/ssh/ssh_host_*
   printf '%s\n' 'UsePAM yes' 'PasswordAuthentication no' 'Subsystem sftp internal-sftp' >/etc/ssh/sshd_config
   # Ubuntu's sudo reads /etc/environment, Debian's does not
   grep -q pam_env /etc/pam.d/sudo || echo 'session required pam_env.so' >>/etc/pam.d/sudo
@@ -154,8 +107,8 @@ node_files() { # an AMI's, in place of this machine's own
   # shellcheck disable=SC2016 # $PATH is for the shell that reads the profile
   echo 'export PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH' >/etc/profile.d/slurm.sh
   printf '[global]\nno-index = true\nfind-links = %s/wheels\ndisable-pip-version-check = true\n' $image >/etc/pip.conf
-  : >/etc/fstab # `mount -a` must not mount this machine's disks
-  rm -f /etc/apt/apt.conf.d/99machine /var/log/dpkg.log /var/log/apt/* /var/log/alternatives.log
+  : >/etc/fstab
+  rm -f /var/log/dpkg.log /var/log/apt/* /var/log/alternatives.log
 }
 
 "$@"

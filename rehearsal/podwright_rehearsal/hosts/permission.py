@@ -47,12 +47,24 @@ def why_not() -> str | None:
     root = Path("/").stat().st_dev
     separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if Path(path).stat().st_dev != root]
     if separate:
-        return f"hosts lie over this machine's root, and {', '.join(separate)} is on a file system of its own"
-    return _try_namespaces()
+        return f"hosts are made over this machine's root, and {', '.join(separate)} is on a file system of its own"
+    return _try_namespaces() or _try_cgroups()
 
 
-def why_no_systemd() -> str | None:
-    """Return why hosts cannot boot systemd though they may have namespaces, or None."""
+def _try_namespaces() -> str | None:
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--propagation", "private"]
+        trial = subprocess.run([*command, "bash", "-c", _TRIAL, scratch], capture_output=True, text=True, check=False)
+    if trial.returncode == 0:
+        return None
+    said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
+    return (
+        f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): "
+        "in a container, start it with --privileged"
+    )
+
+
+def _try_cgroups() -> str | None:
     hierarchy = cgroups.hierarchy()
     if hierarchy is None:
         return "systemd needs cgroup2, and no writable one is mounted here"
@@ -67,16 +79,3 @@ def why_no_systemd() -> str | None:
         return None
     said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
     return f"systemd needs a cgroup2 of its own, which this machine does not permit ({said[0]})"
-
-
-def _try_namespaces() -> str | None:
-    with tempfile.TemporaryDirectory() as scratch:
-        command = ["unshare", "--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--propagation", "private"]
-        trial = subprocess.run([*command, "bash", "-c", _TRIAL, scratch], capture_output=True, text=True, check=False)
-    if trial.returncode == 0:
-        return None
-    said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return (
-        f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): "
-        "in a container, start it with --privileged"
-    )

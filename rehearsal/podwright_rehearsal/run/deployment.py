@@ -12,7 +12,7 @@ from typing import Any
 
 from podwright import checkout
 from podwright.deploy.terraform import terraform_environment
-from podwright.operations.kit import find_program, kit_name
+from podwright.operations.deployment.kit import find_program, kit_name
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from podwright import checkout
 from podwright.settings.root import Settings
+from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import (
     BOOTSTRAP_JSON,
     NODE_JSON,
@@ -27,6 +28,8 @@ from podwright_rehearsal.clusters.boots import BootResult
 from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import RehearsedCluster
+from podwright_rehearsal.clusters.stock_image import STOCK, metadata_service
+from podwright_rehearsal.hosts import cgroups
 from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
 from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.slurm_packages import SlurmPackages
@@ -41,7 +44,6 @@ HOST_VARIABLES = (
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_REGION",
-    "AWS_EC2_METADATA_DISABLED",
 )
 BOOT_TIMEOUT_S = 900
 
@@ -62,7 +64,7 @@ class Hosts(ABC):
     # As the command line names this kind, and as the summary describes it.
     kind: ClassVar[str]
     description: ClassVar[str]
-    # The Debian whose root hosts have and whose systemd they boot. None: this machine's root, without systemd.
+    # The Debian that hosts boot. None: hosts are plain processes.
     release: ClassVar[DebianRelease | None] = None
     # The rehearsal's folder: another one for each kind of hosts, so that both can be rehearsed at the same time.
     folder: ClassVar[Path]
@@ -84,6 +86,11 @@ class Hosts(ABC):
     @abstractmethod
     def delete_logs(self) -> None:
         """Delete the log group that AWS made for the cluster and keeps."""
+
+    @property
+    def limits(self) -> str:
+        """The part of Slurm that these hosts cannot show, in a few words; empty if they show all of it."""
+        return ""
 
     @property
     @abstractmethod
@@ -125,11 +132,8 @@ class Hosts(ABC):
 
 @dataclass
 class NamespacedHosts(Hosts):
-    """Hosts with a disk, a network and users of their own, set up by the lifecycle scripts."""
+    """Hosts that boot systemd, with a disk, a network and users of their own, set up by the lifecycle scripts."""
 
-    kind: ClassVar[str] = "machine"
-    description: ClassVar[str] = "in namespaces, over this machine's root"
-    folder: ClassVar[Path] = CACHE / "rehearsal"
     cluster: NamespacedCluster = field(init=False)
     lifecycle: Path = field(init=False)
     logs: LifecycleLogs = field(init=False)
@@ -148,9 +152,17 @@ class NamespacedHosts(Hosts):
             relay=("127.0.0.1", int(endpoint.rpartition(":")[2])),
             environment=self._host_variables(),
             binds=[(self.supplies.wheelhouse, WHEELS)],
+            image_lacks=() if self.settings.nodes.pam_slurm_adopt else STOCK,
+            image_has=metadata_service(),
         )
         self.cluster.start()
         self.logs = LifecycleLogs(self.deployment.aws.client("logs"), self.deployment.log_group)
+
+    @property
+    def limits(self) -> str:
+        """Say that jobs are not confined, and which controllers cgroup2 lacks here."""
+        lacks = ", ".join(cgroups.missing())
+        return "jobs are not confined" + (f"; cgroup2 has no {lacks} here" if lacks else "")
 
     def bootstrap(self) -> str:
         """Run the lifecycle scripts from the bucket on every host at once, as HyperPod does."""
@@ -230,7 +242,7 @@ class Debian13Hosts(NamespacedHosts):
     kind: ClassVar[str] = "debian-13"
     description: ClassVar[str] = f"in namespaces, with {RELEASES['debian-13'].description}"
     release: ClassVar[DebianRelease | None] = RELEASES["debian-13"]
-    folder: ClassVar[Path] = CACHE / "rehearsal-debian-13"
+    folder: ClassVar[Path] = CACHE / "rehearsal"
 
 
 @dataclass
@@ -260,7 +272,7 @@ class FlatHosts(Hosts):
             packages=SlurmPackages(self.supplies.slurm),
             cluster_name=self.settings.name,
             nodes=self.deployment.nodes(),
-            environment={**self._host_variables(), **self._mark()},
+            environment={**self._host_variables(), metadata.DISABLED: "true", **self._mark()},
         )
         self.cluster.start()
 
@@ -313,6 +325,4 @@ class FlatHosts(Hosts):
         return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.supplies.wheelhouse), "PIP_CONFIG_FILE": os.devnull}
 
 
-KINDS: Mapping[str, type[Hosts]] = {
-    hosts.kind: hosts for hosts in (NamespacedHosts, Debian13Hosts, Debian12Hosts, FlatHosts)
-}
+KINDS: Mapping[str, type[Hosts]] = {hosts.kind: hosts for hosts in (Debian13Hosts, Debian12Hosts, FlatHosts)}

@@ -24,11 +24,13 @@ NOTE_WIDTH = 150
 
 
 class StepFailed(PodwrightError):  # noqa: N818 - it is what happened, as in Slurm's own states
-    """A step failed: the host, the last lines of its log, and the log's path."""
+    """A step failed: its name, the host, the last lines of its log, and the log's path."""
 
-    def __init__(self, message: str, *, host: str = "this machine", log: Path | None = None, lines: int = 15) -> None:
+    def __init__(
+        self, message: str, *, step: str = "", host: str = "this machine", log: Path | None = None, lines: int = 15
+    ) -> None:
         super().__init__(message)
-        self.message, self.host, self.log = message, host, log
+        self.message, self.step, self.host, self.log = message, step, host, log
         text = log.read_text(errors="replace") if log and log.exists() else ""
         self.tail = text.splitlines()[-lines:]
 
@@ -75,7 +77,7 @@ class Progress:
         self.began(record)
         try:
             yield record
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the step did not end well
             self._end(record, "failed")
             raise
         self._end(record, "done")

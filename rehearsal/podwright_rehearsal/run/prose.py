@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import tempfile
+from html.parser import HTMLParser
 from pathlib import Path
 
 from podwright.errors import PodwrightError
 from podwright_rehearsal.hosts import debian
 from podwright_rehearsal.hosts.debian import DebianError
-from podwright_training.commands.prepare import html_to_text
 
 PACKAGE = "postgresql-doc"  # with PostgreSQL's version behind it, another one in each release
 LEFT_OUT = ("release", "biblio", "bookindex", "acknowledgements", "legalnotice")  # lists of names and numbers
@@ -63,5 +63,57 @@ def _extract(unpacked: Path, folder: Path) -> Path:
     if not pages:
         raise ProseError(f"the package {PACKAGE} of this release holds no HTML pages")
     for page in pages:
-        (folder / f"{page.stem}.txt").write_text(html_to_text(page.read_text(encoding="utf-8")), encoding="utf-8")
+        (folder / f"{page.stem}.txt").write_text(page_to_text(page.read_text(encoding="utf-8")), encoding="utf-8")
     return folder
+
+
+def page_to_text(html: str) -> str:
+    """Return headings and paragraphs of a page of the manual, separated by blank lines; no code, tables, navigation."""
+    page = _ManualPage()
+    page.feed(html)
+    page.close()
+    return page.text()
+
+
+class _ManualPage(HTMLParser):
+    """Collect headings and paragraphs."""
+
+    PROSE = frozenset(("p", "li", "dd", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6"))
+    SKIPPED = frozenset(("head", "script", "style", "pre", "table", "nav", "header", "footer"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._paragraphs: list[str] = []
+        self._current: list[str] = []
+        self._skipping: list[str] = []
+
+    def text(self) -> str:
+        """Return all paragraphs so far."""
+        return "\n\n".join(self._paragraphs)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        if tag in self.SKIPPED:
+            self._skipping.append(tag)
+        if tag in self.PROSE:
+            self._finish_paragraph()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self._skipping:
+            del self._skipping[self._skipping.index(tag) :]  # with elements left open inside
+        if tag in self.PROSE:
+            self._finish_paragraph()
+
+    def handle_data(self, data: str) -> None:
+        if not self._skipping:
+            self._current.append(data)
+
+    def close(self) -> None:
+        super().close()
+        self._finish_paragraph()
+
+    def _finish_paragraph(self) -> None:
+        paragraph = " ".join("".join(self._current).split())
+        self._current = []
+        if paragraph:
+            self._paragraphs.append(paragraph)

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +24,7 @@ from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.run import cluster_status
 from podwright_rehearsal.run.deployment import Deployment
-from podwright_rehearsal.run.hosting import Hosts, NamespacedHosts
+from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts
 from podwright_rehearsal.run.progress import Progress, StepFailed
 from podwright_rehearsal.run.summary import Summary
 from podwright_rehearsal.run.supplies import SHARDS, Supplies
@@ -31,8 +32,8 @@ from podwright_training.run_folder import RunFolder
 
 RUN_NAME = "rehearsal"
 RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
-MAX_STEPS = 80
-CHECKPOINT_FREQ = 20
+MAX_STEPS = 60
+CHECKPOINT_FREQ = 15
 STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
 TRAINER_ARGUMENTS = (
     "--preset=tiny",
@@ -42,6 +43,8 @@ TRAINER_ARGUMENTS = (
     f"--data_streams={SHARDS}",
     "--bf16=0",
 )
+PLAN_AGAIN = "plan again"  # runs while the nodes boot: neither waits for the other
+AFTER_PLAN = "sinfo"
 TRAIN_TIMEOUT_S = 900
 DIGITS = 4  # to which perplexity must agree
 
@@ -56,7 +59,7 @@ class Rehearsal:
     progress: Progress
     keep: bool = False
     run_name: str = RUN_NAME
-    kind_of_hosts: type[Hosts] = NamespacedHosts
+    kind_of_hosts: type[Hosts] = Debian13Hosts
     directory: Path = field(init=False)
     summary: Summary = field(default_factory=Summary)
     aws: AwsStandIn = field(init=False)
@@ -64,9 +67,12 @@ class Rehearsal:
     hosts: Hosts = field(init=False)
     job_id: int = field(init=False)
     killed_at: int = field(init=False)
+    plan: Future[None] = field(init=False)  # the second one
 
     def __post_init__(self) -> None:
         self.directory = self.kind_of_hosts.folder
+        self.plan = Future()
+        self.plan.set_result(None)
 
     @property
     def run(self) -> RunFolder:
@@ -86,13 +92,19 @@ class Rehearsal:
         """
         began = time.monotonic()
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.chmod(0o700)  # Terraform's states, keys and the hosts' disks are nobody else's
         with ExitStack() as stack, self.progress.shown():
-            stack.callback(processes.end_descendants)
+            beside = stack.enter_context(ThreadPoolExecutor(1))
+            stack.callback(self._end_everything)
             for name, step in steps(self.kind_of_hosts).items():
                 if name == "destroy" and self.keep:
                     continue
-                with self.progress.step(name) as record:
-                    record.detail = self._run_step(step, stack)
+                if name == PLAN_AGAIN:
+                    self.plan = beside.submit(self._run_step, name, step, stack)
+                    continue
+                if name == AFTER_PLAN:
+                    self.plan.result()
+                self._run_step(name, step, stack)
             self.summary.wall_time = f"{time.monotonic() - began:.0f} s"
             if self.keep:
                 self._stay_up()
@@ -139,7 +151,8 @@ class Rehearsal:
         self.hosts.start()
         stack.callback(self.hosts.stop)
         roles = Counter(node.role for node in self.hosts.cluster.nodes.values())
-        return ", ".join(f"{count} {role}" for role, count in roles.items())
+        started = ", ".join(f"{count} {role}" for role, count in roles.items())
+        return "; ".join(filter(None, (started, self.hosts.limits)))
 
     def prepare(self, name: str) -> str:
         """Prepare the hosts for the first job: run the lifecycle scripts, where hosts permit it."""
@@ -246,10 +259,9 @@ class Rehearsal:
     def destroy(self, _: ExitStack) -> str:
         """Run ``cdktf destroy '*'``; fail if any resource is left in the account."""
         self.hosts.stop()
-        shutil.rmtree(
-            self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True
-        )  # environments: a gigabyte, and built anew each time
-        self.deployment.destroy()
+        with ThreadPoolExecutor(1) as beside:  # environments are a gigabyte, which the next rehearsal builds anew
+            beside.submit(shutil.rmtree, self.hosts.shared / SHARED_DIRECTORY, ignore_errors=True)
+            self.deployment.destroy()
         self.hosts.delete_logs()
         left = self.aws.inventory()
         if left:
@@ -257,11 +269,22 @@ class Rehearsal:
         self.summary.resources_left = "0"
         return "0 resources left"
 
-    def _run_step(self, step: Callable[[Rehearsal, ExitStack], str], stack: ExitStack) -> str:
-        try:
-            return step(self, stack)
-        except (AwsStandInError, HostError, TerraformError) as error:
-            raise StepFailed(str(error)) from error
+    def _end_everything(self) -> None:
+        """End every process; a plan that still runs may start another until it has failed."""
+        processes.end_descendants()
+        while not self.plan.done():
+            time.sleep(0.1)
+            processes.end_descendants()
+
+    def _run_step(self, name: str, step: Step, stack: ExitStack) -> None:
+        with self.progress.step(name) as record:
+            try:
+                record.detail = step(self, stack)
+            except StepFailed as failure:
+                failure.step = name
+                raise
+            except (AwsStandInError, HostError, TerraformError) as error:
+                raise StepFailed(str(error), step=name) from error
 
     # ---- how they do it --------------------------------------------------------------------------------------------
 
@@ -360,10 +383,10 @@ def steps(kind_of_hosts: type[Hosts]) -> dict[str, Step]:
     return {
         "start AWS": Rehearsal.start_aws,
         "deploy": Rehearsal.deploy,
-        "plan again": Rehearsal.plan_again,
+        PLAN_AGAIN: Rehearsal.plan_again,
         "start hosts": Rehearsal.start_hosts,
         **{name: preparing(name) for name in kind_of_hosts.preparation},
-        "sinfo": Rehearsal.look_at_slurm,
+        AFTER_PLAN: Rehearsal.look_at_slurm,
         "submit": Rehearsal.submit,
         "train": Rehearsal.train_until_kill,
         "lose a host": Rehearsal.lose_host,

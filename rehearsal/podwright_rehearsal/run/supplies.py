@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -15,16 +14,18 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from setuptools.config.pyprojecttoml import read_configuration  # type: ignore[import-untyped]
+
 from podwright import checkout
 from podwright.errors import PodwrightError
 from podwright_bootstrap.software import downloads
 from podwright_rehearsal.hosts import image, permission, slurm_packages
 from podwright_rehearsal.hosts.debian import DebianError
-from podwright_rehearsal.hosts.debian_root import DebianRelease
+from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
 from podwright_rehearsal.run import prose
 
 CACHE = checkout.CACHE / "podwright"
-NODE_PYTHON = "/usr/bin/python3"  # hosts are layered on this machine's root, so this is theirs
+NODE_PYTHON = "/usr/bin/python3"
 VOCAB_SIZE = 2048  # of the preset tiny
 LIMIT_S = 1800  # of a download or of the tokenizer's training
 SHARDS = 4  # as many as the rehearsed job has data streams
@@ -46,12 +47,11 @@ class Supplies:
     dataset: Path  # in C4's layout, with a tokenizer beside it
 
 
-def supplies(*, flat: bool, release: DebianRelease | None = None) -> Supplies:
+def supplies(release: DebianRelease | None) -> Supplies:
     """Download what is missing.
 
     Args:
-        flat: for hosts that are plain processes.
-        release: the Debian whose root hosts have. Default: they lie over this machine's.
+        release: the Debian that hosts boot; None: hosts are plain processes.
 
     Raises:
         SuppliesError: a download failed.
@@ -59,19 +59,59 @@ def supplies(*, flat: bool, release: DebianRelease | None = None) -> Supplies:
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "supplies.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # rehearsals of both kinds may start at the same time
-        if flat:
+        if release is None:
             return Supplies(slurm=_slurm_packages(), wheelhouse=_wheelhouse(sys.executable), dataset=dataset())
-        node_image = _node_image(release)
-        python = ["chroot", str(node_image / image.ROOT), NODE_PYTHON] if release else [NODE_PYTHON]
-        return Supplies(slurm=node_image, wheelhouse=_wheelhouse(*python), dataset=dataset())
+        built = node_image(release)
+        python = ["chroot", str(built / image.ROOT), NODE_PYTHON]
+        return Supplies(slurm=built, wheelhouse=_wheelhouse(*python), dataset=dataset())
 
 
-def _node_image(release: DebianRelease | None) -> Path:
-    folder = CACHE / (f"node-image-{release.name}" if release else "node-image")
+def node_image(release: DebianRelease) -> Path:
+    """Return the node image of a release; build it if it is missing.
+
+    Raises:
+        ImageError: a package could not be downloaded or installed.
+    """
+    folder = CACHE / f"node-image-{release.name}"
     if not image.is_current(folder, release):
-        _say(f"{f'a root with {release.description}' if release else 'Slurm'}, munge and ssh for the hosts")
+        _say(f"a root for the hosts, with {release.description}")
         image.build_image(folder, release=release)
     return folder
+
+
+def why_no_image(release: DebianRelease) -> str | None:
+    """Build the node image of a release, unless it is there; return why it cannot be had, or None.
+
+    Only set-up tries again what has failed.
+    """
+    failure = _failure(release)
+    if failure.exists():
+        return failure.read_text()
+    try:
+        node_image(release)
+    except image.ImageError as error:
+        reasons = [line for line in str(error).splitlines() if line.startswith(("E: ", "ERROR: "))]
+        why = f"{release.description} cannot be had here: {(reasons or str(error).splitlines())[0]}"
+        failure.write_text(why)
+        return why
+    return None
+
+
+def available_release(wanted: DebianRelease) -> tuple[DebianRelease | None, str | None]:
+    """Return the release that hosts can boot here, and why it is not the one that is wanted; None: flat hosts only."""
+    if why_not := permission.why_not():
+        return None, why_not
+    reasons: list[str] = []
+    for release in (wanted, *(other for other in RELEASES.values() if other != wanted)):
+        why = why_no_image(release)
+        if why is None:
+            return release, "; ".join(reasons) or None
+        reasons.append(why)
+    return None, "; ".join(reasons)
+
+
+def _failure(release: DebianRelease) -> Path:
+    return CACHE / f"node-image-{release.name}.failure"
 
 
 def _slurm_packages() -> Path:
@@ -89,7 +129,8 @@ def _wheelhouse(*python: str) -> Path:
     version = _run([*python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]).strip()
     folder = CACHE / f"wheelhouse-{version}"
     uv = json.loads(downloads.MANIFEST.read_text())["uv"]["version"]
-    key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + f"{version} uv {uv}".encode()).hexdigest()
+    needed = [*_requirements(), f"uv=={uv}"]
+    key = hashlib.sha256(checkout.REQUIREMENTS_LOCK.read_bytes() + f"{version} {needed}".encode()).hexdigest()
     if (folder / "key").exists() and (folder / "key").read_text() == key:
         return folder
     _say(f"wheels of the training environment, for Python {version}")
@@ -99,10 +140,16 @@ def _wheelhouse(*python: str) -> Path:
     _run([
         *(sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:", "--python-version", version),
         *("--constraint", str(pins), "--dest", str(temporary)),
-        *(importlib.metadata.requires("podwright-training") or []), f"uv=={uv}",
+        *needed,
     ])  # fmt: skip
     (temporary / "key").write_text(key)
     return _replace(folder, temporary)
+
+
+def _requirements() -> list[str]:
+    """Return what the trainer of this checkout needs; what is installed here may be of an earlier one."""
+    found: list[str] = read_configuration(checkout.TRAINING / "pyproject.toml", expand=False)["project"]["dependencies"]
+    return found
 
 
 def _pins(lock: str) -> list[str]:
@@ -157,11 +204,13 @@ def _say(line: str) -> None:
 
 def main() -> int:
     """Get the supplies; one line per problem."""
-    why_not = permission.why_not()
-    if why_not:
-        _say(f"flat hosts, for this machine permits no others: {why_not}")
+    for release in RELEASES.values():
+        _failure(release).unlink(missing_ok=True)
+    available, why = available_release(next(iter(RELEASES.values())))
+    if why:
+        _say(f"hosts are {available.name if available else 'flat'}: {why}")
     try:
-        supplies(flat=bool(why_not))
+        supplies(available)
     except FAILURES as error:
         print(f"setup: {error}", file=sys.stderr)
         return 1

@@ -15,6 +15,8 @@ if [[ ! -d database ]]; then
     -extfile <(echo subjectAltName=DNS:directory.test)
   echo '127.0.0.1 directory.test another.test' >>/etc/hosts
   mkdir database
+  ssh-keygen -q -t ed25519 -N '' -f ada
+  sed -i "s|^uid: ada$|&\nsshPublicKey: $(<ada.pub)|" people.ldif
   slapadd -f slapd.conf -l people.ldif
 fi
 slapd -f slapd.conf -h 'ldap://directory.test ldaps://directory.test'

@@ -22,10 +22,10 @@ from podwright import checkout
 from podwright.cli import main
 from podwright.deploy.deployed import stacks
 from podwright.deploy.terraform import TerraformError, terraform_environment
-from podwright.operations.boots import BootLog
-from podwright.operations.changes import planned
-from podwright.operations.create_cluster import problems
-from podwright.operations.session import Session
+from podwright.operations.account.session import Session
+from podwright.operations.deployment.boots import BootLog
+from podwright.operations.deployment.changes import planned
+from podwright.operations.import_export.create_cluster import problems
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.provider import running_provider
 
@@ -422,7 +422,9 @@ def test_drift_names_every_edit(aws: AwsStandIn, project: Path) -> None:
         matching = [item for item in found if item[0] == code and item[1].startswith(path) and words in item[2]]
         assert len(matching) == 1, "\n".join(map(str, [(code, path, words), "of", *found]))
     counted = next(item for item in answer.json["findings"] if "InstanceCount" in item["message"])
-    assert counted["line"] == 27
+    lines = (project / "cluster.yaml").read_text(encoding="utf-8").splitlines()
+    assert lines[counted["line"] - 1].strip() == "count: 1"
+    assert "role: compute" in lines[counted["line"] - 3]
 
 
 def test_destroy_refuses_to_lose_retained_files(project: Path) -> None:

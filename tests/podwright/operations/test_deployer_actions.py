@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from podwright import checkout
-from podwright.operations.deployer_actions import ACTIONS
+from podwright.operations.deployment.deployer_actions import ACTIONS
 
 BINDINGS = checkout.ROOT / "constructs" / "podwright_constructs" / "aws"
 

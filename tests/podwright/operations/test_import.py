@@ -16,11 +16,11 @@ import yaml
 from podwright import checkout
 from podwright.cli import main
 from podwright.deploy.terraform import terraform_environment
-from podwright.operations import cluster as clusters
+from podwright.operations.account import cluster as clusters
+from podwright.operations.account.session import Session
+from podwright.operations.deployment.kit import search_path
 from podwright.operations.errors import ArgumentError
-from podwright.operations.import_cluster import refuse
-from podwright.operations.kit import search_path
-from podwright.operations.session import Session
+from podwright.operations.import_export.import_cluster import refuse
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.hyperpod import ClusterMaker
 
@@ -85,6 +85,9 @@ def reference(aws: AwsStandIn, maker: ClusterMaker, file_system: dict[str, Any])
         "LifeCycleConfig": {"SourceS3Uri": f"s3://{BUCKET}/src/", "OnCreate": "on_create.sh"},
         "ExecutionRole": maker.role_arn,
     }
+    iam = aws.client("iam")
+    trust = iam.get_role(RoleName=maker.role_arn.rpartition("/")[2])["Role"]["AssumeRolePolicyDocument"]
+    head = iam.create_role(RoleName="head", AssumeRolePolicyDocument=json.dumps(trust))["Role"]["Arn"]
     volume = {"InstanceStorageConfigs": [{"EbsVolumeConfig": {"VolumeSizeInGB": 300}}]}
     create(
         aws,
@@ -94,7 +97,7 @@ def reference(aws: AwsStandIn, maker: ClusterMaker, file_system: dict[str, Any])
             | volume,
             {"InstanceGroupName": "controller-machine", "InstanceType": "ml.m5.12xlarge", "InstanceCount": 1, **common}
             | volume
-            | {"ThreadsPerCore": 2},
+            | {"ThreadsPerCore": 2, "ExecutionRole": head},
             {"InstanceGroupName": "login-group", "InstanceType": "ml.m5.4xlarge", "InstanceCount": 1, **common},
         ],
         VpcConfig={"SecurityGroupIds": [maker.security_group_id], "Subnets": [maker.subnet_id]},
@@ -148,6 +151,10 @@ def test_the_references_cluster_is_imported_and_nothing_is_left_to_change(
     assert [groups[name]["volume_gib"] for name in ("controller-machine", "login-group")] == [300, 0]
     assert written["cluster"]["slurm"]["source_s3_uri"] == f"s3://{BUCKET}/src/"
     assert written["tags"] == {"team": "0042"}
+    assert {key: arn.rpartition("/")[2] for key, arn in written["role"].items() if key != "source"} == {
+        "arn": groups_of(aws, reference)["login-group"]["ExecutionRole"].rpartition("/")[2],
+        "controller_arn": "head",
+    }
     assert "found no differences, so no changes are needed" in kit_diff(project, f"{reference}-cluster")
     assert (aws.inventory(), len(aws.changing_calls())) == (inventory, calls)
 

@@ -15,7 +15,8 @@ import pytest
 from podwright import checkout
 from podwright.check.load import load, load_run
 from podwright.cli import main
-from podwright.operations.init import EXAMPLES, example_names
+from podwright.operations.first_file.init import EXAMPLES, example_names
+from podwright.operations.first_file.schema import cluster_text
 from podwright_testing.terminal import Terminal
 
 VPC = ["--vpc-id", "vpc-0a1b2c3d4e5f60718"]
@@ -49,12 +50,13 @@ def test_the_next_command_runs_in_this_folder(folder):
     assert main(["init", "--yes", "clusters/night.yaml"]) == 0
     assert sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()) == [
         "cdktf.json",
+        "clusters/.podwright/cluster.schema.json",
         "clusters/night.yaml",
     ]
 
 
 def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
-    """Installed without a checkout, podwright writes cluster.yaml, and no cdktf.json that nothing could run."""
+    """Installed without a checkout, podwright writes settings and schema, and no cdktf.json that nothing could run."""
     site = tmp_path_factory.mktemp("site")
     shutil.copytree(checkout.ROOT / "podwright", site / "podwright")
     subprocess.run(
@@ -63,7 +65,7 @@ def test_a_wheel_writes_the_settings_alone(folder, tmp_path_factory):
         env={**os.environ, "PYTHONPATH": str(site)},
         check=True,
     )
-    assert [path.name for path in folder.iterdir()] == ["cluster.yaml"]
+    assert sorted(path.name for path in folder.iterdir()) == [".podwright", "cluster.yaml"]
 
 
 def test_the_zone_is_one_that_offers_the_type(folder, capsys, aws):
@@ -119,9 +121,12 @@ def test_all_wrong_answers_are_named(folder, capsys):
 
 @pytest.mark.parametrize("name", example_names())
 def test_an_example_is_copied(folder, capsys, name):
-    """An example arrives unchanged, with the price of its nodes; answers do not go with it."""
+    """An example arrives with its schema and the price of its nodes; answers do not go with it."""
     assert main(["init", "mine.yaml", "--example", name]) == 0
-    assert (folder / "mine.yaml").read_bytes() == (EXAMPLES / name / "cluster.yaml").read_bytes()
+    first, *lines = (folder / "mine.yaml").read_text().splitlines()
+    assert first == "# yaml-language-server: $schema=.podwright/cluster.schema.json"
+    assert (folder / ".podwright" / "cluster.schema.json").read_text() == cluster_text()
+    assert lines == (EXAMPLES / name / "cluster.yaml").read_text().splitlines()[1:]
     assert "$/h while they run" in capsys.readouterr().out
     assert "--example does not go with --nodes" in refused(capsys, "other.yaml", "--example", name, "--nodes", "4")
 

@@ -12,8 +12,8 @@ import pytest
 
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.operations.deployment.kit import Kit
 from podwright.operations.errors import ArgumentError
-from podwright.operations.kit import Kit
 
 pytestmark = pytest.mark.terraform
 
@@ -33,7 +33,7 @@ open("state", "w").write("whole")
 RUN = """\
 import sys
 from pathlib import Path
-from podwright.operations.kit import Kit
+from podwright.operations.deployment.kit import Kit
 try:
     Kit(Path("cluster.yaml"), Path.cwd()).run("deploy", on_line=lambda line: print(line, flush=True))
 except (KeyboardInterrupt, OSError) as error:
@@ -46,7 +46,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose kit is a program of this test."""
     (tmp_path / "cdktf.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("podwright.operations.kit.find_program", lambda: str(tmp_path / "kit"))
+    monkeypatch.setattr("podwright.operations.deployment.kit.find_program", lambda: str(tmp_path / "kit"))
     return tmp_path
 
 
@@ -88,7 +88,9 @@ def test_a_folder_is_deployed_by_one_command_at_a_time(place: Path) -> None:
 def test_a_signal_lets_terraform_write_its_state(place: Path, number: signal.Signals) -> None:
     """Ctrl-C, the end of a CI job and a lost terminal are passed on, and waited for."""
     write_kit(place, waits=True)
-    code = f"import podwright.operations.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n{RUN}"
+    code = (
+        f"import podwright.operations.deployment.kit as kit; kit.find_program = lambda: {str(place / 'kit')!r}\n{RUN}"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,

@@ -17,15 +17,15 @@ from podwright.check.errors import InvalidSettingsError
 from podwright.check.load import load
 from podwright.cli import main
 from podwright.errors import PodwrightError
+from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
-from podwright.operations.move import STEP_NAMES
 from podwright.operations.moving import on_node
 from podwright.operations.moving.destination import Destination, default_name, new_file
 from podwright.operations.moving.journal import Journal, Place, alone, journal_path
+from podwright.operations.moving.move import STEP_NAMES
 from podwright.operations.moving.objects import Copied, bucket_of, copy
 from podwright.operations.moving.settings_text import edited, key_path
 from podwright.operations.moving.steps import STEPS, Move
-from podwright.operations.session import Session
 
 PROGRAMS = Path(on_node.__file__).parent
 MINIMAL = checkout.ROOT / "cluster.yaml"

@@ -7,9 +7,10 @@ import json
 import pytest
 
 from podwright.cli import main
-from podwright.operations import cluster, node_changes
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
 from podwright.operations.errors import AwsError
-from podwright.operations.session import Session
+from podwright.operations.nodes import api
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 
@@ -54,12 +55,12 @@ def test_many_nodes_go_in_calls_of_25(aws, name, capsys):
 def test_what_was_accepted_before_a_refusal_is_known(aws, found):
     """If a later call is refused, the nodes of the earlier ones count as accepted, the others carry the reason."""
     aws.interrupt(at=2, call="BatchRebootClusterNodes")
-    results = list(node_changes.apply(Session(), found, node_changes.REBOOT, workers(found)))
+    results = list(api.apply(Session(), found, api.REBOOT, workers(found)))
     assert [result.accepted for result in results] == [True] * 25 + [False] * 35
     assert {result.code for result in results[25:]} == {"AccessDenied"}
     aws.interrupt(at=1, call="BatchRebootClusterNodes")
     with pytest.raises(AwsError, match="AWS denied sagemaker:BatchRebootClusterNodes"):
-        list(node_changes.apply(Session(), found, node_changes.REBOOT, workers(found)))
+        list(api.apply(Session(), found, api.REBOOT, workers(found)))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_node_that_is_gone_is_refused_alone(name, found, capsys):
     node, gone = workers(found)[:2]
     main(["nodes", "replace", gone.instance_id, "--cluster", name, "--yes"])
     capsys.readouterr()
-    results = list(node_changes.apply(Session(), found, node_changes.REPLACE, [gone, node]))
+    results = list(api.apply(Session(), found, api.REPLACE, [gone, node]))
     assert [(result.node, result.code) for result in results] == [(gone, "InstanceIdNotFound"), (node, "")]
 
 
@@ -144,7 +145,7 @@ def test_a_quota_stops_the_addition_and_what_came_stays_known(aws, continuous, c
 def test_a_group_that_aws_refuses_is_a_row(continuous):
     """AWS's list of failures has a code and the number of nodes."""
     found = cluster.find(Session(), continuous)
-    (result,) = node_changes.add(Session(), found, "controller", 1)
+    (result,) = api.add(Session(), found, "controller", 1)
     assert (result.code, result.refused, result.nodes) == ("InvalidInstanceGroupStatus", 1, ())
 
 

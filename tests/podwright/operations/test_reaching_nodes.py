@@ -11,7 +11,7 @@ import os
 import pytest
 
 from podwright.cli import main
-from podwright.operations.fetch import RemoteFile
+from podwright.operations.jobs.fetch import RemoteFile
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in

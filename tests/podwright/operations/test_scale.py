@@ -10,8 +10,8 @@ import yaml
 
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.operations import cluster
-from podwright.operations.session import Session
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 

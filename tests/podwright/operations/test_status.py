@@ -16,10 +16,10 @@ from rich.console import Console
 
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.operations.failures import KNOWN, UNKNOWN, causes
-from podwright.operations.overview import overview
-from podwright.operations.session import Session
-from podwright.operations.status import _screen, render
+from podwright.operations.account.failures import KNOWN, UNKNOWN, causes
+from podwright.operations.account.session import Session
+from podwright.operations.health.overview import overview
+from podwright.operations.health.status import _screen, render
 from podwright_testing.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
@@ -234,7 +234,7 @@ def test_jobs_that_cannot_be_read_are_left_out(name, capsys, monkeypatch, folder
 
 def test_wait_ends_when_all_nodes_run(maker, capsys, monkeypatch):
     """``--wait`` returns a settled cluster, and shows changes on stderr."""
-    monkeypatch.setattr("podwright.operations.status.WATCH_S", 0.1)
+    monkeypatch.setattr("podwright.operations.health.status.WATCH_S", 0.1)
     maker.make("waiting", workers=1)
     session = Session()
     session.call("sagemaker", "update_cluster_software", ClusterName="waiting")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from podwright.cli import main
-from podwright.operations import cluster
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
-from podwright.operations.session import Session
 from podwright.operations.target import add_target_arguments, target
 
 USER = "arn:aws:sts::123456789012:assumed-role/dev/ada"

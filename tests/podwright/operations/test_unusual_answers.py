@@ -11,10 +11,10 @@ import pytest
 from botocore.response import StreamingBody
 from botocore.stub import ANY, Stubber
 
-from podwright.operations import cluster
-from podwright.operations.imported import Source, describe
-from podwright.operations.inventory import _Search
-from podwright.operations.session import Session
+from podwright.operations.account import cluster
+from podwright.operations.account.inventory import Inventory, Leftover, _Search
+from podwright.operations.account.session import Session
+from podwright.operations.import_export.imported import Source, describe
 
 pytestmark = pytest.mark.usefixtures("folder")
 ARN = "arn:aws:sagemaker:us-west-2:123456789012:cluster/abcdefghijkl"
@@ -51,6 +51,18 @@ def test_parameters_of_others_are_no_reason_to_fail(parameters: Any) -> None:
     assert (group.role, group.partition) == ("", "")
 
 
+def test_every_login_group_is_known() -> None:
+    """AWS's key names one login group, podwright's own key the others."""
+    session = Session(region="us-west-2")
+    groups = [{"InstanceGroupName": name, "InstanceType": "ml.m5.large"} for name in ("login", "notebooks")]
+    groups[0]["LifeCycleConfig"] = {"SourceS3Uri": SCRIPTS}
+    text = json.dumps({"login_group": "login", "podwright": {"more_login_groups": ["notebooks"]}}).encode()
+    with Stubber(session.client("s3")) as s3:
+        s3.add_response("get_object", {"Body": StreamingBody(io.BytesIO(text), len(text))})
+        found = cluster.described(session, describing(InstanceGroups=groups)).groups
+    assert [group.role for group in found] == ["login", "login"]
+
+
 def test_a_group_without_scripts_of_its_own_is_described() -> None:
     """Every member of LifeCycleConfig is optional in the API."""
     answer = describing()
@@ -70,6 +82,13 @@ def test_restricted_groups_cost_too() -> None:
     assert found.usd_per_hour > 0
 
 
+def test_what_is_left_costs_by_the_hour_and_by_the_month() -> None:
+    """The last line of `teardown --check` sums up both, and says how many things have no known price."""
+    left = [Leftover("NAT gateway", "nat-1", "", 0.05, "aws"), Leftover("file system", "fs-1", "", None, "aws")]
+    assert Inventory("odd", "us-east-1", left).summary == "2 left, 0.05 $/h, 36 $/month and 1 without a known price"
+    assert Inventory("odd", "us-east-1").summary == "0 left, 0 $/h"
+
+
 def test_a_file_system_without_a_capacity_is_listed() -> None:
     """INTELLIGENT_TIERING has no StorageCapacity and no known price, but it costs money."""
     session = Session(region="us-west-2")
@@ -87,6 +106,18 @@ def test_a_file_system_without_a_capacity_is_listed() -> None:
     assert (found.detail, found.usd_per_hour) == ("LUSTRE, INTELLIGENT_TIERING, AVAILABLE", None)
 
 
+def test_nodes_of_a_group_of_several_types_cost_by_their_type() -> None:
+    """A group that names several types is a row for each type that its nodes have."""
+    session = Session(region="us-west-2")
+    details = [{"InstanceType": kind, "CurrentCount": 2} for kind in ("ml.g5.12xlarge", "ml.g6.12xlarge")]
+    group = {"InstanceGroupName": "workers", "CurrentCount": 4, "InstanceTypeDetails": details}
+    with Stubber(session.client("sagemaker")) as sagemaker:
+        sagemaker.add_response("describe_cluster", describing(InstanceGroups=[group]))
+        found = list(_Search(session, "odd").nodes())
+    assert [item.detail.split(",")[0] for item in found] == ["2 x ml.g5.12xlarge", "2 x ml.g6.12xlarge"]
+    assert all(item.usd_per_hour for item in found)
+
+
 @pytest.mark.parametrize(("partition", "written"), [("dev", "workers"), ("gpu", "gpu"), ("", "workers")])
 def test_an_imported_group_has_a_partition_that_check_takes(partition: str, written: str) -> None:
     """`dev` is a partition that HyperPod makes itself, and the scripts of others give it to groups too."""
@@ -102,10 +133,20 @@ def test_an_imported_group_has_a_partition_that_check_takes(partition: str, writ
     model = {
         "ClusterName": "odd",
         "VpcConfig": {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]},
-        "InstanceGroups": [{**group, "LifeCycleConfig": scripts}],
+        "InstanceGroups": [
+            {
+                "InstanceGroupName": "workers",
+                "InstanceCount": 2,
+                "InstanceRequirements": {"InstanceTypes": ["ml.g5.12xlarge", "ml.g6.12xlarge"]},
+                "LifeCycleConfig": scripts,
+            }
+        ],
     }
     lustre = {"source": "existing", "mount_path": "/fsx"}
     described = describe(Source(found, model, parameters, "vpc-1", "bucket", lustre, None))
     (section,) = (part for part in described.parts if part.key == "cluster")
-    assert section.value["instance_groups"][0]["partition"] == written
+    (workers,) = section.value["instance_groups"]
+    assert workers["partition"] == written
+    assert (workers["instance_type"], workers["other_instance_types"]) == ("ml.g5.12xlarge", ["ml.g6.12xlarge"])
+    assert described.not_managed == []
     assert any("every HyperPod cluster has: workers (dev)" in line for line in section.remarks) == (partition == "dev")

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from podwright.cli import main
-from podwright.operations import cluster
+from podwright.operations.account import cluster
+from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
-from podwright.operations.session import Session
-from podwright.operations.update_software import add_arguments, deployment_config
+from podwright.operations.nodes.update_software import add_arguments, deployment_config
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 OLD, NEW = "2026.10.0", "2026.11.0"

@@ -6,10 +6,10 @@ from datetime import datetime, timezone
 
 import pytest
 
-from podwright.operations.cluster import Node
+from podwright.operations.account.cluster import Node
 from podwright.operations.errors import ArgumentError, OperationError
-from podwright.operations.validation_findings import findings
-from podwright.operations.validation_job import program, select
+from podwright.operations.validation.findings import findings
+from podwright.operations.validation.job import program, select
 from podwright.planning.collectives import all_reduce
 from podwright_training.validation.measurements import Gpu, Measurements, NodeReport, Reduction
 

@@ -22,7 +22,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -153,11 +153,21 @@ def read_state(path: Path) -> TrainerState:
     """Return the contents of a checkpoint besides tensors.
 
     Raises:
+        CheckpointError: A newer version wrote them.
         DamagedCheckpointError: They are not what a trainer writes.
     """
     try:
-        return TrainerState(**json.loads((path / TRAINER).read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        content = json.loads((path / TRAINER).read_text())
+        model = content.get("model") or {}
+        known = {item.name for kind in (TrainerState, ModelConfig) for item in fields(kind)}
+        unknown = sorted({*content, *model} - known)
+        if unknown:
+            raise CheckpointError(
+                f"checkpoint {path} was written by a newer version of podwright-training: {TRAINER} has "
+                f"{', '.join(unknown)}, which this version does not know; update podwright-training"
+            )
+        return TrainerState(**content)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {TRAINER}: {error}") from error
 
 
@@ -174,8 +184,17 @@ def agree_on_intact(directories: Sequence[Path]) -> list[Path]:
 def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers) -> TrainerState:
     """Load tensors and random states from a checkpoint, on all ranks; return the rest of its state.
 
-    Mesh and number of ranks may differ from those at the save. The optimizers keep their own hyperparameters. A rank
-    that the saving job did not have keeps its random state.
+    A rank that the saving job did not have keeps its random state. Raises as ``load`` does.
+    """
+    state = load(path, weights=weights, optimizers=optimizers)
+    CollectiveIO(path).all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
+    return state
+
+
+def load(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | None) -> TrainerState:
+    """Load weights from a checkpoint, and the optimizers' states unless ``None``, on all ranks; return its state.
+
+    Mesh and number of ranks may differ from those at the save. The optimizers keep their own hyperparameters.
 
     Raises:
         DamagedCheckpointError: A file has changed, on any rank; raised on every rank before anything is loaded.
@@ -183,12 +202,13 @@ def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers
     """
     collective = CollectiveIO(path)
     collective.all_ranks(lambda: check_hashes(path, _own_share(collective, path)))
-    optimizers.allocate()
-    tensors = _tensors(weights, optimizers)
+    tensors = {"model": _detached(weights)}
+    if optimizers:
+        optimizers.allocate()
+        tensors = _tensors(weights, optimizers)
     parts = collective.all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
     _compare(set().union(*parts), path)
     load_tensors(tensors, storage_reader=IndexedReader(path, _manifest(path)))
-    collective.all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
     return read_state(path)
 
 

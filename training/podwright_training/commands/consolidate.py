@@ -1,4 +1,4 @@
-"""``podwright-train consolidate``: export the newest checkpoint for transformers, one file in memory at a time."""
+"""``podwright-train consolidate``: export a checkpoint for transformers, one file in memory at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -20,15 +21,19 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import to_hugging_face
+from podwright_training.model_card import NAME, model_card
 from podwright_training.run_folder import ORIGIN, RunFolder, commit_folder, write_atomically
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SHARD_GB = 5.0
+READS = 10  # of a file's weights: what is read has another dtype than what is written
+THREADS = 2  # one checks hashes, one waits for the disk
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train consolidate``."""
     parser.add_argument("--run_dir", required=True, help="folder of the run")
+    parser.add_argument("--step", type=int, help="of the checkpoint. Default: the newest")
     parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="fp32", help="dtype of the exported weights [fp32]")
     parser.add_argument(
@@ -39,16 +44,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write ``<run_dir>/hf``, replacing an older one when complete; return the exit status."""
     folder = RunFolder(Path(args.run_dir))
-    path = consolidate(folder, ema=args.ema, dtype=args.dtype, max_shard_gb=args.max_shard_gb)
+    path = consolidate(folder, step=args.step, ema=args.ema, dtype=args.dtype, max_shard_gb=args.max_shard_gb)
     print(f"{path} → {folder.hf}")
     return 0
 
 
-def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", max_shard_gb: float = SHARD_GB) -> Path:
-    """Write ``folder.hf`` from the newest checkpoint and return that checkpoint.
+def consolidate(
+    folder: RunFolder,
+    *,
+    step: int | None = None,
+    ema: bool = False,
+    dtype: str = "fp32",
+    max_shard_gb: float = SHARD_GB,
+) -> Path:
+    """Write ``folder.hf`` from a checkpoint and return that checkpoint.
 
     Args:
         folder: The run.
+        step: Of the checkpoint; ``None``: the newest.
         ema: Export the moving average of the weights.
         dtype: ``fp32`` or ``bf16``.
         max_shard_gb: Largest file, in 10⁹ bytes; larger weights are split into several files.
@@ -57,23 +70,55 @@ def consolidate(folder: RunFolder, *, ema: bool = False, dtype: str = "fp32", ma
         UserError: There is no run or checkpoint, it is damaged, or it has no moving average.
     """
     options = load_run(folder)
-    path = step_folder.newest(options.checkpoints)
-    if path is None:
+    checkpoints = {step_folder.read_state(path).step: path for path in step_folder.intact(options.checkpoints)}
+    if not checkpoints:
         raise UserError(f"{options.checkpoints} has no complete checkpoint yet")
-    step_folder.check_hashes(path)
+    if step is not None and step not in checkpoints:
+        steps = ", ".join(map(str, sorted(checkpoints)))
+        raise UserError(f"{options.checkpoints} has no complete checkpoint of step {step}; it has those of {steps}")
+    path = checkpoints[max(checkpoints) if step is None else step]
+    card = model_card(folder, path, options)
+    export(path, folder.hf, options, ema=ema, dtype=dtype, max_shard_gb=max_shard_gb, card=card)
+    return path
+
+
+def export(
+    path: Path,
+    target: Path,
+    options: TrainConfig,
+    *,
+    ema: bool = False,
+    dtype: str = "fp32",
+    max_shard_gb: float = SHARD_GB,
+    card: str = "",
+) -> None:
+    """Write a checkpoint of a run as ``target``, complete or not at all; raise as ``consolidate`` does.
+
+    Its hashes are checked while it is written, and files reach the disk while the next ones are read.
+    """
     keys = _keys(path, ema=ema)
-    partial = folder.hf.with_name(f".{folder.hf.name}.partial")
+    partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        _write_tokenizer(partial, options)
-        _write_weights(partial, path, keys, dtype=DTYPES[dtype], max_shard_bytes=max_shard_gb * 1e9)
-        _write_description(partial, path, ema=ema, dtype=DTYPES[dtype])
-        _sync(partial)
-        commit_folder(partial, folder.hf)
+        with ThreadPoolExecutor(THREADS) as pool:
+            checked = pool.submit(step_folder.check_hashes, path)
+            try:
+                _write_tokenizer(partial, options)
+                files = _write_weights(partial, path, keys, dtype=DTYPES[dtype], max_shard_bytes=max_shard_gb * 1e9)
+                synced = [pool.submit(_sync, file) for file in files]
+                _write_description(partial, path, ema=ema, dtype=DTYPES[dtype])
+                if card:
+                    write_atomically(partial / NAME, card)
+            finally:
+                checked.result()  # what is damaged may fail to be read: its name says more than that failure
+            for each in synced:
+                each.result()
+        for file in partial.iterdir():
+            _sync(file)
+        commit_folder(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return path
 
 
 def _keys(path: Path, *, ema: bool) -> dict[str, str]:
@@ -96,22 +141,23 @@ def _write_tokenizer(target: Path, options: TrainConfig) -> None:
 
 def _write_weights(
     target: Path, path: Path, keys: dict[str, str], *, dtype: torch.dtype, max_shard_bytes: float
-) -> None:
-    """Write weights in the Hugging Face hub's layout: one file, or several and an index."""
+) -> Iterator[Path]:
+    """Write weights in the Hugging Face hub's layout: one file, or several and an index; yield each that is written."""
     sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in _shapes(path, keys)}
     shards = list(_shards(sizes, max_shard_bytes))
     model_type = step_folder.model_config(path).model_type
     weight_map: dict[str, str] = {}
     for number, names in enumerate(shards, start=1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors" if len(shards) > 1 else "model.safetensors"
-        tensors = step_folder.read(path, [keys[name] for name in names])
-        weights = {
-            hf_name: weight
-            for name in names
-            for hf_name, weight in to_hugging_face(name, tensors.pop(keys[name]).to(dtype), model_type=model_type)
-        }
+        weights: dict[str, torch.Tensor] = {}
+        for group in _shards({name: sizes[name] for name in names}, max_shard_bytes / READS):
+            tensors = step_folder.read(path, [keys[name] for name in group])
+            for name in group:
+                weights |= to_hugging_face(name, tensors.pop(keys[name]).to(dtype), model_type=model_type)
         save_file(weights, target / file, metadata={"format": "pt"})
         weight_map |= dict.fromkeys(weights, file)
+        weights.clear()  # or they would still be there beside the next file's
+        yield target / file
     if len(shards) > 1:
         index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
         write_atomically(target / "model.safetensors.index.json", json.dumps(index, indent=2) + "\n")
@@ -142,8 +188,7 @@ def _write_description(target: Path, path: Path, *, ema: bool, dtype: torch.dtyp
     write_atomically(target / ORIGIN, json.dumps(origin, indent=2) + "\n")
 
 
-def _sync(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.chmod(0o644)  # the library writes weights for their owner alone
-        with file.open("rb") as opened:
-            os.fsync(opened.fileno())
+def _sync(file: Path) -> None:
+    file.chmod(0o644)  # the library writes weights for their owner alone
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())

@@ -5,19 +5,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_training.commands.generate import PROMPTS, generate
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
+from podwright_training.harness import PROGRAM, run_tasks
 from podwright_training.openmp import sleep_when_idle
 from podwright_training.run_folder import ORIGIN, RunFolder, write_atomically
 
 if TYPE_CHECKING:
     from podwright_training.batch import Batch
 
+SAMPLE_TOKENS = 32  # that each checkpoint writes for each prompt
 HEAD_TOKENS = 512  # whose logits exist at a time
 
 
@@ -28,15 +33,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of weights and activations [float32]"
     )
+    parser.add_argument(
+        "--all_checkpoints", action="store_true", help="also evaluate every checkpoint, and let it continue the prompts"
+    )
+    parser.add_argument(
+        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"prompts to continue {list(PROMPTS)}"
+    )
+    parser.add_argument(
+        "--tasks", nargs="+", default=[], metavar="NAME", help="also run these tasks of lm-evaluation-harness"
+    )
+    parser.add_argument("--include_path", type=Path, help="folder of further tasks, as lm_eval's option")
+    parser.add_argument(
+        "--lm_eval", default=PROGRAM, help=f"program of lm-evaluation-harness, in its own environment [{PROGRAM}]"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the evaluation as JSON and keep it in the run folder, for its report; return the exit status."""
     folder = RunFolder(Path(args.run_dir))
-    text = json.dumps(evaluate(folder, device=args.device, dtype=args.dtype), indent=2)
+    found = evaluate(folder, device=args.device, dtype=args.dtype)
+    if args.all_checkpoints:
+        found["progression"] = list(
+            progression(folder, args.prompts, tokens=found["tokens"], device=args.device, dtype=args.dtype)
+        )
+    if args.tasks:
+        found["tasks"] = run_tasks(
+            folder.hf,
+            args.tasks,
+            program=args.lm_eval,
+            include_path=args.include_path,
+            device=args.device or _default_device(),
+            dtype=args.dtype,
+        )
+    text = json.dumps(found, indent=2)
     write_atomically(folder.evaluation, text + "\n")
     print(text)
     return 0
+
+
+@dataclass
+class Sums:
+    """Counts of a model on some text.
+
+    Attributes:
+        nats: Cross-entropy of all tokens.
+        tokens: Their number.
+        text_bytes: Bytes of the text that they are.
+    """
+
+    nats: float = 0.0
+    tokens: int = 0
+    text_bytes: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        """Return the counts on both texts."""
+        return Sums(self.nats + other.nats, self.tokens + other.tokens, self.text_bytes + other.text_bytes)
+
+    def figures(self) -> dict[str, float]:
+        """Return loss (nats per token), perplexity and bits per byte."""
+        loss = self.nats / self.tokens
+        bits_per_byte = self.nats / math.log(2) / max(self.text_bytes, 1)
+        return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits_per_byte}
 
 
 def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "float32") -> dict[str, Any]:
@@ -57,26 +114,50 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     if trainer is None:
         raise UserError(f"{folder.metrics} has no validation of step {step}, from which {folder.hf} was consolidated")
     tokens = trainer["tokens"]
-    nats, text_bytes = _sums(folder.hf, load_run(folder), tokens=tokens, device=device, dtype=dtype)
-    loss = nats / tokens
-    perplexity = math.exp(loss)
-    return {
+    by_source = _sums(folder.hf, load_run(folder), tokens=tokens, device=device, dtype=dtype)
+    figures = sum(by_source.values(), Sums()).figures()
+    found = {
         "model": str(folder.hf),
         "step": step,
         "tokens": tokens,
-        "loss": loss,
-        "perplexity": perplexity,
-        "bits_per_byte": nats / math.log(2) / text_bytes,
+        **figures,
         "trainer_loss": trainer["loss"],
         "trainer_perplexity": trainer["perplexity"],
-        "relative_difference": abs(perplexity - trainer["perplexity"]) / trainer["perplexity"],
+        "relative_difference": abs(figures["perplexity"] - trainer["perplexity"]) / trainer["perplexity"],
     }
+    if len(by_source) > 1:
+        found["sources"] = {name: {"tokens": sums.tokens, **sums.figures()} for name, sums in by_source.items()}
+    return found
 
 
-def _sums(
-    model_folder: Path, options: TrainConfig, *, tokens: int, device: str | None, dtype: str
-) -> tuple[float, int]:
-    """Return the cross-entropy in nats and the bytes of text of the first ``tokens`` of the validation split.
+def progression(
+    folder: RunFolder, prompts: list[str], *, tokens: int, device: str | None = None, dtype: str = "float32"
+) -> Iterator[dict[str, Any]]:
+    """Yield the figures of every checkpoint of a run, the oldest first, and what it writes: its likeliest tokens.
+
+    Args:
+        folder: a run.
+        prompts: texts to continue.
+        tokens: of the validation split to evaluate on.
+        device: of torch. Default: ``cuda`` where there is one, else ``cpu``.
+        dtype: name of torch's type of weights and activations.
+    """
+    from podwright_training.checkpoint import step_folder
+    from podwright_training.commands.consolidate import export
+
+    options = load_run(folder)
+    for path in reversed(step_folder.intact(options.checkpoints)):
+        with tempfile.TemporaryDirectory(dir=folder.root, prefix=".evaluate.") as temporary:
+            model = Path(temporary) / "hf"
+            export(path, model, options)
+            by_source = _sums(model, options, tokens=tokens, device=device, dtype=dtype)
+            texts = generate(model, prompts, max_new_tokens=SAMPLE_TOKENS, temperature=0, seed=0, device=device)
+        step = step_folder.read_state(path).step
+        yield {"step": step, **sum(by_source.values(), Sums()).figures(), "samples": texts}
+
+
+def _sums(model_folder: Path, options: TrainConfig, *, tokens: int, device: str | None, dtype: str) -> dict[str, Sums]:
+    """Return the counts on the first ``tokens`` of the validation split, by source.
 
     They are the same tokens for any world size.
     """
@@ -89,7 +170,7 @@ def _sums(
 
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(model_folder, local_files_only=True)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or _default_device()
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=getattr(torch, dtype)).eval().to(device)
     stream = open_stream(
         replace(options, data_workers=0),  # a few batches: workers would only have to be started
@@ -99,20 +180,29 @@ def _sums(
         world_size=1,
         local_batch_size=options.val_batch_size,
     )
-    nats, text_bytes = 0.0, 0
+    by_source: dict[str, Sums] = {}
     with torch.no_grad():
         for _ in range(tokens // (options.val_batch_size * options.max_context_width)):
             batch = stream.next_batch()
-            nats += _cross_entropy(model, batch.to(torch.device(device)))
-            text_bytes += len(tokenizer.decode(batch.labels_BT.flatten(), skip_special_tokens=True).encode())
-    return nats, text_bytes
+            nats = _cross_entropy(model, batch.to(torch.device(device)))
+            for name, row, labels_T in zip(stream.sources(), nats, batch.labels_BT, strict=True):
+                text = tokenizer.decode(labels_T, skip_special_tokens=True)
+                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(labels_T), len(text.encode()))
+    return by_source
 
 
-def _cross_entropy(model: Any, batch: Batch) -> float:
-    """Return the sum over the batch's tokens, from transformers' own layers and head.
+def _default_device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _cross_entropy(model: Any, batch: Batch) -> list[float]:
+    """Return the sum over each sequence's tokens, from transformers' own layers and head.
 
     The head sees a few tokens at a time: the logits of a batch of 8 x 8192 tokens over 128,256 words take 34 GB.
     """
+    import torch
     from torch.nn.functional import cross_entropy
 
     # Without a cache, transformers attends within the documents that the positions show.
@@ -121,8 +211,7 @@ def _cross_entropy(model: Any, batch: Batch) -> float:
     ).last_hidden_state
     head = model.get_output_embeddings()
     hidden_SD, labels_S = hidden_BTD.flatten(0, 1), batch.labels_BT.flatten()
-    nats = 0.0
-    for start in range(0, len(labels_S), HEAD_TOKENS):
-        part = slice(start, start + HEAD_TOKENS)
-        nats += cross_entropy(head(hidden_SD[part]).double(), labels_S[part], reduction="sum").item()
-    return nats
+    parts = [slice(start, start + HEAD_TOKENS) for start in range(0, len(labels_S), HEAD_TOKENS)]
+    nats = [cross_entropy(head(hidden_SD[part]).double(), labels_S[part], reduction="none") for part in parts]
+    sums: list[float] = torch.cat(nats).view_as(batch.labels_BT).sum(dim=1).tolist()
+    return sums

@@ -181,7 +181,7 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
     """Return what the bootstrap recorded about the nodes of ``partition``; nothing on plain Slurm.
 
     Raises:
-        LaunchError: There are several partitions and none is chosen, or no partition has that name.
+        LaunchError: There are several partitions to choose from, or no partition has that name.
     """
     if not node_json.exists():
         return Nodes(hyperpod=HYPERPOD_MARK.exists())

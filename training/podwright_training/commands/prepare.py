@@ -19,11 +19,13 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from html.parser import HTMLParser
 from pathlib import Path
 
+from podwright_training.data.byte_level_bpe import SMALLEST_VOCABULARY
+from podwright_training.data.byte_level_bpe import train as train_tokenizer
+from podwright_training.data.prose import READERS, UnreadableError, check_packages
 from podwright_training.errors import UserError
 
 CONFIG_NAME = "en"
@@ -31,8 +33,6 @@ TOKENIZER_FOLDER = "tokenizer"
 DOCUMENT_CHARACTERS = 3000  # paragraphs are gathered up to this; C4's documents have about 2,000
 PARAGRAPH_CHARACTERS = 40  # shorter ones are menus, labels, captions; kept only as headings of what follows
 TIMESTAMP = "1970-01-01T00:00:00Z"  # C4 has the time of the crawl; prose from a folder has none that would repeat
-SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
-SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte is a token
 
 
 class PrepareError(UserError):
@@ -56,14 +56,14 @@ class Prepared:
 class Dropped:
     """Input that is not in the dataset."""
 
-    unreadable: list[str] = field(default_factory=list)  # files that are not UTF-8, or truncated
+    unreadable: list[str] = field(default_factory=list)  # files, each with the reason
     without_prose: list[str] = field(default_factory=list)  # files without a paragraph of PARAGRAPH_CHARACTERS
     other_types: Counter[str] = field(default_factory=Counter)  # files by suffix, "" for none
     duplicates: int = 0  # documents whose text occurred before
 
     def lines(self) -> Iterator[str]:
         """Yield one line for people per kind of input that was dropped."""
-        yield from (f"skipped, not UTF-8 or truncated: {name}" for name in self.unreadable)
+        yield from (f"skipped {name}" for name in self.unreadable)
         if self.without_prose:
             first, count = self.without_prose[0], len(self.without_prose)
             yield f"skipped {count:,} files without a paragraph of {PARAGRAPH_CHARACTERS} characters: {first}, …"
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     print(
         f"{prepared.folder}: {prepared.train_documents:,} documents for training, {prepared.validation_documents:,} "
         f"for validation, {prepared.characters / 1e6:.1f} million characters, {prepared.vocab_size:,} tokens\n"
-        f"next: {_train_command(prepared)}"
+        f"Train the smallest preset on it:\n{_train_command(prepared)}"
     )
     return 0
 
@@ -148,35 +148,10 @@ def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validat
         for shard in range(shards):
             _write_shard(folder / CONFIG_NAME / f"c4-train.{shard:05d}-of-{shards:05d}.json.gz", train[shard::shards])
         _write_shard(folder / CONFIG_NAME / "c4-validation.00000-of-00001.json.gz", validation)
-        tokens = _train_tokenizer(folder / TOKENIZER_FOLDER, [text for _, text in train], vocab_size)
+        tokens = train_tokenizer((text for _, text in train), folder / TOKENIZER_FOLDER, vocab_size=vocab_size)
         folder.rename(output)
     characters = sum(len(text) for _, text in documents.values())
     return Prepared(output, len(train), len(validation), characters, tokens, shards, dropped)
-
-
-def html_to_text(html: str) -> str:
-    """Return the prose of a page: headings and paragraphs, separated by blank lines; no code, tables, navigation."""
-    reader = _HtmlReader()
-    reader.feed(html)
-    reader.close()
-    return reader.text()
-
-
-def rst_to_text(rst: str) -> str:
-    """Return the prose of a reStructuredText file: no directives, comments, literal blocks, underlines, roles."""
-    text = re.sub(r"(?m)^([ \t]*)(?:\.\. .*|.*::[ \t]*)\n(?:(?:\1[ \t]+.*|[ \t]*)\n)*", "\n", rst + "\n")
-    text = re.sub(r"(?m)^([^\w\s])\1{2,}[ \t]*$", "", text)
-    text = re.sub(r":[\w:+-]+:`([^`<]+?)(?:\s*<[^`>]*>)?`", r"\1", text)
-    return re.sub(r"``([^`]+)``|\*\*([^*]+)\*\*", r"\1\2", text)
-
-
-READERS: dict[str, Callable[[str], str]] = {
-    ".txt": str,
-    ".md": str,
-    ".html": html_to_text,
-    ".htm": html_to_text,
-    ".rst": rst_to_text,
-}
 
 
 def _check(output: Path, *, shards: int, vocab_size: int, validation_fraction: float) -> None:
@@ -205,12 +180,15 @@ def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
     """Yield address and text of every document of the source."""
     for name, content in _files(source, dropped):
         try:
-            text = (gzip.decompress(content) if name.endswith(".gz") else content).decode()
-        except (UnicodeDecodeError, OSError, EOFError, zlib.error):  # all but the first are gzip's
-            dropped.unreadable.append(name)
+            prose = READERS[_suffix(name)].read(gzip.decompress(content) if name.endswith(".gz") else content)
+        except UnreadableError as error:
+            dropped.unreadable.append(f"{name}: {error}")
+            continue
+        except (OSError, EOFError, zlib.error):  # gzip's
+            dropped.unreadable.append(f"{name}: truncated or damaged")
             continue
         number = -1
-        for number, document in enumerate(split_documents(READERS[_suffix(name)](text))):
+        for number, document in enumerate(split_documents(prose)):
             yield f"file:{name}#{number}", document
         if number < 0:
             dropped.without_prose.append(name)
@@ -256,6 +234,7 @@ def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, bytes]]:
 def _readable(names: Iterable[str], dropped: Dropped) -> list[str]:
     """Return the names of files with prose, sorted; count the others."""
     readable = sorted(name for name in names if _suffix(name) in READERS)
+    check_packages({_suffix(name) for name in readable})
     dropped.other_types.update(_suffix(name) for name in set(names).difference(readable))
     return readable
 
@@ -273,67 +252,3 @@ def _write_shard(path: Path, documents: list[tuple[str, str]]) -> None:
     lines = (json.dumps({"text": text, "timestamp": TIMESTAMP, "url": url}) + "\n" for url, text in documents)
     with path.open("wb") as raw, gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0) as file:
         file.writelines(line.encode() for line in lines)
-
-
-def _train_tokenizer(folder: Path, texts: list[str], vocab_size: int) -> int:
-    """Train and save a byte-level BPE (GPT-2's); return its number of tokens."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    model = Tokenizer(models.BPE())
-    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS.values()),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    model.train_from_iterator(texts, trainer=trainer)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, **SPECIAL_TOKENS)
-    tokenizer.save_pretrained(folder)
-    return len(tokenizer)
-
-
-class _HtmlReader(HTMLParser):
-    """Collect headings and paragraphs."""
-
-    PROSE = frozenset(("p", "li", "dd", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6"))
-    SKIPPED = frozenset(("head", "script", "style", "pre", "table", "nav", "header", "footer"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._paragraphs: list[str] = []
-        self._current: list[str] = []
-        self._skipping: list[str] = []
-
-    def text(self) -> str:
-        """Return all paragraphs so far."""
-        return "\n\n".join(self._paragraphs)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
-        if tag in self.SKIPPED:
-            self._skipping.append(tag)
-        if tag in self.PROSE:
-            self._finish_paragraph()
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in self._skipping:
-            del self._skipping[self._skipping.index(tag) :]  # with elements left open inside
-        if tag in self.PROSE:
-            self._finish_paragraph()
-
-    def handle_data(self, data: str) -> None:
-        if not self._skipping:
-            self._current.append(data)
-
-    def close(self) -> None:
-        super().close()
-        self._finish_paragraph()
-
-    def _finish_paragraph(self) -> None:
-        paragraph = " ".join("".join(self._current).split())
-        self._current = []
-        if paragraph:
-            self._paragraphs.append(paragraph)

@@ -20,7 +20,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer, open_stream
 from podwright_training.errors import UserError
 from podwright_training.loop.metrics import batch_hash, digest_text
-from podwright_training.loop.preflight import SPLITS, checkpoint_directories
+from podwright_training.loop.preflight import checkpoint_directories
 from podwright_training.model import LlamaForCausalLM
 from podwright_training.run_folder import RunFolder
 
@@ -91,7 +91,7 @@ def _read(
     """Yield the sequences of the batch; raise ``ReplayError`` if they are not those trained on."""
     stream = open_stream(
         replace(options, data_workers=0),
-        split=SPLITS[0],
+        split="train",
         tokenizer=tokenizer,
         rank=0,
         world_size=1,

@@ -11,6 +11,17 @@ from podwright_training.config.families import ARCHITECTURES, EXPERT_KEYS
 FLOPS_CONVENTION = "6 N + 12 L N_heads H T per token (PaLM, arXiv:2204.02311, appendix B)"
 
 
+FREE_TO_CHANGE = (  # fields of ModelConfig that fit the same weights
+    "max_position_embeddings",
+    "rope_theta",
+    "rope_scaling",
+    "rms_norm_eps",
+    "initializer_range",
+    "sliding_window",
+    "router_aux_loss_coef",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RopeScaling:
     """Llama 3.1's scaling of the low rotary frequencies (``rope_scaling`` of type ``llama3``)."""
@@ -59,6 +70,12 @@ class ModelConfig:
         """Build from what ``dataclasses.asdict`` returned."""
         scaling = content["rope_scaling"]
         return cls(**{**content, "rope_scaling": RopeScaling(**scaling) if scaling else None})
+
+    def differences(self, there: ModelConfig) -> list[str]:
+        """Return why weights of a model ``there`` do not fit this one, one phrase each."""
+        theirs, ours = asdict(there), asdict(self)
+        shape = [name for name in ours if name not in FREE_TO_CHANGE]
+        return [f"{name} {theirs[name]} there, {ours[name]} here" for name in shape if theirs[name] != ours[name]]
 
     def to_hf(self) -> dict[str, Any]:
         """Return ``config.json`` for transformers 5, for weights in fp32."""

@@ -59,6 +59,15 @@ def stages_per_rank(options: TrainConfig) -> int:
     return STAGES_PER_RANK[options.pipeline_schedule] if options.pipeline_parallel > 1 else 1
 
 
+def vocabulary_shares(options: TrainConfig) -> int:
+    """Return the number of ranks that divide embedding and head by words: those of tensor parallelism, if that is even.
+
+    An embedding that is the head too stays whole.
+    """
+    tensor = options.tensor_parallel
+    return 1 if options.tie_word_embeddings or options.vocab_size % tensor else tensor
+
+
 def problems(options: TrainConfig, *, world_size: int, nodes: int) -> Iterator[str]:
     """Yield one line for each reason why the options do not fit the job."""
     yield from _problems_of_world(options, world_size, nodes)

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 PRESETS = Path(__file__).parent / "presets"
 
-PATHS = ("run_dir", "checkpoint_dir", "resume_from_checkpoint")
-PATHS_OR_NAMES = ("dataset", "tokenizer", "data_mixture")
+PATHS = ("run_dir", "checkpoint_dir", "resume_from_checkpoint", "init_from", "sample_prompts")
+PATHS_OR_NAMES = ("dataset", "tokenizer", "data_mixture", "validation_datasets")
 
 SECTIONS: dict[str, type] = {  # in the order of --help and config.yaml
     "run": RunOptions,

@@ -7,7 +7,7 @@ errors). torch is imported with the first batch: worker processes do not need it
 """
 
 from podwright_training.data.faults import DataError
-from podwright_training.data.mixture import Source, sources_of
+from podwright_training.data.mixture import Source, sources_of, validation_sources_of
 from podwright_training.data.splits import find_split
 from podwright_training.data.storage import shared_listings
 from podwright_training.data.stream import PackedStream, merge_states, open_stream
@@ -23,4 +23,5 @@ __all__ = [
     "open_stream",
     "shared_listings",
     "sources_of",
+    "validation_sources_of",
 ]

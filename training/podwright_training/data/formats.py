@@ -24,6 +24,7 @@ from podwright_training.data.token_shards import TokenShard
 
 BLOCK_DOCUMENTS = 1024  # documents are shuffled within a block
 CHUNK_BYTES = 1 << 20
+LINE_BYTES = 64 << 20  # of a JSON record: longer ones are broken, and never held in memory
 
 Document = str | NDArray[Any]  # text, or token ids with the end-of-text token
 
@@ -78,6 +79,8 @@ class _JsonBlock(Block):
         return len(self._lines)
 
     def document(self, index: int) -> str:
+        if len(self._lines[index]) > LINE_BYTES:
+            raise BadRecordError(f"a line of more than {LINE_BYTES >> 20} MiB")
         try:
             record = json.loads(self._lines[index])
         except ValueError as error:
@@ -129,22 +132,37 @@ def _json_blocks(path: str, column: str, start: int) -> Iterator[Block]:
     first = start * BLOCK_DOCUMENTS
     lines: list[bytes] = []
     with open_file(path) as file:
-        # gzip reads in large pieces of its own: nothing is buffered twice
-        content = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if path.endswith(".gz") else file
-        for some in _lines(content, skipped=first):
-            lines += some
-            while len(lines) >= BLOCK_DOCUMENTS:
-                yield _JsonBlock(first, lines[:BLOCK_DOCUMENTS], column)
-                first += BLOCK_DOCUMENTS
-                del lines[:BLOCK_DOCUMENTS]
+        try:
+            for some in _lines(_reader(path, file), skipped=first):
+                lines += some
+                while len(lines) >= BLOCK_DOCUMENTS:
+                    yield _JsonBlock(first, lines[:BLOCK_DOCUMENTS], column)
+                    first += BLOCK_DOCUMENTS
+                    del lines[:BLOCK_DOCUMENTS]
+        except (EOFError, zlib.error, OSError):  # what a damaged file has before the damage is whole
+            if lines:
+                yield _JsonBlock(first, lines, column)
+            raise
+        if first == 0 and not lines and file.tell() == 0:
+            raise BadShardError("empty: it has no byte")
     if lines:
         yield _JsonBlock(first, lines, column)
 
 
-def _lines(content: BinaryIO, *, skipped: int) -> Iterator[list[bytes]]:
-    """Yield batches of lines after the first ``skipped`` lines."""
-    rest = b""
-    while chunk := content.read(CHUNK_BYTES):
+def _reader(path: str, file: BinaryIO) -> Callable[[int], bytes]:
+    """Return what reads up to so many bytes of the decompressed content, all of it that is before any damage."""
+    if path.endswith(".gz"):
+        return gzip.GzipFile(fileobj=file).read1  # one of its own pieces; nothing is buffered twice
+    if path.endswith(".zst"):
+        return cast("Callable[[int], bytes]", pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd").read)
+    return file.read
+
+
+def _lines(read: Callable[[int], bytes], *, skipped: int) -> Iterator[list[bytes]]:
+    """Yield batches of lines after the first ``skipped`` lines; of a line too long, little more than its limit."""
+    begun: list[bytes] = []  # pieces of a line whose end was not read yet
+    size = 0
+    while chunk := read(CHUNK_BYTES):
         if skipped:
             ends = chunk.count(b"\n")
             if ends < skipped:
@@ -152,10 +170,16 @@ def _lines(content: BinaryIO, *, skipped: int) -> Iterator[list[bytes]]:
                 continue
             chunk = chunk.split(b"\n", skipped)[-1]
             skipped = 0
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield lines
-    if rest and not skipped:
-        yield [rest]
+        first, *others = chunk.split(b"\n")
+        if size <= LINE_BYTES:
+            begun.append(first)
+            size += len(first)
+        if others:
+            *lines, last = others
+            yield [b"".join(begun), *lines]
+            begun, size = [last], len(last)
+    if size and not skipped:
+        yield [b"".join(begun)]
 
 
 def _parquet_blocks(path: str, column: str, start: int) -> Iterator[Block]:
@@ -216,8 +240,10 @@ def _check_column(path: str, schema: pa.Schema, column: str) -> None:
 FORMATS: dict[str, Callable[[str, str, int], Iterator[Block]]] = {
     ".jsonl": _json_blocks,
     ".jsonl.gz": _json_blocks,
+    ".jsonl.zst": _json_blocks,
     ".json": _json_blocks,
     ".json.gz": _json_blocks,
+    ".json.zst": _json_blocks,
     ".parquet": _parquet_blocks,
     ".arrow": _arrow_blocks,
     ".safetensors": _token_blocks,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from podwright_training.config.train_config import TrainConfig
@@ -18,6 +19,7 @@ from podwright_training.data.faults import DataError
 GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio - 1
 SILVER = 0x6A09E667F3BCC909  # the square root of 2, - 1
 YAML_SUFFIXES = (".yaml", ".yml")
+EACH_SOURCE = "sources"  # as validation_datasets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Source:
         dataset_config_name: Subfolder of its files, or a configuration of its card; ``None``: all files.
         text_column: Column that holds the text.
         weight: Share of the sequences, relative to the other sources.
+        max_epochs: How often its documents are read before the run ends; ``None``: without end.
     """
 
     name: str
@@ -37,6 +40,10 @@ class Source:
     dataset_config_name: str | None = None
     text_column: str = "text"
     weight: float = 1.0
+    max_epochs: int | None = None
+
+
+KEYS = tuple(item.name for item in fields(Source) if item.name != "name")
 
 
 def sources_of(options: TrainConfig) -> list[Source]:
@@ -55,6 +62,28 @@ def sources_of(options: TrainConfig) -> list[Source]:
     return [_source(options, str(name), values) for name, values in given.items()]
 
 
+def validation_sources_of(options: TrainConfig) -> list[Source]:
+    """Return the datasets of ``validation_datasets``, with the dataset's folder and column where they name no other.
+
+    Raises:
+        DataError: With every problem, one per line.
+    """
+    given = options.validation_datasets
+    if given is None:
+        return []
+    if given == EACH_SOURCE:
+        return sources_of(options)
+    if given.endswith(YAML_SUFFIXES):
+        sets = _read_yaml(Path(given), "validation_datasets")
+    else:
+        sets = dict(_split_names(given))
+    keys = ("dataset", "dataset_config_name", "text_column")
+    problems = [problem for name, values in sets.items() for problem in _problems(name, values, keys)]
+    if problems or not sets:
+        raise DataError("\n".join(f"validation_datasets {given}: {line}" for line in problems or ["no dataset given"]))
+    return [_source(options, str(name), values) for name, values in sets.items()]
+
+
 class Mixture:
     """Assign every global sequence to a source, by its number alone.
 
@@ -70,12 +99,20 @@ class Mixture:
     def __init__(self, weights: Sequence[float], *, streams: int) -> None:
         total = sum(weights)
         self._streams = streams
-        self._bounds = [int(bound / total * 2**64) for bound in accumulate(weights)][:-1]
+        self._bounds = [min(int(bound / total * 2**64), 2**64 - 1) for bound in accumulate(weights)][:-1]
 
     def source(self, sequence: int) -> int:
         """Return the index of the source of a global sequence."""
         row, stream = divmod(sequence, self._streams)
         return bisect_right(self._bounds, (row * SILVER + stream * GOLDEN) % 2**64)
+
+    def counts(self, sequences: range) -> list[int]:
+        """Return how many of some global sequences in a row each source provides."""
+        rows, streams = np.divmod(np.arange(sequences.start, sequences.stop, dtype=np.uint64), np.uint64(self._streams))
+        points = rows * np.uint64(SILVER) + streams * np.uint64(GOLDEN)  # wraps around at 2**64
+        sources = np.searchsorted(np.array(self._bounds, dtype=np.uint64), points, side="right")
+        counted: list[int] = np.bincount(sources, minlength=len(self._bounds) + 1).tolist()
+        return counted
 
 
 def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Source:
@@ -83,18 +120,20 @@ def _source(options: TrainConfig, name: str, values: Mapping[str, Any]) -> Sourc
         "dataset": options.dataset,
         "dataset_config_name": options.dataset_config_name,
         "text_column": options.text_column,
+        "max_epochs": options.max_epochs,
     }
-    return Source(**{"name": name, **inherited, **values})
+    source = Source(**{"name": name, **inherited, **values})
+    return replace(source, weight=source.weight ** (1 / options.mixture_temperature))
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def _read_yaml(path: Path, option: str = "data_mixture") -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise DataError(f"data_mixture: cannot read {path}: {' '.join(str(error).split())}") from error
+        raise DataError(f"{option}: cannot read {path}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise DataError(
-            f"data_mixture {path}: got a {type(content).__name__}, need `name: {{dataset: …, weight: …}}` lines"
+            f"{option} {path}: got a {type(content).__name__}, need `name: {{dataset: …, weight: …}}` lines"
         )
     return content
 
@@ -109,8 +148,14 @@ def _split_text(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield name.strip() or part, {"dataset": name.strip(), "weight": weight}
 
 
-def _problems(name: object, values: object) -> Iterator[str]:
-    known = [item.name for item in fields(Source) if item.name != "name"]
+def _split_names(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Parse ``name=dataset,…``."""
+    for part in text.split(","):
+        name, _, dataset = part.partition("=")
+        yield name.strip(), {"dataset": dataset.strip()}
+
+
+def _problems(name: object, values: object, known: Sequence[str] = KEYS) -> Iterator[str]:
     if not isinstance(values, dict):
         yield f"{name}: got {values!r}, need a mapping with {', '.join(known)}"
         return
@@ -121,3 +166,6 @@ def _problems(name: object, values: object) -> Iterator[str]:
     weight = values.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < float("inf"):
         yield f"{name}: weight: got {weight!r}, need a number above 0"
+    epochs = values.get("max_epochs")
+    if epochs is not None and (type(epochs) is not int or epochs < 1):
+        yield f"{name}: max_epochs: got {epochs!r}, need a whole number of at least 1"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import BinaryIO, TypeVar
 
@@ -50,6 +51,27 @@ def list_s3(dataset: str, folder: str) -> dict[str, str]:
     found = retry(lambda: _s3(dataset).get_file_info(where), dataset)
     files = (info.path for info in found if info.type == fs.FileType.File)
     return {path.removeprefix(f"{root}/"): f"{S3}{path}" for path in files}
+
+
+def sizes_on_s3(files: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of each file, from one listing of the folder that has them all."""
+    folder = os.path.commonpath([path.removeprefix(S3).rsplit("/", 1)[0] for path in files])
+    where = fs.FileSelector(folder, recursive=True)
+    found = retry(lambda: _s3(files[0]).get_file_info(where), f"{S3}{folder}")
+    sizes = {f"{S3}{info.path}": int(info.size) for info in found if info.type == fs.FileType.File}
+    if missing := [path for path in files if path not in sizes]:
+        raise DataError(f"cannot read {missing[0]}: it is gone")
+    return sizes
+
+
+def read_pieces(path: str, places: Sequence[int], size: int) -> list[bytes]:
+    """Return ``size`` bytes from each place of a file on S3."""
+
+    def read() -> list[bytes]:
+        with _s3(path).open_input_file(path.removeprefix(S3)) as file:
+            return [file.read_at(size, place) for place in places]
+
+    return retry(read, path)
 
 
 def open_remote(path: str) -> BinaryIO:

@@ -6,14 +6,16 @@ import hashlib
 import re
 import zlib
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from podwright_training.data import card
 from podwright_training.data.faults import DataError
 from podwright_training.data.formats import FORMATS, Document, format_of
-from podwright_training.data.storage import is_local, list_files
+from podwright_training.data.schemes import S3
+from podwright_training.data.storage import Listing, is_local, list_files, read_pieces, shared, sizes_of
 
 WORDS = {  # what names the split in the name of a file or folder, as on the Hugging Face hub
     "train": frozenset(("train", "training")),
@@ -21,6 +23,10 @@ WORDS = {  # what names the split in the name of a file or folder, as on the Hug
     "test": frozenset(("test", "testing", "eval", "evaluation")),
 }
 HELD_OUT_SHARE = 0.01  # of the documents, for validation, where a dataset has no validation split
+SAMPLED_SHARDS = 256  # whose bytes are part of a split's fingerprint
+SAMPLES = 8  # of each, from its first to its last byte
+SAMPLE_BYTES = 4096
+SAMPLERS = 32  # requests to a store at a time
 NOT_DATA = frozenset(("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "tokenizer.json"))
 
 
@@ -51,13 +57,29 @@ class Split:
         return all(map(is_local, self.files))
 
     @cached_property
-    def sizes_digest(self) -> str:
-        """Return twelve hexadecimal digits that identify the sizes of local shards."""
-        try:
-            sizes = [str(Path(file).stat().st_size) for file in self.files]
-        except OSError as error:
-            raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
-        return hashlib.sha256("\n".join(sizes).encode()).hexdigest()[:12]
+    def contents_digest(self) -> str | None:
+        """Return twelve hexadecimal digits that identify the shards' bytes; None for those on the hub.
+
+        They are of the sizes of all and of samples, and the same for the same files in a folder and on S3. The first
+        rank reads them, for all.
+        """
+        if self.is_local:
+            return self._read_contents()["digest"]
+        if not all(file.startswith(S3) for file in self.files):
+            return None
+        return shared(f"contents of {self.files[0]} and {self.digest}", self._read_contents)["digest"]
+
+    def _read_contents(self) -> Listing:
+        digest = hashlib.sha256()
+        sizes = sizes_of(self.files)
+        sampled = self.files[:: -(-len(self.files) // SAMPLED_SHARDS)]
+        with ThreadPoolExecutor(SAMPLERS) as pool:
+            samples = dict(zip(sampled, pool.map(lambda file: _samples(file, sizes[file]), sampled), strict=True))
+        for file in self.files:
+            digest.update(f"{sizes[file]}\n".encode())
+            for sample in samples.get(file, ()):
+                digest.update(sample)
+        return {"digest": digest.hexdigest()[:12]}
 
     @property
     def digest(self) -> str:
@@ -102,6 +124,11 @@ def _split_of(path: PurePosixPath) -> str:
             if words & known:
                 return split
     return ""
+
+
+def _samples(file: str, size: int) -> list[bytes]:
+    places = [max(0, size - SAMPLE_BYTES) * number // (SAMPLES - 1) for number in range(SAMPLES)]
+    return read_pieces(file, places, min(size, SAMPLE_BYTES))
 
 
 def _hidden(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -42,9 +43,46 @@ def list_files(dataset: str, folder: str = "") -> Listing:
             f"dataset {dataset!r}: neither an existing folder, nor {S3}bucket/folder, nor an identifier of the form "
             "owner/name on the Hugging Face hub"
         )
+    return shared(f"{dataset}:{folder}", partial(_list_remote, dataset, folder))
+
+
+def shared(name: str, action: Callable[[], Listing]) -> Listing:
+    """Return what ``action`` returns, on the first rank for all ranks within ``shared_listings``."""
     share = _share.get()
-    list_them = partial(_list_remote, dataset, folder)
-    return share(f"{dataset}:{folder}", list_them) if share else list_them()
+    return share(name, action) if share else action()
+
+
+def sizes_of(files: Sequence[str]) -> dict[str, int]:
+    """Return the bytes of each file, all local or all on S3.
+
+    Raises:
+        DataError: A file is not there.
+    """
+    if not is_local(files[0]):
+        from podwright_training.data import remote
+
+        return remote.sizes_on_s3(files)
+    try:
+        return {file: Path(file).stat().st_size for file in files}
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def read_pieces(file: str, places: Sequence[int], size: int) -> list[bytes]:
+    """Return ``size`` bytes from each place of a local file or one on S3, each in one request.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    if not is_local(file):
+        from podwright_training.data import remote
+
+        return remote.read_pieces(file, places, size)
+    try:
+        with Path(file).open("rb") as content:
+            return [os.pread(content.fileno(), size, place) for place in places]
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 def _list_remote(dataset: str, folder: str) -> Listing:

@@ -40,11 +40,12 @@ def open_stream(
     rank: int,
     world_size: int,
     local_batch_size: int,
+    source: Source | None = None,
 ) -> PackedStream:
-    """Open the stream of ``split`` that ``options`` describe; raise as ``PackedStream`` does."""
+    """Open the stream of ``split`` that ``options`` describe, or that of one source; raise as ``PackedStream`` does."""
     training = split == "train"
     return PackedStream(
-        sources_of(options),
+        [source] if source else sources_of(options),
         split=split,
         tokenizer=tokenizer,
         context_width=options.max_context_width,
@@ -131,6 +132,9 @@ class PackedStream:
         self.faults = Faults(max_bad_records, max_bad_shards)
         self._positions = {stream: [Position()] * len(sources) for stream in range(rank, streams, world_size)}
         self._sequences = 0  # drawn by all ranks
+        self._drawn = [0] * len(sources)  # of them, those of each source
+        self._caps = [source.max_epochs for source in sources]
+        self._furthest = [0] * len(sources)  # epoch of a stream, of any rank when loaded
         self._last = range(0)
         self._running: list[Worker] = []
         self._makers: list[Iterator[Packed]] = []
@@ -169,6 +173,16 @@ class PackedStream:
         """Return the global sequences of the last batch of all ranks; empty before the first."""
         return self._last
 
+    def own_sequences(self, *, before: int | None = None) -> range:
+        """Return this rank's global sequences in the last batch, those below ``before`` if it is given."""
+        stop = self._last.stop if before is None else min(self._last.stop, before)
+        return range(self._own(self._last.start), stop, self._world_size)
+
+    def sources(self) -> list[str]:
+        """Return the name of the source of each of this rank's sequences in the last batch."""
+        corpora, mixture = self._recipe.corpora, self._recipe.mixture
+        return [corpora[mixture.source(number)].name for number in self.own_sequences()]
+
     def replay(self, first_sequence: int) -> None:
         """Skip to the global batch that begins with ``first_sequence``.
 
@@ -184,6 +198,22 @@ class PackedStream:
         for _ in self._draw_until(first_sequence):
             pass
 
+    @property
+    def sequences_by_source(self) -> dict[str, int]:
+        """Return the sequences that all ranks have drawn, by the name of their source."""
+        return {corpus.name: drawn for corpus, drawn in zip(self._recipe.corpora, self._drawn, strict=True)}
+
+    def finished_epochs(self) -> list[int]:
+        """Return how often this rank's streams have read their documents, summed over them, for each source."""
+        return [sum(each[source].epoch for each in self._positions.values()) for source in range(len(self._drawn))]
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether a stream of this rank, or of any when the state was loaded, has passed ``max_epochs``."""
+        for each in self._positions.values():
+            self._furthest = [max(known, here.epoch) for known, here in zip(self._furthest, each, strict=True)]
+        return any(cap is not None and epoch >= cap for epoch, cap in zip(self._furthest, self._caps, strict=True))
+
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's position as JSON values; a checkpoint keeps ``merge_states`` of all ranks."""
         positions = {
@@ -192,7 +222,8 @@ class PackedStream:
             }
             for stream, each in self._positions.items()
         }
-        return {"sequences": self._sequences, **self._identity(), "streams": positions}
+        drawn = self.sequences_by_source
+        return {"sequences": self._sequences, "drawn": drawn, **self._identity(), "streams": positions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue exactly after the last sequence of ``state``, which may come from another world size.
@@ -206,6 +237,11 @@ class PackedStream:
             raise DataError("\n".join(problems))
         self.close()
         self._sequences, self._last = state["sequences"], range(0)
+        drawn = state.get("drawn", {})  # older checkpoints did not count
+        self._drawn = [drawn.get(corpus.name, 0) for corpus in self._recipe.corpora]
+        self._furthest = [
+            max(each[corpus.name][0] for each in state["streams"].values()) for corpus in self._recipe.corpora
+        ]
         for stream in self._positions:
             there = state["streams"][str(stream)]
             self._positions[stream] = [Position(*there[corpus.name]) for corpus in self._recipe.corpora]
@@ -213,9 +249,9 @@ class PackedStream:
     def differences(self, state: Mapping[str, Any]) -> list[str]:
         """Return why this stream cannot continue from ``state``, one line each."""
         here = self._identity()
-        sizes = state.get("shard_sizes", {})  # of local shards only: the same data may be remote now
-        state = {**state, "shard_sizes": {**here["shard_sizes"], **sizes}}
-        here["shard_sizes"] = {**sizes, **here["shard_sizes"]}
+        contents = state.get("contents", {})  # not of shards on the hub: the same data may be local now
+        state = {**state, "contents": {**here["contents"], **contents}}
+        here["contents"] = {**contents, **here["contents"]}
         wrong = {key: value for key, value in here.items() if state[key] != value}
         problems = [_difference(key, there=state[key], here=value) for key, value in wrong.items()]
         lacking = [stream for stream in self._positions if str(stream) not in state["streams"]]
@@ -237,7 +273,9 @@ class PackedStream:
             "seed": corpora[0].seed,
             "tokenizer": self._recipe.encoder.digest,
             "shards": {corpus.name: corpus.split.digest for corpus in corpora},
-            "shard_sizes": {corpus.name: corpus.split.sizes_digest for corpus in corpora if corpus.split.is_local},
+            "contents": {
+                corpus.name: corpus.split.contents_digest for corpus in corpora if corpus.split.contents_digest
+            },
         }
 
     def _draw_until(self, end: int) -> Iterator[NDArray[np.uint32]]:
@@ -251,6 +289,9 @@ class PackedStream:
             for fault in packed.faults:
                 self.faults.log(fault)
             yield packed.tokens
+        if end > self._sequences:
+            new = self._recipe.mixture.counts(range(self._sequences, end))
+            self._drawn = [drawn + more for drawn, more in zip(self._drawn, new, strict=True)]
         self._sequences = end
 
     def _own(self, sequence: int) -> int:
@@ -278,7 +319,7 @@ def _difference(key: str, *, there: Any, here: Any) -> str:
     if key == "tokenizer":
         return f"the tokenizer is another one than the checkpoint's ({there} there, {here} here)"
     names = ", ".join(name for name in sorted({*there, *here}) if there.get(name) != here.get(name))
-    what = "has other shards" if key == "shards" else "has shards of the same names, but of other sizes,"
+    what = "has other shards" if key == "shards" else "has shards of the same names, but of other content,"
     return f"data source {names} {what} than in the checkpoint: a run keeps its data; start a new one for other data"
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from podwright_training.data.faults import BadRecordError, BadShardError, DataError
+from podwright_training.data.faults import BadRecordError, BadShardError, DataError, first_line
 from podwright_training.data.storage import is_local
 
 SUFFIX = ".safetensors"
@@ -91,7 +91,11 @@ def write_token_shard(path: Path, documents: Sequence[NDArray[Any]], *, tokenize
         "offsets": offsets,
         "crc32": np.array([_crc32(document.astype(kind)) for document in documents], dtype=np.uint32),
     }
-    save_file(tensors, temporary, metadata={TOKENIZER: tokenizer})
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
+    try:
+        save_file(tensors, temporary, metadata={TOKENIZER: tokenizer})
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+    except (SafetensorError, OSError) as error:
+        temporary.unlink(missing_ok=True)
+        raise DataError(f"cannot write {path}: {first_line(error)}") from error
     temporary.replace(path)

@@ -22,6 +22,7 @@ def register() -> torch.device:
     """Register the device with PyTorch, for the rest of the process, and return it."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Module(NAME))
     _KERNELS.impl("empty.memory_format", _empty)  # type: ignore[no-untyped-call]
+    _KERNELS.impl("_fused_rms_norm", _fused_rms_norm)  # type: ignore[no-untyped-call]
     return torch.device(NAME, 0)
 
 
@@ -32,6 +33,11 @@ _KERNELS = torch.library.Library("aten", "IMPL", "PrivateUse1")  # type: ignore[
 def _empty(size: Sequence[int], dtype: torch.dtype | None = None, **_: Any) -> torch.Tensor:
     tensor: torch.Tensor = torch._C._acc.create_empty_tensor(tuple(size), dtype or torch.get_default_dtype())  # noqa: SLF001
     return tensor
+
+
+def _fused_rms_norm(x: torch.Tensor, shape: Sequence[int], *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a norm's result and the numbers that CUDA's keeps for backward: one per token, not copies in fp32."""
+    return torch.empty_like(x), x.new_empty((*x.shape[: x.ndim - len(shape)], *[1] * len(shape)), dtype=torch.float32)
 
 
 class Stream:

@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _disable_current_modes
 
 from podwright_training.batch import Batch
-from podwright_training.config.parallel_dims import ParallelDims
+from podwright_training.config.parallel_dims import ParallelDims, vocabulary_shares
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import gpu, memory
 from podwright_training.dry_run.recorder import Collective, Recorder, Traffic
@@ -87,7 +87,7 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
     began = time.monotonic()
     dims = ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
     meshes = Meshes.of(dims, device.type)  # real tensors: their numbers are ranks
-    recorder = Recorder(device.type, _groups(meshes), vocab_size=options.vocab_size)
+    recorder = Recorder(device.type, _groups(meshes), words=options.vocab_size // vocabulary_shares(options))
     # in this thread, so that a backward pass has the trainer's lines on its stack
     one_thread = torch.autograd.set_multithreading_enabled(False)
     with one_thread, FakeTensorMode(allow_non_fake_inputs=True), recorder.watching(), _without_values(recorder):

@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.nn.attention.flex_attention import BlockMask
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry
@@ -69,13 +70,13 @@ class Traffic(NamedTuple):
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record every operation on a device."""
 
-    def __init__(self, device_type: str, groups: Mapping[str, str], *, vocab_size: int) -> None:
+    def __init__(self, device_type: str, groups: Mapping[str, str], *, words: int) -> None:
         """Prepare to record.
 
         Args:
             device_type: operations on other devices do not count.
             groups: dimension of the ranks' mesh by the name of a process group.
-            vocab_size: the last dimension of logits, and of no other tensor.
+            words: the last dimension of a rank's logits, and of no other tensor.
         """
         super().__init__()  # type: ignore[no-untyped-call]
         self.memory = Memory(device_type)
@@ -85,7 +86,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.flops = 0
         self._device_type = device_type
         self._groups = groups
-        self._vocab_size = vocab_size
+        self._words = words
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -124,7 +125,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._see_kernel(func, packet, args, kwargs, result)
         for tensor in tree_iter(result):
             if isinstance(tensor, Tensor):
-                is_logits = tensor.ndim > 1 and tensor.shape[-1] == self._vocab_size
+                is_logits = tensor.ndim > 1 and tensor.shape[-1] == self._words
                 self.memory.see(tensor, memory.LOGITS if is_logits else None)
         return result
 
@@ -170,11 +171,16 @@ def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
     Patches, not a mode for functions: PyTorch leaves that one when it enters the backward pass.
     """
     attention, rms_norm = F.scaled_dot_product_attention, F.rms_norm
-    softmax, tensor = torch.softmax, torch.tensor
+    flex, softmax, tensor = attention_of_model._flex_attention, torch.softmax, torch.tensor  # noqa: SLF001 - ours
 
     def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         y: Tensor = (_attention if q.device.type == device_type else attention)(q, k, v, **options)
         return y
+
+    def flex_attention(q: Tensor, k: Tensor, v: Tensor, *, block_mask: BlockMask, enable_gqa: bool) -> Any:
+        if q.device.type != device_type:
+            return flex(q, k, v, block_mask=block_mask, enable_gqa=enable_gqa)
+        return _attention(q, k, v, is_causal=True)
 
     def fused_rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
         if x.device.type != device_type:
@@ -198,6 +204,7 @@ def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
 
     with (
         mock.patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention),
+        mock.patch.object(attention_of_model, "_flex_attention", flex_attention),
         mock.patch.object(F, "rms_norm", fused_rms_norm),
         mock.patch.object(attention_of_model, "causal_lower_right", return_value=None),  # its tensors cannot be fake
         mock.patch.object(torch, "softmax", softmax_in_fp32),

@@ -7,6 +7,8 @@
 | ``train`` | ``step``, ``loss`` (mean per token of this step's batch), ``perplexity``, |
 | | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
 | | ``batch_sequences`` (the last of these: this step's global batch), ``batch_digest`` (of it), |
+| | ``epoch`` (from 1: mean over streams; of several sources, that of the one read most often), |
+| | of a mixture ``source_tokens`` (drawn so far) and ``source_epochs``, by source, |
 | | ``noise_scale_tokens`` (or null), ``loss_scale`` (1 but in fp16) |
 | | means since the last line: ``tokens_per_s``, ``tokens_per_s_per_rank``, ``samples_per_s``, ``mfu`` (or null), |
 | | ``step_s``, ``data_s``, ``slowest_rank``, ``lag_s`` (of it behind the median rank) |
@@ -16,9 +18,10 @@
 | | ``sequences``, ``batch_sequences``, ``batch_digest``; of a rollback ``checkpoint`` |
 | ``overflow`` | ``step`` (skipped: its gradient overflowed in fp16), ``loss``, ``loss_scale`` (of the next step), |
 | | ``sequences``, ``batch_sequences``, ``batch_digest`` |
-| ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens`` |
+| ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens``; with ``validation_datasets`` ``losses``, by name |
+| ``sample`` | ``step``, ``texts`` (each prompt with what the model adds) |
 | ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, training waited) |
-| ``end`` | ``step``, ``reason`` |
+| ``end`` | ``step``, ``reason`` (max_steps, max_epochs or signal) |
 
 Lines are only appended, and whole: a line for which the disk has no room is dropped with a warning. After a resume,
 steps that the previous job had done occur twice: the last event of a step counts.
@@ -87,6 +90,7 @@ def console_line(event: str, values: dict[str, Any]) -> str:
         f"loss {values['loss']:.3f}",
         f"{values['samples_per_s']:.2f} samples/s",
         f"{values['tokens_per_s'] / 1000:.1f}k tok/s",
+        *([f"epoch {values['epoch']:.4g}"] if values.get("epoch", 1) > 1 else []),
         *([f"MFU {values['mfu']:.0%}"] if values["mfu"] is not None else []),
         f"lr {values['lr']:.1e}",
     ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -14,35 +16,24 @@ from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.config import parallel_dims
-from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import DataError, PackedStream, load_tokenizer, open_stream
+from podwright_training.data import DataError, PackedStream, load_tokenizer, open_stream, validation_sources_of
 from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
-from podwright_training.loop import sinks
-from podwright_training.model import float8_problem
+from podwright_training.loop import initial_weights, samples, sinks
+from podwright_training.model import float8_problem, mask_problem
 from podwright_training.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-SPLITS = ("train", "validation")
-FREE_TO_CHANGE = (
-    "max_position_embeddings",
-    "rope_theta",
-    "rope_scaling",
-    "rms_norm_eps",
-    "initializer_range",
-    "sliding_window",
-    "router_aux_loss_coef",
-)
-
 
 @dataclass(frozen=True)
 class Data:
-    """One data share of both splits."""
+    """One data share of both splits, and of further datasets to validate on."""
 
     training: PackedStream
     validation: PackedStream
+    validation_sets: dict[str, PackedStream]  # the datasets of validation_datasets, by name
 
 
 def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
@@ -61,6 +52,7 @@ def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
     tokenizer = None
     try:
         tokenizer = load_tokenizer(options.tokenizer)
+        problems += samples.problems(options, tokenizer)
         if not dims_problems:  # otherwise the number of data shares is unknown
             problems += _problems_of_data(options, tokenizer, ranks, found)
     except DataError as error:
@@ -72,13 +64,13 @@ def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
 
 def open_data(options: TrainConfig, tokenizer: PreTrainedTokenizerBase, *, share: int, shares: int) -> Data:
     """Open one of ``shares`` equal shares of the data."""
-    training, validation = (
-        open_stream(
-            options, split=split, tokenizer=tokenizer, rank=share, world_size=shares, local_batch_size=batch_size
-        )
-        for split, batch_size in zip(SPLITS, (options.train_batch_size, options.val_batch_size), strict=True)
+    opened = partial(open_stream, options, tokenizer=tokenizer, rank=share, world_size=shares)
+    validating = partial(opened, split="validation", local_batch_size=options.local_validation_batch_size(shares))
+    return Data(
+        opened(split="train", local_batch_size=options.train_batch_size),
+        validating(),
+        {source.name: validating(source=source) for source in validation_sources_of(options)},
     )
-    return Data(training, validation)
 
 
 def _problems_of_data(
@@ -100,10 +92,16 @@ def _problems_of_data(
     except DataError as error:
         yield str(error)
         return
-    if found:
-        yield from data.training.differences(step_folder.read_state(found).data)
-    validated = options.validation_batches * options.val_batch_size
-    for stream, streams in ((data.training, options.data_streams), (data.validation, validated)):
+    try:
+        data.training.state_dict()  # reads a remote dataset's fingerprint now, not when all ranks save
+        if found:
+            yield from data.training.differences(step_folder.read_state(found).data)
+    except DataError as error:
+        yield str(error)
+        return
+    validated = math.ceil(options.validated_sequences(here.data_size) / here.data_size)
+    validation = [(stream, validated) for stream in (data.validation, *data.validation_sets.values())]
+    for stream, streams in ((data.training, options.data_streams), *validation):
         try:
             stream.check_streams(streams)  # find empty streams here, not when all ranks wait for this one
         except DataError as error:
@@ -114,6 +112,8 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
     problem = device_problem(ranks, options.device)
     if problem is None and options.float8:
         problem = float8_problem(device_of(ranks, options.device))
+    if problem is None:
+        problem = mask_problem(options, device_of(ranks, options.device))
     if problem:
         yield problem
     for name, folder in (("run_dir", Path(options.run_dir)), ("checkpoint_dir", options.checkpoints)):
@@ -137,12 +137,10 @@ def _problems_of_checkpoint(options: TrainConfig, found: Path | None) -> Iterato
     directories = checkpoint_directories(options)
     if found is None and directories[1:] and directories[1] != options.checkpoints:
         yield f"resume_from_checkpoint {options.resume_from_checkpoint} has no complete checkpoint"
-    if found:
-        there, here = asdict(step_folder.model_config(found)), asdict(options.model)
-        shape = [item.name for item in fields(ModelConfig) if item.name not in FREE_TO_CHANGE]
-        differing = [f"{name} {there[name]} there, {here[name]} here" for name in shape if there[name] != here[name]]
-        if differing:
-            yield f"checkpoint {found} is of another model: {'; '.join(differing)}"
+    if found is None and options.init_from:
+        yield from initial_weights.problems(Path(options.init_from), options)
+    if found and (differing := options.model.differences(step_folder.model_config(found))):
+        yield f"checkpoint {found} is of another model: {'; '.join(differing)}"
 
 
 def checkpoint_directories(options: TrainConfig) -> list[Path]:

@@ -54,20 +54,15 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """Log to a W&B run with the folder's name, resumed after a restart.
-
-    Its id is drawn once per run folder: two users with equal folder names have two runs.
-    """
+    """Log to a W&B run with the folder's name, resumed after a restart."""
 
     def __init__(self, options: TrainConfig, folder: RunFolder) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]  # an option: not installed everywhere
 
-        if not folder.wandb_id.exists():
-            write_atomically(folder.wandb_id, f"{secrets.token_hex(8)}\n")
         self._run = wandb.init(
             dir=folder.root,
             name=folder.root.absolute().name,
-            id=folder.wandb_id.read_text().strip(),
+            id=wandb_id(folder),
             resume="allow",
             config=options.to_dict(),
         )
@@ -77,5 +72,16 @@ class WeightsAndBiases:
         self._run.log({"step": values["step"], **{f"{event}/{key}": item for key, item in _numbers(values).items()}})
 
 
+def wandb_id(folder: RunFolder) -> str:
+    """Return the id of a run folder's W&B run, drawn once: two users with equal folder names have two runs."""
+    if not folder.wandb_id.exists():
+        write_atomically(folder.wandb_id, f"{secrets.token_hex(8)}\n")
+    return folder.wandb_id.read_text().strip()
+
+
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if isinstance(value, Real) and name != "step"}
+    flat = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    for name, by_source in values.items():
+        if isinstance(by_source, Mapping):
+            flat |= {f"{name}/{source}": value for source, value in by_source.items()}
+    return {name: value for name, value in flat.items() if isinstance(value, Real) and name != "step"}

@@ -29,11 +29,18 @@ from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import merge_states, shared_listings
-from podwright_training.device import device_of, job_peak_flops, limit_waits, peak_memory_bytes, process_group
+from podwright_training.data import PackedStream, merge_states, shared_listings
+from podwright_training.device import (
+    device_of,
+    job_peak_flops,
+    limit_waits,
+    peak_memory_bytes,
+    process_group,
+    use_host_cores,
+)
 from podwright_training.errors import UserError
 from podwright_training.job_store import JobStore
-from podwright_training.loop import garbage, guard, preflight
+from podwright_training.loop import garbage, guard, initial_weights, preflight
 from podwright_training.loop.faults import StallWatch, memory_snapshot
 from podwright_training.loop.garbage import manual_collection
 from podwright_training.loop.guard import Guard
@@ -41,6 +48,7 @@ from podwright_training.loop.loss_scale import LossScale
 from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
+from podwright_training.loop.samples import Samples
 from podwright_training.loop.schedule import learning_rate, micro_batches
 from podwright_training.loop.sinks import open_sinks
 from podwright_training.loop.step_timer import StepTimer, Timing
@@ -64,6 +72,8 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
         tokenizer = preflight.check(options, ranks)
         device = device_of(ranks, options.device)
         make_repeatable(options)
+        if options.cpu_offload and device.type != "cpu":
+            use_host_cores(ranks)
         with (
             memory_snapshot(folder.memory_snapshot(ranks.rank), ranks, device),
             process_group(ranks, device, store=store, timeout_s=options.start_timeout_s),
@@ -125,11 +135,12 @@ class Trainer:
         self._pending: list[Taken] = []  # taken, and not yet checked
         self._rollbacks: Counter[Path] = Counter()
         self._noise_scale = NoiseScale()
-        self._validation_start = self.data.validation.state_dict()
+        self._samples = Samples(options, tokenizer) if options.sample_prompts else None
         self._timer = StepTimer(ranks.world_size)
         self._profile = Profile(options.profiled if first else range(0), self.folder.traces / "rank-0.json")
         self._peak_flops = job_peak_flops(device, ranks)
         self._stop_agreed = False
+        self._data_spent = False  # a source was read max_epochs times
         self.saver = Saver(options, on_saved=self._log_saved)
 
     def train(self) -> None:
@@ -139,7 +150,7 @@ class Trainer:
             self._start(resumed_from=self._resume())
             self._logged_sequences = self.sequences
             waits_limited = False
-            while self.step < self.options.max_steps and not self._stop_agreed:
+            while not (self._finished or self._stop_agreed):
                 self._take_step(requests)
                 if not waits_limited:  # the first step compiles, connects and reads far into the data
                     limit_waits(self.options.step_timeout_s, besides=self.saver.group)
@@ -151,23 +162,33 @@ class Trainer:
                 if self._due(self.options.checkpoint_freq) or self._stop_agreed:
                     self.save()
             self.saver.finish()
-            reason = "max_steps" if self.step >= self.options.max_steps else "signal"
-            self.metrics.write("end", step=self.step, reason=reason)
+            self.metrics.write("end", step=self.step, reason=self._end_reason())
 
     def validate(self) -> None:
-        """Log the mean loss per token over the first batches of the validation split, the same ones each time."""
-        self.data.validation.load_state_dict(self._validation_start)
+        """Log the mean loss per token on the validation split and each dataset, and how the model continues texts."""
+        loss, tokens = self._evaluate(self.data.validation)
+        values: dict[str, Any] = {"loss": loss, "perplexity": _perplexity(loss), "tokens": tokens}
+        if self.data.validation_sets:
+            values["losses"] = {name: self._evaluate(stream)[0] for name, stream in self.data.validation_sets.items()}
+        self.metrics.write("validation", step=self.step, **values)
+        if self._samples:
+            self.metrics.write("sample", step=self.step, texts=self._samples.write(self.model))
+
+    def _evaluate(self, stream: PackedStream) -> tuple[float, int]:
+        """Return the mean loss over a stream's first sequences, the same ones each time, and the number of tokens."""
+        start, sequences = stream.state_dict(), self.options.validated_sequences(self.model.data_size)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         counted = torch.zeros((), dtype=torch.int64)
-        for _ in range(self.options.validation_batches):
-            batch = self.data.validation.next_batch()
+        while stream.coordinates().stop < sequences:
+            batch = stream.next_batch()
+            batch = batch.counting_first(len(stream.own_sequences(before=sequences)))  # ranks may not divide them
             total += self.model.evaluate(batch)
             counted += batch.counted_tokens if self._first_reader else 0
         self.model.finish_evaluation()
         dist.all_reduce(counted)
+        stream.load_state_dict(start)  # for the next time
         tokens = int(counted)
-        loss = self.model.total(total).item() / tokens
-        self.metrics.write("validation", step=self.step, loss=loss, perplexity=_perplexity(loss), tokens=tokens)
+        return self.model.total(total).item() / tokens, tokens
 
     def save(self) -> None:
         """Start writing a checkpoint."""
@@ -184,16 +205,32 @@ class Trainer:
         )
         self.saver.save(state, weights=dict(self.model.named_parameters()), optimizers=self.optimizers)
 
+    def _end_reason(self) -> str:
+        if self.step >= self.options.max_steps:
+            return "max_steps"
+        return "max_epochs" if self._data_spent else "signal"
+
     def _resume(self) -> Path | None:
         """Resume from the newest intact checkpoint."""
         self.saver.fetch()
         path, state = self._restore(preflight.checkpoint_directories(self.options))
         if state:
             self.data.training.load_state_dict(state.data)
+            self._data_spent = self.data.training.is_spent
             self.sequences = state.sequences
         else:
             self.optimizers.allocate()  # a save needs their state, even if the first steps are skipped
+            if self.options.init_from:
+                self._initialize(Path(self.options.init_from))
         return path
+
+    def _initialize(self, source: Path) -> None:
+        """Start from weights that exist; with everything of a checkpoint but the data, if that was asked for."""
+        state = initial_weights.load(source, self.options, model=self.model, optimizers=self.optimizers)
+        if state:
+            self.step = state.step
+            self.guard.load_state(state.losses)
+            self.loss_scale.load_state(state.loss_scale)
 
     def _restore(self, directories: list[Path]) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
         """Load everything but the data position from the newest intact checkpoint."""
@@ -219,6 +256,7 @@ class Trainer:
             step=self.step,
             world_size=self.ranks.world_size,
             resumed_from=str(resumed_from) if resumed_from else None,
+            init_from=None if resumed_from else self.options.init_from,
             job_id=os.environ.get("SLURM_JOB_ID"),
             config=self.options.digest,
             parameters=self.options.model.parameters,
@@ -250,30 +288,48 @@ class Trainer:
     def _draw(self, number: int, stop_requests: list[int]) -> Drawn:
         """Draw the next global batch, of ``number`` micro-batches per rank.
 
-        In the same all-reduce, without waiting for a GPU, the ranks share whether to stop (on request, or because saves
-        fail) and how long they took.
+        In the same all-reduce, without waiting for a GPU, the ranks share whether to stop (on request, because saves
+        fail, or because the data was read often enough), how often they read it and how long they took.
         """
         with self._timer.data():
             batches = [self.data.training.next_batch() for _ in range(number)]
             counted = [batch.counted_tokens for batch in batches]
             own_hash = batch_hash(chain.from_iterable(batch.tokens_BT for batch in batches))
-        shared = torch.zeros(4 + self.ranks.world_size, dtype=torch.int64)
-        shared[3] = len(stop_requests) + self.saver.failed
-        shared[4 + self.ranks.rank] = self._timer.take_alone_us()
+        epochs = self.data.training.finished_epochs()
+        head = torch.zeros(5 + len(epochs), dtype=torch.int64)
+        head[3:5] = torch.tensor([len(stop_requests) + self.saver.failed, self.data.training.is_spent])
         if self._first_reader:
-            shared[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
+            head[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
+            head[5:] = torch.tensor(epochs)
+        alone_us = torch.zeros(self.ranks.world_size, dtype=torch.int64)
+        alone_us[self.ranks.rank] = self._timer.take_alone_us()
+        shared = torch.cat([head, alone_us])
         dist.all_reduce(shared)
-        total_hash, tokens, first_tokens, stops = shared[:4].tolist()
-        self._timer.add_alone_us(shared[4:])
+        total_hash, tokens, first_tokens, stops, spent, *epochs = shared[: len(head)].tolist()
+        self._timer.add_alone_us(shared[len(head) :])
         self._stop_agreed = stops > 0
+        self._data_spent = spent > 0
         drawn = number * self.options.train_batch_size * self.model.data_size
         self.sequences += drawn
         coordinates = {
             "sequences": self.sequences,
             "batch_sequences": drawn,
             "batch_digest": digest_text(total_hash),
+            **self._sources(epochs),
         }
         return Drawn(batches, tokens, first_tokens, coordinates)
+
+    def _sources(self, finished_epochs: list[int]) -> dict[str, Any]:
+        """Return the number of the epoch, of several sources the highest, and each source's tokens and epoch."""
+        drawn = self.data.training.sequences_by_source
+        epochs = [1 + finished / self.options.data_streams for finished in finished_epochs]
+        if len(drawn) == 1:
+            return {"epoch": epochs[0]}
+        return {
+            "epoch": max(epochs),
+            "source_tokens": {name: number * self.options.max_context_width for name, number in drawn.items()},
+            "source_epochs": dict(zip(drawn, epochs, strict=True)),
+        }
 
     def _accumulate(self, drawn: Drawn) -> tuple[Tensor, float | None]:
         """Return the loss of a global batch and, when due, the noise scale, from the first micro-batch and all."""
@@ -398,8 +454,12 @@ class Trainer:
             paused_s=round(saved.paused_s, 3),
         )
 
+    @property
+    def _finished(self) -> bool:
+        return self._data_spent or self.step >= self.options.max_steps
+
     def _due(self, every: int | None) -> bool:
-        return self.step == self.options.max_steps or (every is not None and self.step % every == 0)
+        return self._finished or (every is not None and self.step % every == 0)
 
 
 def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[list[str], bool]:

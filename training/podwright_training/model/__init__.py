@@ -12,9 +12,17 @@ Legend of the shapes in tensor names, as in ``x_BTD``:
 | K | key-value heads | V | vocab_size |
 """
 
-from podwright_training.model.attention import Attend, Attention, Mask, make_mask
+from podwright_training.model.attention import Attend, Attention, Mask, make_mask, mask_problem
 from podwright_training.model.configure import DTYPES, configure, float8_problem
-from podwright_training.model.experts import Experts, MixtureOfExperts, to_hugging_face
+from podwright_training.model.embedding import Embedding
+from podwright_training.model.experts import (
+    Experts,
+    HuggingFacePart,
+    MixtureOfExperts,
+    from_hugging_face,
+    to_hugging_face,
+)
+from podwright_training.model.head import Head
 from podwright_training.model.llama import Block, FeedForward, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 
@@ -23,14 +31,19 @@ __all__ = [
     "Attend",
     "Attention",
     "Block",
+    "Embedding",
     "Experts",
     "FeedForward",
+    "Head",
+    "HuggingFacePart",
     "LlamaForCausalLM",
     "Mask",
     "MixtureOfExperts",
     "Recomputation",
     "configure",
     "float8_problem",
+    "from_hugging_face",
     "make_mask",
+    "mask_problem",
     "to_hugging_face",
 ]

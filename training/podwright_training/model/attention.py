@@ -10,13 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.bias import causal_lower_right
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from podwright_training.config.architecture import ModelConfig
+from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.blockwise import Rows, blockwise_attention, rows_of
 from podwright_training.model.rotary import rotate
 
 Mask = list[Rows] | BlockMask | Tensor | None  # None: every token attends to itself and all before it
+
+GPUS = ("cuda", "gpu")  # gpu: of a dry run
+MOST_PAIRS = 2**30  # in a mask: 1 GiB, and 2 more when a kernel adds it in bf16
+MASK_BLOCK = 128  # tokens of a block of flex_attention
 
 Attend = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
@@ -67,9 +72,31 @@ def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | N
         return rows_of(length, starts_BT=starts_BT, window=window, first=first)
     if starts_BT is None and (window is None or window >= length):
         return None
-    if how == "flex":
+    if uses_flex(how, device):
         return block_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)
     return pair_mask(length, starts_BT=starts_BT, window=window, device=device, first=first)
+
+
+def mask_problem(options: TrainConfig, device: torch.device) -> str | None:
+    """Return why a mask of all pairs of tokens is too large on a device, or ``None``."""
+    length, window = options.max_context_width, options.sliding_window
+    needs_mask = options.document_mask or (window is not None and window < length)
+    if not needs_mask or device.type == "cpu" or uses_flex(options.attention, device):
+        return None
+    sequences = options.train_batch_size if options.document_mask else 1
+    pairs = sequences * length**2
+    if pairs <= MOST_PAIRS:
+        return None
+    return (
+        f"attention {options.attention} needs a mask of {sequences} x {length} x {length} pairs of tokens here, more "
+        f"than {MOST_PAIRS:,}: use --attention flex on a GPU, a shorter max_context_width, or no document_mask and no "
+        "sliding_window"
+    )
+
+
+def uses_flex(how: str, device: torch.device) -> bool:
+    """Return whether masks on a device are for ``flex_attention``; ``how`` is ``TrainConfig.attention``."""
+    return how == "flex" or (how == "auto" and device.type in GPUS)
 
 
 def attend(q_BTNH: Tensor, k_BTKH: Tensor, v_BTKH: Tensor, mask: Mask) -> Tensor:
@@ -104,13 +131,37 @@ def pair_mask(
 def block_mask(
     length: int, *, starts_BT: Tensor | None, window: int | None, device: torch.device, first: int = 0
 ) -> BlockMask:
-    """Return the mask for ``flex_attention``."""
+    """Return the mask for ``flex_attention``, from each block's ends: no pair of tokens is looked at.
+
+    A token sees all tokens from ``lowest`` to itself, and ``lowest`` never falls from one token to the next.
+    """
 
     def sees(sequence: Tensor, _head: Tensor, token: Tensor, other: Tensor) -> Tensor:
         return _sees(first + token, other, None if starts_BT is None else starts_BT[sequence, first + token], window)
 
-    sequences = None if starts_BT is None else len(starts_BT)
-    return create_block_mask(sees, sequences, None, length - first, length, device=device)
+    lowest_BT = torch.zeros(1, length, dtype=torch.int64, device=device) if starts_BT is None else starts_BT
+    if window is not None:
+        lowest_BT = torch.maximum(lowest_BT, torch.arange(length, device=device) - window + 1)
+    begins_Q = torch.arange(first, length, MASK_BLOCK, device=device)
+    lasts_Q = (begins_Q + MASK_BLOCK - 1).clamp(max=length - 1)
+    begins_K = torch.arange(0, length, MASK_BLOCK, device=device)
+    lasts_K = begins_K + MASK_BLOCK - 1
+    seen_BQK = (lasts_K >= lowest_BT[:, begins_Q].unsqueeze(-1)) & (begins_K <= lasts_Q.unsqueeze(-1))
+    full_BQK = (begins_K >= lowest_BT[:, lasts_Q].unsqueeze(-1)) & (lasts_K <= begins_Q.unsqueeze(-1))
+    full_BQK &= (begins_Q + MASK_BLOCK <= length).unsqueeze(-1)  # a last block that is shorter keeps its mask
+    return BlockMask.from_kv_blocks(
+        *_blocks(seen_BQK & ~full_BQK),
+        *_blocks(full_BQK),
+        BLOCK_SIZE=MASK_BLOCK,
+        mask_mod=sees,
+        seq_lengths=(length - first, length),
+    )
+
+
+def _blocks(chosen_BQK: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of chosen blocks of keys per block of queries, and all blocks, the chosen ones first."""
+    chosen = chosen_BQK.unsqueeze(1).to(torch.int32)  # for all heads
+    return chosen.sum(-1, dtype=torch.int32), chosen.argsort(dim=-1, descending=True, stable=True).to(torch.int32)
 
 
 def _sees(token: Tensor, other: Tensor, start: Tensor | None, window: int | None) -> Tensor:

@@ -16,9 +16,10 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32} 
 
 def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:
     """Apply the options to a model, before it is divided among ranks."""
-    model.loss_chunk_tokens = options.loss_chunk_tokens
-    model.z_loss = options.z_loss
-    model.compiled_loss = options.compile
+    if hasattr(model, "lm_head"):  # on the last stage of a pipeline
+        model.lm_head.chunk_tokens = options.loss_chunk_tokens
+        model.lm_head.z_loss = options.z_loss
+        model.lm_head.compiled = options.compile
     model.model.attention = options.attention
     if options.float8:
         _use_float8(model)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.config.families import ARCHITECTURES
-
-GPUS = ("cuda", "gpu")  # gpu: of a dry run
+from podwright_training.model.attention import GPUS
 
 
 class MixtureOfExperts(nn.Module):
@@ -21,8 +21,13 @@ class MixtureOfExperts(nn.Module):
 
     In backward this layer adds the gradient of its own load-balancing loss, so that no caller has to pass that loss on.
     The whole gradient is that of the trainer's summed cross-entropy plus ``router_aux_loss_coef`` · tokens · the mean
-    over all blocks of ``load_balancing_loss``. transformers computes one loss over the counts and probabilities of all
-    blocks: the same for one block. Here each block is balanced separately, as in Switch Transformer (arXiv:2101.03961).
+    over all blocks of E · sum over the experts of (share of the tokens · mean probability): equations 4 to 6 of Switch
+    Transformer (arXiv:2101.03961). transformers computes one loss over the counts and probabilities of all blocks: the
+    same for one block.
+
+    Attributes:
+        sum_counts: adds up the tokens per expert of all ranks that compute at the same time. A share of its own tokens
+            alone would make each rank, and not the batch, use its experts evenly (arXiv:2501.11873).
     """
 
     loss_weight: Tensor  # the caller's factor of the summed loss before backward
@@ -33,19 +38,24 @@ class MixtureOfExperts(nn.Module):
         self.experts = Experts(config)
         self.coefficient = config.router_aux_loss_coef / config.num_hidden_layers
         self.register_buffer("loss_weight", torch.ones(()), persistent=False)
+        self.sum_counts: Callable[[Tensor], Tensor] = lambda counts_E: counts_E
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """``[B, T, D]`` → ``[B, T, D]``."""
         x_SD = x_BTD.flatten(0, 1)
         probability_SE, weight_SA, expert_SA = self.gate(x_SD)
-        if self.coefficient and torch.is_grad_enabled():
-            loss = load_balancing_loss(probability_SE, expert_SA) * self.coefficient * len(x_SD)
-            x_SD = _AddGradient.apply(x_SD, loss, self.loss_weight)  # type: ignore[no-untyped-call]
+        counts_E = _counts(expert_SA, probability_SE.shape[1])
+        balances = self.coefficient and torch.is_grad_enabled()
+        counts_of_all_E = self.sum_counts(counts_E) if balances else counts_E  # while the experts compute
         order = expert_SA.flatten().argsort(stable=True)  # pairs of a token and an expert, by expert
         token = order // expert_SA.shape[1]
-        counts_E = _counts(expert_SA, probability_SE.shape[1])
         y_PD = self.experts(x_SD[token], counts_E) * weight_SA.flatten()[order].unsqueeze(-1).to(x_SD.dtype)
-        return torch.zeros_like(x_SD).index_add(0, token, y_PD).view_as(x_BTD)
+        y_SD = torch.zeros_like(x_SD).index_add(0, token, y_PD)
+        if balances:
+            share_E = counts_of_all_E / counts_of_all_E.sum() * expert_SA.shape[1]
+            slope_E = self.coefficient * len(share_E) * share_E
+            y_SD = _Balance.apply(y_SD, probability_SE, slope_E, self.loss_weight)  # type: ignore[no-untyped-call]
+        return y_SD.view_as(x_BTD)
 
 
 class Router(nn.Module):
@@ -82,18 +92,6 @@ class Experts(nn.Module):
         return _multiply(F.silu(gate_PF) * up_PF, _own(self.down_proj), counts_E)
 
 
-def load_balancing_loss(probability_SE: Tensor, expert_SA: Tensor) -> Tensor:
-    """Return the load-balancing loss, A when experts are used evenly: equations 4 to 6 of Switch Transformer.
-
-    Args:
-        probability_SE: the router's softmax, ``[S, E]``.
-        expert_SA: the experts chosen for each token.
-    """
-    tokens, experts = probability_SE.shape
-    share_E = _counts(expert_SA, experts) / tokens
-    return experts * (share_E * probability_SE.mean(dim=0)).sum()
-
-
 def to_hugging_face(name: str, tensor: Tensor, *, model_type: str) -> Iterator[tuple[str, Tensor]]:
     """Yield a parameter under the names transformers uses on disk: experts one by one, everything else unchanged.
 
@@ -113,6 +111,44 @@ def to_hugging_face(name: str, tensor: Tensor, *, model_type: str) -> Iterator[t
                 yield f"{block}.{on_disk.module}.experts.{index}.{matrix_name}.weight", matrix.contiguous()
     else:
         yield name, tensor
+
+
+@dataclass(frozen=True)
+class HuggingFacePart:
+    """A tensor of a Hugging Face model, and its place in a parameter of ours.
+
+    Attributes:
+        name: of the tensor.
+        begin: of its first element in the parameter.
+        shape: in the parameter; a dimension of one that the tensor lacks comes first.
+    """
+
+    name: str
+    begin: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def from_hugging_face(name: str, shape: Sequence[int], *, model_type: str) -> Iterator[HuggingFacePart]:
+    """Yield the tensors on disk that make up a parameter of ours: the inverse of ``to_hugging_face``.
+
+    Args:
+        name: Name of the parameter in our model.
+        shape: Its shape.
+        model_type: ``ModelConfig.model_type``.
+    """
+    block, found, last = name.partition(".mlp.")
+    on_disk = ARCHITECTURES[model_type].expert_names
+    if on_disk and last == "gate.weight":
+        yield HuggingFacePart(f"{block}.{on_disk.module}.{last}", (0, 0), tuple(shape))
+    elif on_disk and found and last.startswith("experts."):
+        names = (on_disk.gate, on_disk.up) if last == "experts.gate_up_proj" else (on_disk.down,)
+        rows = shape[1] // len(names)
+        for index in range(shape[0]):
+            for number, matrix_name in enumerate(names):
+                hf_name = f"{block}.{on_disk.module}.experts.{index}.{matrix_name}.weight"
+                yield HuggingFacePart(hf_name, (index, number * rows, 0), (1, rows, shape[2]))
+    else:
+        yield HuggingFacePart(name, (0,) * len(shape), tuple(shape))
 
 
 def _counts(expert_SA: Tensor, experts: int) -> Tensor:
@@ -139,15 +175,16 @@ def _multiply(x_PD: Tensor, weight_EFD: Tensor, counts_E: Tensor) -> Tensor:
     return torch.cat([F.linear(part_PD, weight_FD) for part_PD, weight_FD in parts])
 
 
-class _AddGradient(torch.autograd.Function):
-    """Pass activations through; in backward, give ``loss`` the gradient ``weight``."""
+class _Balance(torch.autograd.Function):
+    """Pass activations through; in backward, give each probability of an expert its ``slope``, times ``weight``."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, _loss: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(weight)
-        return x.view_as(x)
+    def forward(ctx: Any, y: Tensor, probability_SE: Tensor, slope_E: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(slope_E, weight)
+        ctx.shape = probability_SE.shape
+        return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-        (weight,) = ctx.saved_tensors
-        return gradient, weight, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        slope_E, weight = ctx.saved_tensors
+        return gradient, (slope_E * weight).expand(ctx.shape), None, None

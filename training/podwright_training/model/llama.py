@@ -17,8 +17,9 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.model.attention import Attention, Mask, make_mask
+from podwright_training.model.embedding import Embedding
 from podwright_training.model.experts import MixtureOfExperts
-from podwright_training.model.loss import summed_loss
+from podwright_training.model.head import Head
 from podwright_training.model.recomputation import Recomputation
 from podwright_training.model.rotary import RotaryEmbedding
 
@@ -26,22 +27,13 @@ LOGIT_VARIANCE = 0.1  # of a new model: its loss is ln(vocab_size) + 0.05, whate
 
 
 class LlamaForCausalLM(nn.Module):
-    """Token ids → logits or loss. Build it on the meta device, shard it, ``to_empty``, then ``init_weights``.
-
-    Attributes:
-        loss_chunk_tokens, z_loss, compiled_loss: as of ``summed_loss``.
-    """
-
-    loss_chunk_tokens: int | None = None
-    z_loss = 0.0
-    compiled_loss = False
+    """Token ids → logits or loss. Build it on the meta device, shard it, ``to_empty``, then ``init_weights``."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.model = LlamaModel(config)
-        if not config.tie_word_embeddings:
-            self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = Head(config)
 
     def forward(
         self, tokens_BT: Tensor, *, labels_BT: Tensor | None = None, positions_BT: Tensor | None = None
@@ -53,19 +45,22 @@ class LlamaForCausalLM(nn.Module):
             labels_BT: the next token of each, or ``IGNORED``.
             positions_BT: the position of each token in its document; tokens do not attend to other documents.
         """
-        hidden_BTD = self.model(tokens_BT, positions_BT)
-        return F.linear(hidden_BTD, self._head.weight) if labels_BT is None else self.summed_loss(hidden_BTD, labels_BT)
+        return self.head(self.model(tokens_BT, positions_BT), labels_BT)
 
-    def summed_loss(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
-        """Return the summed loss of the labels, a scalar in fp32, from the output of the last norm."""
-        return summed_loss(
-            hidden_BTD.flatten(0, 1),
-            self._head.weight,
-            labels_BT.flatten(),
-            chunk_tokens=self.loss_chunk_tokens,
-            z_loss=self.z_loss,
-            compiled=self.compiled_loss,
-        )
+    def head(self, hidden_BTD: Tensor, labels_BT: Tensor | None) -> Tensor:
+        """Return logits, or the summed loss of labels, from the output of the last norm."""
+        tied_VD = self.model.embed_tokens.weight if self.config.tie_word_embeddings else None
+        result: Tensor = self.lm_head(hidden_BTD, labels_BT, tied_VD)
+        return result
+
+    def next_tokens(self, hidden_SD: Tensor) -> Tensor:
+        """Return the likeliest next token of each, ``[S]``, from the output of the last norm.
+
+        Of ranks that divide the head, the others pass zeros for a token that one of them has.
+        """
+        tied_VD = self.model.embed_tokens.weight if self.config.tie_word_embeddings else None
+        result: Tensor = self.lm_head(hidden_SD, None, tied_VD, next_tokens=True)
+        return result
 
     @torch.no_grad()
     def init_weights(self, *, seed: int) -> None:
@@ -91,10 +86,6 @@ class LlamaForCausalLM(nn.Module):
             if isinstance(module, MixtureOfExperts):
                 module.loss_weight.fill_(weight)
 
-    @property
-    def _head(self) -> nn.Linear | nn.Embedding:
-        return self.model.embed_tokens if self.config.tie_word_embeddings else self.lm_head
-
     def _initial_std(self, name: str) -> float | None:
         """Return the initial standard deviation of a matrix; ``None`` for a norm's weight, which starts at one."""
         config = self.config
@@ -116,12 +107,12 @@ class LlamaModel(nn.Module):
         attention: the GPU's attention kernel, as of ``make_mask``.
     """
 
-    attention = "sdpa"
+    attention = "auto"
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary_emb = RotaryEmbedding(config)

@@ -39,8 +39,7 @@ def summed_loss(
         z_loss: weight of PaLM's auxiliary loss (arXiv:2204.02311, section 5).
         compiled: let ``torch.compile`` fuse the passes over a chunk's logits.
     """
-    if chunk_tokens is None:
-        chunk_tokens = QUICK_LOSS_CHUNK_TOKENS["cpu" if hidden_SD.device.type == "cpu" else "accelerator"]
+    chunk_tokens = chunk_tokens_of(chunk_tokens, hidden_SD.device)
     if chunk_tokens and torch.is_grad_enabled():
         loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
             hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, _compiled_chunk_loss() if compiled else _chunk_loss
@@ -55,6 +54,11 @@ def summed_loss(
     if z_loss:
         loss = loss + z_loss * (logits_SV.logsumexp(dim=-1).square() * (labels_S != IGNORED)).sum()
     return loss
+
+
+def chunk_tokens_of(wish: int | None, device: torch.device) -> int:
+    """Return the tokens of a chunk; ``None``: the fastest number on a device."""
+    return QUICK_LOSS_CHUNK_TOKENS["cpu" if device.type == "cpu" else "accelerator"] if wish is None else wish
 
 
 class _ChunkedLoss(torch.autograd.Function):

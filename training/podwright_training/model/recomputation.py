@@ -21,6 +21,7 @@ KEPT = [
     torch.ops.aten._scaled_dot_product_flash_attention.default,  # noqa: SLF001 - as above
     torch.ops.aten._scaled_dot_product_efficient_attention.default,  # noqa: SLF001 - as above
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,  # noqa: SLF001 - as above
+    torch.ops.higher_order.flex_attention,
     torch.ops._c10d_functional.reduce_scatter_tensor.default,  # noqa: SLF001 - as above
 ]
 

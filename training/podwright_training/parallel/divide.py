@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from podwright_training.config.parallel_dims import stages_per_rank
+from podwright_training.config.parallel_dims import stages_per_rank, vocabulary_shares
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES, Block, LlamaForCausalLM, MixtureOfExperts, configure
-from podwright_training.parallel import expert, tensor
+from podwright_training.parallel import expert, tensor, vocabulary
 from podwright_training.parallel.meshes import Meshes, sharding
 from podwright_training.parallel.sequence import ContextParallelAttention, SequenceShare
 from podwright_training.parallel.stage import Stage
@@ -40,27 +42,45 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
     1. Options of each block: float8 replaces its matrices, so it comes before they are divided; recomputation and
        compilation are only marked here and cover the rest: tokens, keys and values from other ranks are gathered
        again in backward.
-    2. Expert and tensor parallelism determine a rank's matrices, which the rest works on.
+    2. Expert and tensor parallelism determine a rank's matrices, which the rest works on. Routers learn to balance the
+       tokens of all ranks.
     3. Context parallelism, around the rank's heads after tensor parallelism.
     4. FSDP last: it shards what is left on each rank and must see the final parameters. Blocks before the rest, so that
-       one block is gathered at a time; embedding, last norm and head are gathered at once around them. Routers and
-       experts of a mixture before their block: tensor parallelism leaves them whole, so more ranks share them. Weights
-       that are few stay gathered until backward. Those of a CPU are gathered all at once: as nothing is sent there
-       while something is computed, ranks wait for each other at every gathering.
+       one block is gathered at a time. Routers and experts of a mixture before their block: tensor parallelism leaves
+       them whole, so more ranks share them. Weights that are few stay gathered until backward. Those of a CPU are
+       gathered all at once: as nothing is sent there while something is computed, ranks wait for each other at every
+       gathering.
+    5. Embedding and head are large and used at the ends alone, so each is gathered by itself: the embedding not again
+       in backward, which needs its size only; the head, whose backward follows its forward, is kept until then. What
+       is left is the last norm, and the embedding if it is the head too.
     """
     configure(stage.model, options)
     blocks = [block for block in stage.model.model.layers if isinstance(block, Block)]
     for block in blocks:
+        if isinstance(block.mlp, MixtureOfExperts):
+            block.mlp.sum_counts = expert.SumOverRanks(sharding(meshes.whole))
         if meshes.experts["expert"].size() > 1 and isinstance(block.mlp, MixtureOfExperts):
             expert.divide_experts(block.mlp.experts, meshes.experts["expert"])
         if meshes.matrices["tensor"].size() > 1:
             tensor.divide_block(block, meshes.matrices["tensor"])
         if meshes.ranks["context"].size() > 1:
             block.self_attn.attend = ContextParallelAttention(block.self_attn.attend, meshes.ranks["context"])
+    if vocabulary_shares(options) > 1:
+        _divide_vocabulary(stage, meshes.matrices["tensor"])
     _shard(stage, blocks, options, meshes)
 
 
+def _divide_vocabulary(stage: Stage, tensor_ranks: DeviceMesh) -> None:
+    if stage.is_first:
+        vocabulary.divide_embedding(stage.model.model.embed_tokens, tensor_ranks)
+        stage.embeds_together = True
+    if stage.is_last:
+        vocabulary.divide_head(stage.model.lm_head, tensor_ranks)
+
+
 def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Meshes) -> None:
+    # mixtures and divided embeddings return views; nothing here changes activations in place
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     precision = MixedPrecisionPolicy(param_dtype=DTYPES[options.compute_precision], reduce_dtype=torch.float32)
     policies: dict[str, Any] = {"mp_policy": precision, "offload_policy": _offload(options, meshes)}
     wish, small = options.reshard_after_forward, _is_small(stage, options)
@@ -75,10 +95,23 @@ def _shard(stage: Stage, blocks: list[Block], options: TrainConfig, meshes: Mesh
             fully_shard(block.mlp, mesh=sharding(meshes.whole), **within)
         if not at_once:
             fully_shard(block, mesh=sharding(meshes.matrices), **within)
+    if not at_once:
+        _shard_ends(stage, options, meshes, policies, reshard=reshard)
     fully_shard(stage, mesh=sharding(meshes.whole), reshard_after_forward=False, **policies)
     for module in stage.modules():
         if isinstance(module, FSDPModule):
             _sum_gradients(module)
+
+
+def _shard_ends(stage: Stage, options: TrainConfig, meshes: Meshes, policies: dict[str, Any], *, reshard: bool) -> None:
+    if options.tie_word_embeddings:
+        return
+    mesh = sharding(meshes.matrices if vocabulary_shares(options) > 1 else meshes.whole)
+    if stage.is_first:
+        embedding = fully_shard(stage.model.model.embed_tokens, mesh=mesh, reshard_after_forward=reshard, **policies)
+        embedding.set_unshard_in_backward(not reshard)
+    if stage.is_last:
+        fully_shard(stage.model.lm_head, mesh=mesh, reshard_after_forward=False, **policies)
 
 
 def _is_small(stage: Stage, options: TrainConfig) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._functional_collectives import all_to_all_single_autograd
+from torch.distributed._functional_collectives import all_reduce, all_to_all_single_autograd
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
@@ -28,6 +28,19 @@ def divide_experts(whole: nn.Module, expert: DeviceMesh) -> None:
     whole.register_forward_hook(exchange.combine)
 
 
+class SumOverRanks:
+    """Add up a tensor over the ranks of a mesh. On a GPU the host waits for nothing, the device once it is read."""
+
+    def __init__(self, mesh: DeviceMesh) -> None:
+        self._groups = [mesh.get_group(name) for name in mesh.mesh_dim_names or ()]
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return the sum."""
+        for group in self._groups:
+            values = all_reduce(values, "sum", group)
+        return values
+
+
 class _Exchange:
     """Send rows to their experts' ranks and the results back. E experts, R ranks, L = E / R."""
 
@@ -41,8 +54,9 @@ class _Exchange:
         arriving_E = torch.empty_like(counts_E)
         dist.all_to_all_single(arriving_E, counts_E, group=self._group)
         arriving_RL = arriving_E.view(self._size, -1)
-        self._sent = experts.to_host(counts_E.view(self._size, -1).sum(dim=1), len(x_PD))
-        self._arrived = experts.to_host(arriving_RL.sum(dim=1), len(x_PD))
+        rows = torch.cat([counts_E.view(self._size, -1).sum(dim=1), arriving_RL.sum(dim=1)])
+        numbers = experts.to_host(rows, 2 * len(x_PD))  # at once: the host waits for the device
+        self._sent, self._arrived = numbers[: self._size], numbers[self._size :]
         rows = all_to_all_single_autograd(x_PD, self._arrived, self._sent, self._group)
         expert_of_row = torch.arange(arriving_RL.shape[1], device=x_PD.device).repeat(self._size)
         # the number of rows is known here: counting them again would wait for the device

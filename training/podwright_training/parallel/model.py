@@ -93,6 +93,23 @@ class ParallelModel:
         batch = batch.to(self.device)
         return self._pipeline.evaluate(batch) if self._pipeline else self._summed_loss(batch)
 
+    @torch.no_grad()
+    def next_tokens(self, tokens_BS: Tensor, last_B: Tensor) -> Tensor:
+        """Return the likeliest token after each sequence's last one, on all ranks; call ``finish_evaluation`` after it.
+
+        Args:
+            tokens_BS: The same on all ranks. What follows a sequence's last token does not matter.
+            last_B: Index of each sequence's last token.
+        """
+        batch, last_B = Batch(tokens_BS, tokens_BS).to(self.device), last_B.to(self.device)
+        if self._pipeline:
+            tokens_B = self._pipeline.next_tokens(batch, last_B)
+        else:
+            (stage,) = self._stages
+            tokens_B = stage(batch.tokens_BT, batch.labels_BT, last_B=last_B)
+        dist.all_reduce(tokens_B, dist.ReduceOp.MAX)
+        return tokens_B.cpu()
+
     def finish_evaluation(self) -> None:
         """Reshard the weights that a forward without a backward leaves gathered.
 

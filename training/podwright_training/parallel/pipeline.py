@@ -17,7 +17,7 @@ from torch.distributed.pipelining import (
 )
 
 from podwright_training.batch import Batch
-from podwright_training.parallel.stage import Stage
+from podwright_training.parallel.stage import NOT_HERE, Stage
 
 SCHEDULES = {
     "1f1b": Schedule1F1B,
@@ -55,15 +55,25 @@ class Pipeline:
 
     def evaluate(self, batch: Batch) -> Tensor:
         """Return the summed loss of this rank's own tokens: zero except on the last stage."""
+        loss = self._forward(batch)
+        return torch.zeros((), device=batch.tokens_BT.device) if loss is None else loss
+
+    def next_tokens(self, batch: Batch, last_B: Tensor) -> Tensor:
+        """Return the likeliest token after each last one, as ``Stage.forward``, on the last stage."""
+        tokens_B = self._forward(batch, last_B=last_B)
+        return torch.full_like(last_B, NOT_HERE) if tokens_B is None else tokens_B
+
+    def _forward(self, batch: Batch, **more: Tensor) -> Tensor | None:
+        """Return what the last stage returns; ``None`` where another rank has it."""
         count = self._size * len(self._stages)
         for number in range(self._rank, count, self._size):
             stage = self._stages[number // self._size]
             x = batch.tokens_BT if stage.is_first else self._receive(batch, from_stage=number - 1)
-            x = cast("Tensor", stage(x, **_labels_and_positions(batch)))
+            x = cast("Tensor", stage(x, **_labels_and_positions(batch), **more))
             if stage.is_last:
                 return x
             dist.send(x, group=self._group, group_dst=(number + 1) % self._size)
-        return torch.zeros((), device=batch.tokens_BT.device)
+        return None
 
     def _receive(self, batch: Batch, *, from_stage: int) -> Tensor:
         x = torch.empty(self._shape(*batch.tokens_BT.shape), dtype=self._dtype, device=batch.tokens_BT.device)

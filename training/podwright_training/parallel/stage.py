@@ -7,13 +7,19 @@ from torch import Tensor, nn
 from podwright_training.model import LlamaForCausalLM, Mask, make_mask
 from podwright_training.parallel.sequence import SequenceShare
 
+NOT_HERE = -1  # instead of a token
+
 
 class Stage(nn.Module):
     """Consecutive blocks, with the embedding before the first block and the loss after the last.
 
     Attributes:
         model: the whole model's module tree without other stages' modules, so that parameters keep their names.
+        embeds_together: the embedding is divided: from the tokens of all ranks that share matrices, it returns a rank's
+            own embedded.
     """
+
+    embeds_together = False
 
     def __init__(self, model: LlamaForCausalLM, *, number: int, count: int, share: SequenceShare) -> None:
         super().__init__()
@@ -24,23 +30,35 @@ class Stage(nn.Module):
         self._own = range(number * len(layers) // count, (number + 1) * len(layers) // count)
         self._drop_others()
 
-    def forward(self, x: Tensor, labels_BS: Tensor, positions_BS: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, labels_BS: Tensor, positions_BS: Tensor | None = None, *, last_B: Tensor | None = None
+    ) -> Tensor:
         """Return the residual stream of this rank's own tokens ``[B, T, D]``; on the last stage, their summed loss.
 
         Args:
             x: Result of the previous stage; for the first stage, tokens ``[B, S]`` of whole sequences.
             labels_BS: Labels of whole sequences.
             positions_BS: Positions in documents, of whole sequences; ``None``: a sequence is one document.
+            last_B: Index of each sequence's last token. With it, the last stage returns the likeliest token after
+                each ``[B]``, or ``NOT_HERE`` where another rank has that last token.
         """
         parts, length = self.model.model, labels_BS.shape[1]
         own = self._share.own(length, labels_BS.device)
         if self.is_first:
-            x = parts.embed_tokens(x[:, own])
+            x = parts.embed_tokens(x[:, self._share.queries(length, x.device) if self.embeds_together else own])
         cos, sin = self._angles(length, positions_BS, x)
         mask = self._mask(labels_BS, positions_BS)
         for number in self._own:
             x = parts.layers[number](x, cos, sin, mask)
-        return self.model.summed_loss(parts.norm(x), labels_BS[:, own]) if self.is_last else x
+        if not self.is_last:
+            return x
+        hidden_BTD = parts.norm(x)
+        return self.model.head(hidden_BTD, labels_BS[:, own]) if last_B is None else self._next(hidden_BTD, own, last_B)
+
+    def _next(self, hidden_BTD: Tensor, own_T: Tensor, last_B: Tensor) -> Tensor:
+        here_BT = own_T == last_B.unsqueeze(1)
+        hidden_BD = (hidden_BTD * here_BT.unsqueeze(-1)).sum(dim=1)  # zeros where the last token is another rank's
+        return self.model.next_tokens(hidden_BD).where(here_BT.any(dim=1), NOT_HERE)
 
     def _angles(self, length: int, positions_BS: Tensor | None, x: Tensor) -> tuple[Tensor, Tensor]:
         queries = self._share.queries(length, x.device)

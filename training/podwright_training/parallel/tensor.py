@@ -2,8 +2,8 @@
 
 Megatron's division (arXiv:1909.08053, arXiv:2205.05198) with DTensor: the first matrices by output (heads, hidden
 units), the last by input. Tokens are gathered before the first and summed and scattered after the last, so norms and
-residuals see a rank's own tokens alone. Embedding and head are not divided: each rank applies them to its own tokens,
-which divides their work as well, needs no vocabulary that is divisible, and leaves the loss to the model.
+residuals see a rank's own tokens alone. ``vocabulary.py`` divides embedding and head. If the ranks do not divide the
+vocabulary evenly, each applies them whole to its own tokens, which divides the work as well.
 """
 
 from __future__ import annotations

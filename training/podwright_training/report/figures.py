@@ -5,17 +5,24 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from podwright_training.report.curve import Forecast, buckets, forecast, smooth_run
+from podwright_training.report.curve import Forecast, buckets, forecast, judge, smooth_run
 from podwright_training.report.history import History
 
 POINTS = 1000  # of a curve, as many as a screen has columns; a longer run shows range and mean of neighbouring steps
 GIB = 2**30
+TICKS = 200  # of checkpoints; of more, as many are drawn
+SPIKES_MARKED = 20
 BLUE, RED, GREEN, GREY, ORANGE, PURPLE = "#1f5fa8", "#c8443a", "#4a8f5c", "#777777", "#c77c11", "#7a4fa3"
+MARKED = (
+    ("restart", GREY, "restart from a checkpoint"),
+    ("guard", RED, "guard stepped in"),
+    ("spike", ORANGE, "spike"),
+)
 RUN_COLOURS = (BLUE, RED, GREEN, ORANGE, PURPLE, GREY)
 AXES = {"step": "step", "tokens": "tokens", "hours": "hours since the start, waits included"}
 
@@ -50,10 +57,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Mark:
-    """A moment of the run: a vertical line."""
+    """A moment of the run, marked in every figure."""
 
     at: dict[str, float | None]  # by axis
-    kind: str  # restart, guard
+    kind: str  # restart, guard, spike: a line; checkpoint: a tick
     text: str
 
 
@@ -106,6 +113,10 @@ MEMORY = Figure(
         Line("reserved by the allocator", "train", "memory_reserved_gib", GREY),
     ),
 )
+MARKER_COLOURS = (ORANGE, GREEN, PURPLE, GREY)
+SOURCES = "sources"  # the table of tokens by source
+SETS = "validation sets"  # the table of losses on datasets of validation_datasets
+VALIDATION_LINES = 3  # of LOSS, up to that of validation
 OF_ONE_RUN = (LOSS, SPEED, GRADIENT, TIME, MEMORY)
 
 
@@ -137,12 +148,45 @@ def tables(history: History) -> dict[str, Table]:
             "loss": [_brief(loss) for _, loss in validation],
         },
     }
+    if validation_sets(history):
+        made[SETS] = _sets_table(history)
+    if sources_of(history):
+        made[SOURCES] = _sources_table(history)
     ahead = forecast_of(history)
     return {**made, "forecast": _forecast_table(history, ahead)} if ahead else made
 
 
+def sources_of(history: History) -> list[str]:
+    """Return the names of a mixture's sources."""
+    return list(history.train[-1].get("source_tokens") or ())
+
+
+def validation_sets(history: History) -> list[str]:
+    """Return the names of the datasets that the run validates on besides the validation split."""
+    return list(history.validation[-1].get("losses") or ()) if history.validation else []
+
+
+def with_sets(figure: Figure, history: History) -> Figure:
+    """Return the figure of the loss with the losses on these datasets."""
+    names = validation_sets(history)
+    colours = (MARKER_COLOURS[number % len(MARKER_COLOURS)] for number in range(len(names)))
+    added = [
+        Line(f"validation loss, {name}", SETS, f"on {name}", colour, "points")
+        for name, colour in zip(names, colours, strict=True)
+    ]
+    return replace(figure, lines=(*figure.lines[:VALIDATION_LINES], *added, *figure.lines[VALIDATION_LINES:]))
+
+
+def by_source(history: History) -> Iterator[Figure]:
+    """Yield the figure of a mixture's sources."""
+    if names := sources_of(history):
+        colours = (RUN_COLOURS[number % len(RUN_COLOURS)] for number in range(len(names)))
+        lines = (Line(name, SOURCES, f"of {name}", colour) for name, colour in zip(names, colours, strict=True))
+        yield Figure("sources", "Tokens seen by source", "tokens", tuple(lines))
+
+
 def marks(history: History) -> list[Mark]:
-    """Return restarts and interventions of the guard."""
+    """Return restarts, interventions of the guard, spikes of the loss, and checkpoints."""
     restarts = [
         Mark(_locate(history, restart.resumed_after), "restart", f"restart on {restart.world_size} ranks")
         for restart in history.restarts
@@ -152,7 +196,19 @@ def marks(history: History) -> list[Mark]:
         for event in history.notable
         if event["event"] == "guard"
     ]
-    return restarts + guards
+    spikes = [Mark(_locate(history, step), "spike", "spike") for step in spikes_of(history)]
+    saved = sorted({event["step"] for event in history.notable if event["event"] == "checkpoint"})
+    checkpoints = [
+        Mark(_locate(history, saved[part.stop - 1]), "checkpoint", "") for part in buckets(len(saved), TICKS)
+    ]
+    return [*restarts, *guards, *spikes, *checkpoints]
+
+
+def spikes_of(history: History) -> list[int]:
+    """Return the first steps of the first spikes that the guard did not mark."""
+    guarded = {event["step"] for event in history.notable if event["event"] == "guard"}
+    found = judge(*_steps_and_losses(history)).spikes
+    return [step for step in found if step not in guarded][:SPIKES_MARKED]
 
 
 def forecast_of(history: History) -> Forecast | None:
@@ -201,12 +257,7 @@ def draw(figure: Figure, data: Mapping[str, Table], folder: Path, *, moments: Se
         right = axes.twinx() if figure.right else None
         for line in figure.lines:
             _plot(right if line.right and right else axes, data[line.table], line)
-        for kind, colour in (("restart", GREY), ("guard", RED)):
-            label: str | None = {"restart": "restart from a checkpoint", "guard": "guard stepped in"}[kind]
-            for mark in moments:
-                if mark.kind == kind and mark.at["step"] is not None:
-                    axes.axvline(mark.at["step"], color=colour, linestyle=(0, (4, 3)), linewidth=1.2, label=label)
-                    label = None  # one entry of the legend for all
+        _mark(axes, moments)
         axes.set(xlabel="step", ylabel=figure.left, yscale="log" if figure.log else "linear")
         axes.set_title(f"{title}: {figure.title.lower()}", loc="left", fontweight="bold")
         axes.set_xlim(left=0)
@@ -220,6 +271,18 @@ def draw(figure: Figure, data: Mapping[str, Table], folder: Path, *, moments: Se
             temporary = folder / f".{figure.name}.{suffix}"
             canvas.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
             temporary.replace(folder / f"{figure.name}.{suffix}")
+
+
+def _mark(axes: Any, moments: Sequence[Mark]) -> None:
+    for kind, colour, label in MARKED:
+        steps = [mark.at["step"] for mark in moments if mark.kind == kind and mark.at["step"] is not None]
+        for number, step in enumerate(steps):
+            text = label if number == 0 else None  # one entry of the legend for all
+            axes.axvline(step, color=colour, linestyle=(0, (4, 3)), linewidth=1.2, label=text)
+    saved = [mark.at["step"] for mark in moments if mark.kind == "checkpoint"]
+    if saved:
+        bottom = axes.get_xaxis_transform()  # heights of the whole axis
+        axes.plot(saved, [0.01] * len(saved), "|", color=GREY, markersize=9, transform=bottom, label="checkpoint")
 
 
 def _plot(axes: Any, table: Table, line: Line) -> None:
@@ -255,6 +318,24 @@ def _train_columns(history: History) -> dict[str, Column]:
         "memory_reserved_gib": column("memory_reserved_bytes", 1 / GIB),
         **{key: column(key) for key in ("loss", "lr", "grad_norm", "tokens_per_s", "step_s", "data_s", "lag_s")},
     }
+
+
+def _sources_table(history: History) -> Table:
+    events = [history.train[part.stop - 1] for part in buckets(len(history.train), POINTS)]
+    known = [event for event in events if event.get("source_tokens")]
+    located = [_locate(history, event["step"], event.get("time")) for event in known]
+    table: Table = {axis: [at[axis] for at in located] for axis in AXES}
+    columns = {f"of {name}": [event["source_tokens"].get(name) for event in known] for name in sources_of(history)}
+    return table | columns
+
+
+def _sets_table(history: History) -> Table:
+    located = [_locate(history, event["step"], event.get("time")) for event in history.validation]
+    table: Table = {axis: [at[axis] for at in located] for axis in AXES}
+    for name in validation_sets(history):
+        losses = [(event.get("losses") or {}).get(name) for event in history.validation]
+        table[f"on {name}"] = [None if loss is None or not math.isfinite(loss) else _brief(loss) for loss in losses]
+    return table
 
 
 def _steps_and_losses(history: History) -> tuple[list[int], list[float]]:

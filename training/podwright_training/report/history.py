@@ -43,6 +43,7 @@ class History:
     train: list[dict[str, Any]]  # steps whose loss is a number
     not_finite: list[int]  # the other steps
     validation: list[dict[str, Any]]
+    samples: list[dict[str, Any]]  # what the model made of sample_prompts
     notable: list[dict[str, Any]]  # all other events, in the order they happened
     end: dict[str, Any] | None
 
@@ -66,6 +67,7 @@ class History:
             train=train,
             not_finite=[event["step"] for event in steps if not math.isfinite(event["loss"])],
             validation=_last_per_step(events, "validation"),
+            samples=_last_per_step(events, "sample"),
             notable=[event for event in events if event["event"] in NOTABLE],
             end=_end(events),
         )

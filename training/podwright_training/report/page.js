@@ -50,7 +50,14 @@
       const at = mark.at[axis];
       if (at == null || at < plot.scales.x.min || at > plot.scales.x.max) continue;
       const x = Math.round(plot.valToPos(at, "x", true));
-      ctx.strokeStyle = style(mark.kind === "guard" ? "--bad" : "--soft");
+      ctx.strokeStyle = style({ guard: "--bad", spike: "--warn" }[mark.kind] || "--soft");
+      if (mark.kind === "checkpoint") {
+        const foot = bbox.top + bbox.height;
+        ctx.save(); ctx.setLineDash([]); ctx.lineWidth = 2 * devicePixelRatio;
+        ctx.beginPath(); ctx.moveTo(x, foot - 8 * devicePixelRatio); ctx.lineTo(x, foot); ctx.stroke();
+        ctx.restore();
+        continue;
+      }
       ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
       ctx.fillStyle = ctx.strokeStyle;
       ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;

@@ -10,7 +10,20 @@ from importlib.resources import files
 from typing import Any
 
 from podwright_training.report import summary
-from podwright_training.report.figures import AXES, OF_ONE_RUN, Figure, Mark, Table, comparison, drawable, marks, tables
+from podwright_training.report.figures import (
+    AXES,
+    LOSS,
+    OF_ONE_RUN,
+    Figure,
+    Mark,
+    Table,
+    by_source,
+    comparison,
+    drawable,
+    marks,
+    tables,
+    with_sets,
+)
 from podwright_training.report.history import History
 
 REFRESH_S = 10  # of a live page
@@ -29,7 +42,8 @@ class Drawing:
         """Describe the figures of one run, or those that compare several."""
         if len(histories) == 1:
             data = tables(histories[0])
-            return cls(list(drawable(OF_ONE_RUN, data)), data, marks(histories[0]))
+            figures = (with_sets(LOSS, histories[0]), *OF_ONE_RUN[1:], *by_source(histories[0]))
+            return cls(list(drawable(figures, data)), data, marks(histories[0]))
         data = {
             f"{number}/{name}": table
             for number, history in enumerate(histories)
@@ -76,6 +90,8 @@ def render(
                 "verdict": summary.verdict(history),
                 "headline": list(summary.headline(history, usd_per_hour=usd_per_hour)),
                 "speed": list(summary.speed(history)),
+                "validation": list(summary.by_dataset(history)),
+                "samples": history.samples,
                 "restarts": history.restarts,
                 "events": summary.events(history),
                 "configuration": summary.configuration(history),
@@ -84,6 +100,7 @@ def render(
         ],
         differences=summary.differences(list(histories)) if len(histories) > 1 else [],
         figures=drawing.figures,
+        legend=_legend(drawing.moments),
         axes=AXES,
         data=drawing.to_json(),
         samples=samples,
@@ -94,6 +111,14 @@ def render(
         licence=_text("uplot/LICENSE"),
     )
     return page
+
+
+def _legend(moments: Sequence[Mark]) -> str:
+    kinds = {mark.kind for mark in moments}
+    lines = [f"{kind}s" for kind in ("restart", "spike") if kind in kinds]
+    lines += ["steps where the guard stepped in"] if "guard" in kinds else []
+    sentences = [f"Lines mark {', '.join(lines)}."] if lines else []
+    return " ".join([*sentences, *(["Ticks mark checkpoints."] if "checkpoint" in kinds else [])])
 
 
 def _environment() -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
@@ -10,6 +11,7 @@ from typing import Any
 from podwright_training.report.curve import Verdict, judge, smooth_run
 from podwright_training.report.history import History
 
+LARGEST_LOSS = 700.0  # with a finite perplexity
 RECENT_STEPS = 200  # of the present speed
 MANY_EVENTS = 200  # of one run on its page
 CONFIGURED = (
@@ -43,6 +45,8 @@ def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator
     tokens = history.tokens(last)
     if tokens is not None:
         yield "tokens seen", f"{tokens:,}"
+    if last.get("epoch", 1) > 1:
+        yield "epoch", f"{last['epoch']:.4g}"
     yield "training loss, smoothed", f"{smooth_run([event['loss'] for event in history.train])[-1]:.4f}"
     if history.validation:
         yield "validation loss", f"{history.validation[-1]['loss']:.4f}"
@@ -55,10 +59,20 @@ def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator
         yield "hours", f"{hours:.2f}"
     if left is not None:
         yield "hours left", f"{left:.2f}"
+        if history.train[-1].get("time") is not None:
+            end = datetime.fromtimestamp(history.train[-1]["time"] + 3600 * left, timezone.utc)
+            yield "expected end", f"{end:%Y-%m-%d %H:%M} UTC"
     if usd_per_hour is not None and hours is not None:
         yield "cost so far", f"${hours * usd_per_hour:,.2f}"
         if left is not None:
             yield "cost at the end", f"${(hours + left) * usd_per_hour:,.2f}"
+
+
+def by_dataset(history: History) -> Iterator[tuple[str, str, str]]:
+    """Return name, loss and perplexity of each dataset of the last validation, if it names any."""
+    losses = (history.validation[-1].get("losses") or {}) if history.validation else {}
+    for name, loss in losses.items():
+        yield name, f"{loss:.4f}", f"{math.exp(min(loss, LARGEST_LOSS)):.4f}"
 
 
 def hours_left(history: History) -> float | None:
@@ -110,7 +124,7 @@ def differences(histories: list[History]) -> list[tuple[str, ...]]:
 
 
 def median(steps: Iterable[dict[str, Any]], key: str) -> float:
-    """Return the median of a metric over the steps that have it; 0 if none has."""
+    """Return the median of a metric over the steps that have it; 0 without such a step."""
     return statistics.median([float(event[key]) for event in steps if event.get(key) is not None] or [0.0])
 
 
@@ -127,6 +141,8 @@ def _text(event: dict[str, Any]) -> str:
     shown = {
         key: value
         for key, value in event.items()
-        if key not in ("event", "time", "config", "batch_digest", "flops_convention") and value is not None
+        if key not in ("event", "time", "config", "batch_digest", "flops_convention")
+        and value is not None
+        and not isinstance(value, dict)
     }
     return ", ".join(f"{key} {f'{value:.6g}' if isinstance(value, float) else value}" for key, value in shown.items())

@@ -81,6 +81,9 @@ class Database:
             quoted = password.replace("\\", "\\\\").replace('"', '\\"')
             file.write(f'[client]\nuser="{given["storageuser"]}"\npassword="{quoted}"\n')
             file.write(f"host={given.get('storagehost', 'localhost')}\nport={given.get('storageport', '3306')}\n")
+            if authority := re.search(r"SSL_CA=([^,\s]+)", given.get("storageparameters", "")):
+                words = ("loose-ssl-verify-server-cert", "loose-ssl-mode=VERIFY_IDENTITY")  # MariaDB's and MySQL's
+                file.write("\n".join([f"ssl-ca={authority.group(1)}", *words, ""]))
             file.flush()
             yield [program, f"--defaults-extra-file={file.name}"]
 

@@ -18,6 +18,17 @@ class CheckpointOptions:
         None,
         "Folder of checkpoints to start from while checkpoint_dir has none; may be the same folder.",
     )
+    init_from: str | None = option(
+        None,
+        "Weights that a new run starts from: folder of a Hugging Face model with safetensors, a checkpoint of a run, "
+        "or its folder of checkpoints. Default: random weights.",
+    )
+    init_state: str = option(
+        "weights",
+        "What to take from a checkpoint that init_from names; weights: training starts at step 0; all: also the "
+        "optimizer's states and the step, so that the schedule goes on. The data start anew.",
+        choices=("weights", "all"),
+    )
     checkpoint_freq: int = option(1000, "Steps between checkpoints; the last step is always saved.", at_least=1)
     keep_checkpoints: int = option(3, "Newest checkpoints to keep.", at_least=1)
     keep_every: int | None = option(
@@ -38,6 +49,13 @@ def conflicts(options: CheckpointOptions) -> Conflicts:
             ("keep_every", "checkpoint_freq"),
             f"keep_every {options.keep_every} is not a multiple of checkpoint_freq {options.checkpoint_freq}",
         )
+    if options.init_from and options.resume_from_checkpoint:
+        yield (
+            ("init_from", "resume_from_checkpoint"),
+            "init_from and resume_from_checkpoint: got both, need one; init_from starts a new run",
+        )
+    if options.init_state == "all" and not options.init_from:
+        yield ("init_state", "init_from"), "init_state all needs init_from, a checkpoint"
     start = options.resume_from_checkpoint or ""
     if "://" in start and start != options.checkpoint_dir:
         yield (

@@ -22,10 +22,10 @@ class ComputeOptions:
     float8: bool = option(False, "Multiply the blocks' matrices in float8; needs torchao and an H100 or newer.")
     compile: bool = option(False, "Compile each block and the loss with torch.compile.")
     attention: str = option(
-        "sdpa",
-        "GPU kernel for document masks and sliding windows; sdpa: a full mask; flex: flex_attention, which skips "
-        "masked blocks.",
-        choices=("sdpa", "flex"),
+        "auto",
+        "Kernel for document masks and sliding windows on accelerators; flex: flex_attention, which skips masked "
+        "blocks; sdpa: a mask of all pairs of tokens; auto: flex on GPUs, sdpa on others.",
+        choices=("auto", "flex", "sdpa"),
     )
 
     @property

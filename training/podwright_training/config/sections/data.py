@@ -23,7 +23,15 @@ class DataOptions:
     data_mixture: str | None = option(
         None,
         "Several weighted datasets instead of dataset: dataset=weight,… or a YAML file of name: {dataset: …, "
-        "dataset_config_name: …, text_column: …, weight: …}.",
+        "dataset_config_name: …, text_column: …, weight: …, max_epochs: …}.",
+    )
+    mixture_temperature: float = option(
+        1.0, "Weights of a mixture are raised to 1 / temperature: above 1, small sources are read more.", above=0
+    )
+    max_epochs: int | None = option(
+        None,
+        "How often a source is read; the run ends with the step that begins to read one again. Default: no limit.",
+        at_least=1,
     )
     tokenizer: str = option("EleutherAI/gpt-neox-20b", "Tokenizer on the Hugging Face hub, or local folder.")
     train_batch_size: int = option(2, "Sequences per rank and micro-batch.", at_least=1)

@@ -44,6 +44,7 @@ class ModelOptions:
         None, "Factor of Llama 3.1's rotary frequency scaling. Default: no scaling.", at_least=1
     )
     tie_word_embeddings: bool = option(False, "Share the embedding with the output head.")
+    rms_norm_eps: float = option(1e-5, "Added to the mean square in RMSNorm.", above=0)
     initializer_range: float = option(0.02, "Standard deviation of the initial weights.", above=0)
 
     @property
@@ -63,6 +64,7 @@ class ModelOptions:
             max_position_embeddings=self.max_position_embeddings or self.max_context_width,
             rope_theta=self.rope_theta or family.rope_theta,
             rope_scaling=scaling,
+            rms_norm_eps=self.rms_norm_eps,
             initializer_range=self.initializer_range,
             tie_word_embeddings=self.tie_word_embeddings,
             sliding_window=self.sliding_window,

@@ -1,0 +1,134 @@
+"""Decide which sick nodes are rebooted or replaced: pure functions."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Iterable, List, Optional, Sequence, Set, Tuple
+
+from podwright_bootstrap.features import Remediation
+
+REBOOT, REPLACE, DRAIN = "reboot", "replace", "drain"
+SEVERITY = (REBOOT, REPLACE)  # the last is the gravest
+OURS = "podwright:"  # begins a report, and the reason of a node that the prolog has drained
+STALE_INTERVALS = 3
+HOUR_S = 3600
+RECURRENCE_S = 24 * HOUR_S  # the same fault so soon after a reboot is one that reboots do not cure
+OUT = {"DOWN", "DRAIN", "DRAINING", "DRAINED", "ERROR", "FAIL", "FAILING", "INVAL", "NOT_RESPONDING", "UNKNOWN"}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The findings of a node: what they need, and the names of the checks."""
+
+    action: str  # REBOOT | REPLACE
+    at: int  # seconds since 1970
+    checks: Tuple[str, ...]
+
+    def to_text(self) -> str:
+        """One word, as Slurm's comment of a node keeps it."""
+        return f"{OURS}{self.action}:{self.at}:{','.join(self.checks)}"
+
+    @classmethod
+    def from_text(cls, text: str) -> Optional[Report]:
+        """Return what ``to_text`` gave; None for a comment of somebody else."""
+        match = re.fullmatch(rf"{OURS}({REBOOT}|{REPLACE}):([0-9]{{1,12}}):([\w,]+)", text, flags=re.ASCII)
+        return cls(match[1], int(match[2]), tuple(match[3].split(","))) if match else None
+
+
+@dataclass(frozen=True)
+class NodeState:
+    """A node as Slurm shows it."""
+
+    name: str
+    out: bool = False  # of service
+    reason: str = ""
+    report: Optional[Report] = None
+
+
+@dataclass(frozen=True)
+class Act:
+    """A reboot, a replacement or a drain of a node."""
+
+    node: str
+    action: str  # REBOOT | REPLACE | DRAIN
+    at: int
+    checks: Tuple[str, ...]
+
+
+def parse_nodes(shown: str) -> List[NodeState]:
+    """Read the lines of ``scontrol show nodes --oneliner``."""
+    states = []
+    for line in shown.splitlines():
+        name = re.search(r"\bNodeName=(\S+)", line)
+        state = re.search(r"\sState=(\S+)", line)
+        if name and state:
+            flags = state[1].split("+")
+            reason = re.search(r"\sReason=(.*?)(?= \[\S+@|$)", line)
+            comment = re.search(r"\sComment=(\S+)", line)
+            states.append(
+                NodeState(
+                    name[1],
+                    out=state[1].endswith("*") or any(flag.rstrip("*~#!%$@^-") in OUT for flag in flags),
+                    reason=reason[1] if reason else "",
+                    report=Report.from_text(comment[1]) if comment else None,
+                )
+            )
+    return states
+
+
+def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation, now: int) -> List[Act]:
+    """Return what to do now, the gravest first.
+
+    A node is left alone if somebody else has named a reason for its state, its report is old, or more than half of the
+    nodes report the same, which is no fault of theirs. Acts, and nodes that are out for other reasons, stay within
+    ``max_percent``; acts of an hour stay within ``max_per_hour``.
+    """
+    done = list(done)
+    fresh = [node for node in nodes if node.report and 0 <= now - node.report.at <= _stale_s(wanted)]
+    common = _common(fresh, len(nodes))
+    sick = [node for node in fresh if _is_free(node) and set(_checks(node)) - common]
+    candidates = {node.name for node in sick}
+    allowed = max(1, len(nodes) * wanted.max_percent // 100)
+    room = min(
+        allowed - sum(node.out and node.name not in candidates for node in nodes),
+        wanted.max_per_hour - sum(now - act.at < HOUR_S for act in done),
+    )
+    acts = [_act(node, done, wanted, now) for node in sick]
+    acts = [act for act in acts if not (act.action == DRAIN and _state(act.node, sick).out)]
+    acts.sort(key=lambda act: (act.action == REBOOT, act.node))
+    return acts[: max(0, room)]
+
+
+def _stale_s(wanted: Remediation) -> int:
+    return STALE_INTERVALS * 60 * wanted.interval_minutes
+
+
+def _checks(node: NodeState) -> Tuple[str, ...]:
+    return node.report.checks if node.report else ()
+
+
+def _common(reporting: Sequence[NodeState], total: int) -> Set[str]:
+    """Return the checks that more than half of the nodes, and more than one, report: a file system, a driver."""
+    counts = Counter(check for node in reporting for check in set(_checks(node)))
+    return {check for check, count in counts.items() if count > max(1, total // 2)}
+
+
+def _is_free(node: NodeState) -> bool:
+    """Return whether nobody else, and no act of ours that HyperPod still works on, has taken the node out."""
+    return not node.reason or node.reason.startswith(OURS)
+
+
+def _act(node: NodeState, done: Iterable[Act], wanted: Remediation, now: int) -> Act:
+    checks, action = _checks(node), node.report.action if node.report else REBOOT
+    recent = (act for act in done if act.node == node.name and act.action == REBOOT and now - act.at < RECURRENCE_S)
+    if any(set(act.checks) & set(checks) for act in recent):
+        action = REPLACE
+    if action == REPLACE and not wanted.replace:
+        action = DRAIN
+    return Act(node.name, action, now, checks)
+
+
+def _state(name: str, nodes: Iterable[NodeState]) -> NodeState:
+    return next(node for node in nodes if node.name == name)

@@ -1,0 +1,57 @@
+"""Check this node and report what is found twice in a row, as the node's comment in Slurm."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import List
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.contract import ContractError, NodeRecord, ProvisioningParameters
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import CommandError
+from podwright_bootstrap.remediation import checks
+from podwright_bootstrap.remediation.decision import Report
+
+STATE = Path("/run/podwright-remediation.json")  # the checks that failed the last time, gone after a reboot
+
+
+def main() -> int:
+    """Report once; 1 if Slurm or the node's own files do not answer."""
+    try:
+        parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
+        record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+        if parameters.nodes.remediation is None:
+            return 0
+        found = checks.found(parameters.facts_of(record.instance_group), record)
+        for name, texts in found.items():
+            shell.say(f"{name}: {'; '.join(texts)}")
+        before = _before()
+        confirmed = [name for name in found if name in before]
+        if confirmed:
+            _comment(record, Report(checks.action(confirmed), int(time.time()), tuple(confirmed)).to_text())
+        elif before and not found:
+            _comment(record, "")
+        shell.write_file(STATE, json.dumps(list(found)))
+    except (CommandError, ContractError, OSError) as error:
+        shell.say(f"no report: {error}")
+        return 1
+    return 0
+
+
+def _before() -> List[str]:
+    try:
+        names = json.loads(STATE.read_text())
+    except (OSError, ValueError):
+        return []
+    return names if isinstance(names, list) else []
+
+
+def _comment(record: NodeRecord, text: str) -> None:
+    shell.run("scontrol", "update", f"NodeName={record.hostname}", f"Comment={text}", timeout_s=30)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

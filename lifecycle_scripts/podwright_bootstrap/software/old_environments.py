@@ -1,0 +1,89 @@
+"""Remove training environments that were replaced and that no job uses, on the controller."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Iterable, List, Optional
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.contract import ContractError, NodeRecord
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.storage import own_folder
+
+KEEP_S = 7 * 24 * 3600  # after the last change of a link: people have shells and notebooks open
+COMPLETE = ".complete"
+REMOVED = ".removed-"  # begins the name of one that is being removed
+
+
+def main() -> int:
+    """Remove once; 1 if Slurm or the file system does not answer."""
+    try:
+        record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+        folder = Path(record.shared_root) / contract.ENVIRONMENTS_DIRECTORY
+        if record.shared_root and folder.is_dir():
+            own_folder.refuse_writable(folder)
+            _clean(folder)
+    except (BootstrapError, ContractError, OSError) as error:
+        shell.say(f"nothing removed: {error}")
+        return 1
+    return 0
+
+
+def _clean(folder: Path) -> None:
+    for torso in folder.glob(f"{REMOVED}*"):  # of a removal that was interrupted
+        shutil.rmtree(torso)
+    old = replaced(folder, now=time.time())
+    texts = _texts_of_jobs() if old else None
+    for name in old:
+        if texts is None or any(name in text for text in texts):
+            shell.say(f"{folder / name} stays: a job may use it")
+            continue
+        aside = folder / f"{REMOVED}{name}"
+        (folder / name).rename(aside)  # at once: no job finds half of it
+        shutil.rmtree(aside)
+        shell.say(f"removed {folder / name}")
+
+
+def replaced(folder: Path, *, now: float) -> List[str]:
+    """Return the complete environments that no link leads to, if no link has changed for a week."""
+    links = [path for path in folder.iterdir() if path.is_symlink()]
+    if not links or now - max(link.lstat().st_mtime for link in links) < KEEP_S:
+        return []
+    current = {os.readlink(link) for link in links}  # noqa: PTH115 (Python 3.8)
+    environments = (path.parent.name for path in folder.glob(f"*/{COMPLETE}") if not path.parent.is_symlink())
+    return sorted(name for name in environments if name not in current)
+
+
+def _texts_of_jobs() -> Optional[List[str]]:
+    """Return what all jobs say of themselves and their scripts; None if one of them has no script to look at."""
+    shown = shell.run("scontrol", "show", "jobs", "--oneliner", timeout_s=120, quiet=True).output
+    texts = [shown]
+    for job in jobs(shown.splitlines()):
+        if job is None:
+            return None
+        try:
+            texts.append(shell.run("scontrol", "write", "batch_script", job, "-", timeout_s=30, quiet=True).output)
+        except CommandError as error:
+            shell.say(str(error))
+            return None
+    return texts
+
+
+def jobs(lines: Iterable[str]) -> List[Optional[str]]:
+    """Return the ids of the jobs that wait or run; None for one that was not submitted as a script."""
+    found: List[Optional[str]] = []
+    for line in lines:
+        job, state = re.search(r"\bJobId=(\d+)", line), re.search(r"\bJobState=(\w+)", line)
+        if job and state and state[1] in {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED"}:
+            found.append(job[1] if re.search(r"\bBatchFlag=[1-9]", line) else None)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

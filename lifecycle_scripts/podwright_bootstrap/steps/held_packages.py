@@ -1,0 +1,52 @@
+"""Kernel, Lustre client and drivers stay as the image has them: they fit each other, and an update breaks the fit.
+
+https://docs.aws.amazon.com/fsx/latest/LustreGuide/install-lustre-client.html
+"""
+
+from __future__ import annotations
+
+from typing import Iterator, List
+
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.software import packages
+from podwright_bootstrap.steps import Step
+
+PATTERNS = (
+    *("linux-image-*", "linux-headers-*", "linux-modules-*", "linux-aws*"),
+    "lustre-client-*",
+    *("cuda-drivers*", "nvidia-driver-*", "nvidia-dkms-*", "nvidia-kernel-*", "nvidia-utils-*", "libnvidia-compute-*"),
+    *("nvidia-fabricmanager*", "nvidia-imex*"),
+    *("aws-neuronx-dkms", "efa", "efa-*"),
+)
+INSTALLED = "ii"  # wanted and installed; of a package that is held, the first letter is another
+
+
+class HeldPackages(Step):
+    """Nothing updates kernel, Lustre client or drivers under running jobs."""
+
+    name = "held_packages"
+    hint = "`apt-mark hold PACKAGE` on the node says more"
+    time_limit_s = 1200
+    without = "holds: apt may update the kernel or drivers while jobs run"
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Hold those that are installed."""
+        names = _not_held()
+        if names:
+            packages.hold(*names)
+            yield f"held {', '.join(names)}"
+
+    def verify(self, node: Node) -> None:
+        """All of them are."""
+        names = _not_held()
+        if names:
+            raise BootstrapError(f"not held: {', '.join(names)}")
+
+
+def _not_held() -> List[str]:
+    command = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev} ${Package}\\n", *PATTERNS)
+    shown = shell.run(*command, timeout_s=60, check=False, quiet=True).output  # it fails for a pattern without a match
+    rows = (line.split() for line in shown.splitlines())
+    return sorted({row[1] for row in rows if len(row) == 2 and row[0] == INSTALLED})  # noqa: PLR2004 (state, name)

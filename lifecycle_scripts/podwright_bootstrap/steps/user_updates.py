@@ -1,0 +1,75 @@
+"""Users, groups and Slurm's policy as the last deployment says, without a new image: a timer reads the bucket."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import Iterator
+
+from podwright_bootstrap import contract
+from podwright_bootstrap.aws import s3
+from podwright_bootstrap.contract import ProvisioningParameters
+from podwright_bootstrap.host import units
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.software import installed_copy
+from podwright_bootstrap.steps import Step
+
+UNIT = "podwright-users"
+STEPS = ("users", "homes", "accounting", "slurm_conf")  # what goes by the features that are followed
+SERVICE = f"""[Unit]
+Description=Users, groups and Slurm's policy as the last deployment says
+Wants=network-online.target
+After=network-online.target
+[Service]
+Type=oneshot
+Environment=PYTHONPATH={installed_copy.FOLDER}
+ExecStart={sys.executable} -m podwright_bootstrap --follow-users
+"""
+# Spread, so that no number of nodes asks at once.
+TIMER = """[Unit]
+Description=Look every ten minutes whether users were added or removed
+[Timer]
+OnBootSec=10min
+OnUnitActiveSec=10min
+RandomizedDelaySec=2min
+[Install]
+WantedBy=timers.target
+"""
+
+
+class UserUpdates(Step):
+    """Users who are added, changed or removed in cluster.yaml are so on this node some minutes after a deployment."""
+
+    name = "user_updates"
+    whose = "clusters whose bucket has their users"
+    hint = f"systemctl status {UNIT}.timer, and journalctl -u {UNIT}, say more"
+    time_limit_s = 300
+    without = "users that are added or removed later: they need podwright update-software"
+
+    def applies(self, node: Node) -> bool:
+        """Not with a contract of an earlier version."""
+        return bool(node.parameters.users_s3_uri)
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Install the timer."""
+        yield from installed_copy.install()
+        yield from units.run_by_timer(UNIT, service=SERVICE, timer=TIMER)
+
+    def verify(self, node: Node) -> None:
+        """It is on."""
+        units.require_active(f"{UNIT}.timer")
+
+
+def fetch(text: str) -> str:
+    """Return the text of provisioning_parameters.json with the users that the bucket has now.
+
+    Raises:
+        BootstrapError: the bucket does not answer, or the file names no bucket.
+        ContractError: a file is not what this version needs.
+    """
+    parameters = ProvisioningParameters.from_json(text)
+    with tempfile.TemporaryDirectory() as folder:
+        users = Path(folder) / contract.USERS_NAME
+        s3.copy(parameters.users_s3_uri, users, region=parameters.region)
+        return contract.with_users(text, users.read_text())

@@ -1,0 +1,1 @@
+"""Reach a node: Session Manager sessions, ssh, forwarded ports."""

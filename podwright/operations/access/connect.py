@@ -1,0 +1,49 @@
+"""``podwright connect``: open a shell on a node with Session Manager."""
+
+from __future__ import annotations
+
+import argparse
+
+from podwright.operations.access import session_plugin
+from podwright.operations.access.remote import pick, user_name
+from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
+from podwright.settings import names
+from podwright_bootstrap.contract import JOB_USER
+
+ROOT = "root"  # whom HyperPod's nodes give sessions of the default document
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the node and the user."""
+    parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
+    parser.add_argument(
+        "--user", type=user_name, help=f"whose shell. Default: as the section session says, else {JOB_USER}"
+    )
+    parser.add_argument("--document", metavar="NAME", help="session document. Default: cluster.yaml's, if it has one")
+    add_target_arguments(parser, has_json=False)
+    add_examples(
+        parser, "podwright connect", "podwright connect ip-10-1-0-12", "podwright connect workers/1 --user root"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Open the shell; this process becomes the session."""
+    wanted = target(options)
+    cluster = wanted.cluster()
+    node = pick(wanted, cluster, options.node)
+    goal = cluster.session_target(node)
+    document = options.document or (None if options.user else _own_document(wanted))
+    if document or options.user == ROOT:
+        session_plugin.replace_process(wanted.session, goal, document or "")
+    command = f"sudo su --login {options.user or JOB_USER}"
+    session_plugin.replace_process(wanted.session, goal, session_plugin.INTERACTIVE, command=command)
+
+
+def _own_document(wanted: Target) -> str | None:
+    """Return the document of the section ``session`` of cluster.yaml, if there is one."""
+    if wanted.file is None:
+        return None
+    from podwright.check.load import load  # pydantic takes 0.1 s to import
+
+    settings = load(wanted.file)
+    return names.operations_name(settings.name) if settings.session else None

@@ -1,0 +1,64 @@
+"""``podwright forward``: make a port of a node a port of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+
+from podwright.operations.access import session_plugin
+from podwright.operations.access.remote import pick
+from podwright.operations.errors import OperationError
+from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
+
+HOST = "127.0.0.1"
+LAST_PORT = 65535
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the ports and the node."""
+    parser.add_argument("port", type=port, metavar="PORT", help="of a program that listens on the node's loopback")
+    parser.add_argument("node", nargs="?", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else controller")
+    parser.add_argument("--local-port", type=port, metavar="PORT", help="on this machine. Default: the same")
+    add_target_arguments(parser, has_json=False)
+    add_examples(parser, "podwright forward 6006  # TensorBoard", "podwright forward 8888 workers/1 --local-port 9999")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Forward until Ctrl-C; this process becomes the session."""
+    local = options.local_port or options.port
+    _check_free(local)
+    wanted = target(options)
+    cluster = wanted.cluster()
+    node = pick(wanted, cluster, options.node)
+    print(f"http://{HOST}:{local} is port {options.port} of {node.name}; Ctrl-C ends it", file=sys.stderr, flush=True)
+    session_plugin.replace_process(
+        wanted.session,
+        cluster.session_target(node),
+        session_plugin.FORWARD,
+        portNumber=str(options.port),
+        localPortNumber=str(local),
+    )
+
+
+def port(text: str) -> int:
+    """Parse a TCP port; argparse names the option in its message."""
+    if not text.isdecimal() or not 0 < int(text) <= LAST_PORT:
+        raise argparse.ArgumentTypeError(f"got {text!r}, need a port from 1 to {LAST_PORT}")
+    return int(text)
+
+
+def _check_free(local: int) -> None:
+    """Check that a port of this machine can be listened on.
+
+    Raises:
+        OperationError: it cannot.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, local))
+        except OSError as error:
+            raise OperationError(
+                f"port {local} of this machine: {error.strerror}", "choose another with --local-port"
+            ) from error

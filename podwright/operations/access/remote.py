@@ -1,0 +1,190 @@
+"""Run commands on a node of a cluster, by ssh through Session Manager."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podwright.operations.access import session_plugin, ssh
+from podwright.operations.account.cluster import Cluster, Node
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.target import NODE_HELP, Target
+from podwright_bootstrap.contract import CONTROLLER, JOB_USER, LOGIN, SLURM_ROOT
+
+SSH_FAILED = 255  # ssh's own exit status; others are the command's
+RUNNING = "Running"
+USER_NAME = re.compile(r"[a-z_][a-z0-9_.-]*\$?")  # useradd's
+SLURM_PATH = f"PATH={SLURM_ROOT}/bin:{SLURM_ROOT}/sbin:$PATH"  # no login shell runs, which would set it
+_ACCESS = (
+    "put your public key into nodes.users of cluster.yaml, or run `podwright ssh-config --authorize KEY.pub`; "
+    "load a key with a passphrase by `ssh-add`"
+)
+
+
+class RemoteError(OperationError):
+    """A command on a node failed; ``status`` is its exit status."""
+
+    def __init__(self, message: str, hint: str = "", *, status: int) -> None:
+        super().__init__(message, hint)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Remote:
+    """A node that commands run on.
+
+    Args:
+        cluster: the node's cluster.
+        node: a running node.
+        command: ssh and its options, up to the host.
+    """
+
+    cluster: Cluster
+    node: Node
+    command: tuple[str, ...]
+
+    def run(self, line: str, *, stdin: bytes | None = None) -> str:
+        """Run a line of shell and return its output.
+
+        Raises:
+            RemoteError: the node cannot be reached, or the line failed; the message ends with what it said.
+        """
+        done = subprocess.run(
+            self._words(line),
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            raise self.failure(done.returncode, done.stderr.decode(errors="replace"))
+        return done.stdout.decode(errors="replace")
+
+    def show(self, line: str) -> None:
+        """Run a line of shell whose output goes to our own, until it ends.
+
+        The line ends with this process: the pipe of its standard input closes.
+
+        Raises:
+            RemoteError: as ``run``.
+        """
+        sys.stdout.flush()
+        with self.start(line, stdout=None) as process:
+            errors = process.stderr.read().decode(errors="replace") if process.stderr else ""
+            process.wait()
+        if process.returncode:
+            raise self.failure(process.returncode, errors)
+
+    def start(
+        self, line: str, *, stdin: int = subprocess.PIPE, stdout: int | None = subprocess.PIPE
+    ) -> subprocess.Popen[bytes]:
+        """Start a line of shell. Default: with pipes."""
+        return subprocess.Popen(self._words(line), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE)
+
+    def failure(self, status: int, errors: str) -> RemoteError:
+        """Return the error for a line that ended with this status and wrote these lines to stderr."""
+        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "it said nothing").strip()
+        if status != SSH_FAILED:
+            return RemoteError(f"{self.node.name}: {last}", status=status)
+        if "Permission denied" in errors:
+            return RemoteError(f"{self.node.name} refused every SSH key: {last}", _ACCESS, status=status)
+        ours = next((line for line in errors.splitlines() if line.startswith("podwright: ")), None)
+        reason = ours.removeprefix("podwright: ") if ours else last
+        return RemoteError(f"no ssh to {self.node.name} ({self.node.instance_id}): {reason}", status=status)
+
+    def _words(self, line: str) -> list[str]:
+        # Whatever shell the user has.
+        return [*self.command, self.node.name, quoted("exec", "/bin/sh", "-c", f"{SLURM_PATH}; export PATH; {line}")]
+
+
+def add_remote_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the node to work on, and who logs in."""
+    group = parser.add_argument_group("ssh")
+    group.add_argument("--node", metavar="NODE", help=f"{NODE_HELP}. Default: a login node, else the controller")
+    add_login_arguments(group)
+
+
+def add_login_arguments(group: Any) -> None:
+    """Take who logs in with which key."""
+    group.add_argument("--user", type=user_name, default=JOB_USER, help="on the node. Default: %(default)s")
+    group.add_argument("--identity", type=Path, metavar="KEY", help="private key. Default: those that ssh tries")
+
+
+def user_name(text: str) -> str:
+    """Parse a user's name; argparse names the option in its message."""
+    if not USER_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"got {text!r}, need a user's name: lower-case letters, digits, _ and -")
+    return text
+
+
+def remote(wanted: Target, options: argparse.Namespace) -> Remote:
+    """Return the node that ``add_remote_arguments`` name.
+
+    Raises:
+        OperationError: there is no such node, it is not Running, or ssh or the plugin is missing.
+    """
+    cluster = wanted.cluster()
+    return connection(wanted, cluster, pick(wanted, cluster, options.node), options)
+
+
+def connection(wanted: Target, cluster: Cluster, node: Node, options: argparse.Namespace) -> Remote:
+    """Return a node as ``remote`` does."""
+    if shutil.which("ssh") is None:
+        raise OperationError("ssh is not on PATH", "install OpenSSH's client")
+    session_plugin.require()
+    given = ssh.options(wanted.session, cluster, node, user=options.user, identity=options.identity)
+    ssh.make_folder()
+    flags = [f"-o{keyword}={value}" for keyword, value in given.items()]
+    # Nobody answers a prompt; messages about new host keys are no output of the command.
+    return Remote(cluster, node, ("ssh", *flags, "-oBatchMode=yes", "-oLogLevel=ERROR", "-T"))
+
+
+def pick(wanted: Target, cluster: Cluster, word: str | None) -> Node:
+    """Return the running node that an argument names. Default: a login node, else the controller.
+
+    Raises:
+        OperationError: there is none, or it is not Running.
+    """
+    if word is None:
+        return front(cluster, wanted.nodes(cluster))
+    (node,) = wanted.nodes(cluster, [word])
+    return running(node)
+
+
+def front(cluster: Cluster, existing: tuple[Node, ...]) -> Node:
+    """Return where people work: a running login node, or else the controller.
+
+    Raises:
+        OperationError: neither is known, or the controller is not Running.
+    """
+    logins = [node for node in existing if node.role == LOGIN and node.status == RUNNING]
+    controllers = [node for node in existing if node.role == CONTROLLER]
+    if not logins and not controllers:
+        raise ArgumentError(f"which node of {cluster.name} is the controller is not known", "name it with --node")
+    return running((*logins, *controllers)[0])
+
+
+def running(node: Node) -> Node:
+    """Return a node that is Running.
+
+    Raises:
+        OperationError: it is not.
+    """
+    if node.status != RUNNING:
+        reason = f": {node.message}" if node.message else ""
+        raise OperationError(
+            f"{node.name} ({node.instance_id}) is {node.status}{reason}", "sessions need a node that is Running"
+        )
+    return node
+
+
+def quoted(*words: object) -> str:
+    """Return words as a line of shell."""
+    return shlex.join(map(str, words))

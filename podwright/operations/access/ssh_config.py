@@ -1,0 +1,145 @@
+"""``podwright ssh-config``: let ssh, scp, rsync and editors reach the nodes by name."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from pathlib import Path
+
+from podwright.operations.access import session_plugin, ssh
+from podwright.operations.access.remote import RUNNING, add_login_arguments, front, quoted, running
+from podwright.operations.account.cluster import Cluster, Node
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.output import print_json
+from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
+
+INCLUDE = "Include podwright/*.config"  # relative to ~/.ssh
+PUBLIC_KEY = re.compile(r"(ssh-|ecdsa-|sk-)\S+ [A-Za-z0-9+/]+=*( .*)?")
+AUTHORIZED = "podwright: authorized"
+# Root acts as the user: links in a home then lead nowhere that its owner cannot write.
+AUTHORIZE = (
+    "umask 077; mkdir -p ~/.ssh && touch ~/.ssh/authorized_keys && "
+    "{{ grep -qxF {key} ~/.ssh/authorized_keys || echo {key} >> ~/.ssh/authorized_keys; }} && echo {done}"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the nodes, the login and where to write."""
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help=f"{NODE_HELP}. Default: all")
+    parser.add_argument("--write", action="store_true", help="write ~/.ssh/podwright/CLUSTER.config and include it")
+    parser.add_argument(
+        "--authorize",
+        type=Path,
+        metavar="KEY.pub",
+        help="first add this public key on the nodes named, else on the login node or controller",
+    )
+    add_login_arguments(parser.add_argument_group("ssh"))
+    add_target_arguments(parser)
+    add_examples(
+        parser,
+        "podwright ssh-config --write && ssh podwright-demo",
+        "podwright ssh-config --authorize ~/.ssh/id_ed25519.pub controller",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print or write a Host block for each node."""
+    wanted = target(options)
+    cluster = wanted.cluster()
+    nodes = wanted.nodes(cluster, options.nodes or None)
+    if options.authorize:
+        key = public_key(options.authorize)
+        for node in map(running, nodes if options.nodes else [front(cluster, nodes)]):
+            authorize(wanted, cluster, node, user=options.user, key=key)
+    running_nodes = [node for node in nodes if node.status == RUNNING]
+    first = front(cluster, nodes) if not options.nodes else None
+    hosts = [
+        (aliases(cluster, node, is_front=node == first), _options(wanted, cluster, node, options))
+        for node in running_nodes
+    ]
+    if options.json:
+        document = {"cluster": cluster.name, "hosts": [{"aliases": names, "options": given} for names, given in hosts]}
+        print_json("podwright.ssh-config/1", document)
+    if options.write:
+        path = write(cluster, text(hosts))
+        if not options.json:
+            print(f"wrote {path}: {len(hosts)} nodes; `ssh {hosts[0][0][0]}`" if hosts else f"wrote {path}: no node")
+    elif not options.json:
+        print(text(hosts), end="")
+    return 0
+
+
+def aliases(cluster: Cluster, node: Node, *, is_front: bool) -> list[str]:
+    """Return the names that ssh takes for a node; the login node or controller has the cluster's name too."""
+    return [
+        *([cluster.name] if is_front else []),
+        f"{cluster.name}-{node.group}-{node.index}",
+        f"{cluster.name}-{node.name}",
+    ]
+
+
+def text(hosts: list[tuple[list[str], dict[str, str]]]) -> str:
+    """Return the blocks as ssh_config has them."""
+    blocks = (
+        "\n".join([f"Host {' '.join(names)}", *(f"    {keyword} {value}" for keyword, value in given.items())])
+        for names, given in hosts
+    )
+    return "".join(f"{block}\n\n" for block in blocks)
+
+
+def write(cluster: Cluster, blocks: str) -> Path:
+    """Write the blocks into podwright's folder, include it from ~/.ssh/config, and return their file."""
+    path = ssh.make_folder() / f"{cluster.name}.config"
+    _replace(path, f"# Written by `podwright ssh-config --write`; the next run replaces it.\n\n{blocks}")
+    own = Path.home() / ".ssh" / "config"
+    lines = own.read_text(encoding="utf-8") if own.exists() else ""
+    if INCLUDE not in (line.strip() for line in lines.splitlines()):
+        _replace(own.resolve(), f"{INCLUDE}\n\n{lines}")  # at the top: a Host block would swallow it
+    return path
+
+
+def authorize(wanted: Target, cluster: Cluster, node: Node, *, user: str, key: str) -> None:
+    """Let a key in as a user of a node, through Session Manager; a key that is there already stays.
+
+    Raises:
+        OperationError: the session did not start, or the node has no such user.
+    """
+    line = AUTHORIZE.format(key=quoted(key), done=quoted(AUTHORIZED))
+    command = f"sudo su --login {user} --shell /bin/sh --command {quoted(line)}"
+    output = session_plugin.run_command(
+        wanted.session, cluster.session_target(node), session_plugin.COMMAND, command=command
+    )
+    if AUTHORIZED not in output.splitlines():
+        said = " ".join(line for line in output.split("\n") if line and "session with" not in line.lower()).strip()
+        raise OperationError(f"{node.name} did not take the key for {user}: {said or 'it said nothing'}")
+
+
+def public_key(path: Path) -> str:
+    """Read a public key.
+
+    Raises:
+        ArgumentError: the file cannot be read or is not a public key; a private key never leaves this machine.
+    """
+    try:
+        content = path.expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"--authorize {path}: {getattr(error, 'strerror', None) or 'not text'}") from error
+    if not PUBLIC_KEY.fullmatch(content):
+        raise ArgumentError(f"--authorize {path}: need a file with one public key", "name the file that ends with .pub")
+    return content
+
+
+def _options(wanted: Target, cluster: Cluster, node: Node, options: argparse.Namespace) -> dict[str, str]:
+    return ssh.options(wanted.session, cluster, node, user=options.user, identity=options.identity)
+
+
+def _replace(path: Path, content: str) -> None:
+    """Write a file that only its owner reads, whole or not at all."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

@@ -1,0 +1,24 @@
+"""``podwright ssh-proxy``: connect standard input and output with a node's sshd; what ssh's ProxyCommand runs."""
+
+from __future__ import annotations
+
+import argparse
+
+from podwright.operations.access import session_plugin
+from podwright.operations.account.session import Session
+from podwright.operations.target import add_examples, add_profile
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the session's target and port."""
+    parser.add_argument("target", metavar="TARGET", help="sagemaker-cluster:CLUSTERID_GROUP-INSTANCEID")
+    parser.add_argument("port", type=int, metavar="PORT", help="of sshd, 22")
+    parser.add_argument("--region", help="Default: AWS_REGION")
+    add_profile(parser)
+    add_examples(parser, "podwright ssh-config  # writes the ProxyCommand that runs this")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Become the session."""
+    session = Session(region=options.region, profile=options.profile)
+    session_plugin.replace_process(session, options.target, session_plugin.SSH, portNumber=str(options.port))

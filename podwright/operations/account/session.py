@@ -1,0 +1,120 @@
+"""An AWS session: boto3 clients that retry with backoff, and errors in one line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+from podwright.operations.errors import OperationError
+
+if TYPE_CHECKING:
+    import boto3
+
+ATTEMPTS = 6  # boto3's adaptive mode waits up to 1, 2, 4, 8 and 16 s between them
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 5, 30
+
+
+class Session:
+    """Clients of one account in one region, with the user's own credentials.
+
+    boto3 is imported by the first call. ``AWS_ENDPOINT_URL``, ``AWS_MAX_ATTEMPTS`` and boto3's other variables apply.
+
+    Args:
+        region: AWS's name of it. Default: ``AWS_REGION``, then the profile's.
+        profile: name in AWS's configuration files. Default: ``AWS_PROFILE``, then boto3's order.
+    """
+
+    def __init__(self, *, region: str | None = None, profile: str | None = None) -> None:
+        self._given_region = region or os.environ.get("AWS_REGION")
+        self.profile = profile
+        self.client = cache(self._client)
+
+    @cached_property
+    def region(self) -> str:
+        """The region of all calls.
+
+        Raises:
+            ArgumentError: nothing names one, or there is no such profile.
+        """
+        from botocore.exceptions import NoRegionError
+
+        with self.translated("sagemaker"):
+            if not self._boto3.region_name:
+                raise NoRegionError
+        return str(self._boto3.region_name)
+
+    def require_answer(self) -> None:
+        """Ask AWS who calls, before Terraform asks: what is wrong is one line then, and known in a second.
+
+        Raises:
+            OperationError: as ``call``.
+        """
+        self.call("sts", "get_caller_identity")
+
+    def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
+        """Call an operation by boto3's name and return its answer, the first page of a list.
+
+        Raises:
+            OperationError: the call failed; the message has the missing permission or setting.
+        """
+        with self.translated(service):
+            return _of_aws(getattr(self.client(service), operation)(**arguments))
+
+    def items(self, service: str, operation: str, key: str, **arguments: Any) -> Iterator[Any]:
+        """Yield the items of all pages of a list; ``key`` is the answer's member that has them.
+
+        Raises:
+            OperationError: as ``call``.
+        """
+        with self.translated(service):
+            for page in self.client(service).get_paginator(operation).paginate(**arguments):
+                yield from _of_aws(page).get(key, ())
+
+    @contextmanager
+    def translated(self, service: str) -> Iterator[None]:
+        """Raise an ``OperationError`` for every error of botocore in the block."""
+        from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
+
+        try:
+            yield
+        except (ClientError, BotoCoreError, ResponseParserError) as error:
+            raise self._refusal(error, service) from error
+
+    def _refusal(self, error: Any, service: str) -> OperationError:
+        from podwright.operations.account.refusals import refusal
+
+        return refusal(error, service=service, region=self._given_region or "this region")
+
+    def _client(self, service: str) -> Any:
+        """Return boto3's client of a service; use it within ``translated``."""
+        from botocore.config import Config
+
+        session = self._boto3
+        retries: dict[str, Any] = {"mode": "adaptive"}
+        if session._session.get_config_variable("max_attempts") is None:  # noqa: SLF001 — the user's choice goes first
+            retries["total_max_attempts"] = ATTEMPTS
+        config = Config(connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries=retries)
+        return session.client(service, region_name=self.region, config=config)
+
+    @cached_property
+    def _boto3(self) -> boto3.Session:
+        import boto3  # it takes 0.2 s to import
+
+        return boto3.Session(region_name=self._given_region, profile_name=self.profile)
+
+
+def _of_aws(answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an answer that AWS gave: botocore takes the page of a proxy for one without members.
+
+    Raises:
+        ResponseParserError: it is another server's.
+    """
+    from botocore.parsers import ResponseParserError
+
+    if not answer.keys() - {"ResponseMetadata"} and "RequestId" not in answer.get("ResponseMetadata", {}):
+        raise ResponseParserError("it has neither members nor a request id")
+    return answer

@@ -1,0 +1,315 @@
+"""``podwright deploy``: show price and changes, run the kit, follow resources and boots, end with the next commands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from podwright.check.load import load
+from podwright.config_file import add_file
+from podwright.deploy.align import align_stack
+from podwright.deploy.deployed import DeployedStack, stacks
+from podwright.deploy.outputs import outputs
+from podwright.deploy.terraform import TerraformError
+from podwright.diagram.resources import read
+from podwright.operations.account.failures import cause_of_deployment
+from podwright.operations.account.session import Session
+from podwright.operations.deployment import changes
+from podwright.operations.deployment.boots import followed
+from podwright.operations.deployment.changes import CREATE, REPLACE, UPDATE, Change
+from podwright.operations.deployment.guard import refuse_losses
+from podwright.operations.deployment.kit import OUTPUT, Kit
+from podwright.operations.errors import OperationError
+from podwright.operations.output import confirm, print_json
+from podwright.operations.target import add_examples, add_profile
+from podwright.prices import MONTH_H
+from podwright.resource_types import CLUSTER
+
+if TYPE_CHECKING:
+    from podwright.diagram.parts import Diagram
+    from podwright.settings.root import Settings
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.deploy/1"
+PARTS = ("foundation", "cluster")
+SKIP_SYNTH, APPROVED = "--skip-synth", "--auto-approve"
+ALONE = "--ignore-missing-stack-dependencies"
+
+OF_CLUSTERS = "Cloud Control"  # in each error of a cluster, which Cloud Control makes
+FRAMES = str.maketrans("│╷╵", "   ")  # which Terraform draws around an error
+# What cdktf prints of Terraform: ``STACK  aws_vpc.NAME: Creation complete after 2s [id=vpc-1]``.
+_DONE = re.compile(
+    r"(?P<address>\w+\.\w+): "
+    r"(?P<verb>Creation|Modifications|Destruction) complete after (?P<time>\w+)(?: \[id=(?P<id>.*)\])?"
+)
+_DENIED = re.compile(r"not authorized to perform: (?P<action>[\w-]+:\w+)")
+_WORDS = {"Creation": "created", "Modifications": "updated", "Destruction": "destroyed"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file, the part, and how to ask."""
+    add_kit_arguments(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show price and changes, and deploy nothing")
+    help_ = "replace or destroy this, though it ends jobs or loses data; may be repeated"
+    parser.add_argument("--replace", action="append", default=[], metavar="PATH", help=help_)
+    add_examples(
+        parser, "podwright deploy", "podwright deploy --only cluster --yes", "podwright deploy --dry-run --json"
+    )
+
+
+def add_kit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take what ``deploy`` and ``destroy`` have in common."""
+    add_file(parser)
+    parser.add_argument("--only", choices=PARTS, help="one stack alone. Default: both")
+    add_profile(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def use_profile(name: str | None) -> None:
+    """Let Terraform and boto3 use one profile of AWS's configuration."""
+    if name:
+        os.environ["AWS_PROFILE"] = name
+
+
+def run(options: argparse.Namespace) -> int:
+    """Deploy the stacks of a settings file.
+
+    Raises:
+        PodwrightError: the file is wrong, the kit fails, or AWS refuses.
+    """
+    use_profile(options.profile)
+    settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    session = Session(region=settings.region, profile=options.profile)
+    session.require_answer()
+    kit.run("synth")
+    preview = Preview.of(settings, kit, options.only)
+    if not options.json:
+        print(preview.text())
+    if options.dry_run:
+        if options.json:
+            print_json(SCHEMA, preview.to_dict())
+        return OK
+    if preview.changes_nothing:
+        _finish(preview, settings, kit, json=options.json, seconds=0.0)
+        return OK
+    refuse_losses(preview.changes, allowed=options.replace)
+    if not confirm(f"Deploy {settings.name}?", yes=options.yes):
+        return FAILED
+    started = time.monotonic()
+    say = speaker(quiet=options.json)
+    nodes = sum(group.count for group in settings.cluster.instance_groups)
+    follow = resource_lines(preview.stacks.values(), say)
+    with followed(session, settings.name, nodes=nodes, on_line=say), explained(settings):
+        if preview.waits_for_foundation:
+            kit.run("deploy", preview.stacks["foundation"].name, SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
+            preview = preview.with_cluster()
+            say("\n".join(preview.lines_of("cluster")))
+            refuse_losses(
+                {"cluster": preview.changes["cluster"]}, allowed=options.replace, deployed="the foundation alone"
+            )
+        if preview.updates_cluster:
+            from podwright.check.account import Account  # boto3 takes 0.2 s to import
+
+            align_stack(preview.stacks["cluster"], Account(region=settings.region))
+        _open_guard(preview)
+        alone = [ALONE] if options.only else []
+        kit.run("deploy", *preview.stack_names, SKIP_SYNTH, APPROVED, *alone, on_line=follow)
+    _finish(preview, settings, kit, json=options.json, seconds=time.monotonic() - started)
+    return OK
+
+
+def _open_guard(preview: Preview) -> None:
+    """Let Terraform replace a cluster that is to be replaced: the next guard keeps what the new one is made with."""
+    if any(change.kind == CLUSTER and change.verb == REPLACE for change in preview.changes.get("cluster") or ()):
+        preview.stacks["cluster"].forget_guards()
+
+
+@contextmanager
+def explained(settings: Settings) -> Iterator[None]:
+    """Add to the kit's error what AWS denied, or the likely cause of a cluster's known failure and its evidence.
+
+    Raises:
+        OperationError: the kit's, with that.
+    """
+    try:
+        yield
+    except OperationError as error:
+        plain = " ".join(str(error).translate(FRAMES).split())
+        if denied := _DENIED.search(plain):
+            hint = f"allow {denied['action']}: `podwright policy deployer` prints all that deploying needs"
+            raise OperationError(str(error), hint) from error
+        found = cause_of_deployment(plain, name=settings.name, region=settings.region)
+        if found is None or OF_CLUSTERS not in plain:
+            raise
+        raise OperationError(f"{error}\nlikely: {found.cause}\nlook:   {found.command}") from error
+
+
+@dataclass(frozen=True)
+class Preview:
+    """Changes and price of a deployment; the changes of a cluster that cannot be planned yet are None."""
+
+    settings: Settings
+    stacks: dict[str, DeployedStack]
+    changes: dict[str, list[Change] | None]
+    drawn: Diagram
+
+    @classmethod
+    def of(cls, settings: Settings, kit: Kit, only: str | None) -> Preview:
+        """Plan the synthesized stacks."""
+        from podwright.diagram.parts import diagram  # --help need not wait for pydantic
+
+        chosen = {
+            part: stack for part, stack in stacks(settings.name, folder=kit.folder).items() if only in {None, part}
+        }
+        return cls(
+            settings,
+            chosen,
+            {part: _planned(stack, is_first=part == PARTS[0] or bool(only)) for part, stack in chosen.items()},
+            diagram(settings, read(kit.folder / OUTPUT)),
+        )
+
+    @property
+    def stack_names(self) -> Sequence[str]:
+        """The names of the stacks, in the order of deployment."""
+        return [stack.name for stack in self.stacks.values()]
+
+    @property
+    def changes_nothing(self) -> bool:
+        """True if every stack is as the settings say."""
+        return all(change == [] for change in self.changes.values())
+
+    @property
+    def waits_for_foundation(self) -> bool:
+        """True if the cluster is there, and what the settings add to the foundation has to be there to plan it."""
+        return self.changes.get("cluster", ()) is None
+
+    def with_cluster(self) -> Preview:
+        """Return the preview with the cluster's changes, now that the foundation is there.
+
+        Raises:
+            TerraformError: Terraform cannot plan it.
+        """
+        return replace(self, changes={**self.changes, "cluster": changes.planned(self.stacks["cluster"])})
+
+    @property
+    def creates(self) -> bool:
+        """True if something is created."""
+        return any(change.verb == CREATE for found in self.changes.values() for change in found or ())
+
+    @property
+    def updates_cluster(self) -> bool:
+        """True if the cluster is changed in place; then its groups have to be in AWS's order in the state."""
+        return any(change.kind == CLUSTER and change.verb == UPDATE for change in self.changes.get("cluster") or ())
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The price of everything."""
+        return self.drawn.usd_per_hour
+
+    @property
+    def nodes_usd_per_hour(self) -> float:
+        """The price of the nodes."""
+        return sum(part.usd_per_hour or 0.0 for part in self.drawn.parts if part.address.startswith(f"{CLUSTER}."))
+
+    @property
+    def kept_usd_per_month(self) -> float:
+        """The price of a month of everything but the nodes."""
+        return (self.usd_per_hour - self.nodes_usd_per_hour) * MONTH_H
+
+    def text(self) -> str:
+        """Return the preview for a terminal."""
+        from podwright.diagram.text import total
+        from podwright.planning.on_demand import BASE_REGION
+
+        lines = [f"{self.settings.name} in {self.settings.region}"]
+        lines += [line for part in self.changes for line in self.lines_of(part)]
+        kept = self.usd_per_hour - self.nodes_usd_per_hour
+        without = f"{kept:,.2f} USD/h of it without the nodes, at {BASE_REGION}'s prices"
+        month = (
+            f"{self.kept_usd_per_month:,.0f} USD a month, also when the cluster is destroyed and the foundation kept"
+        )
+        return "\n".join([*lines, f"cost: {total(self.drawn)}", f"  {without}: {month}"])
+
+    def lines_of(self, part: str) -> list[str]:
+        """Return the changes of a part for a terminal."""
+        found = self.changes[part]
+        if found is None:
+            return [f"{part}: is planned, and refused if it ends jobs, when the foundation is as above"]
+        return [f"{part}: {changes.summary(found)}", *(f"  {change.line()}" for change in found)]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the preview for ``--json``."""
+        return {
+            "cluster": self.settings.name,
+            "region": self.settings.region,
+            "changes": [change.to_dict() for found in self.changes.values() for change in found or ()],
+            "usd_per_hour": round(self.usd_per_hour, 4),
+            "nodes_usd_per_hour": round(self.nodes_usd_per_hour, 4),
+            "kept_usd_per_month": round(self.kept_usd_per_month, 2),
+            "unpriced": list(self.drawn.unpriced),
+        }
+
+
+def _planned(stack: DeployedStack, *, is_first: bool) -> list[Change] | None:
+    """Return a stack's changes; None for a cluster that is there and whose foundation has to change first."""
+    try:
+        return changes.planned(stack)
+    except TerraformError:
+        if is_first:
+            raise
+        return None
+
+
+def speaker(*, quiet: bool) -> Callable[[str], None]:
+    """Return a function that prints whole lines from several threads; to stderr under ``--json``."""
+    lock = Lock()
+
+    def say(line: str) -> None:
+        with lock:
+            print(line, file=sys.stderr if quiet else sys.stdout, flush=True)
+
+    return say
+
+
+def resource_lines(deployed: Iterable[DeployedStack], say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a function that prints one line for each resource that is done, of what the kit prints."""
+    paths = {address: path.partition("/")[2] for stack in deployed for path, address in stack.addresses().items()}
+
+    def follow(line: str) -> None:
+        done = _DONE.search(line)
+        if done:
+            name = " ".join(filter(None, [paths.get(done["address"], done["address"]), done["id"]]))
+            say(f"{_WORDS[done['verb']]:<9} {name} ({done['time']})")
+
+    return follow
+
+
+def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, seconds: float) -> None:
+    found = outputs(settings.name, folder=kit.folder) if preview.stacks.keys() == set(PARTS) else {}
+    following = next_commands(settings)
+    if json:
+        print_json(SCHEMA, {**preview.to_dict(), "seconds": round(seconds), "outputs": found, "next": following})
+        return
+    if seconds:
+        print(f"deployed in {seconds / 60:.0f} min" if seconds > 90 else f"deployed in {seconds:.0f} s")  # noqa: PLR2004 -- below, minutes say little
+    if settings.state.source == "local" and preview.creates:
+        print(
+            "state: terraform.*.tfstate in this folder alone; `podwright state` moves it to S3, for when this is lost"
+        )
+    print("next:\n" + "\n".join(f"  {command}" for command in following))
+
+
+def next_commands(settings: Settings) -> list[str]:
+    """Return what to run after a deployment."""
+    train = ["podwright submit run.yaml"] if settings.training.source == "bundled" else []
+    return ["podwright status", "podwright connect", *train]

@@ -1,0 +1,178 @@
+"""``podwright destroy``: say what goes, what stays and what that costs; run the kit; end with what is left."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podwright.check.load import load
+from podwright.deploy.deployed import DeployedStack, stacks
+from podwright.operations.account.bucket import Contents, empty
+from podwright.operations.account.inventory import inventory
+from podwright.operations.account.session import Session
+from podwright.operations.deployment.deploy import (
+    ALONE,
+    APPROVED,
+    PARTS,
+    SKIP_SYNTH,
+    add_kit_arguments,
+    resource_lines,
+    speaker,
+    use_profile,
+)
+from podwright.operations.deployment.kit import Kit
+from podwright.operations.deployment.teardown import print_inventory, to_dict
+from podwright.operations.errors import ArgumentError
+from podwright.operations.output import confirm, print_json
+from podwright.operations.target import add_examples
+from podwright.settings import names
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.destroy/1"
+WITH_BUCKET = ("bucket/", "key/")  # without its key a kept bucket could not be read
+FILE_SYSTEMS = ("lustre", "openzfs")
+DATA = {"aws_fsx_lustre_file_system": "storage_capacity", "aws_fsx_openzfs_file_system": "storage_capacity"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file, the part, and what to do with the bucket."""
+    add_kit_arguments(parser)
+    help_ = "also delete objects that podwright did not upload. Default: keep the bucket"
+    parser.add_argument("--empty-bucket", action="store_true", help=help_)
+    add_examples(parser, "podwright destroy --only cluster", "podwright destroy --empty-bucket --yes")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Destroy the stacks of a settings file.
+
+    Raises:
+        PodwrightError: something retained is in the way, the kit fails, or AWS refuses.
+    """
+    use_profile(options.profile)
+    settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    session = Session(region=settings.region, profile=options.profile)
+    session.require_answer()
+    kit.run("synth")
+    going = Going.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
+    say = speaker(quiet=options.json)
+    say(going.text())
+    if not confirm(f"Destroy {settings.name}?", yes=options.yes):
+        return FAILED
+    follow = resource_lines(going.stacks.values(), say)
+    if going.resources["cluster"]:
+        kit.run("destroy", names.cluster_stack(settings.name), SKIP_SYNTH, APPROVED, on_line=follow)
+    if going.resources["foundation"]:
+        _settle_bucket(going, session)
+        kit.run("destroy", names.foundation_stack(settings.name), SKIP_SYNTH, APPROVED, ALONE, on_line=follow)
+    found = inventory(session, settings.name)
+    if options.json:
+        print_json(SCHEMA, {**to_dict(found), "kept_bucket": going.kept_bucket})
+    else:
+        if going.kept_bucket:
+            print("`podwright adopt --apply` takes the bucket into a new deployment: run it before `podwright deploy`")
+        print_inventory(found)
+    return OK
+
+
+@dataclass(frozen=True)
+class Going:
+    """The resources that a destruction deletes: those in the states, by part."""
+
+    settings: Settings
+    stacks: Mapping[str, DeployedStack]
+    resources: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    bucket: str
+    others: Contents | None
+    empty_bucket: bool
+
+    @classmethod
+    def of(cls, settings: Settings, kit: Kit, session: Session, *, only: str | None, empty_bucket: bool) -> Going:
+        """Read the states.
+
+        Raises:
+            ArgumentError: the foundation alone cannot go, or something in it is retained.
+        """
+        deployed = stacks(settings.name, folder=kit.folder)
+        state = {part: _state(stack) for part, stack in deployed.items()}
+        if only == "foundation" and state["cluster"]:
+            raise ArgumentError(
+                f"{settings.name}'s cluster still uses the foundation", "destroy both, or the cluster first"
+            )
+        chosen = {part: found if only in {None, part} else {} for part, found in state.items()}
+        accounting = settings.accounting
+        if chosen["foundation"] and accounting.source == "create" and accounting.on_destroy == "retain":
+            hint = "set accounting.on_destroy: destroy and deploy that first, or use --only cluster"
+            raise ArgumentError(
+                "the accounting database is retained (accounting.on_destroy), and the network with it", hint
+            )
+        if kept := [key for key in FILE_SYSTEMS if chosen["foundation"] and _is_retained(settings, key)]:
+            keys = " and ".join(f"{key}.on_destroy" for key in kept)
+            hint = f"set {keys} to backup or destroy in the settings file first, or use --only cluster"
+            raise ArgumentError(f"files are retained ({keys}), and the network with them", hint)
+        retained = settings.bucket.source == "create" and settings.bucket.on_destroy == "retain"
+        bucket = next((item["bucket"] for item in chosen["foundation"].values() if item["type"] == "aws_s3_bucket"), "")
+        own = [f"{prefix}/" for prefix in names.readable_prefixes(settings.name)]
+        others = Contents(session, bucket, without=own) if bucket and retained else None
+        return cls(settings, deployed, chosen, bucket, others, empty_bucket)
+
+    @property
+    def kept_bucket(self) -> str:
+        """The bucket that stays because it holds objects that podwright did not upload; else an empty string."""
+        return self.bucket if self.others and self.others.count and not self.empty_bucket else ""
+
+    def text(self) -> str:
+        """Return what goes and what stays."""
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for part in PARTS[::-1]:
+            if self.resources[part]:
+                yield f"{part}: {len(self.resources[part])} to destroy"
+        for item in self.resources["foundation"].values():
+            if item["type"] in DATA:
+                yield f"  with all data: {item['id']} ({item[DATA[item['type']]]} GiB)"
+        if self.kept_bucket:
+            key = " and its key" if any(path.startswith("key/") for path in self._paths("foundation")) else ""
+            price = f"{self.others.usd_per_month if self.others else 0:,.2f} $/month"
+            yield f"  kept: bucket {self.bucket}{key}: {self.others}, {price}; --empty-bucket deletes them too"
+        elif self.others and self.others.count:
+            yield f"  with all objects: bucket {self.bucket}: {self.others}"
+        if not any(self.resources.values()):
+            yield "nothing is deployed from this folder"
+
+    def _paths(self, part: str) -> dict[str, str]:
+        """Return addresses by construct path, without the stack."""
+        return {path.partition("/")[2]: address for path, address in self.stacks[part].addresses().items()}
+
+    def kept_addresses(self) -> list[str]:
+        """Return the addresses of the kept bucket, its settings and its key."""
+        own, paths = self.resources["foundation"], self._paths("foundation").items()
+        return [address for path, address in paths if path.startswith(WITH_BUCKET) and address in own]
+
+
+def _settle_bucket(going: Going, session: Session) -> None:
+    """Take a kept bucket out of the state, or delete what keeps an unwanted one from being deleted."""
+    if going.kept_bucket:
+        going.stacks["foundation"].terraform("state", "rm", *going.kept_addresses())
+    elif going.others is not None:
+        empty(session, going.bucket)
+
+
+def _is_retained(settings: Settings, key: str) -> bool:
+    return getattr(getattr(settings, key), "on_destroy", "") == "retain"
+
+
+def _state(stack: DeployedStack) -> dict[str, dict[str, Any]]:
+    """Return the managed resources of a stack's state by address, each with its type."""
+    if not stack.is_there:
+        stack.terraform("init", "-input=false", "-no-color")
+    root = json.loads(stack.terraform("show", "-json", "-no-color")).get("values", {}).get("root_module", {})
+    managed = (item for item in root.get("resources", ()) if item["mode"] == "managed")
+    return {item["address"]: {**item["values"], "type": item["type"]} for item in managed}

@@ -1,0 +1,54 @@
+"""Changes that a deployment makes only when they are named: they end jobs, or lose data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from podwright.operations.deployment.changes import CREATE, DESTROY, REPLACE, Change
+from podwright.operations.errors import ArgumentError
+from podwright.resource_types import CLUSTER
+
+LOSSES = {
+    CLUSTER: "ends all jobs",
+    "aws_db_instance": "loses the job accounting",
+    "aws_fsx_lustre_file_system": "loses its data",
+    "aws_fsx_openzfs_file_system": "loses its data",
+    "aws_kms_key": "loses what it has encrypted",
+    "aws_s3_bucket": "loses its objects",
+}
+UNDER_NODES = {"aws_vpc", "aws_subnet", "aws_security_group"}  # AWS keeps them while nodes are in them
+
+
+def refuse_losses(
+    changes: Mapping[str, Sequence[Change] | None], *, allowed: Sequence[str], deployed: str = "nothing"
+) -> None:
+    """Refuse to replace or destroy what holds jobs or data, unless it is named.
+
+    Args:
+        changes: the changes by part; None for a cluster that is there and cannot be planned yet.
+        allowed: construct paths, as a preview shows them.
+        deployed: what was deployed before, for the message.
+
+    Raises:
+        ArgumentError: there is such a change; all of them are in it, each with the setting's argument.
+    """
+    lines = [line for path, line in _losses(changes) if path not in allowed]
+    if lines:
+        hint = "undo it in the settings file, or go on with --replace PATH for each path"
+        raise ArgumentError(f"{deployed} was deployed: {'; '.join(lines)}", hint)
+
+
+def _losses(changes: Mapping[str, Sequence[Change] | None]) -> Iterator[tuple[str, str]]:
+    """Yield path and reason of each such change."""
+    in_cluster = changes.get("cluster") or ()
+    has_nodes = not any(change.kind == CLUSTER and change.verb == CREATE for change in in_cluster)
+    for change in (change for found in changes.values() for change in found or ()):
+        if change.verb not in {REPLACE, DESTROY}:
+            continue
+        loss = LOSSES.get(change.kind, "")
+        if not loss and has_nodes and change.kind in UNDER_NODES:
+            loss = "has the cluster's nodes in it: destroy the cluster first"
+        if loss:
+            verb = f"{change.verb} {change.path}"
+            because = f" because of {', '.join(change.keys)}" if change.keys else ""
+            yield change.path, f"the settings {verb}{because}, which {loss}"

@@ -1,0 +1,168 @@
+"""``podwright policy deployer``: the IAM policy that deploying, updating and destroying a settings file needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podwright.check.load import load
+from podwright.config_file import add_file
+from podwright.diagram.resources import read
+from podwright.operations.account.session import Session
+from podwright.operations.deployment.deployer_actions import actions
+from podwright.operations.deployment.kit import OUTPUT, Kit
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples, add_profile
+from podwright.settings import names
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.policy/1"
+MAX_POLICY_LENGTH = 6144  # of a managed policy without white space
+LIMITS_PAGE = "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"
+ACTIONS_A_CALL = 100  # simulated at a time
+PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-logs.amazonaws.com")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take whose policy, the settings file, and the role to simulate it for."""
+    parser.add_argument("whose", choices=["deployer"], help="deployer: who runs podwright deploy and destroy")
+    add_file(parser)
+    parser.add_argument(
+        "--simulate", type=_role_arn, metavar="ROLE_ARN", help="list the actions that this role lacks; exit with 1"
+    )
+    add_profile(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document with schema and missing actions")
+    add_examples(
+        parser,
+        "podwright policy deployer > deployer.json",
+        "podwright policy deployer --simulate arn:aws:iam::123456789012:role/ci",
+    )
+
+
+def _role_arn(text: str) -> str:
+    """Parse the ARN of a role; argparse names the option in its message."""
+    if not re.fullmatch(r"arn:[\w-]+:iam::\d{12}:role/\S+", text):
+        raise argparse.ArgumentTypeError(f"got {text}, need arn:aws:iam::ACCOUNT:role/NAME")
+    return text
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the policy, or what a role lacks of it; AWS is not changed.
+
+    Raises:
+        PodwrightError: the file is wrong, the kit fails, or IAM does not simulate.
+    """
+    settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    session = Session(region=settings.region, profile=options.profile)
+    if options.simulate:
+        session.require_answer()
+    kit.run("synth")
+    types = {resource.type for resource in read(kit.folder / OUTPUT)}
+    policy = deployer_policy(settings, types)
+    missing = list(_missing(session, options.simulate, policy)) if options.simulate else []
+    if options.json:
+        print_json(SCHEMA, {"policy": policy, "missing": missing})
+    elif options.simulate:
+        wanted = sum(len(statement["Action"]) for statement in policy["Statement"])
+        print("\n".join([*missing, f"{options.simulate}: {len(missing)} of {wanted} actions missing"]))
+    else:
+        print(json.dumps(policy, indent=2))
+        _warn_about_length(policy)
+    return FAILED if missing else OK
+
+
+def deployer_policy(settings: Settings, types: set[str]) -> dict[str, Any]:
+    """Return the policy document.
+
+    Roles, buckets and objects are those with the cluster's names. Other actions are for all resources of their
+    service: most of them take no resource, or one whose id is not known before it exists.
+    """
+    partition = "aws-cn" if settings.region.startswith("cn-") else "aws"
+    partition = "aws-us-gov" if settings.region.startswith("us-gov-") else partition
+    return {"Version": "2012-10-17", "Statement": list(_statements(settings, types, f"arn:{partition}"))}
+
+
+def _statements(settings: Settings, types: set[str], arn: str) -> Iterator[dict[str, Any]]:
+    created = (
+        *(names.role_name, names.controller_role_name, names.login_role_name),
+        *(names.flow_logs_role_name, names.log_retention_name),
+    )
+    roles = [f"{arn}:iam::*:role/{name(settings.name, settings.region)}" for name in created]
+    buckets = _buckets(settings, arn)
+    for service, members in groupby(actions(types), key=lambda action: action.partition(":")[0]):
+        wanted = list(members)
+        if service == "iam":
+            linked = [action for action in wanted if "ServiceLinkedRole" in action]
+            yield _allow("Roles", [action for action in wanted if action not in linked], roles)
+            if linked:
+                yield _allow("ServiceLinkedRoles", linked, [f"{arn}:iam::*:role/aws-service-role/*"])
+        elif service == "s3":
+            yield _allow("Buckets", wanted, buckets)
+        else:
+            yield _allow(service.capitalize(), wanted, ["*"])
+    existing = [] if settings.role.source == "create" else dict.fromkeys(settings.role.arns().values())
+    passed = {"Condition": {"StringEquals": {"iam:PassedToService": list(PASSED_TO)}}}
+    yield {**_allow("PassRoles", ["iam:PassRole"], [*roles, *existing]), **passed}
+    if settings.state.source == "s3":
+        state = f"{arn}:s3:::{settings.state.bucket}"
+        objects = ["s3:DeleteObject", "s3:GetObject", "s3:PutObject"]
+        yield _allow("StateBucket", ["s3:ListBucket"], [state])
+        yield _allow("State", objects, [f"{state}/{settings.name}/*"])
+
+
+def _buckets(settings: Settings, arn: str) -> list[str]:
+    bucket = settings.bucket
+    name = f"{names.bucket_prefix(settings.name)}*" if bucket.source == "create" else bucket.name
+    return [f"{arn}:s3:::{name}", f"{arn}:s3:::{name}/*"]
+
+
+def _allow(sid: str, wanted: Sequence[str], resources: Sequence[str]) -> dict[str, Any]:
+    return {"Sid": sid, "Effect": "Allow", "Action": list(wanted), "Resource": list(resources)}
+
+
+def _missing(session: Session, role: str, policy: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the actions that IAM's simulation denies on every resource of their statement."""
+    account = role.split(":")[4]
+    context = {"ContextKeyName": "iam:PassedToService", "ContextKeyValues": [PASSED_TO[0]], "ContextKeyType": "string"}
+    for statement in policy["Statement"]:
+        resources = [_example(resource, account) for resource in statement["Resource"]]
+        wanted = statement["Action"]
+        allowed = {
+            result["EvalActionName"]
+            for start in range(0, len(wanted), ACTIONS_A_CALL)
+            for result in session.items(
+                "iam",
+                "simulate_principal_policy",
+                "EvaluationResults",
+                PolicySourceArn=role,
+                ActionNames=wanted[start : start + ACTIONS_A_CALL],
+                ResourceArns=resources,
+                ContextEntries=[context],
+            )
+            if result["EvalDecision"] == "allowed"
+        }
+        yield from (action for action in wanted if action not in allowed)
+
+
+def _example(resource: str, account: str) -> str:
+    """Return an ARN that a pattern of the policy matches, of the role's account."""
+    return resource if resource == "*" else resource.replace("::*:", f"::{account}:").replace("*", "x")
+
+
+def _warn_about_length(policy: Mapping[str, Any]) -> None:
+    length = len(json.dumps(policy, separators=(",", ":")))
+    if length > MAX_POLICY_LENGTH:
+        print(
+            f"podwright: {length} characters, a managed policy has at most {MAX_POLICY_LENGTH}: make two of its "
+            f"statements, or attach it to the role itself ({LIMITS_PAGE})",
+            file=sys.stderr,
+        )

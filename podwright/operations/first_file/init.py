@@ -1,0 +1,175 @@
+"""``podwright init``: write a first cluster.yaml, from flags, from answers on the terminal, or from an example."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from pathlib import Path
+
+from podwright import checkout
+from podwright.config_file import DEFAULT_CONFIG, add_file, config_path
+from podwright.operations.deployment.kit import PROJECT_FILE
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.first_file import schema
+from podwright.operations.first_file.asker import Asker
+from podwright.operations.first_file.questions import QUESTIONS, zone_note
+from podwright.operations.first_file.schema import EXAMPLES, with_header
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples
+from podwright_bootstrap.host.shell import write_file
+
+OK = 0
+SCHEMA = "podwright.init/1"
+KIT = checkout.ROOT / PROJECT_FILE
+RUN_FILE = "run.yaml"
+WHAT = {
+    RUN_FILE: "the run, as the planner proposes it",
+    PROJECT_FILE: "lets podwright deploy from this folder",
+    schema.CLUSTER_SCHEMA.name: "lets editors complete and explain the keys",
+    schema.RUN_SCHEMA.name: "the same for the run",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file to write and the answers."""
+    add_file(parser, "the file to write. ")
+    parser.set_defaults(example=None)
+    if example_names():  # a wheel has none
+        parser.add_argument("--example", choices=example_names(), help="copy this example instead")
+    answers = parser.add_argument_group("answers", "asked for on a terminal unless given")
+    for question in QUESTIONS:
+        answers.add_argument(question.flag, metavar=question.metavar, choices=question.choices, help=question.help)
+    parser.add_argument("--yes", action="store_true", help="do not ask: take the defaults")
+    parser.add_argument("--json", action="store_true", help="print one JSON document; do not ask")
+    add_examples(
+        parser,
+        "podwright init",
+        "podwright init --region us-west-2 --instance-type ml.p5.48xlarge --nodes 4 --yes",
+        "podwright init --model llama3_2_1b --tokens 5B --deadline 3d",
+        "podwright init --example production",
+    )
+
+
+def example_names() -> list[str]:
+    """Return the names of the examples that come with podwright."""
+    return sorted(path.parent.name for path in EXAMPLES.glob(f"*/{DEFAULT_CONFIG}"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file, and a run.yaml if a model is named; never overwrite one.
+
+    Raises:
+        ArgumentError: a file is there already, or an answer is wrong; all of them are named.
+        OperationError: the file cannot be written.
+    """
+    asker = Asker(QUESTIONS, options, asks=sys.stdin.isatty() and not (options.yes or options.json or options.example))
+    _refuse_to_overwrite([options.file, *([options.file.with_name(RUN_FILE)] if options.model else [])])
+    if options.example:
+        _refuse_answers(options)
+        text = (EXAMPLES / options.example / DEFAULT_CONFIG).read_text(encoding="utf-8")
+    else:
+        text = _checked(asker.answers().text(), options.file)
+    texts = {options.file: with_header(text, schema.CLUSTER_SCHEMA)}
+    if asker.model:
+        from podwright.operations.first_file import planned
+
+        text = planned.run_file(
+            asker.model, tokens=asker["tokens"], instance_type=asker["instance_type"], nodes=asker["nodes"]
+        )
+        texts[options.file.with_name(RUN_FILE)] = with_header(text, schema.RUN_SCHEMA)
+        _refuse_to_overwrite(list(texts))
+    texts |= _schemas(options.file.parent, with_run=bool(asker.model))
+    kit = Path(PROJECT_FILE)  # in this folder, where the next command runs, wherever the file is
+    if KIT.exists() and not kit.exists():
+        texts[kit] = _kit_file()
+    for file, text in texts.items():
+        _write(file, text)
+    _report(options, asker, list(texts))
+    return OK
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def _refuse_to_overwrite(files: list[Path]) -> None:
+    there = [str(file) for file in files if file.exists() or file.is_symlink()]
+    if there:
+        hint = "nothing is overwritten: name another file or folder"
+        raise ArgumentError(f"{' and '.join(there)}: exists already", hint)
+
+
+def _refuse_answers(options: argparse.Namespace) -> None:
+    given = [question.flag for question in QUESTIONS if getattr(options, question.key)]
+    if given:
+        raise ArgumentError(f"--example does not go with {', '.join(given)}", "copy the example, and edit the copy")
+
+
+def _checked(text: str, file: Path) -> str:
+    """Return a text that ``podwright check`` accepts.
+
+    Raises:
+        ArgumentError: it finds errors; all of them are named.
+    """
+    from podwright.check.document import Document  # --help need not wait for pydantic
+    from podwright.check.findings import Level
+    from podwright.check.report import check_document
+
+    report = check_document(Document.parse(text, file=file))
+    errors = [finding for finding in report.findings if finding.level is Level.ERROR]
+    wrong = [f"{error.message} ({error.hint})" if error.hint else error.message for error in errors]
+    if wrong:
+        raise ArgumentError("; ".join(wrong), f"{file} was not written")
+    return text
+
+
+def _schemas(folder: Path, *, with_run: bool) -> dict[Path, str]:
+    """Return the schemas that the files name and that are not in their folder yet."""
+    texts = {schema.CLUSTER_SCHEMA: schema.cluster_text, schema.RUN_SCHEMA: schema.run_text}
+    wanted = [schema.CLUSTER_SCHEMA, *([schema.RUN_SCHEMA] if with_run else [])]
+    return {folder / path: texts[path]() for path in wanted if not (folder / path).exists()}
+
+
+def _kit_file() -> str:
+    """Return a cdktf.json that runs podwright's app from any folder, with this Python."""
+    kit = json.loads(KIT.read_text(encoding="utf-8"))
+    kit["app"] = shlex.join([sys.executable, str(checkout.ROOT / "main.py")])
+    return json.dumps(kit, indent=2) + "\n"
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        write_file(file, text)
+    except OSError as error:
+        raise OperationError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _report(options: argparse.Namespace, asker: Asker, written: list[Path]) -> None:
+    """Print what was written, the price of the nodes, and the next commands."""
+    from podwright.check.load import load
+    from podwright.diagram import prices
+
+    settings = load(options.file)
+    groups = settings.cluster.instance_groups
+    region = settings.region
+    priced = [prices.nodes(group.instance_type, group.count, group.volume_gib, region=region) for group in groups]
+    usd_per_hour = None if None in priced else sum(price or 0 for price in priced)
+    option = "" if options.file == config_path() else f" {options.file}"
+    following = [f"podwright check{option}", f"podwright deploy{option}"]
+    if asker.model:
+        following.append(f"podwright submit {options.file.with_name(RUN_FILE)} --nodes {asker['nodes']}")
+    if options.json:
+        document = {"written": written, "example": options.example, "answers": asker.given}
+        print_json(SCHEMA, {**document, "usd_per_hour": usd_per_hour, "next": following})
+        return
+    nodes = ", ".join(f"{group.count} x {group.instance_type}" for group in groups)
+    cost = "a price that EC2 does not publish" if usd_per_hour is None else f"{usd_per_hour:.2f} $/h"
+    print(f"{options.file}: {settings.name} in {settings.region}: {nodes}")
+    based = prices.label(region, [group.instance_type for group in groups])
+    print(f"  nodes cost {cost} while they run ({based}); nothing is deployed yet")
+    if asker["zone"] and not asker.asks and not options.zone:
+        print(f"  zone {asker['zone']}: {zone_note(asker)}")
+    for file in written[1:]:
+        print(f"{file}: {WHAT[file.name]}")
+    print("next:\n" + "\n".join(f"  {line}" for line in following))

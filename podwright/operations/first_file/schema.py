@@ -1,0 +1,57 @@
+"""``podwright schema``: the JSON Schema of cluster.yaml, with which editors complete, explain and check it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from podwright import checkout
+from podwright.operations.target import add_examples
+from podwright_bootstrap.host.shell import write_file
+
+OK = 0
+EXAMPLES = checkout.ROOT / "examples"
+CLUSTER_SCHEMA, RUN_SCHEMA = Path(".podwright/cluster.schema.json"), Path(".podwright/run.schema.json")
+_MODELINE = "# yaml-language-server: $schema="  # https://github.com/redhat-developer/yaml-language-server
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file to write."""
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it. Default: print it")
+    add_examples(
+        parser,
+        "podwright schema",
+        f"podwright schema -o {CLUSTER_SCHEMA}      # where `podwright init` wrote it",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print or write the schema."""
+    if options.output:
+        write_file(options.output, cluster_text())
+        print(f"{options.output}: the JSON Schema of cluster.yaml")
+    else:
+        print(cluster_text(), end="")
+    return OK
+
+
+def cluster_text() -> str:
+    """Return the schema of cluster.yaml as text; the examples that come with podwright are its examples."""
+    from podwright.check.json_schema import cluster_schema
+
+    return json.dumps(cluster_schema(EXAMPLES), indent=1) + "\n"
+
+
+def run_text() -> str:
+    """Return the schema of run.yaml as text. Needs podwright-training."""
+    from podwright_training.config.json_schema import run_schema
+
+    return json.dumps(run_schema(), indent=1) + "\n"
+
+
+def with_header(text: str, schema: Path) -> str:
+    """Return a YAML file whose first line names its schema, in place of the one that it had."""
+    first, newline, rest = text.partition("\n")
+    body = rest if first.startswith(_MODELINE) else first + newline + rest
+    return f"{_MODELINE}{schema}\n{body}"

@@ -1,0 +1,1 @@
+"""Say how a cluster is: status, doctor, and drift from its settings."""

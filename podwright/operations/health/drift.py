@@ -1,0 +1,64 @@
+"""``podwright drift``: what AWS says against what Terraform's state and cluster.yaml say. Nothing is changed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from podwright.check.document import Document
+from podwright.check.findings import Finding, Level, summary, write
+from podwright.check.load import load
+from podwright.config_file import add_file
+from podwright.deploy.deployed import stacks
+from podwright.operations.account.session import Session
+from podwright.operations.deployment.deploy import use_profile
+from podwright.operations.deployment.kit import Kit
+from podwright.operations.health.differences import Plans, findings_of_cluster, findings_of_stack
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples, add_profile
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.drift/1"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file."""
+    add_file(parser)
+    add_profile(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_examples(parser, "podwright drift", "podwright drift --json | jq '.findings[].message'")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Report every difference; 1 if there is one.
+
+    Raises:
+        PodwrightError: the file is wrong, nothing was deployed from this folder, or AWS does not answer.
+    """
+    use_profile(options.profile)
+    settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    session = Session(region=settings.region, profile=options.profile)
+    session.require_answer()
+    kit.run("synth")
+    found: list[Finding] = []
+    for part, stack in stacks(settings.name, folder=kit.folder).items():
+        plans = Plans.of(part, stack)
+        found += [*findings_of_stack(plans, session), *findings_of_cluster(settings, plans, session)]
+    document = Document.read(options.file)
+    found = [_located(finding, document) for finding in found]
+    if options.json:
+        print_json(SCHEMA, {"cluster": settings.name, "findings": [finding.to_dict() for finding in found]})
+    else:
+        write(found, file=options.file, text=document.shown, stream=sys.stdout)
+        print(f"{settings.name}: {summary(found) or 'AWS, the state and the settings agree'}")
+    return FAILED if any(finding.level is not Level.INFO for finding in found) else OK
+
+
+def _located(finding: Finding, document: Document) -> Finding:
+    """Add the line of a finding about a key of the file."""
+    if not document.has(finding.path):
+        return finding
+    position = document.position(finding.path, key=False)
+    return replace(finding, line=position.line, column=position.column, width=position.width)

@@ -1,0 +1,215 @@
+"""The state of a running cluster in one object: groups, nodes, file systems, events, cost and likely causes."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from podwright.diagram import prices
+from podwright.operations.account import cluster as clusters
+from podwright.operations.account.cluster import Cluster, InstanceGroup, Node
+from podwright.operations.account.failures import Cause, causes
+from podwright.operations.account.file_systems import FileSystem, file_systems
+from podwright.operations.account.session import Session
+from podwright.operations.errors import OperationError
+from podwright.operations.jobs.slurm import Job, queue
+from podwright.operations.nodes.slurm_states import controller_shell
+
+FAILED = {"Failed", "RollingBack"}
+CHANGING_NODE = {"Pending", "ShuttingDown", "SystemUpdating", "DeepHealthCheckInProgress"}
+FAULTY_NODE = {"Failure", "NotFound"}
+EVENTS_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a cluster with continuous provisioning."""
+
+    time: datetime
+    level: str
+    resource: str  # the instance, group or cluster
+    description: str
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """A group, its nodes by status, operations in progress, and its price; None where EC2 publishes none."""
+
+    group: InstanceGroup
+    statuses: dict[str, int]
+    operations: dict[str, int]
+    usd_per_hour: float | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The state of a cluster. ``missing`` says which parts were not read and why."""
+
+    cluster: Cluster
+    groups: tuple[GroupState, ...]
+    nodes: tuple[Node, ...]
+    zones: dict[str, str]  # by instance id
+    file_systems: tuple[FileSystem, ...]
+    events: tuple[Event, ...]
+    jobs: tuple[Job, ...] | None  # None where they were not asked for, or the controller did not answer
+    causes: tuple[Cause, ...]
+    drift: tuple[str, ...]  # groups that the settings file has otherwise
+    missing: tuple[str, ...]
+
+    @property
+    def usd_per_hour(self) -> float:
+        """The known prices of nodes and file systems, EC2 on-demand based; training plans are paid in advance."""
+        nodes = sum(item.usd_per_hour or 0 for item in self.groups)
+        return nodes + sum(item.usd_per_hour or 0 for item in self.file_systems)
+
+    @property
+    def unpriced(self) -> tuple[str, ...]:
+        """Instance types and file systems without a published price."""
+        types = {item.group.instance_type for item in self.groups if item.usd_per_hour is None}
+        return (*sorted(types), *(item.id for item in self.file_systems if item.usd_per_hour is None))
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if neither the cluster nor a node has failed."""
+        return self.cluster.status not in FAILED and not any(node.status in FAULTY_NODE for node in self.nodes)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if no change of cluster, groups or nodes is in progress."""
+        if self.cluster.status != "InService":
+            return self.cluster.status == "Failed"
+        counts = all(item.group.current_count == item.group.target_count for item in self.groups)
+        return counts and not any(node.status in CHANGING_NODE for node in self.nodes)
+
+
+def overview(session: Session, name: str, *, jobs: bool = False, file: Path | None = None) -> Overview:
+    """Read the state of a cluster; parts that a permission is missing for are left out and named in ``missing``.
+
+    Args:
+        session: the account and region.
+        name: the cluster's name or ARN.
+        jobs: whether to ask Slurm for its jobs, on the controller.
+        file: the cluster's settings file, to compare its groups with.
+
+    Raises:
+        ArgumentError: there is no such cluster.
+        AwsError: cluster or nodes cannot be read.
+    """
+    cluster = clusters.find(session, name)
+    nodes = clusters.nodes(session, cluster)
+    missing: list[str] = []
+
+    def optional(part: str, read: Any) -> Any:
+        try:
+            return read()
+        except OperationError as error:
+            missing.append(f"{part}: {error}")
+            return None
+
+    def queued() -> tuple[Job, ...]:
+        return tuple(queue(controller_shell(session, cluster, nodes)))
+
+    events = tuple(optional("events", lambda: _events(session, cluster)) or ())
+    messages = [
+        cluster.failure_message,
+        *(node.message for node in nodes if node.status in FAULTY_NODE),
+        *(event.description for event in events if event.level == "Error" and _is_current(event, cluster, nodes)),
+    ]
+    return Overview(
+        cluster=cluster,
+        groups=tuple(_state(group, nodes, cluster.region) for group in cluster.groups),
+        nodes=nodes,
+        zones=dict(optional("zones", lambda: _zones(session, cluster, nodes)) or ()),
+        file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster))) or ()),
+        events=events,
+        jobs=optional("jobs", queued) if jobs else None,
+        causes=tuple(causes(cluster, messages)),
+        drift=tuple(_drift(cluster, file)) if file else (),
+        missing=tuple(missing),
+    )
+
+
+def _is_current(event: Event, cluster: Cluster, nodes: Sequence[Node]) -> bool:
+    """Return whether what an event is about still fails: a node was not replaced or restarted since."""
+    for node in nodes:
+        if node.instance_id == event.resource:
+            return node.status in FAULTY_NODE | CHANGING_NODE
+    for group in cluster.groups:
+        if group.name == event.resource:
+            return group.current_count != group.target_count
+    return event.resource == cluster.name and cluster.status != "InService"
+
+
+def _drift(cluster: Cluster, file: Path) -> Iterator[str]:
+    """Yield what a settings file says otherwise about groups; nothing for a file that has errors of its own."""
+    from podwright.check.errors import InputError  # pydantic, for a cluster with a file
+    from podwright.check.load import load
+
+    try:
+        settings = load(file)
+    except InputError:
+        return
+    wanted = {group.name: group.count for group in settings.cluster.instance_groups}
+    existing = {group.name: group.target_count for group in cluster.groups}
+    for name in dict.fromkeys([*wanted, *existing]):
+        if wanted.get(name) != existing.get(name):
+            yield f"{name}: AWS has {_nodes(existing.get(name))}, {file.name} says {_nodes(wanted.get(name))}"
+
+
+def _nodes(count: int | None) -> str:
+    return "no such group" if count is None else f"{count} {'node' if count == 1 else 'nodes'}"
+
+
+def _state(group: InstanceGroup, nodes: Sequence[Node], region: str) -> GroupState:
+    volumes = [item.get("EbsVolumeConfig", {}) for item in group.description.get("InstanceStorageConfigs", ())]
+    volume_gib = sum(volume.get("VolumeSizeInGB", 0) for volume in volumes)
+    prepaid, count = bool(group.training_plan_arn), group.current_count
+    return GroupState(
+        group=group,
+        statuses=dict(Counter(node.status for node in nodes if node.group == group.name)),
+        operations=dict(group.description.get("ActiveOperations", {})),
+        usd_per_hour=0.0 if prepaid else prices.nodes(group.instance_type, count, volume_gib, region=region),
+    )
+
+
+def _zones(session: Session, cluster: Cluster, nodes: Iterable[Node]) -> list[tuple[str, str]]:
+    """Return the zone of each node by the subnet that its address is in: one call for any number of nodes."""
+    subnet_ids = sorted({*cluster.subnet_ids, *(subnet for group in cluster.groups for subnet in group.subnet_ids)})
+    if not subnet_ids:
+        return []
+    found = session.items("ec2", "describe_subnets", "Subnets", SubnetIds=subnet_ids)
+    with_ipv4 = (item for item in found if item.get("CidrBlock"))
+    subnets = [(ipaddress.ip_network(item["CidrBlock"]), item["AvailabilityZone"]) for item in with_ipv4]
+    placed = [(node, ipaddress.ip_address(node.private_ip)) for node in nodes if node.private_ip]
+    return [(node.instance_id, zone) for node, address in placed for block, zone in subnets if address in block]
+
+
+def _events(session: Session, cluster: Cluster) -> list[Event]:
+    """Return the newest events, oldest first; only clusters with continuous provisioning have any.
+
+    https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ListClusterEvents.html
+    """
+    if cluster.node_provisioning_mode != "Continuous":
+        return []
+    answer = session.call(
+        "sagemaker",
+        "list_cluster_events",
+        ClusterName=cluster.arn,
+        SortBy="EventTime",
+        SortOrder="Descending",
+        MaxResults=EVENTS_SHOWN,
+    )
+    return [
+        Event(
+            time=item["EventTime"],
+            level=item.get("EventLevel", "Info"),
+            resource=item.get("InstanceId") or item.get("InstanceGroupName") or item["ClusterName"],
+            description=" ".join(item.get("Description", "").split()),
+        )
+        for item in reversed(answer["Events"])
+    ]

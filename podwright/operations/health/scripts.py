@@ -1,0 +1,92 @@
+"""The scripts and programs of a cluster in its bucket, compared with what podwright uploaded there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+
+from podwright.deploy.deployed import DeployedStack
+from podwright.operations.account.cluster import Cluster
+from podwright.operations.account.session import Session
+from podwright.operations.errors import AwsError
+
+ARCHIVE = "podwright_bootstrap.tar"
+_DIGEST = re.compile(rb"^archive_sha256=([0-9a-f]{64})$", re.MULTILINE)
+
+
+def changed_scripts(session: Session, cluster: Cluster) -> Iterator[tuple[str, str]]:
+    """Yield URI and reason of each script that new nodes could not run, or that is not what was uploaded.
+
+    podwright's on_create.sh names the SHA-256 of its archive. Other scripts are only looked for.
+
+    Raises:
+        AwsError: the bucket cannot be read.
+    """
+    scripts = {
+        (config["SourceS3Uri"].rstrip("/"), config.get("OnCreate") or config.get("OnInitComplete"))
+        for group in cluster.groups
+        if (config := group.description.get("LifeCycleConfig"))
+    }
+    for folder, name in sorted(scripts):
+        uri = f"{folder}/{name}"
+        text = _read(session, uri)
+        if text is None:
+            yield uri, "is not there: a new node cannot boot"
+            continue
+        if b"\r\n" in text:
+            yield uri, "has Windows line ends, which a shell does not run"
+        if expected := _DIGEST.search(text):
+            archive = _read(session, f"{folder}/{ARCHIVE}")
+            if archive is None:
+                yield f"{folder}/{ARCHIVE}", "is not there: a new node cannot boot"
+            elif hashlib.sha256(archive).hexdigest() != expected[1].decode():
+                yield f"{folder}/{ARCHIVE}", "is not the archive that on_create.sh was uploaded with"
+        parameters = _read(session, f"{folder}/provisioning_parameters.json")
+        if parameters is not None and not _is_json(parameters):
+            yield f"{folder}/provisioning_parameters.json", "is not JSON"
+
+
+def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[str, str]]:
+    """Yield URI and reason of each object that is not as a stack's state has it.
+
+    Raises:
+        AwsError: the bucket cannot be read.
+        TerraformError: the state cannot be read.
+    """
+    root = json.loads(stack.terraform("show", "-json", "-no-color")).get("values", {}).get("root_module", {})
+    for item in root.get("resources", ()):
+        if item["type"] != "aws_s3_object" or item["mode"] != "managed":
+            continue
+        bucket, key, uploaded = (item["values"][name] for name in ("bucket", "key", "etag"))
+        try:
+            etag = session.call("s3", "head_object", Bucket=bucket, Key=key)["ETag"].strip('"')
+        except AwsError as error:
+            if not error.absent:
+                raise
+            yield f"s3://{bucket}/{key}", "is not there"
+            continue
+        if etag != uploaded:
+            yield f"s3://{bucket}/{key}", "is not what was uploaded"
+
+
+def _read(session: Session, uri: str) -> bytes | None:
+    """Return an object's content; None if there is none."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    try:
+        with session.translated("s3"):
+            body: bytes = session.call("s3", "get_object", Bucket=bucket, Key=key)["Body"].read()
+            return body
+    except AwsError as error:
+        if error.absent:
+            return None
+        raise
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""Write settings for a cluster that podwright did not make, and AWS's request for settings."""

@@ -1,0 +1,82 @@
+"""``podwright export create-cluster.json``: the request of ``aws sagemaker create-cluster`` for a settings file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from podwright.check.load import load
+from podwright.config_file import add_file
+from podwright.deploy.deployed import stacks
+from podwright.deploy.terraform import TerraformError
+from podwright.operations.account.session import Session
+from podwright.operations.deployment.kit import Kit
+from podwright.operations.errors import OperationError
+from podwright.operations.import_export.create_cluster import problems
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples
+from podwright.resource_types import CLUSTER
+
+OK = 0
+SCHEMA = "podwright.export/1"
+FOUNDATION_FIRST = "deploy what it names first: `podwright deploy --only foundation`"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the file to write and the settings file."""
+    parser.add_argument(
+        "output", type=Path, metavar="OUTPUT.json", help="the file to write, such as create-cluster.json"
+    )
+    add_file(parser)
+    parser.add_argument("--json", action="store_true", help="print what was written as one JSON document")
+    add_examples(
+        parser,
+        "podwright export create-cluster.json",
+        "aws sagemaker create-cluster --cli-input-json file://create-cluster.json",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the request; AWS is not changed.
+
+    Raises:
+        PodwrightError: the file is wrong, the foundation is not deployed, or SageMaker would not take the request.
+    """
+    settings, kit = load(options.file), Kit(options.file, Path.cwd())
+    Session(region=settings.region).require_answer()
+    kit.run("synth")
+    stack = stacks(settings.name, folder=kit.folder)["cluster"]
+    if not stack.is_there:
+        stack.terraform("init", "-input=false", "-no-color")
+    try:
+        changes = stack.plan()["resource_changes"]
+    except TerraformError as error:
+        raise OperationError(
+            f"Terraform did not plan {settings.name}: {str(error).splitlines()[-1]}", FOUNDATION_FIRST
+        ) from error
+    (cluster,) = (item["change"]["after"] for item in changes if item["type"] == CLUSTER)
+    if "desired_state" not in cluster:
+        raise OperationError(f"the request of {settings.name} has values that are not known yet", FOUNDATION_FIRST)
+    request = json.loads(cluster["desired_state"])
+    if wrong := problems(request):
+        raise OperationError("SageMaker would not take the request:\n" + "\n".join(f"  {problem}" for problem in wrong))
+    _write(options.output, json.dumps(request, indent=2) + "\n")
+    objects = (item for item in changes if item["type"] == "aws_s3_object")
+    missing = [item["address"] for item in objects if "create" in item["change"]["actions"]]
+    if options.json:
+        print_json(SCHEMA, {"output": options.output, "request": request, "not_uploaded": missing})
+        return OK
+    print(f"{options.output}: {len(request['InstanceGroups'])} instance groups, valid for sagemaker:CreateCluster")
+    if missing:
+        print(f"{len(missing)} of its objects are not in the bucket: `podwright deploy --only cluster` uploads them")
+    return OK
+
+
+def _write(output: Path, text: str) -> None:
+    temporary = output.with_name(f".{output.name}.new")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(output)
+    except OSError as error:
+        raise OperationError(f"cannot write {output}: {error.strerror}") from error

@@ -1,0 +1,277 @@
+"""``podwright import CLUSTER``: write cluster.yaml and Terraform's state for a cluster that podwright did not make.
+
+AWS is not changed. The plan of the written file is compared with the cluster before anything is kept: a cluster that
+the file cannot describe is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from podwright.check.errors import InvalidSettingsError
+from podwright.check.load import load
+from podwright.config_file import DEFAULT_CONFIG, config_path
+from podwright.deploy.adopt import as_made, enter
+from podwright.deploy.deployed import GUARD, DeployedStack, stacks
+from podwright.operations.account import cluster as clusters
+from podwright.operations.account.cluster import Cluster
+from podwright.operations.account.session import Session
+from podwright.operations.deployment.kit import PROJECT_FILE, Kit
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.health.differences import unequal
+from podwright.operations.import_export.imported import Description, Source, describe, normalised
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples, add_profile
+from podwright.resource_types import CLUSTER
+from podwright.settings import names
+from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
+
+OK = 0
+SCHEMA = "podwright.import/1"
+SETTLED = {"InService", "Failed"}
+DEFAULT_MOUNTS = {"LUSTRE": "/fsx", "OPENZFS": "/home"}
+STORAGE = {"LUSTRE": ("FsxLustreConfig", "fsx_dns_name"), "OPENZFS": ("FsxOpenZfsConfig", "fsx_openzfs_dns_name")}
+FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]+")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the cluster, the file to write, and what AWS does not say."""
+    parser.add_argument("cluster", metavar="CLUSTER", help="name or ARN of a cluster on Slurm")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=f"the new file. Default: {DEFAULT_CONFIG}")
+    parser.add_argument("--region", help="Default: AWS_REGION, else the profile's")
+    add_profile(parser)
+    parser.add_argument("--lustre", metavar="ID", help="its file system, where neither API nor scripts name it")
+    parser.add_argument("--bucket", metavar="NAME", help="its bucket, where it has no lifecycle scripts")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_examples(parser, "podwright import research", "podwright import research --lustre fs-0123456789abcdef0")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file and the state.
+
+    Raises:
+        PodwrightError: the file exists, the cluster is not one that a settings file can describe, or AWS refuses.
+    """
+    output: Path = options.output or config_path()
+    if os.path.lexists(output):
+        raise ArgumentError(f"{output} exists", "name another file with --output, or move this one away")
+    if not Path(PROJECT_FILE).is_file():
+        raise ArgumentError(f"no {PROJECT_FILE} in {Path.cwd()}", "go to the folder of podwright's checkout")
+    if options.profile:
+        os.environ["AWS_PROFILE"] = options.profile  # Terraform's too
+    session = Session(region=options.region, profile=options.profile)
+    found = clusters.find(session, options.cluster)
+    refuse(found)
+    source = _source(session, found, lustre=options.lustre, bucket=options.bucket)
+    described = describe(source)
+    temporary = output.with_name(f".{output.name}.importing")
+    try:
+        _write(temporary, described.text(_heading(source)))
+        _import(temporary, source)
+        _publish(temporary, output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _report(source, described, output, as_json=options.json)
+    return OK
+
+
+def refuse(found: Cluster) -> None:
+    """Refuse a cluster that podwright does not understand.
+
+    Raises:
+        ArgumentError: every reason is in it.
+    """
+    if "Eks" in found.description.get("Orchestrator", {}):
+        raise ArgumentError(f"{found.name} is orchestrated by EKS", "podwright imports clusters on Slurm only")
+    if reasons := list(_reasons(found)):
+        raise ArgumentError(f"{found.name} cannot be imported: {'; '.join(reasons)}")
+
+
+def _reasons(found: Cluster) -> Iterator[str]:
+    if found.status not in SETTLED:
+        yield f"it is {found.status}: wait until `podwright status --cluster {found.name}` says InService"
+    if not found.subnet_ids:
+        yield "it has no VpcConfig, and a settings file describes clusters in a VPC of yours"
+    if len(found.security_group_ids) > 1:
+        yield f"it has {len(found.security_group_ids)} security groups, and a settings file names one"
+    if len(found.subnet_ids) > 1:
+        yield f"it has {len(found.subnet_ids)} subnets, and a settings file names one; groups may have their own"
+    if found.description.get("RestrictedInstanceGroups"):
+        yield "it has restricted instance groups"
+    for kind, groups in groupby(sorted(found.groups, key=attrgetter("role")), key=attrgetter("role")):
+        arns = {group.execution_role_arn for group in groups}
+        if len(arns) > 1:
+            yield f"its {kind or 'compute'} groups have {len(arns)} execution roles, and a settings file names one"
+    scripts = {json.dumps(group.description.get("LifeCycleConfig")) for group in found.groups}
+    if len(scripts) > 1:
+        yield f"its groups have {len(scripts)} lifecycle scripts, and a settings file names one"
+    flexible = [group.name for group in found.groups if group.description.get("InstanceRequirements")]
+    if flexible:
+        yield f"{', '.join(flexible)} may have several instance types (InstanceRequirements)"
+
+
+def _source(session: Session, found: Cluster, *, lustre: str | None, bucket: str | None) -> Source:
+    """Ask AWS for everything that the file says.
+
+    Raises:
+        ArgumentError: AWS does not say which group is the controller, or which file system and bucket it has.
+        AwsError: AWS refuses or does not answer.
+    """
+    answer = session.call("cloudcontrol", "get_resource", TypeName="AWS::SageMaker::Cluster", Identifier=found.arn)
+    model = json.loads(answer["ResourceDescription"]["Properties"])
+    tags = {tag["Key"]: tag["Value"] for tag in model.get("Tags") or ()}
+    if names.construct_path(tags):
+        hint = "take its cluster.yaml and run `podwright adopt --apply`, which finds all its resources"
+        raise ArgumentError(f"{found.name} was deployed by podwright", hint)
+    parameters = clusters.provisioning_parameters(session, found.description["InstanceGroups"])
+    scripts = next((group.scripts_s3_uri for group in found.groups if group.scripts_s3_uri), "")
+    if "controller" not in {group.role for group in found.groups}:
+        place = f"{scripts.rstrip('/')}/{PROVISIONING_PARAMETERS_NAME}"
+        hint = "it needs s3:GetObject, or lies elsewhere: put a copy beside the scripts"
+        raise ArgumentError(f"{place} does not say which group of {found.name} is the controller", hint)
+    name = bucket or scripts.removeprefix("s3://").partition("/")[0]
+    if not name:
+        raise ArgumentError(f"{found.name} has no lifecycle scripts that name a bucket", "name one with --bucket")
+    (subnet,) = session.call("ec2", "describe_subnets", SubnetIds=list(found.subnet_ids))["Subnets"]
+    return Source(
+        cluster=found,
+        model=model,
+        parameters=parameters,
+        vpc_id=subnet["VpcId"],
+        bucket=name,
+        lustre=_lustre(session, found, model, parameters, lustre),
+        openzfs=_file_system(session, model, parameters, "OPENZFS", None),
+    )
+
+
+def _lustre(
+    session: Session, found: Cluster, model: Mapping[str, Any], parameters: Mapping[str, Any], given: str | None
+) -> dict[str, Any]:
+    lustre = _file_system(session, model, parameters, "LUSTRE", given)
+    if lustre is None:
+        hint = "name it with --lustre fs-…"
+        raise ArgumentError(f"neither the API nor the scripts name the Lustre file system of {found.name}", hint)
+    return lustre
+
+
+def _file_system(
+    session: Session, model: Mapping[str, Any], parameters: Mapping[str, Any], kind: str, given: str | None
+) -> dict[str, Any] | None:
+    """Return a file system's section, with FSx's own names; None if the cluster names none."""
+    by_api, by_scripts = STORAGE[kind]
+    storage = [config for group in model["InstanceGroups"] for config in group.get("InstanceStorageConfigs") or ()]
+    mount: Mapping[str, Any] = next((config[by_api] for config in storage if config.get(by_api)), {})
+    match = FILE_SYSTEM_ID.match(given or mount.get("DnsName") or str(parameters.get(by_scripts) or ""))
+    if match is None:
+        return None
+    (found,) = session.call("fsx", "describe_file_systems", FileSystemIds=[match[0]])["FileSystems"]
+    if found["FileSystemType"] != kind:
+        raise ArgumentError(f"{match[0]} is a file system of type {found['FileSystemType']}", f"name one of {kind}")
+    section = {"source": "existing", "dns_name": found["DNSName"]}
+    if kind == "LUSTRE":
+        configuration = found["LustreConfiguration"]
+        section["mount_name"] = configuration["MountName"]
+        section |= {"efa": True} if configuration.get("EfaEnabled") else {}
+    return {**section, "mount_path": mount.get("MountPath", DEFAULT_MOUNTS[kind])}
+
+
+def _heading(source: Source) -> list[str]:
+    today = datetime.now(timezone.utc).date().isoformat()
+    manages = (
+        "podwright manages the cluster. It uses, and does not change, what is existing here: network, file systems, "
+        "bucket with its scripts, and role."
+    )
+    return [f"{source.cluster.name}, written by `podwright import` on {today} from {source.cluster.arn}.", manages]
+
+
+def _import(file: Path, source: Source) -> None:
+    """Check the file, compare its plan with the cluster, and write both stacks' states.
+
+    Raises:
+        OperationError: the file would not describe the cluster; every difference is in it.
+        TerraformError: Terraform cannot plan, or does not take the state.
+    """
+    name = source.cluster.name
+    try:
+        settings = load(file)
+    except InvalidSettingsError as error:
+        reasons = "; ".join(dict.fromkeys(finding.message for finding in error.findings))
+        raise OperationError(f"a settings file cannot describe {name}: {reasons}") from error
+    kit = Kit(file, Path.cwd())
+    kit.run("synth")
+    deployed = stacks(settings.name, folder=kit.folder)
+    for stack in deployed.values():
+        stack.terraform("init", "-input=false", "-no-color")
+    _enter(deployed["cluster"], source)
+    for stack in deployed.values():
+        stack.record_outputs()
+
+
+def _enter(stack: DeployedStack, source: Source) -> None:
+    changes = stack.plan()["resource_changes"]
+    change = next(item for item in changes if item["type"] == CLUSTER)
+    planned, state = change["change"]["after"], change["change"]["before"]
+    if state is not None:
+        if state["id"] == source.cluster.arn:
+            return  # an import that was killed has written it
+        raise ArgumentError(f"Terraform's state here has another cluster, {state['id']}", "go to an empty project")
+    wanted = json.loads(planned["desired_state"])
+    differences = list(unequal(wanted, as_made(wanted, normalised(source.model))))
+    if differences:
+        lines = [f"{'.'.join(path)}: AWS has {made}, the file can only say {said}" for path, said, made in differences]
+        raise OperationError(f"a settings file cannot describe {source.cluster.name}: {'; '.join(lines)}")
+    properties = {"id": source.cluster.arn, "properties": json.dumps(source.model)}
+    for guard in (item for item in changes if item["type"] == GUARD):
+        values = {"value": guard["change"]["after"]["input"], "type": "string"}
+        enter(stack, guard, {"id": str(uuid.uuid4()), "input": values, "output": values})
+    enter(stack, change, {**properties, "desired_state": planned["desired_state"]})
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        with file.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise OperationError(f"cannot write {file}: {error.strerror}") from error
+
+
+def _publish(temporary: Path, output: Path) -> None:
+    """Give the file its name, unless somebody else has meanwhile."""
+    try:
+        os.link(temporary, output)
+    except OSError as error:
+        raise OperationError(f"cannot write {output}: {error.strerror}", "run the import again") from error
+
+
+def _report(source: Source, described: Description, output: Path, *, as_json: bool) -> None:
+    following = ["podwright deploy --dry-run", "podwright status"]
+    if as_json:
+        document = {
+            "cluster": source.cluster.name,
+            "region": source.cluster.region,
+            "arn": source.cluster.arn,
+            "file": output,
+            "choices": described.choices,
+            "not_managed": list(described.not_managed),
+            "next": following,
+        }
+        print_json(SCHEMA, document)
+        return
+    print(f"{output}: {source.cluster.name} in {source.cluster.region}, and Terraform's state has it")
+    for choice in described.choices:
+        print(f"  chosen: {choice}")
+    if described.not_managed:
+        print(f"  not managed, and kept: {', '.join(described.not_managed)}")
+    print("next:\n" + "\n".join(f"  {command}" for command in following))

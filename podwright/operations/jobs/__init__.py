@@ -1,0 +1,1 @@
+"""Submit, list, cancel and follow Slurm's jobs, and fetch what runs left."""

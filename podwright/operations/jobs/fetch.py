@@ -1,0 +1,188 @@
+"""``podwright fetch``: bring a run's report, metrics, log and model to this machine."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from podwright.operations.access.remote import Remote, add_remote_arguments, quoted, remote
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.jobs import runs
+from podwright.operations.jobs.runs import Runs
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples, add_target_arguments, target
+
+LARGE = ("checkpoints", "traces")  # of podwright-train; stay on the cluster unless asked for
+MODEL = "hf"
+_LIST = "cd {folder} && find . -type f {without} -printf '%s %T@ %P\\0'"
+# A log may grow while it is read: tar then pads or cuts it to the size it had, and ends with 1.
+_PACK = "cd {folder} && tar -c -f - --no-recursion --null -T - || [ $? = 1 ]"
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """One file of a run's folder."""
+
+    path: str
+    size_bytes: int
+    modified_s: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Return True if the path stays in the folder that it is relative to."""
+        path = PurePosixPath(self.path)
+        return not path.is_absolute() and ".." not in path.parts
+
+    def is_at(self, folder: Path) -> bool:
+        """Return True if a folder has this file with the same size and time."""
+        try:
+            found = (folder / self.path).stat()
+        except OSError:
+            return False
+        return found.st_size == self.size_bytes and int(found.st_mtime) == int(self.modified_s)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the run and where it goes."""
+    parser.add_argument("run", metavar="RUN", help="name of the run's folder")
+    parser.add_argument("--to", type=Path, metavar="DIR", help="folder of this machine. Default: runs/RUN")
+    parser.add_argument(
+        "--export",
+        action="store_true",
+        help="first write the report and the Hugging Face model, on the node",
+    )
+    parser.add_argument("--checkpoints", action="store_true", help=f"also bring {' and '.join(LARGE)}")
+    runs.add_runs_argument(parser)
+    add_remote_arguments(parser)
+    add_target_arguments(parser)
+    add_examples(parser, "podwright fetch llama3_2_1b", "podwright fetch llama3_2_1b --export --to /data/llama")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Bring what is new or changed; an interrupted fetch goes on where it was."""
+    name = runs.run_name(options.run)
+    to: Path = options.to or Path("runs") / name
+    if to.exists() and not to.is_dir():
+        raise ArgumentError(f"--to {to}: is a file")
+    node = remote(target(options), options)
+    found = runs.find(node, options.runs)
+    folder = found.path(name)
+    if options.export:
+        _export(node, found, folder)
+    existing = _list(node, folder, name, without=() if options.checkpoints else LARGE)
+    wanted = [file for file in existing if not file.is_at(to)]
+    _check_space(to, wanted)
+    with_model = any(file.path.startswith(f"{MODEL}/") for file in existing)
+    count = 0
+    if wanted:
+        for _ in _bring(node, folder, wanted, to):
+            count += 1
+    if count < len(wanted):
+        raise OperationError(
+            f"{count} of {len(wanted)} files arrived in {to}: the others no longer exist in {folder}",
+            "run the command again, it goes on where it was",
+        )
+    if options.json:
+        document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": wanted}
+        print_json("podwright.fetch/1", {**document, "unchanged": len(existing) - len(wanted)})
+        return 0
+    size = sum(file.size_bytes for file in wanted)
+    print(f"{len(wanted)} files, {size / 1e6:,.1f} MB to {to}; {len(existing) - len(wanted)} were there")
+    if not with_model:
+        print(f"no model in {folder}/{MODEL}: --export writes it on the cluster first")
+    return 0
+
+
+def _export(node: Remote, found: Runs, folder: str) -> None:
+    """Write the model of the newest checkpoint and the report into the run's folder.
+
+    Raises:
+        OperationError: the node has no podwright-train, or the run no checkpoint.
+    """
+    if not found.environment:
+        raise OperationError(runs.NO_TRAINER, "export there with the run's own program, then fetch without --export")
+    trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run_dir={folder}"
+    node.run(f"{quoted(trainer, 'consolidate', run_dir)} && {quoted(trainer, 'report', run_dir)}")
+
+
+def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> list[RemoteFile]:
+    """Return the files of a run.
+
+    Raises:
+        ArgumentError: there is no such run.
+    """
+    excluded = " ".join(f"-not -path {quoted(f'./{part}/*')}" for part in without)
+    hidden = r"-not -path '*/.*'"  # half-written files
+    listing = _LIST.format(folder=quoted(folder), without=f"{excluded} {hidden}")
+    output = node.run(f"[ -d {quoted(folder)} ] && {listing} || echo none")
+    if output == "none\n":
+        parent = quoted(str(PurePosixPath(folder).parent))
+        there = ", ".join(node.run(f"ls {parent} 2>/dev/null | head -n 20; true").split())
+        raise ArgumentError(f"no run {name!r} in {PurePosixPath(folder).parent}", f"runs there: {there or 'none'}")
+    files = [_file(entry) for entry in output.split("\0") if entry]
+    if outside := [file.path for file in files if not file.is_inside]:  # a cluster must not write outside the folder
+        raise OperationError(f"{node.node.name} names files outside of {folder}: {', '.join(outside[:3])}")
+    return files
+
+
+def _file(entry: str) -> RemoteFile:
+    size, modified, path = entry.split(" ", 2)
+    return RemoteFile(path, int(size), float(modified))
+
+
+def _check_space(to: Path, wanted: list[RemoteFile]) -> None:
+    """Raise ``OperationError`` if the disk has no room for the files."""
+    disk = next(folder for folder in (to.absolute(), *to.absolute().parents) if folder.exists())
+    needed, free = sum(file.size_bytes for file in wanted), shutil.disk_usage(disk).free
+    if needed > free:
+        raise OperationError(f"{to} needs {needed / 1e9:.1f} GB, {disk} has {free / 1e9:.1f} GB free", "choose --to")
+
+
+def _bring(node: Remote, folder: str, wanted: list[RemoteFile], to: Path) -> Iterator[str]:
+    """Unpack the files one by one, each under its name when it is whole; yield their paths."""
+    with tempfile.TemporaryFile() as names, _started(node, folder, wanted, names) as process:
+        if process.stdout is None or process.stderr is None:
+            raise OperationError("ssh was started without pipes")
+        cut_short = False
+        try:
+            yield from _unpack(process.stdout, {file.path for file in wanted}, to)
+        except (tarfile.TarError, EOFError):
+            cut_short = True
+        errors = process.stderr.read().decode(errors="replace")
+    if process.returncode:
+        raise node.failure(process.returncode, errors)
+    if cut_short:
+        raise OperationError(f"{node.node.name}: the connection ended early", "run the command again: it goes on")
+
+
+def _started(node: Remote, folder: str, wanted: list[RemoteFile], names: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start tar with the names in a file: a pipe of them could wait for tar, and tar for us."""
+    names.write("".join(f"{file.path}\0" for file in wanted).encode())
+    names.seek(0)
+    return node.start(_PACK.format(folder=quoted(folder)), stdin=names.fileno())
+
+
+def _unpack(stream: IO[bytes], expected: set[str], to: Path) -> Iterator[str]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for item in archive:
+            source = archive.extractfile(item)
+            if source is None or item.name not in expected:
+                continue  # nothing that was not asked for is written
+            path = to / item.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_name(f".{path.name}.partial")
+            with partial.open("wb") as file:
+                shutil.copyfileobj(source, file, 1 << 20)
+                file.flush()
+                os.fsync(file.fileno())
+            os.utime(partial, (item.mtime, item.mtime))
+            partial.replace(path)
+            yield item.name

@@ -1,0 +1,76 @@
+"""``podwright jobs``: list Slurm's jobs."""
+
+from __future__ import annotations
+
+import argparse
+
+from podwright.operations.access.remote import add_remote_arguments, remote, user_name
+from podwright.operations.jobs import slurm
+from podwright.operations.output import Column, print_json, print_table
+from podwright.operations.target import add_examples, add_target_arguments, target
+
+OK, FAILED = 0, 1
+WITHOUT_LIMIT = ("UNLIMITED", "NOT_SET", "Partition_Limit")  # squeue's and sacct's words
+COLUMNS = (
+    Column("JOB"),
+    Column("NAME"),
+    Column("STATE"),
+    Column("USER", rank=2),
+    Column("PARTITION", rank=3),
+    Column("TIME", rank=1, right=True),
+    Column("LIMIT", rank=5, right=True),
+    Column("NODES", right=True),
+    Column("WHERE", rank=4),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take which jobs."""
+    parser.add_argument("--of", type=user_name, metavar="USER", help="only this user's")
+    parser.add_argument("--ended", type=_days, metavar="DAYS", help="those that ended within so many days instead")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if there is a job, for a script that scales")
+    add_remote_arguments(parser)
+    add_target_arguments(parser)
+    add_examples(
+        parser,
+        "podwright jobs",
+        "podwright jobs --ended 7 --json | jq '.jobs[].state'",
+        "podwright jobs --check && podwright scale workers 0 && podwright deploy --only cluster --yes",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the jobs."""
+    node = remote(target(options), options)
+    if options.ended:
+        found = slurm.ended(node, days=options.ended, user=options.of)
+    else:
+        found = slurm.queue(node, user=options.of)
+    if options.json:
+        print_json("podwright.jobs/1", {"cluster": node.cluster.name, "jobs": found})
+    elif found:
+        print_table(COLUMNS, [row(job) for job in found])
+    else:
+        print(f"no jobs on {node.cluster.name}")
+    return FAILED if options.check and found else OK
+
+
+def row(job: slurm.Job) -> tuple[str, ...]:
+    """Return a job as a row of ``COLUMNS``."""
+    return (
+        job.job_id,
+        job.name,
+        job.state,
+        job.user,
+        job.partition,
+        job.elapsed,
+        "" if job.time_limit in WITHOUT_LIMIT else job.time_limit,
+        str(job.node_count),
+        job.where,
+    )
+
+
+def _days(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number of days from 1")
+    return int(text)

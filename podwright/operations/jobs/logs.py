@@ -1,0 +1,224 @@
+"""``podwright logs``: show the output of a job, of a node's lifecycle scripts, of health checks or of Slurm."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from podwright.operations.access.remote import Remote, add_remote_arguments, connection, pick, quoted, remote
+from podwright.operations.account.cluster import Node
+from podwright.operations.account.log_streams import Line, LogGroup, Stream
+from podwright.operations.errors import ArgumentError, AwsError, OperationError
+from podwright.operations.jobs import runs, slurm
+from podwright.operations.output import Column, print_json, print_table
+from podwright.operations.target import NODE_HELP, Target, add_examples, add_target_arguments, target
+from podwright_bootstrap.contract import CONTROLLER
+
+LAST_LINES = 50
+# HyperPod's streams: PREFIX/GROUP/INSTANCE.
+# https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-resiliency-slurm.html
+LIFECYCLE, HEALTH = "LifecycleConfig", "SagemakerHealthMonitoringAgent"
+ANY = ""  # an option without its node
+TRAINING_LOG = "train.log"  # of podwright-train
+# Ends with the job or, because its standard input ends, with the command here.
+# A job has ended when squeue says so, and not when Slurm does not answer or squeue only warns.
+FOLLOW = """exec 3<&0
+tail -n {lines} -F {path} 2>/dev/null 3<&- & tail=$!
+( exec 0<&3 3<&- >/dev/null 2>&1; while read -r _; do :; done; kill $tail ) & watch=$!
+exec 3<&- 0</dev/null
+while kill -0 $tail 2>/dev/null; do
+  sleep 1
+  if said=$({alive} 2>/dev/null); then
+    [ -z "$said" ] || continue
+  else
+    case $({alive} 2>&1) in *"Invalid job id"*) ;; *) continue ;; esac
+  fi
+  sleep 1; kill $tail $watch
+done 2>/dev/null
+true"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take what to show and how much of it."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("job", nargs="?", metavar="JOB|RUN", help="a job's number, or the name of a run's folder")
+    which.add_argument(
+        "--lifecycle", nargs="?", const=ANY, metavar="NODE", help="lifecycle scripts in CloudWatch; alone: list them"
+    )
+    which.add_argument(
+        "--health", nargs="?", const=ANY, metavar="NODE", help="HyperPod's health agent in CloudWatch; alone: list"
+    )
+    which.add_argument(
+        "--slurm", nargs="?", const=CONTROLLER, metavar="NODE", help="slurmctld's log, or slurmd's of a node"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on until the job ends, or Ctrl-C")
+    parser.add_argument(
+        "-n", "--lines", type=_count, default=LAST_LINES, metavar="N", help="last lines. Default: %(default)s"
+    )
+    runs.add_runs_argument(parser)
+    add_remote_arguments(parser)
+    add_target_arguments(parser)
+    add_examples(
+        parser,
+        "podwright logs 12 --follow",
+        "podwright logs llama3_2_1b",
+        "podwright logs --lifecycle workers/1",
+        "podwright logs --slurm",
+    )
+    parser.epilog = f"{parser.epilog}\nNODE: {NODE_HELP}. --lifecycle and --health take ids of replaced instances too."
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the log."""
+    if options.json and options.follow:
+        raise ArgumentError("--json and --follow do not go together", "leave one of them out")
+    wanted = target(options)
+    if options.job is not None:
+        _show_job(remote(wanted, options), options)
+    elif options.slurm is not None:
+        _show_slurm(wanted, options)
+    else:
+        _show_stream(wanted, options)
+    return 0
+
+
+# ---- on nodes ----------------------------------------------------------------------------------
+
+
+def _show_job(node: Remote, options: argparse.Namespace) -> None:
+    if slurm.JOB_ID.fullmatch(options.job):
+        path, which = _output_of(node, options.job), f"--jobs={options.job}"
+    else:
+        path, which = _output_of_run(node, runs.run_name(options.job), options.runs), f"--name={options.job}"
+    if options.follow:
+        alive = quoted("squeue", "--noheader", which)
+        node.show(FOLLOW.format(lines=options.lines, path=quoted(path), alive=alive))
+    else:
+        _show_file(node, path, options)
+
+
+def _output_of(node: Remote, job_id: str) -> str:
+    fields = slurm.job(node, job_id)
+    path = fields.get("StdOut", "")
+    if not path or path == "/dev/null":
+        raise OperationError(f"job {job_id} has no output file: it is {fields.get('JobState', 'unknown')}")
+    return path
+
+
+def _output_of_run(node: Remote, name: str, folder: str | None) -> str:
+    """Return the trainer's log, or else the newest output of a batch script in the run's folder."""
+    shell_name = quoted(name)
+    where = f'"$runs"/{shell_name}'
+    script = (
+        f"[ -e {where}/{TRAINING_LOG} ] && echo {where}/{TRAINING_LOG} || ls -t {where}/*.out 2>/dev/null | head -n 1"
+    )
+    found = runs.find(node, folder)
+    path = node.run(f"runs={quoted(found.folder)}; {script}").strip()
+    if not path:
+        existing = ", ".join(node.run(f"ls {quoted(found.folder)} 2>/dev/null | head -n 20; true").split())
+        raise ArgumentError(f"no output of a run {name!r} in {found.folder}", f"runs there: {existing or 'none'}")
+    return path
+
+
+def _show_slurm(wanted: Target, options: argparse.Namespace) -> None:
+    cluster = wanted.cluster()
+    place = pick(wanted, cluster, options.slurm)
+    node = connection(wanted, cluster, place, options)
+    key = "SlurmctldLogFile" if place.is_controller else "SlurmdLogFile"
+    output = node.run("scontrol show config")
+    values = (line.split("=", 1)[1].strip() for line in output.splitlines() if line.split("=")[0].strip() == key)
+    path = next(values, "").replace("%h", place.name).replace("%n", place.name)
+    if not path.startswith("/"):
+        raise OperationError(f"slurm.conf of {cluster.name} names no {key}", f"`podwright connect {place.name}`")
+    if options.follow:
+        script = FOLLOW.format(lines=options.lines, path=quoted(path), alive="echo yes")
+        node.show(quoted("exec", "sudo", "-n", "/bin/sh", "-c", script))  # all of it: a user cannot end root's tail
+    else:
+        _show_file(node, path, options, sudo="sudo -n ")
+
+
+def _show_file(node: Remote, path: str, options: argparse.Namespace, *, sudo: str = "") -> None:
+    output = node.run(f"{sudo}tail -n {options.lines} {quoted(path)}")
+    if options.json:
+        lines = [{"time": None, "message": line} for line in output.splitlines()]
+        print_json("podwright.logs/1", {"cluster": node.cluster.name, "source": path, "lines": lines})
+    else:
+        sys.stdout.write(output)
+
+
+# ---- in CloudWatch -----------------------------------------------------------------------------
+
+
+def _show_stream(wanted: Target, options: argparse.Namespace) -> None:
+    cluster = wanted.cluster()
+    prefix, word = (LIFECYCLE, options.lifecycle) if options.lifecycle is not None else (HEALTH, options.health)
+    group = LogGroup(wanted.session, cluster.log_group)
+    streams = _streams(group, prefix)
+    if word == ANY:
+        _list(streams, cluster.name, options)
+        return
+    stream = _stream(streams, word, of=lambda: wanted.nodes(cluster, [word])[0])
+    if options.follow:
+        for line in group.follow(stream.name, options.lines):
+            print(_text(line), flush=True)
+        return
+    lines = group.last(stream.name, options.lines)
+    if options.json:
+        print_json("podwright.logs/1", {"cluster": cluster.name, "source": stream.name, "lines": lines})
+    else:
+        print("\n".join(map(_text, lines)))
+
+
+def _streams(group: LogGroup, prefix: str) -> list[Stream]:
+    try:
+        return group.streams(f"{prefix}/")
+    except AwsError as error:
+        if not error.absent:
+            raise
+        raise OperationError(
+            f"no log group {group.name}: no node of this cluster has written a line",
+            "see the nodes' messages in `podwright nodes list`; the role needs logs:CreateLogStream, the subnet a way "
+            "to CloudWatch Logs",
+        ) from error
+
+
+def _list(streams: list[Stream], cluster: str, options: argparse.Namespace) -> None:
+    streams = sorted(streams, key=lambda stream: stream.written_at.timestamp() if stream.written_at else 0)
+    if options.json:
+        print_json("podwright.log-streams/1", {"cluster": cluster, "streams": streams})
+        return
+    rows = [(*stream.name.rsplit("/", 2)[1:], _clock(stream)) for stream in streams]
+    print_table((Column("GROUP"), Column("INSTANCE ID"), Column("LAST LINE")), rows)
+
+
+def _stream(streams: list[Stream], word: str, *, of: Callable[[], Node]) -> Stream:
+    """Return the stream of the node that ``of`` finds, or of an instance that was replaced.
+
+    Raises:
+        OperationError: there is none.
+    """
+    of_instance = {stream.name.rpartition("/")[2]: stream for stream in streams}
+    if word in of_instance:
+        return of_instance[word]
+    node = of()
+    if node.instance_id not in of_instance:
+        raise OperationError(
+            f"{node.name} ({node.instance_id}) has written no line yet; it is {node.status}",
+            "those that have: " + (", ".join(of_instance) or "none"),
+        )
+    return of_instance[node.instance_id]
+
+
+def _text(line: Line) -> str:
+    return f"{line.time:%Y-%m-%d %H:%M:%S} {line.message}"
+
+
+def _clock(stream: Stream) -> str:
+    return f"{stream.written_at:%Y-%m-%d %H:%M:%S} UTC" if stream.written_at else ""
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
+    return int(text)

@@ -1,0 +1,237 @@
+"""``podwright submit``: send a run's folder to the cluster and submit its job."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import getpass
+import hashlib
+import io
+import json
+import re
+import shlex
+import socket
+import subprocess
+import tarfile
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO
+
+from podwright.operations.access.remote import Remote, add_remote_arguments, quoted, remote
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.jobs import runs
+from podwright.operations.jobs.runs import Runs
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples, add_target_arguments, target
+
+RECORD = "submission.json"  # in the run's folder: what was sent, by whom, from which commit
+RUN_SUFFIXES = {".yaml", ".yml"}
+JOB_NUMBER = re.compile(r"^(?:submitted job )?(\d+)\b", re.MULTILINE)
+# Each file gets its name when all of them have arrived.
+UNPACK = """set -e
+mkdir -p {folder}
+new=$(mktemp -d {folder}/.incoming.XXXXXX)
+trap 'rm -rf "$new"' EXIT
+tar -x -f - -C "$new" --no-same-owner
+for name in {names}; do
+  [ ! -d "$new/$name" ] || rm -rf {folder}/"$name"
+  mv -f -T "$new/$name" {folder}/"$name"
+done
+cd {folder}
+{command}"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the job and its resources."""
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help="run.yaml of podwright-train, or a batch script of any program"
+    )
+    parser.add_argument("--name", help="of the run's folder. Default: FILE's without its ending")
+    parser.add_argument("--nodes", type=int, metavar="N", help="required with run.yaml. Default: as the script says")
+    parser.add_argument("--partition", help="Default: the nodes' own, or as the script says")
+    parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: none, or as the script says")
+    parser.add_argument(
+        "--send",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="also send this file or folder; repeatable",
+    )
+    parser.add_argument(
+        "--arguments",
+        type=shlex.split,
+        default=[],
+        metavar="'…'",
+        help="for podwright-train train, or the batch script",
+    )
+    parser.add_argument(
+        "--launch-arguments", type=shlex.split, default=[], metavar="'…'", help="for podwright-train launch"
+    )
+    runs.add_runs_argument(parser)
+    add_remote_arguments(parser)
+    add_target_arguments(parser)
+    add_examples(
+        parser,
+        "podwright submit run.yaml --nodes 2",
+        "podwright submit run.yaml --name wide --nodes 4 --arguments='--max_steps=2000'",
+        "podwright submit train.sbatch --send src --nodes 8",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Send the files and submit the job."""
+    files = _files(options)
+    name = runs.run_name(options.name or options.file.stem)
+    node = remote(target(options), options)
+    found = runs.find(node, options.runs, beside=quoted("squeue", "--noheader", f"--name={name}", "--format=%i"))
+    if found.rest:
+        hint = f"`podwright cancel {name}`, or give this one another --name"
+        raise OperationError(f"run {name} has job {', '.join(found.rest.split())} already", hint)
+    folder = found.path(name)
+    command = _trainer(options, found, folder) if _is_run(options.file) else _batch(options, name)
+    record = _record(files, command)
+    output = send(node, folder, {**files, RECORD: record}, command)
+    number = JOB_NUMBER.search(output)
+    if number is None:
+        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
+    job_id = number[1]
+    if options.json:
+        document = {"cluster": node.cluster.name, "run": name, "folder": folder, "job_id": job_id}
+        print_json("podwright.submit/1", document)
+        return 0
+    print(f"job {job_id}, run {name} in {folder}")
+    print(f"  podwright logs {job_id} --follow\n  podwright cancel {job_id}\n  podwright fetch {name}")
+    return 0
+
+
+def _is_run(file: Path) -> bool:
+    return file.suffix in RUN_SUFFIXES
+
+
+def _files(options: argparse.Namespace) -> dict[str, Path]:
+    """Return what is sent, by its name in the run's folder.
+
+    Raises:
+        ArgumentError: a file is missing, two have one name, or an argument is; all problems are named.
+    """
+    paths = [options.file, *options.send]
+    problems = [f"{path}: no such file" for path in paths if not path.exists()]
+    if options.file.is_dir():
+        problems.append(f"{options.file}: a folder; name its run.yaml or batch script, and --send the folder")
+    if _is_run(options.file) and options.nodes is None:
+        problems.append("--nodes is required with a run.yaml: over how many nodes it trains")
+    if options.nodes is not None and options.nodes < 1:
+        problems.append(f"--nodes: got {options.nodes}, need at least 1")
+    names = [path.resolve().name for path in paths]
+    problems += [f"{name}: two files of this name" for name in sorted(set(names)) if names.count(name) > 1]
+    problems += [
+        f"--send {path}: a file system, not a file or folder of one" for path in paths if not path.resolve().name
+    ]
+    if RECORD in names:
+        problems.append(f"{RECORD}: submit writes a file of this name")
+    if problems:
+        raise ArgumentError("; ".join(problems))
+    return dict(zip(names, paths, strict=True))
+
+
+def _trainer(options: argparse.Namespace, found: Runs, folder: str) -> str:
+    """Return podwright-train's command.
+
+    Raises:
+        OperationError: the cluster's nodes have no environment for it.
+    """
+    if not found.environment:
+        raise OperationError(
+            runs.NO_TRAINER,
+            "submit a batch script, or deploy with podwright's scripts",
+        )
+    launch = [
+        f"{found.environment}/bin/podwright-train",
+        "launch",
+        f"--run_dir={folder}",
+        f"--nodes={options.nodes}",
+        *([f"--partition={options.partition}"] if options.partition else []),
+        *([f"--time_limit={options.time_limit}"] if options.time_limit else []),
+    ]
+    config = f"--config={folder}/{options.file.resolve().name}"
+    return quoted(*launch, *options.launch_arguments, "--", config, *options.arguments)
+
+
+def _batch(options: argparse.Namespace, name: str) -> str:
+    """Return sbatch's command."""
+    flags = {"nodes": options.nodes, "partition": options.partition, "time": options.time_limit, "job-name": name}
+    given = [f"--{flag}={value}" for flag, value in flags.items() if value]
+    return quoted("sbatch", "--parsable", *given, f"./{options.file.resolve().name}", *options.arguments)
+
+
+def _record(files: Mapping[str, Path], command: str) -> bytes:
+    """Return the record of a submission: who, when, with which code."""
+    folder = next(iter(files.values())).resolve().parent
+    try:
+        ours = version("podwright")
+    except PackageNotFoundError:
+        ours = ""
+    record = {
+        "submitted_at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "submitted_by": f"{getpass.getuser()}@{socket.gethostname()}",
+        "podwright": ours,
+        "sha256": {str(name): _sha256(path) for top, at in files.items() for name, path in _tree(top, at)},
+        "git_commit": _git(folder, "rev-parse", "HEAD"),
+        "git_changes": _git(folder, "status", "--porcelain").splitlines(),
+        "command": command,
+    }
+    return (json.dumps(record, indent=2) + "\n").encode()
+
+
+def _tree(name: str, at: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield every file below a path with its name in the run's folder."""
+    if at.is_file():
+        yield Path(name), at
+        return
+    for path in sorted(at.rglob("*")):
+        if path.is_file():
+            yield Path(name) / path.relative_to(at), path
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Return what git says of a folder, or nothing where it is no repository."""
+    with contextlib.suppress(FileNotFoundError):
+        done = subprocess.run(["git", "-C", folder, *arguments], capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+    return ""
+
+
+def send(node: Remote, folder: str, files: Mapping[str, Path | bytes], command: str) -> str:
+    """Unpack the files in a folder of the node, then run a command there; return its output."""
+    line = UNPACK.format(folder=quoted(folder), names=quoted(*files), command=command)
+    with node.start(line) as process:
+        if process.stdin is None or process.stdout is None or process.stderr is None:
+            raise OperationError("ssh was started without pipes")
+        with contextlib.suppress(BrokenPipeError), process.stdin:  # the node's own message says why
+            _pack(process.stdin, files)
+        output, errors = process.stdout.read(), process.stderr.read()
+    if process.returncode:
+        raise node.failure(process.returncode, errors.decode(errors="replace"))
+    return output.decode(errors="replace")
+
+
+def _pack(stream: IO[bytes], files: Mapping[str, Path | bytes]) -> None:
+    with tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in files.items():
+            if isinstance(content, bytes):
+                item = tarfile.TarInfo(name)
+                item.size = len(content)
+                archive.addfile(item, io.BytesIO(content))
+            else:
+                archive.add(content.resolve(), arcname=name)

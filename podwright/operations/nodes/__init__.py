@@ -1,0 +1,1 @@
+"""Change nodes and instance groups through SageMaker's API, and drain nodes in Slurm."""

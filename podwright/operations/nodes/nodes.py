@@ -1,0 +1,284 @@
+"""``podwright nodes``: list nodes, add, replace, reboot or delete some of them, drain them and back."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from collections import Counter
+
+from podwright.operations.account.cluster import Cluster, Node, select
+from podwright.operations.errors import ArgumentError
+from podwright.operations.nodes import api, slurm_states
+from podwright.operations.nodes.api import NodeChange, Result
+from podwright.operations.nodes.slurm_states import ACTIONS, SlurmState
+from podwright.operations.output import Column, age, confirm, print_json, print_table
+from podwright.operations.target import NODE_HELP, add_examples, add_target_arguments, target
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_constructs import facts
+
+AFTER_JOBS = "Slurm starts no job on them from now on; HyperPod does it when their jobs have ended."
+NAMED = 8  # nodes that a question names; of more, their number
+COLUMNS = (
+    Column("NODE"),
+    Column("GROUP"),
+    Column("STATE"),
+    Column("INSTANCE ID", rank=1),
+    Column("TYPE", rank=3),
+    Column("UP", rank=2, right=True),
+    Column("IMAGE", rank=4),
+    Column("SLURM", rank=6),
+    Column("REASON", rank=7),
+    Column("MESSAGE", rank=5),
+)
+SLURM = (Column("NODE"), Column("GROUP", rank=1), Column("SLURM"), Column("REASON"))
+UNKNOWN = SlurmState("", "")
+ADDED = (Column("GROUP"), Column("NODES", right=True), Column("RESULT"))
+CONTINUOUS = "Continuous"
+RESULTS = (Column("NODE"), Column("GROUP", rank=1), Column("INSTANCE ID", rank=2), Column("RESULT"))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the verb and its arguments."""
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
+    listing = verbs.add_parser("list", help="show every node, its state and its instance")
+    add_target_arguments(listing)
+    listing.add_argument("--group", metavar="NAME", help="only this instance group")
+    listing.add_argument("--slurm", action="store_true", help="also Slurm's state and reason, from the controller")
+    listing.set_defaults(verb=_list)
+    add_examples(listing, "podwright nodes list --group workers --slurm")
+    _add_change(verbs, api.REPLACE, "give nodes new instances with empty disks")
+    _add_change(verbs, api.REBOOT, "restart nodes; their disks stay")
+    _add_change(verbs, api.DELETE, "remove nodes, and lower their groups' counts")
+    adding = verbs.add_parser("add", help="add nodes to a group of a cluster with continuous provisioning")
+    adding.add_argument("group", metavar="GROUP", help="instance group")
+    adding.add_argument("count", type=int, metavar="N", help="number of new nodes, from 1")
+    adding.add_argument("--yes", action="store_true", help="do not ask")
+    add_target_arguments(adding)
+    adding.set_defaults(verb=_add)
+    add_examples(adding, "podwright nodes add workers 2")
+    draining = _add_slurm(verbs, "drain", "let jobs end, and start no other there")
+    draining.add_argument(
+        "--reason", default=f"drained by {getpass.getuser()}", help="what Slurm shows. Default: %(default)s"
+    )
+    _add_slurm(verbs, "undrain", "let jobs start again on drained, failed or down nodes")
+    add_examples(
+        parser,
+        "podwright nodes list --json | jq -r '.nodes[].slurm_name'",
+        "podwright nodes replace ip-10-1-0-7",
+        "podwright nodes reboot controller --include-controller",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the verb and return its exit status."""
+    status: int = options.verb(options)
+    return status
+
+
+def row(node: Node, slurm: SlurmState) -> tuple[str, ...]:
+    """Return a node as a row of ``COLUMNS``."""
+    return (
+        node.name,
+        f"{node.group}/{node.index}",
+        node.status,
+        node.instance_id,
+        node.instance_type,
+        age(node.launched_at),
+        node.image_version,
+        slurm.state,
+        slurm.reason,
+        node.message,
+    )
+
+
+def to_dict(node: Node) -> dict[str, object]:
+    """Return a node as ``--json`` prints it."""
+    return {
+        "slurm_name": node.slurm_name,
+        "group": node.group,
+        "index": node.index,
+        "role": node.role,
+        "instance_id": node.instance_id,
+        "instance_type": node.instance_type,
+        "private_ip": node.private_ip,
+        "status": node.status,
+        "message": node.message,
+        "launched_at": node.launched_at,
+        "image_version": node.image_version,
+        "image_status": node.image_status,
+    }
+
+
+def _list(options: argparse.Namespace) -> int:
+    wanted = target(options)
+    cluster = wanted.cluster()
+    existing = wanted.nodes(cluster)
+    if options.group:
+        cluster.group(options.group)
+    nodes = [node for node in existing if options.group in {None, node.group}]
+    slurm = {}
+    if options.slurm:
+        slurm = slurm_states.states(slurm_states.controller_shell(wanted.session, cluster, existing))
+    found = [(node, slurm.get(node.slurm_name, UNKNOWN)) for node in nodes]
+    if options.json:
+        extra = [
+            {"slurm_state": known.state, "slurm_reason": known.reason} if options.slurm else {} for _, known in found
+        ]
+        document = [{**to_dict(node), **given} for node, given in zip(nodes, extra, strict=True)]
+        print_json("podwright.nodes/1", {"cluster": cluster.name, "nodes": document})
+    else:
+        print_table(COLUMNS, [row(node, known) for node, known in found])
+    return 0
+
+
+def _add_slurm(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], verb: str, help_: str
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(verb, help=help_)
+    parser.add_argument("nodes", nargs="+", metavar="NODE", help=NODE_HELP)
+    add_target_arguments(parser)
+    parser.set_defaults(verb=lambda options: _slurm(options, verb))
+    add_examples(parser, f"podwright nodes {verb} ip-10-1-0-7 workers/3")
+    return parser
+
+
+def _slurm(options: argparse.Namespace, verb: str) -> int:
+    wanted = target(options)
+    cluster = wanted.cluster()
+    existing = wanted.nodes(cluster)
+    nodes = select(cluster, existing, options.nodes)
+    shell = slurm_states.controller_shell(wanted.session, cluster, existing)
+    if verb == "drain":
+        slurm_states.drain(shell, nodes, reason=options.reason)
+    else:
+        slurm_states.resume(shell, nodes)
+    states = slurm_states.states(shell)
+    found = [(node, states.get(node.slurm_name, UNKNOWN)) for node in nodes]
+    if options.json:
+        document = [
+            {**to_dict(node), "slurm_state": known.state, "slurm_reason": known.reason} for node, known in found
+        ]
+        print_json(f"podwright.nodes.{verb}/1", {"cluster": cluster.name, "nodes": document})
+    else:
+        print_table(
+            SLURM, [(node.name, f"{node.group}/{node.index}", known.state, known.reason) for node, known in found]
+        )
+    return 0
+
+
+def _add_change(verbs: argparse._SubParsersAction[argparse.ArgumentParser], change: NodeChange, help_: str) -> None:
+    parser = verbs.add_parser(change.verb, help=help_)
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help=NODE_HELP)
+    parser.add_argument("--group", metavar="NAME", help="all nodes of this instance group")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    if change.verb in ACTIONS:
+        parser.add_argument("--after-jobs", action="store_true", help="when the nodes' jobs have ended")
+    if change.for_controllers:
+        parser.add_argument("--include-controller", action="store_true", help="also a node that runs slurmctld")
+    add_target_arguments(parser)
+    parser.set_defaults(verb=lambda options: _change(options, change))
+    add_examples(parser, f"podwright nodes {change.verb} ip-10-1-0-7 workers/3", f"podwright nodes {change.verb} -h")
+
+
+def _change(options: argparse.Namespace, change: NodeChange) -> int:
+    wanted = target(options)
+    if bool(options.nodes) == bool(options.group):
+        raise ArgumentError(f"which nodes to {change.verb}?", "name nodes, or --group NAME")
+    cluster = wanted.cluster()
+    existing = wanted.nodes(cluster)
+    nodes = select(cluster, existing, options.nodes) if options.nodes else _of_group(cluster, existing, options.group)
+    after_jobs = getattr(options, "after_jobs", False)
+    include_controller = getattr(options, "include_controller", False)
+    api.protect_controllers(change, nodes, include_controller=include_controller)
+    consequences = AFTER_JOBS if after_jobs else change.consequences
+    question = f"{change.verb.capitalize()} {_names(nodes)} of {cluster.name}? {consequences}"
+    if not confirm(question, yes=options.yes):
+        return 1
+    if after_jobs:
+        shell = slurm_states.controller_shell(wanted.session, cluster, existing)
+        slurm_states.act_after_jobs(shell, nodes, change.verb)
+        results = [Result(node) for node in nodes]
+    else:
+        results = list(api.apply(wanted.session, cluster, change, nodes))
+    _print(options, cluster, change, results)
+    return 0 if all(result.accepted for result in results) else 1
+
+
+def _add(options: argparse.Namespace) -> int:
+    wanted = target(options)
+    cluster = wanted.cluster()
+    group = cluster.group(options.group)
+    if not 1 <= options.count <= facts.MAX_INSTANCE_COUNT:
+        need = f"need 1 to {facts.MAX_INSTANCE_COUNT}"
+        raise ArgumentError(f"N: got {options.count}, {need}", "`podwright nodes delete` removes nodes")
+    if cluster.node_provisioning_mode != CONTINUOUS:
+        hint = f"use `podwright scale {group.name} {group.target_count + options.count}`"
+        raise ArgumentError(f"{cluster.name} has no continuous provisioning, which adding nodes needs", hint)
+    if group.role == CONTROLLER:
+        raise ArgumentError(f"{group.name} runs Slurm's controller", "add nodes to another group")
+    question = f"Add {options.count} {group.instance_type} to {group.name} of {cluster.name}?"
+    if not confirm(question, yes=options.yes):
+        return 1
+    results = list(api.add(wanted.session, cluster, group.name, options.count))
+    refused = sum(result.refused for result in results)
+    count = group.target_count + options.count - refused
+    if options.json:
+        print_json("podwright.nodes.add/1", {"cluster": cluster.name, "count": count, "results": results})
+        return 1 if refused else 0
+    rows = [
+        (item.group, str(len(item.nodes) or item.refused), f"{item.code}: {item.message}" if item.code else "accepted")
+        for item in results
+    ]
+    print_table(ADDED, rows)
+    print(f"cluster.yaml still has the old count: `podwright scale {group.name} {count}` writes it")
+    return 1 if refused else 0
+
+
+def _of_group(cluster: Cluster, existing: tuple[Node, ...], name: str) -> tuple[Node, ...]:
+    cluster.group(name)
+    nodes = tuple(node for node in existing if node.group == name)
+    if not nodes:
+        raise ArgumentError(f"{name} of {cluster.name} has no nodes")
+    return nodes
+
+
+def _names(nodes: tuple[Node, ...]) -> str:
+    if len(nodes) <= NAMED:
+        return ", ".join(node.name for node in nodes)
+    return f"{len(nodes)} nodes"
+
+
+def _print(options: argparse.Namespace, cluster: Cluster, change: NodeChange, results: list[Result]) -> None:
+    if options.json:
+        document = {
+            "cluster": cluster.name,
+            "accepted": [to_dict(result.node) for result in results if result.accepted],
+            "refused": [
+                {**to_dict(result.node), "code": result.code, "reason": result.message}
+                for result in results
+                if not result.accepted
+            ],
+        }
+        print_json(f"podwright.nodes.{change.verb}/1", document)
+        return
+    rows = [
+        (
+            result.node.name,
+            f"{result.node.group}/{result.node.index}",
+            result.node.instance_id,
+            "accepted" if result.accepted else f"{result.code}: {result.message}",
+        )
+        for result in results
+    ]
+    print_table(RESULTS, rows)
+    print(_next(cluster, change, results))
+
+
+def _next(cluster: Cluster, change: NodeChange, results: list[Result]) -> str:
+    """Return the command that comes next."""
+    if change is not api.DELETE:
+        return "`podwright status --wait` waits until they run"
+    fewer = Counter(result.node.group for result in results if result.accepted)
+    counts = {name: cluster.group(name).target_count - count for name, count in fewer.items()}
+    commands = ", ".join(f"`podwright scale {name} {count}`" for name, count in counts.items())
+    return f"cluster.yaml still has the old count, and the next deployment adds nodes again: {commands or 'see it'}"

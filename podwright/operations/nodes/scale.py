@@ -1,0 +1,195 @@
+"""``podwright scale``: set the number of nodes of an instance group, in cluster.yaml or through the API."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from podwright.check.document import Document
+from podwright.check.errors import InvalidSettingsError
+from podwright.check.findings import has_errors
+from podwright.deploy.deployed import stacks
+from podwright.diagram import prices
+from podwright.operations.account.cluster import suggestion
+from podwright.operations.deployment.changes import Change, planned, summary
+from podwright.operations.deployment.kit import Kit
+from podwright.operations.errors import ArgumentError
+from podwright.operations.nodes.group_request import group_request
+from podwright.operations.output import confirm, print_json
+from podwright.operations.target import Target, add_examples, add_target_arguments, target
+from podwright_bootstrap.contract import CONTROLLER
+from podwright_bootstrap.host.shell import write_file
+from podwright_constructs import facts
+
+if TYPE_CHECKING:
+    from podwright.settings.root import Settings
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.scale/1"
+GROUPS = ("cluster", "instance_groups")  # their path in cluster.yaml
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A group's number of nodes before and after, and their price; None where EC2 publishes none."""
+
+    cluster: str
+    group: str
+    before: int
+    after: int
+    usd_per_hour_before: float | None
+    usd_per_hour_after: float | None
+    prices: str  # what they are based on
+
+    def text(self) -> str:
+        """Return the change in one line."""
+        price = f"{_price(self.usd_per_hour_before)} -> {_price(self.usd_per_hour_after)} $/h ({self.prices})"
+        return f"{self.group}: {self.before} -> {self.after} nodes, {price}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the group and its new number of nodes."""
+    parser.add_argument("group", metavar="GROUP", help="name of the instance group")
+    parser.add_argument("count", type=_count, metavar="N", help="number of nodes; 0 keeps the group without nodes")
+    parser.add_argument("--yes", action="store_true", help="do not ask before a change in AWS")
+    add_target_arguments(parser)
+    add_examples(parser, "podwright scale workers 4", "podwright scale workers 0 --cluster not-from-podwright --yes")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Edit cluster.yaml, or update a cluster that has none here.
+
+    Raises:
+        ArgumentError: there is no such group.
+        InvalidSettingsError: the file with the new number has errors; it stays as it was.
+        TerraformError: the file is written, and Terraform cannot plan it.
+        AwsError: AWS refuses or does not answer.
+    """
+    wanted = target(options)
+    return _in_file(options, wanted.file) if wanted.file else _in_aws(options, wanted)
+
+
+def with_count(text: str, source: Document, group: str, count: int) -> str:
+    """Return the text of a settings file with another number of nodes; every other character stays.
+
+    Args:
+        text: of the file, with the line ends that it has.
+        source: the same text, parsed.
+        group: name of the instance group.
+        count: its new number of nodes.
+
+    Raises:
+        ArgumentError: the file has no such group.
+    """
+    at = source.position((*GROUPS, _index(source, group), "count"))
+    lines = text.splitlines(keepends=True)
+    line = lines[at.line - 1]
+    lines[at.line - 1] = f"{line[: at.column - 1]}{count}{line[at.column - 1 + at.width :]}"
+    return "".join(lines)
+
+
+def _in_file(options: argparse.Namespace, file: Path) -> int:
+    source = Document.read(file)
+    before = _checked(source).cluster.instance_groups[_index(source, options.group)]
+    text = with_count(source.text, source, options.group, options.count)
+    edited = Document.parse(text, file=file)
+    settings = _checked(edited)
+    after = settings.cluster.instance_groups[_index(edited, options.group)]
+    scaling = Scaling(
+        cluster=settings.name,
+        group=after.name,
+        before=before.count,
+        after=after.count,
+        usd_per_hour_before=prices.nodes(before.instance_type, before.count, before.volume_gib, region=settings.region),
+        usd_per_hour_after=prices.nodes(after.instance_type, after.count, after.volume_gib, region=settings.region),
+        prices=prices.label(settings.region, [after.instance_type]),
+    )
+    path = file.resolve()  # a link stays a link
+    mark = codecs.BOM_UTF8 if path.read_bytes().startswith(codecs.BOM_UTF8) else b""
+    write_file(path, mark + text.encode(), mode=path.stat().st_mode & 0o777)
+    line = edited.position((*GROUPS, _index(edited, options.group), "count")).line
+    changes = _changes(settings, file)
+    if options.json:
+        document = {"changes": None if changes is None else [change.to_dict() for change in changes]}
+        print_json(SCHEMA, {**vars(scaling), "file": file, "line": line, **document})
+        return OK
+    print(f"{file}:{line}: {scaling.text()}")
+    if changes is not None:
+        print("\n".join([f"cluster: {summary(changes)}", *(f"  {change.line()}" for change in changes)]))
+    if scaling.after < scaling.before:
+        print("AWS chooses the nodes that go: to choose yourself, `podwright nodes delete` them first")
+    if changes != []:
+        print("next: `podwright deploy --only cluster`")
+    return OK
+
+
+def _changes(settings: Settings, file: Path) -> list[Change] | None:
+    """Return Terraform's plan of the cluster; None where it was not deployed from this folder."""
+    stack = stacks(settings.name, folder=Path.cwd())["cluster"]
+    if not stack.is_there:
+        return None
+    Kit(file, Path.cwd()).run("synth")
+    return planned(stack)
+
+
+def _checked(source: Document) -> Settings:
+    """Return the settings of a file without errors.
+
+    Raises:
+        InvalidSettingsError: it has errors; all of them are in it.
+    """
+    from podwright.check.report import check_document  # --help need not wait for pydantic
+
+    report = check_document(source)
+    if report.settings is None or has_errors(report.findings):
+        raise InvalidSettingsError(file=source.file, text=source.text, findings=report.findings)
+    return report.settings
+
+
+def _in_aws(options: argparse.Namespace, wanted: Target) -> int:
+    cluster = wanted.cluster()
+    group = cluster.group(options.group)
+    if group.role == CONTROLLER:
+        raise ArgumentError(f"{group.name} runs Slurm's controller: its number of nodes stays", "scale another group")
+    volumes = [item.get("EbsVolumeConfig", {}) for item in group.description.get("InstanceStorageConfigs", ())]
+    volume_gib = sum(volume.get("VolumeSizeInGB", 0) for volume in volumes)
+    scaling = Scaling(
+        cluster=cluster.name,
+        group=group.name,
+        before=group.target_count,
+        after=options.count,
+        usd_per_hour_before=prices.nodes(group.instance_type, group.target_count, volume_gib, region=cluster.region),
+        usd_per_hour_after=prices.nodes(group.instance_type, options.count, volume_gib, region=cluster.region),
+        prices=prices.label(cluster.region, [group.instance_type]),
+    )
+    if scaling.before != scaling.after:
+        if not confirm(f"Scale {cluster.name}? {scaling.text()}.", yes=options.yes):
+            return FAILED
+        request = group_request(wanted.session, group, count=options.count)
+        wanted.session.call("sagemaker", "update_cluster", ClusterName=cluster.arn, InstanceGroups=[request])
+    if options.json:
+        print_json(SCHEMA, {**vars(scaling), "file": None, "line": None, "changes": None})
+    else:
+        print(f"{cluster.name}: {scaling.text()}")
+        print("next: `podwright status --wait` waits until they run")
+    return OK
+
+
+def _index(source: Document, group: str) -> int:
+    given = [item["name"] for item in source.data[GROUPS[0]][GROUPS[1]]]
+    if group not in given:
+        raise ArgumentError(f"{source.file} has no instance group {group!r}", suggestion(group, given))
+    return int(given.index(group))
+
+
+def _price(usd_per_hour: float | None) -> str:
+    return "?" if usd_per_hour is None else f"{usd_per_hour:.2f}"
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > facts.MAX_INSTANCE_COUNT:
+        raise argparse.ArgumentTypeError(f"got {text}, need a whole number from 0 to {facts.MAX_INSTANCE_COUNT}")
+    return int(text)

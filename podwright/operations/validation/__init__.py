@@ -1,0 +1,1 @@
+"""Measure nodes, network and shared file system, and name what is slow."""

@@ -1,0 +1,198 @@
+"""The Slurm job of a validation: choose nodes, send the program, follow the job, read what it measured."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+import time
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.resources import files
+
+import podwright_training
+from podwright.operations.access.remote import Remote, quoted
+from podwright.operations.account.cluster import Node
+from podwright.operations.errors import ArgumentError, OperationError
+from podwright.operations.jobs import slurm
+from podwright.operations.jobs.runs import Runs
+from podwright.operations.jobs.submit import JOB_NUMBER, send
+from podwright_training.validation.measurements import FILE_NAME, Measurements
+
+PROGRAM, SCRIPT, LOG = "validation.zip", "validate.sbatch", "job.log"
+SEPARATOR = "|"  # in no name of nodes and partitions
+SINFO = quoted("sinfo", "--Node", "--noheader", f"--format={SEPARATOR.join(('%N', '%P', '%T', '%G'))}")
+USABLE = {"idle", "mixed", "allocated", "completing"}  # Slurm starts jobs there, now or later
+WAITS_OR_RUNS = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"}
+POLL_S = 3.0
+_RECORD_END = "\x1e"
+_GPUS = re.compile(r"\bgpu(?::[^:(,]+)?:(\d+)")
+
+
+@dataclass(frozen=True)
+class SlurmNode:
+    """A node in one of its partitions."""
+
+    name: str
+    partition: str
+    is_default: bool  # the partition
+    state: str
+    gpus: int  # that Slurm counts
+
+    @property
+    def is_usable(self) -> bool:
+        """Return True if Slurm starts jobs on it."""
+        return self.state in USABLE
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The nodes to measure, in one partition."""
+
+    partition: str
+    gpus: int  # to ask Slurm for, on each node
+    names: tuple[str, ...]
+    left_out: dict[str, str]  # Slurm's state, by name
+
+
+def select(nodes: Iterable[Node], listed: str, *, partition: str | None) -> Selection:
+    """Choose the nodes that Slurm starts jobs on.
+
+    Args:
+        nodes: those wanted, as SageMaker lists them.
+        listed: the output of ``SINFO``.
+        partition: Slurm's. Default: the one with most of the nodes, Slurm's default before others.
+
+    Raises:
+        ArgumentError: the nodes have several types, or no partition has them.
+        OperationError: Slurm starts jobs on none of them.
+    """
+    wanted = {node.slurm_name: node for node in nodes if node.slurm_name}
+    types = sorted({node.instance_type for node in wanted.values()})
+    if len(types) > 1:
+        groups = ", ".join(sorted({node.group for node in wanted.values()}))
+        raise ArgumentError(f"nodes of {' and '.join(types)} cannot be compared", f"choose one with --group: {groups}")
+    rows = [row for row in map(_row, listed.splitlines()) if row.name in wanted]
+    existing = sorted({row.partition for row in rows})
+    if not rows or partition not in (None, *existing):
+        raise ArgumentError(
+            f"no partition {partition} has these nodes" if rows else "Slurm knows none of these nodes",
+            f"partitions: {', '.join(existing) or 'none'}",
+        )
+    chosen = partition or max(existing, key=lambda name: _rank(name, rows))
+    members = {row.name: row for row in rows if row.partition == chosen}
+    usable = sorted(name for name, row in members.items() if row.is_usable)
+    left_out = {name: members[name].state if name in members else "in another partition" for name in wanted}
+    if not usable:
+        raise OperationError(f"Slurm starts no jobs on {', '.join(f'{name} ({left_out[name]})' for name in left_out)}")
+    return Selection(
+        chosen,
+        min(members[name].gpus for name in usable),
+        tuple(usable),
+        {name: state for name, state in left_out.items() if name not in usable},
+    )
+
+
+def _rank(partition: str, rows: Sequence[SlurmNode]) -> tuple[int, bool]:
+    members = [row for row in rows if row.partition == partition]
+    return len(members), members[0].is_default
+
+
+def _row(line: str) -> SlurmNode:
+    name, partition, state, gres = line.split(SEPARATOR, 3)
+    gpus = sum(map(int, _GPUS.findall(gres)))
+    return SlurmNode(name, partition.rstrip("*"), partition.endswith("*"), state.rstrip("*~#!%$@^-").lower(), gpus)
+
+
+def run_name() -> str:
+    """Return a new run's name."""
+    return f"validate-{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}"
+
+
+def submit(
+    node: Remote, found: Runs, name: str, selection: Selection, *, python: str | None, file_mib: int, rounds: int | None
+) -> str:
+    """Send the program into the run's folder and submit the job; return its id.
+
+    Raises:
+        OperationError: the nodes have no Python with torch, or Slurm refuses the job.
+    """
+    interpreter = python or (f"{found.environment}/bin/python" if found.environment else "")
+    if not interpreter:
+        raise OperationError("the nodes have no environment of podwright-train", "name a Python with torch: --python")
+    folder = found.path(name)
+    words = [interpreter, PROGRAM, "job", f"--folder={folder}", f"--file_mib={file_mib}"]
+    script = f"#!/bin/bash\nexec {quoted(*words, *([f'--rounds={rounds}'] if rounds else []))}\n"
+    command = quoted(
+        *("sbatch", "--parsable", f"--job-name={name}", f"--output={LOG}", "--exclusive", "--mem=0", "--no-requeue"),
+        *(f"--partition={selection.partition}", f"--nodes={len(selection.names)}"),
+        f"--nodelist={','.join(selection.names)}",
+        *([f"--gres=gpu:{selection.gpus}"] if selection.gpus else []),
+        SCRIPT,
+    )
+    output = send(node, folder, {PROGRAM: program(), SCRIPT: script.encode()}, command)
+    number = JOB_NUMBER.search(output)
+    if number is None:
+        raise OperationError(f"{node.node.name} printed no job id: {output.strip() or 'no output'}")
+    return number[1]
+
+
+def program() -> bytes:
+    """Return the measuring program as a zip file that Python runs."""
+    package = files(podwright_training)
+    modules = [package / "__init__.py", package / "run_folder.py"]
+    found = (item for item in (package / "validation").iterdir() if item.name.endswith(".py"))
+    modules += sorted(found, key=lambda item: item.name)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        main = "import sys\nfrom podwright_training.validation.__main__ import main\nsys.exit(main())\n"
+        archive.writestr(zipfile.ZipInfo("__main__.py"), main)
+        for module in modules:
+            folder = "podwright_training" if module in modules[:2] else "podwright_training/validation"
+            archive.writestr(zipfile.ZipInfo(f"{folder}/{module.name}"), module.read_bytes())  # without a time
+    return content.getvalue()
+
+
+def wait(node: Remote, folder: str, job_id: str) -> None:
+    """Follow the job on stderr until it has ended; Ctrl-C cancels it.
+
+    Raises:
+        OperationError: the node does not answer.
+    """
+    queue = quoted("squeue", "--noheader", f"--jobs={job_id}", "--format=%T %r")
+    line = f"{queue} 2>/dev/null; printf '\\036'; tail -n 1 {quoted(f'{folder}/{LOG}')} 2>/dev/null; true"
+    shown = ""
+    try:
+        while True:
+            state, said = (part.strip() for part in node.run(line).split(_RECORD_END))
+            word, _, reason = state.partition(" ")
+            news = said or (f"{word.lower()}: {reason}" if reason not in {"", "None"} else word.lower())
+            if news and news != shown:
+                print(f"job {job_id}: {news}", file=sys.stderr, flush=True)
+                shown = news
+            if word not in WAITS_OR_RUNS:
+                return
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        slurm.cancel(node, [job_id])
+        raise
+
+
+def measurements(node: Remote, folder: str) -> Measurements:
+    """Return what a job measured.
+
+    Raises:
+        OperationError: it left nothing; the message has the last line of its log.
+    """
+    result, log = quoted(f"{folder}/{FILE_NAME}"), quoted(f"{folder}/{LOG}")
+    output = node.run(f"cat {result} 2>/dev/null; printf '\\036'; tail -n 1 {log} 2>/dev/null; true")
+    text, said = (part.strip() for part in output.split(_RECORD_END))
+    if not text:
+        raise OperationError(f"no {folder}/{FILE_NAME}: {said or 'and no log of a job'}", f"see {folder}/{LOG}")
+    try:
+        return Measurements.from_dict(json.loads(text))
+    except ValueError as error:
+        raise OperationError(f"{folder}/{FILE_NAME}: {error}", "measure again with this version") from error

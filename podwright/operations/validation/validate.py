@@ -1,0 +1,218 @@
+"""``podwright validate``: measure nodes, network and shared file system of a cluster, and name what is slow."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from podwright.check.findings import Finding, summary, write
+from podwright.operations.access.remote import Remote, add_remote_arguments, remote
+from podwright.operations.account.cluster import Cluster, Node
+from podwright.operations.errors import ArgumentError
+from podwright.operations.jobs import runs
+from podwright.operations.output import Column, print_json, print_table
+from podwright.operations.target import Target, add_examples, add_target_arguments, target
+from podwright.operations.validation import job
+from podwright.operations.validation.findings import findings, node_bus_gb_s, pair_bus_gb_s
+from podwright.planning.collectives import all_reduce
+from podwright_bootstrap.contract import COMPUTE
+from podwright_training.validation.measurements import Measurements, NodeReport
+from podwright_training.validation.slow import fastest_of_nodes
+
+OK, FAILED = 0, 1
+SCHEMA = "podwright.validate/1"
+FILE_MIB = 1024
+COLUMNS = (
+    Column("NODE"),
+    Column("PAIRS GB/s", right=True),
+    Column("INSIDE GB/s", rank=1, right=True),
+    Column("WRITE MiB/s", rank=2, right=True),
+    Column("READ MiB/s", rank=2, right=True),
+    Column("GPU TFLOP/s", rank=3, right=True),
+    Column("GPU MHz", rank=4, right=True),
+    Column("CLOCK s", rank=5, right=True),
+    Column("FINDINGS", rank=1),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the nodes and the sizes."""
+    parser.add_argument(
+        "--group", action="append", default=[], help="only this instance group; repeatable. Default: all compute nodes"
+    )
+    parser.add_argument("--partition", help="Slurm's. Default: the one with most of the nodes")
+    parser.add_argument(
+        "--rounds", type=_count, metavar="N", help="at most so many rounds of pairs. Default: all pairs"
+    )
+    parser.add_argument(
+        "--file-mib", type=_count, default=FILE_MIB, metavar="N", help="size of each node's file. Default: %(default)s"
+    )
+    parser.add_argument("--python", metavar="PATH", help="on the nodes, with torch. Default: podwright's environment")
+    parser.add_argument("--of", metavar="RUN", help="measure nothing: read an earlier validation's folder")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="also write the JSON document to a file")
+    runs.add_runs_argument(parser)
+    add_remote_arguments(parser)
+    add_target_arguments(parser)
+    add_examples(
+        parser,
+        "podwright validate",
+        "podwright validate --group workers --output validate.json",
+        "podwright plan cluster.yaml --run run.yaml --measured validate.json",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print a table and what is wrong; 1 if something is.
+
+    Raises:
+        OperationError: the nodes or Slurm do not answer, or the job failed.
+    """
+    wanted = target(options)
+    node = remote(wanted, options)
+    found = runs.find(node, options.runs, beside=job.SINFO)
+    nodes = _wanted(wanted, node.cluster, options.group)
+    left_out: Mapping[str, str] = {}
+    if options.of:
+        name = runs.run_name(options.of)
+    else:
+        selection = job.select(nodes, found.rest, partition=options.partition)
+        name, left_out = job.run_name(), selection.left_out
+        job_id = job.submit(
+            node,
+            found,
+            name,
+            selection,
+            python=options.python,
+            file_mib=options.file_mib,
+            rounds=options.rounds,
+        )
+        print(f"job {job_id}: `podwright validate --of {name}` reads its results later", file=sys.stderr)
+        job.wait(node, found.path(name), job_id)
+    measured = job.measurements(node, found.path(name))
+    instance_type = _type_of(measured, nodes)
+    wrong = findings(measured, instance_type, left_out)
+    document = _document(node, found.path(name), instance_type, measured, wrong)
+    if options.output:
+        _write(options.output, document)
+    if options.json:
+        print_json(SCHEMA, document)
+    else:
+        _print(node.cluster.name, instance_type, measured, wrong)
+    return FAILED if wrong else OK
+
+
+def _wanted(wanted: Target, cluster: Cluster, groups: list[str]) -> list[Node]:
+    """Return the compute nodes of the groups.
+
+    Raises:
+        ArgumentError: there is no such group, or it has no compute nodes.
+    """
+    for group in groups:
+        cluster.group(group)
+    existing = wanted.nodes(cluster)
+    found = [node for node in existing if node.role in {COMPUTE, ""} and (not groups or node.group in groups)]
+    if not found:
+        raise ArgumentError(f"{cluster.name} has no compute nodes{f' in {groups}' if groups else ''}")
+    return found
+
+
+def _type_of(measured: Measurements, nodes: list[Node]) -> str:
+    """Return the instance type of what was measured; empty for nodes that are gone."""
+    names = {node.name for node in measured.nodes}
+    return next((node.instance_type for node in nodes if node.slurm_name in names), "")
+
+
+def _document(
+    node: Remote, folder: str, instance_type: str, measured: Measurements, wrong: list[Finding]
+) -> dict[str, Any]:
+    return {
+        "cluster": node.cluster.name,
+        "folder": folder,
+        "instance_type": instance_type,
+        "pair_bus_gb_s": pair_bus_gb_s(measured),
+        "node_bus_gb_s": node_bus_gb_s(measured),
+        "transports": sorted({pair.transport for pair in measured.pairs if pair.transport}),
+        "findings": [finding.to_dict() for finding in wrong],
+        "measurements": asdict(measured),
+    }
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    """Write the document under its name when it is whole."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(json.dumps({"schema": SCHEMA, **document}, indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise ArgumentError(f"--output {path}: {error.strerror}") from error
+
+
+def _print(cluster: str, instance_type: str, measured: Measurements, wrong: list[Finding]) -> None:
+    fastest = fastest_of_nodes(measured.speeds_of_pairs())
+    inside = {item.nodes[0]: max(item.bus_gb_s) for item in measured.inside if item.bus_gb_s}
+    codes: dict[str, list[str]] = {}
+    for finding in wrong:
+        codes.setdefault(str(finding.path[-1]), []).append(finding.code)
+    rows = [
+        (
+            node.name,
+            _figure(fastest.get(node.name)),
+            _figure(inside.get(node.name)),
+            _figure(max(node.write_mib_s, default=None)),
+            _figure(max(node.read_mib_s, default=None)),
+            *_gpu_figures(node),
+            "" if node.clock_offset_s is None else f"{node.clock_offset_s:+.2g}",
+            " ".join(dict.fromkeys(codes.get(node.name, ()))),
+        )
+        for node in measured.nodes
+    ]
+    print_table(COLUMNS, rows)
+    for line in _lines(instance_type, measured):
+        print(line)
+    write(wrong, file=Path(cluster), text="", stream=sys.stdout)
+    print(f"{cluster}: {summary(wrong) or 'no problems'}")
+
+
+def _gpu_figures(node: NodeReport) -> tuple[str, str]:
+    """Return speed and clock of the node's slowest GPU."""
+    speeds = [gpu.tflops for gpu in node.gpus if gpu.tflops]
+    clocks = [gpu.sm_clock_mhz for gpu in node.gpus if gpu.sm_clock_mhz]
+    return _figure(min(speeds, default=None)), _figure(min(clocks, default=None))
+
+
+def _lines(instance_type: str, measured: Measurements) -> list[str]:
+    """Return what the pairs of nodes have in common, and what is published."""
+    fastest = {pair: max(speeds) for pair, speeds in measured.speeds_of_pairs().items()}
+    if not fastest:
+        return []
+    slowest = min(fastest, key=fastest.__getitem__)
+    example = next(pair for pair in measured.pairs if pair.bus_gb_s)
+    what = f"{len(fastest)} pairs, all-reduce of {example.size_bytes >> 20} MiB over {example.transport}"
+    middle, least = _figure(median(fastest.values())), _figure(fastest[slowest])
+    lines = [f"{what}: median {middle} GB/s, slowest {least} ({' and '.join(slowest)})"]
+    known = all_reduce(instance_type, nodes=2, size_bytes=example.size_bytes)
+    if known:
+        figures = " to ".join(dict.fromkeys(f"{speed:.0f}" for speed in (known.low_gb_s, known.high_gb_s)))
+        lines.append(f"published for two {instance_type}: {figures} GB/s ({'; '.join(known.sources)})")
+    return lines
+
+
+def _figure(value: float | None) -> str:
+    """Return three significant digits, or nothing."""
+    return "" if value is None else f"{value:.3g}" if value < 1000 else f"{value:.0f}"  # noqa: PLR2004
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, need a whole number from 1")
+    return int(text)

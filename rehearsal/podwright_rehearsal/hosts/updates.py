@@ -1,0 +1,24 @@
+#!/usr/bin/python3
+"""Hold apt's locks as unattended-upgrades does at first boot, until systemd ends it. systemd runs it on a host."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+
+LOCKS = ("/var/lib/apt/lists/lock", "/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock")
+
+
+def main() -> None:
+    """Take the locks, say so, sleep."""
+    with contextlib.ExitStack() as stack:
+        for path in LOCKS:
+            os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 (as small as can be)
+            fcntl.lockf(stack.enter_context(open(path, "w")), fcntl.LOCK_EX)  # noqa: PTH123
+        subprocess.run(["systemd-notify", "--ready"], check=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Remediation's decisions: which sick nodes are rebooted or replaced, and when."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podwright_bootstrap.contract import InstanceFacts
+from podwright_bootstrap.features import Remediation
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.host.shell import Outcome
+from podwright_bootstrap.remediation import checks
+from podwright_bootstrap.remediation.decision import (
+    DRAIN,
+    REBOOT,
+    RECURRENCE_S,
+    REPLACE,
+    Act,
+    NodeState,
+    Report,
+    decide,
+    parse_nodes,
+)
+
+NOW = 1_800_000_000
+CHECKS = st.lists(st.sampled_from(["gpu_memory", "xid", "nvlink", "efa", "file_system"]), min_size=1, unique=True)
+REPORTS = st.builds(
+    Report,
+    st.sampled_from([REBOOT, REPLACE]),
+    st.integers(NOW - 3600, NOW + 60),
+    CHECKS.map(tuple),
+)
+REASON_OF_PROLOG = "podwright: GPU 1 has 3 uncorrected memory errors"
+REASONS = st.sampled_from(["", REASON_OF_PROLOG, "Not responding", "Action:Reboot"])
+LIMITS = st.builds(Remediation, st.integers(1, 60), st.integers(1, 50), st.integers(1, 100), st.booleans())
+
+
+@st.composite
+def clusters(draw):
+    """Nodes of any state and with any report, and what was done to some of them before."""
+    names = [f"ip-10-0-0-{number}" for number in range(draw(st.integers(1, 30)))]
+    nodes = [NodeState(name, draw(st.booleans()), draw(REASONS), draw(st.none() | REPORTS)) for name in names]
+    past = st.builds(
+        Act,
+        st.sampled_from(names),
+        st.sampled_from([REBOOT, REPLACE]),
+        st.integers(NOW - 2 * RECURRENCE_S, NOW),
+        CHECKS.map(tuple),
+    )
+    return nodes, draw(st.lists(past, max_size=10))
+
+
+@given(clusters(), LIMITS)
+def test_acts_stay_within_the_limits(cluster, limits):
+    """Acts and nodes that are out for other reasons are within the share, acts within the hour's number."""
+    nodes, done = cluster
+    acts = decide(nodes, done, limits, NOW)
+    acted = {act.node for act in acts}
+    assert len(acted) == len(acts)
+    if acts:
+        sick = {node.name for node in nodes if node.report and node.reason in {"", REASON_OF_PROLOG}}
+        others_out = sum(node.out and node.name not in sick for node in nodes)
+        assert len(acts) + others_out <= max(1, len(nodes) * limits.max_percent // 100)
+        assert len(acts) + sum(NOW - act.at < 3600 for act in done) <= limits.max_per_hour
+
+
+@given(clusters(), LIMITS)
+def test_only_free_nodes_with_a_fresh_report_are_acted_on(cluster, limits):
+    """A node without a report, with an old one, or that somebody else has taken out is left alone."""
+    nodes, done = cluster
+    by_name = {node.name: node for node in nodes}
+    for act in decide(nodes, done, limits, NOW):
+        node = by_name[act.node]
+        assert node.report is not None
+        assert 0 <= NOW - node.report.at <= 3 * 60 * limits.interval_minutes
+        assert node.reason in {"", REASON_OF_PROLOG}
+        assert act.action != REPLACE or limits.replace
+        assert act.action != DRAIN or not node.out
+
+
+@given(st.integers(2, 50), REPORTS, LIMITS)
+def test_a_fault_of_all_is_no_fault_of_theirs(count, report, limits):
+    """Nothing is done to nodes that all report the same, as when the file system does not answer."""
+    nodes = [NodeState(f"n{number}", report=report) for number in range(count)]
+    assert decide(nodes, [], limits, NOW) == []
+
+
+def sick(action: str = REBOOT, **changes: object) -> list[NodeState]:
+    """Ten nodes, the first of which reports a GPU's memory."""
+    first = NodeState("n0", report=Report(action, NOW - 10, ("gpu_memory",)), **changes)
+    return [first, *(NodeState(f"n{number}") for number in range(1, 10))]
+
+
+def test_a_fault_that_comes_back_needs_another_instance():
+    """The first time the node is rebooted; within a day of that it is replaced, or drained if that is off."""
+    (first,) = decide(sick(), [], Remediation(), NOW)
+    assert first == Act("n0", REBOOT, NOW, ("gpu_memory",))
+    before = Act("n0", REBOOT, NOW - RECURRENCE_S + 60, ("gpu_memory", "xid"))
+    assert [act.action for act in decide(sick(), [before], Remediation(), NOW)] == [REPLACE]
+    assert [act.action for act in decide(sick(), [before], Remediation(replace=False), NOW)] == [DRAIN]
+    assert decide(sick(out=True), [before], Remediation(replace=False), NOW) == []
+    other = Act("n0", REBOOT, NOW - 60, ("efa",))
+    assert [act.action for act in decide(sick(), [other], Remediation(), NOW)] == [REBOOT]
+
+
+def test_the_gravest_comes_first():
+    """A replacement comes before a reboot when the limits leave room for one act."""
+    nodes = [*sick(), NodeState("z", report=Report(REPLACE, NOW, ("gpu_rows",)))]
+    assert [(act.node, act.action) for act in decide(nodes, [], Remediation(), NOW)] == [("z", REPLACE)]
+
+
+@given(REPORTS)
+def test_a_report_survives_slurm(report):
+    """The controller reads in Slurm's line of a node what the node wrote."""
+    line = (
+        "NodeName=ip-10-0-0-1 Arch=x86_64 CPUTot=8 State=MIXED+DRAIN ThreadsPerCore=1 "
+        f"Comment={report.to_text()} Reason=podwright: GPU 1 has = signs [root@2026-11-23T07:00:00]"
+    )
+    (node,) = parse_nodes(line)
+    assert node == NodeState("ip-10-0-0-1", True, "podwright: GPU 1 has = signs", report)
+    assert parse_nodes("NodeName=n1 State=IDLE Comment=of-somebody") == [NodeState("n1")]
+    assert parse_nodes("NodeName=n1 State=IDLE*")[0].out
+
+
+def test_errors_of_the_driver_are_not_those_of_programs(monkeypatch):
+    """Xids that a reset cures ask for a reboot, one that it does not for a replacement, a program's for nothing."""
+    log = "\n".join(
+        f"[  1.5] NVRM: Xid (PCI:0000:10:1c): {number}, pid=7, name=python, text" for number in (13, 31, 43, 79, 64)
+    )
+    monkeypatch.setattr(shell, "run", lambda *_, **__: Outcome(0, log))
+    facts = InstanceFacts(accelerator="gpu")
+    assert [list(checks.CHECKS[name][1](facts)) for name in ("xid", "xid_memory")] == [
+        ["the driver reported Xid 79 of the GPU at 0000:10:1c"],
+        ["the driver reported Xid 64 of the GPU at 0000:10:1c"],
+    ]
+    assert checks.action(["efa", "xid_memory"]) == REPLACE
+    assert checks.action(["efa", "file_system"]) == REBOOT

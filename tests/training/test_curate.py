@@ -1,0 +1,273 @@
+"""A dataset is filtered and de-duplicated, and becomes token shards."""
+
+import gzip
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoTokenizer
+
+from podwright_training.__main__ import main
+from podwright_training.data import PackedStream, Source
+from podwright_training.data.token_shards import TokenShard
+
+SHINGLE_WORDS = 5
+SINGLE, PAIRS, RELATED = 300, 300, 150  # documents planted
+DICE = random.Random(3)  # noqa: S311 - not for secrets
+WORDS = ["".join(DICE.choices("abcdefghijklmnoprstuvw", k=DICE.randint(3, 9))) for _ in range(20_000)]
+
+
+def document(words=229):
+    """A document of random words with two of English."""
+    return [*DICE.choices(WORDS, k=words - 2), "the", "of"]
+
+
+def changed(words, number):
+    """The document with some words replaced, far from each other: each changes five shingles of five words."""
+    places = range(SHINGLE_WORDS, len(words) - SHINGLE_WORDS, (len(words) - 2 * SHINGLE_WORDS) // number)
+    again = list(words)
+    for place in list(places)[:number]:
+        again[place] = f"new{DICE.random():.9f}".replace(".", "")
+    return again
+
+
+def similarity(one, other):
+    """The share of the shingles of both documents that are in both."""
+    sets = [
+        {tuple(words[start : start + SHINGLE_WORDS]) for start in range(len(words) - SHINGLE_WORDS + 1)}
+        for words in (one, other)
+    ]
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+def write(folder, texts, files=3):
+    """JSON lines in several files."""
+    folder.mkdir()
+    for number in range(files):
+        lines = (json.dumps({"text": text}) + "\n" for text in texts[number::files])
+        (folder / f"part-{number}.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    return folder
+
+
+def flags(dataset, output, text_dataset, *more):
+    """Arguments of the command."""
+    named = {"dataset": dataset, "output": output, "tokenizer": text_dataset / "tokenizer"}
+    fixed = ("--dataset-config-name", "none", "--workers", "1", "--filters")
+    return [*(f"--{name}={value}" for name, value in named.items()), *fixed, *more]
+
+
+def contents(folder):
+    """Every file's bytes, by name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def texts_of(output, tokenizer):
+    """Yield every document of the shards."""
+    decoder = AutoTokenizer.from_pretrained(tokenizer)
+    for path in sorted(output.glob("*.safetensors")):
+        shard = TokenShard(str(path))
+        yield from (decoder.decode(shard[number], skip_special_tokens=True) for number in range(len(shard)))
+
+
+@pytest.fixture(scope="module")
+def planted(text_dataset, tmp_path_factory):
+    """Documents with planted duplicates, and the manifest of what was made of them."""
+    folder = tmp_path_factory.mktemp("curated")
+    single = [["single", *document(228)] for _ in range(SINGLE)]
+    pairs = [[f"pair{number}", *document(228)] for number in range(PAIRS)]
+    near = [changed(words, 5) for words in pairs]
+    assert {similarity(one, other) for one, other in zip(pairs, near, strict=True)} == {0.8}
+    related = [["related", *changed(words, 24)[1:]] for words in single[:RELATED]]
+    assert all(0.25 < similarity(one, other) < 0.35 for one, other in zip(single, related, strict=False))
+    texts = [" ".join(words) for words in (*single, *pairs, *near, *related)]
+    texts += [*texts[:50], "the", "of"]
+    DICE.shuffle(texts)
+    dataset = write(folder / "raw", texts)
+    arguments = flags(dataset, folder / "tokens", text_dataset, "gopher_quality")
+    assert main(["curate", *arguments]) == 0
+    return dataset, folder / "tokens", json.loads((folder / "tokens" / "manifest.json").read_text())
+
+
+@pytest.mark.slow
+def test_near_duplicates_are_found_and_others_are_kept(planted, text_dataset):
+    """Of pairs with similarity 0.8, 95 % lose one; of the other documents, less than 1 % go."""
+    _, output, manifest = planted
+    removed = {step["step"]: step for step in manifest["steps"]}
+    assert removed["read"]["documents"] == SINGLE + 2 * PAIRS + RELATED + 52
+    assert removed["gopher_quality"]["reasons"] == {"gopher_short_doc": 2}
+    assert removed["exact duplicates"]["removed"] == 50
+    left = Counter(text.split()[0] for text in texts_of(output, text_dataset / "tokenizer"))
+    found = sum(left[f"pair{number}"] < 2 for number in range(PAIRS))
+    gone = sum(left[f"pair{number}"] < 1 for number in range(PAIRS))
+    lost = gone + SINGLE + RELATED - left["single"] - left["related"]
+    assert found >= 0.95 * PAIRS, found / PAIRS
+    assert lost < 0.01 * (PAIRS + SINGLE + RELATED)
+    assert left.total() == SINGLE + 2 * PAIRS + RELATED - removed["near duplicates"]["removed"]
+
+
+def test_the_manifest_lists_every_shard_and_training_reads_them(planted, text_dataset):
+    """Sizes, hashes and counts are those of the files; both splits can be read."""
+    _, output, manifest = planted
+    assert {shard["name"] for shard in manifest["shards"]} == {path.name for path in output.glob("*.safetensors")}
+    for shard in manifest["shards"]:
+        assert hashlib.sha256((output / shard["name"]).read_bytes()).hexdigest() == shard["sha256"]
+    assert manifest["splits"]["train"]["tokens"] == sum(
+        shard["tokens"] for shard in manifest["shards"] if shard["split"] == "train"
+    )
+    for split in ("train", "validation"):
+        stream = PackedStream(
+            [Source(name="curated", dataset=str(output))], split=split, tokenizer=str(text_dataset / "tokenizer"),
+            context_width=32, rank=0, world_size=1, local_batch_size=4, streams=2,
+        )  # fmt: skip
+        stream.next_batch()
+    assert not output.with_name("tokens.partial").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_curation_goes_on_and_writes_the_same(planted, start, text_dataset, tmp_path):
+    """After SIGKILL in the middle, the same command writes byte for byte what an undisturbed one wrote."""
+    dataset, undisturbed, _ = planted
+    arguments = flags(dataset, tmp_path / "tokens", text_dataset, "gopher_quality")
+    process = start("curate", *arguments)
+    complete = tmp_path / "tokens.partial" / "logs" / "near-signatures" / "completions" / "00000"
+    while not complete.exists():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "tokens").exists()
+    assert main(["curate", *arguments]) == 0
+    assert contents(tmp_path / "tokens") == contents(undisturbed)
+
+
+def test_other_settings_do_not_go_on(planted, text_dataset, tmp_path, capsys):
+    """A work folder of other settings or data is refused by name, and an output that is there is not touched."""
+    dataset, output, _ = planted
+    (tmp_path / "tokens.partial").mkdir()
+    (tmp_path / "tokens.partial" / "begun.json").write_text("{}")
+    assert main(["curate", *flags(dataset, tmp_path / "tokens", text_dataset)]) == 2
+    assert "was begun with other settings: dataset None there" in capsys.readouterr().err
+    before = contents(output)
+    assert main(["curate", *flags(dataset, output, text_dataset)]) == 2
+    assert f"output {output} exists" in capsys.readouterr().err
+    assert contents(output) == before
+
+
+@pytest.mark.slow
+def test_formats_languages_and_personal_data(text_dataset, tmp_path, capsys):
+    """Parquet and zstd are read, German goes, and an email address and a public IP address are masked."""
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    english = "Write to jane.doe@corp.com from 8.8.4.4 when the ship has left the harbour and all of them are on it."
+    german = "Das Schiff verließ gestern den Hafen, und niemand an Bord wusste, wohin die lange Reise gehen sollte."
+    pq.write_table(pa.table({"text": [english]}), folder / "a.parquet")
+    (folder / "b.jsonl.zst").write_bytes(pa.compress(json.dumps({"text": german}).encode(), "zstd", asbytes=True))
+    output = tmp_path / "tokens"
+    arguments = flags(folder, output, text_dataset)
+    assert (
+        main(
+            [
+                "curate",
+                *arguments,
+                "--languages",
+                "en",
+                "--mask-personal",
+                "--keep-exact",
+                "--keep-near",
+                "--workers",
+                "2",
+            ]
+        )
+        == 0
+    )
+    printed = capsys.readouterr().out.splitlines()
+    assert "--data-streams 1 " in printed[-1]
+    steps = {step["step"]: step for step in json.loads((output / "manifest.json").read_text())["steps"]}
+    assert (steps["read"]["documents"], steps["languages"]["removed"]) == (2, 1)
+    (text,) = texts_of(output, text_dataset / "tokenizer")
+    assert "email@example.com" in text
+    assert "192.0.2.1" in text
+    assert "jane" not in text
+    assert "8.8.4.4" not in text
+
+
+def damaged(folder):
+    """A dataset with one file of each kind of damage."""
+    folder.mkdir()
+    good = "".join(json.dumps({"text": f"document {number} of a good file"}) + "\n" for number in range(2000)).encode()
+    (folder / "cut.jsonl.gz").write_bytes(gzip.compress(good)[:-2000])
+    (folder / "empty.jsonl").touch()
+    (folder / "good.jsonl").write_bytes(good.replace(b"a good", b"another"))
+    (folder / "latin.jsonl").write_bytes('{"text": "Größe"}\n'.encode("latin-1") + b'{"body": "wrong column"}\n')
+    with gzip.open(folder / "long.jsonl.gz", "wb", compresslevel=1) as file:
+        file.write(b'{"text": "')
+        for _ in range(200):
+            file.write(bytes(2**20).replace(b"\0", b"x"))
+        file.write(b'"}\n{"text": "after the long line"}\n')
+    return folder
+
+
+def test_damage_is_named_and_the_rest_is_kept(text_dataset, tmp_path, capsys):
+    """A damaged file stops the command, unless it is allowed: then all before the damage is kept, and all is listed."""
+    dataset = damaged(tmp_path / "raw")
+    arguments = flags(dataset, tmp_path / "tokens", text_dataset, "--keep-exact", "--keep-near")
+    assert main(["curate", *arguments]) == 2
+    assert f"the last one {dataset}/cut.jsonl.gz: truncated or damaged" in capsys.readouterr().err
+    assert not (tmp_path / "tokens").exists()
+    arguments[1] = f"--output={tmp_path / 'other'}"
+    assert main(["curate", *arguments, "--max-bad-shards", "1"]) == 0
+    manifest = json.loads((tmp_path / "other" / "manifest.json").read_text())
+    reasons = {fault["place"].removeprefix(f"{dataset}/"): fault["reason"] for fault in manifest["faults"]}
+    assert "Compressed file ended" in reasons.pop("cut.jsonl.gz")
+    assert "utf-8" in reasons.pop("latin.jsonl:1")
+    assert reasons == {
+        "empty.jsonl": "empty: it has no byte",
+        "latin.jsonl:2": "no column 'text' (text_column); columns: body",
+        "long.jsonl.gz:1": "a line of more than 64 MiB",
+    }
+    texts = list(texts_of(tmp_path / "other", text_dataset / "tokenizer"))
+    assert "after the long line" in texts
+    assert sum("another file" in text for text in texts) == 2000
+    assert sum("a good file" in text for text in texts) > 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"skipped shard {dataset}/empty.jsonl: empty: it has no byte" in lines
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_no_space_left(text_dataset, tmp_path, capsys):
+    """A full disk is named and leaves nothing under the final name; with more space the same command goes on."""
+    dataset = write(tmp_path / "raw", [" ".join(document()) for _ in range(200)])
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], check=True)
+    try:
+        arguments = flags(dataset, disk / "tokens", text_dataset, "--keep-exact", "--keep-near")
+        assert main(["curate", *arguments]) == 2
+        assert "No space left on device" in capsys.readouterr().err
+        assert not (disk / "tokens").exists()
+        subprocess.run(["mount", "-o", "remount,size=64M", disk], check=True)
+        assert main(["curate", *arguments]) == 0
+        assert sum(1 for _ in texts_of(disk / "tokens", text_dataset / "tokenizer")) == 200
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_nothing_is_left(text_dataset, tmp_path, capsys):
+    """Filters that remove everything are an error, not an empty dataset."""
+    dataset = write(tmp_path / "raw", ["too short"] * 3)
+    assert main(["curate", *flags(dataset, tmp_path / "tokens", text_dataset, "gopher_quality")]) == 2
+    assert "no document is left after reading and filtering it" in capsys.readouterr().err
+    arguments = flags(dataset, tmp_path / "wrong", text_dataset, "--text-column", "body")
+    assert main(["curate", *arguments]) == 2
+    assert "no column 'body' (text_column); columns: text" in capsys.readouterr().err
+    assert not (tmp_path / "tokens").exists()
+    assert main(["curate", *flags(dataset, tmp_path / "x", text_dataset, "gopher"), "--tasks=0", "--buckets=0"]) == 2
+    assert [line.split()[1] for line in capsys.readouterr().err.splitlines()] == ["filters:", "buckets:"]

@@ -1,0 +1,106 @@
+"""Raw prose becomes a model that somebody uses."""
+
+import io
+import json
+import re
+import shlex
+import shutil
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from podwright_training.__main__ import main
+from podwright_training.commands.generate import generate
+from podwright_training.config.sources import load_run
+from podwright_training.data import open_stream
+from podwright_training.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+VOCAB_SIZE = 512
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """This project's pages, prepared, tokenized by a tokenizer of their own, and curated; and how to train on them."""
+    folder = tmp_path_factory.mktemp("prose")
+    (folder / "texts").mkdir()
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
+        shutil.copy(page, folder / "texts")
+    run("prepare", folder / "texts", "--output", folder / "data", "--shards", 2, "--validation-fraction", 0.1)
+    data = ("--dataset", folder / "data")
+    run("tokenizer", "train", *data, "--output", folder / "tok", "--vocab-size", VOCAB_SIZE, "--pattern", "llama3")
+    printed = run(
+        *("curate", *data, "--tokenizer", folder / "tok", "--output", folder / "tokens", "--workers", 1),
+        *("--filters", "gopher_repetition", "--mask-personal", "--validation-fraction", 0.2),
+    )
+    *_, words = map(shlex.split, printed.splitlines())
+    assert words[:2] == ["podwright-train", "train"]
+    return dict(zip((word[2:].replace("-", "_") for word in words[2::2]), words[3::2], strict=True))
+
+
+def run(*arguments):
+    """Run a command and return what it printed."""
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(list(map(str, arguments))) == 0
+    return printed.getvalue()
+
+
+def loss_of_transformers(folder, tokens):
+    """The loss by the logits of transformers' whole forward pass, on the validation tokens."""
+    options = load_run(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder.hf).eval()
+    stream = open_stream(
+        replace(options, data_workers=0), split="validation", tokenizer=str(folder.hf), rank=0, world_size=1,
+        local_batch_size=1,
+    )  # fmt: skip
+    batches = [stream.next_batch() for _ in range(tokens // options.max_context_width)]
+    with torch.no_grad():
+        losses = [
+            torch.nn.functional.cross_entropy(model(input_ids=batch.tokens_BT).logits[0], batch.labels_BT[0])
+            for batch in batches
+        ]
+    return float(torch.stack(losses).mean())
+
+
+@pytest.mark.slow
+def test_from_prose_to_a_model_that_writes(dataset, tiny_flags, tmp_path):
+    """Perplexities by the trainer, by ``evaluate`` and by transformers' forward agree to 4 digits; the model writes."""
+    folder = RunFolder(tmp_path / "run")
+    given = {
+        name: dataset[name] for name in ("dataset", "dataset_config_name", "tokenizer", "vocab_size", "data_streams")
+    }
+    size = {"max_context_width": 64, "max_steps": 20, "validation_freq": 10, "sample_tokens": 8}
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("The cluster\n\nIf you want to train a model\n")
+    run("train", *tiny_flags(folder.root, ranks=1, **given, **size, checkpoint_freq=10, sample_prompts=prompts))
+    run("consolidate", "--run-dir", folder.root)
+    printed = run("evaluate", "--run-dir", folder.root, "--all-checkpoints", "--prompts", "The cluster")
+    found = json.loads(printed)
+    assert found["relative_difference"] < 5e-5
+    assert loss_of_transformers(folder, found["tokens"]) == pytest.approx(found["loss"], rel=5e-5)
+    first, last = found["progression"]
+    assert last["perplexity"] < first["perplexity"] < VOCAB_SIZE
+    generator = pipeline("text-generation", model=str(folder.hf), tokenizer=str(folder.hf), device="cpu")
+    (written,) = generator("The cluster", max_new_tokens=8, do_sample=False)
+    assert written["generated_text"].startswith("The cluster")
+    assert len(written["generated_text"]) > len("The cluster")
+    early, late = folder.events("sample")
+    assert (early["step"], late["step"]) == (10, 20)
+    assert late["texts"] == generate(
+        folder.hf, ["The cluster", "If you want to train a model"], max_new_tokens=8, temperature=0, seed=0
+    )
+    assert len(AutoTokenizer.from_pretrained(folder.hf)) == VOCAB_SIZE
+    run("report", "--run-dir", folder.root)
+    page = re.sub(r"<[^>]*>", " ", (folder.report / "index.html").read_text())
+    for words in (
+        "Ended after step 20: max_steps.",
+        "Progression",
+        "Samples by step",
+        f"{last['perplexity']:.4f}",
+        "The cluster",
+    ):
+        assert words in page

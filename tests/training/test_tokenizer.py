@@ -1,0 +1,83 @@
+"""A tokenizer is trained on a dataset, and measured on it."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from podwright_training.__main__ import main
+from podwright_training.commands.tokenizer import fit
+
+TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
+
+
+def train(dataset, output, *flags):
+    """Run the command and load what it wrote."""
+    arguments = ("--dataset", dataset, "--output", output, "--vocab-size", 300, "--multiple", 64, *flags)
+    assert main(["tokenizer", "train", *map(str, arguments)]) == 0
+    return AutoTokenizer.from_pretrained(output)
+
+
+@pytest.fixture(scope="module")
+def trained(text_dataset, tmp_path_factory):
+    """A tokenizer with Llama 3's words and one special token."""
+    flags = ("--pattern", "llama3", "--special-tokens", "<|user|>")
+    return train(text_dataset, tmp_path_factory.mktemp("tokenizer") / "llama3", *flags)
+
+
+def test_the_vocabulary_is_filled_up_to_a_multiple(trained):
+    """Reserved tokens follow the learned ones; every special token is one token, and skipped when decoding."""
+    assert len(trained) == 320
+    assert trained.eos_token_id == 1
+    assert trained.convert_ids_to_tokens([0, 1, 2]) == ["<|begin_of_text|>", "<|end_of_text|>", "<|user|>"]
+    assert trained.convert_ids_to_tokens(319) == "<|reserved_19|>"
+    ids = trained("<|user|>the node<|end_of_text|>", add_special_tokens=False).input_ids
+    assert (ids[0], ids[-1]) == (2, 1)
+    assert trained.decode(ids, skip_special_tokens=True) == "the node"
+
+
+def test_words_are_cut_by_the_pattern(trained, text_dataset, tmp_path):
+    """Llama 3's rule has digits in threes and contractions in capitals; GPT-2's has neither. Both restore any text."""
+    gpt2 = train(text_dataset, tmp_path / "gpt2")
+    words = {
+        name: [word for word, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(TEXTS[0])]
+        for name, tokenizer in (("gpt2", gpt2), ("llama3", trained))
+    }
+    assert {"123", "45", "'RE"} <= set(words["llama3"])
+    assert "Ġ12345" in words["gpt2"]
+    for tokenizer in (gpt2, trained):
+        for text in TEXTS:
+            assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
+
+
+def test_the_same_text_gives_the_same_tokenizer(trained, text_dataset, tmp_path):
+    """A second training writes the same bytes."""
+    train(text_dataset, tmp_path / "again", "--pattern", "llama3", "--special-tokens", "<|user|>")
+    first, second = (Path(folder) / "tokenizer.json" for folder in (trained.name_or_path, tmp_path / "again"))
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_inspect(trained, text_dataset, capsys):
+    """The figures of several tokenizers stand side by side, and are those of the text."""
+    measured = fit(str(trained.name_or_path), TEXTS)
+    assert measured.text_bytes == sum(len(text.encode()) for text in TEXTS)
+    assert measured.tokens == sum(len(trained(text, add_special_tokens=False).input_ids) for text in TEXTS)
+    assert measured.words == sum(len(text.split()) for text in TEXTS)
+    assert measured.restored
+    tokenizers = (trained.name_or_path, str(text_dataset / "tokenizer"))
+    assert main(["tokenizer", "inspect", *tokenizers, "--dataset", str(text_dataset), "--documents", "9"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == list(tokenizers)
+    assert lines[1].split() == ["vocabulary", "320", "300"]
+    assert lines[-1].split() == ["decodes", "to", "the", "same", "text", "yes", "yes"]
+
+
+def test_every_problem_is_named(text_dataset, tmp_path, capsys):
+    """Numbers out of range and a folder that is there are one error; nothing is written."""
+    flags = ("--dataset", text_dataset, "--output", tmp_path, "--vocab-size", 100, "--multiple", 0, "--documents", 0)
+    assert main(["tokenizer", "train", *map(str, flags)]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in errors] == ["vocab-size:", "multiple:", "documents:", "output"]
+    assert main(["tokenizer", "train", "--dataset", str(tmp_path), "--output", str(tmp_path / "new")]) == 2
+    assert "does not exist or is empty" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,199 @@
+# ruff: noqa: SLF001 -- argparse has no public list of a parser's arguments
+"""Build the documentation site: pages of the repository as they are, and the reference, written from the code.
+
+python tools/build_docs.py [FOLDER]      default: site; open FOLDER/index.html, no server needed
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from podwright import cli
+from podwright.check.explain import keys
+from podwright.check.report import codes
+from podwright_training import __main__ as trainer
+from podwright_training.config.json_schema import run_schema
+from podwright_training.config.train_config import SECTIONS
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("*.md", "docs/**/*.md", "docs/**/*.svg", "docs/grafana/*", "schemas/*.json", "LICENSE", "NOTICE")
+LINKED = ("examples/**/*.yaml", "examples/**/*.py", "pyproject.toml", "cluster.yaml")  # by pages
+SCANNED = ("lifecycle_scripts/podwright_bootstrap/collectors",)  # for metrics
+GENERATOR = ROOT / ".cache" / "docs" / "bin" / "mkdocs"  # which `make docs` installs
+FOREIGN_SHIM, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/iframe-worker.js"
+TABLES = ("FIELDS", "DIAGNOSTICS")  # of metrics, in collectors: something, name, meaning
+WIDTH = "88"  # columns of a help page
+
+
+def main() -> int:
+    """Write the pages into a working folder and run the generator, which fails on a broken link."""
+    target = Path(sys.argv[1] if len(sys.argv) > 1 else "site").resolve()
+    pages = ROOT / ".cache" / "docs-pages"
+    shutil.rmtree(pages, ignore_errors=True)
+    write_pages(pages)
+    command = [
+        str(GENERATOR),
+        "build",
+        "--strict",
+        "--config-file",
+        str(ROOT / "mkdocs.yml"),
+        "--site-dir",
+        str(target),
+    ]
+    built = subprocess.run(
+        command, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=False, capture_output=True, text=True
+    )
+    if built.returncode == 0:
+        _search_without_network(target)
+        print(f"{target / 'index.html'}: {len(list(target.rglob('*.html')))} pages, no broken link")
+    else:
+        print(built.stderr, file=sys.stderr)
+    return built.returncode
+
+
+def _search_without_network(site: Path) -> None:
+    """Serve the search's one foreign script from the site itself: browsers give files no workers, and it stands in."""
+    shutil.copyfile(ROOT / "node_modules" / "iframe-worker" / "shim" / "index.js", site / SHIM)
+    for page in site.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        here = "../" * (len(page.relative_to(site).parts) - 1)
+        text = text.replace(FOREIGN_SHIM, here + SHIM)
+        if foreign := re.findall(
+            r'<(?:script|link)[^>]*(?:src|href)="(https?://[^"]*\.(?:js|css)|https?://unpkg[^"]*)"', text
+        ):
+            raise SystemExit(f"{page} loads from elsewhere: {', '.join(foreign)}")
+        page.write_text(text, encoding="utf-8")
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages of the site: copies of the repository's, and the reference."""
+    for pattern in (*PAGES, *LINKED):
+        for source in ROOT.glob(pattern):
+            copy = folder / source.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, copy)
+    (folder / "reference").mkdir(exist_ok=True)
+    for name, page in reference().items():
+        (folder / "reference" / f"{name}.md").write_text(page, encoding="utf-8")
+
+
+def reference() -> dict[str, str]:
+    """Return the pages of the reference, by name; each comes from the code that owns its facts."""
+    os.environ["COLUMNS"] = WIDTH
+    return {
+        "cluster_yaml": "\n".join(_settings()),
+        "run_yaml": "\n".join(_options()),
+        "podwright": "\n".join(_help("podwright", _podwright())),
+        "podwright_train": "\n".join(_help("podwright-train", _podwright_train())),
+        "codes": "\n".join(_codes()),
+        "metrics": "\n".join(_metrics()),
+    }
+
+
+def _settings() -> Iterator[str]:
+    yield "# cluster.yaml\n\nEvery key, as `podwright explain` prints it. `[]` marks the items of a list."
+    yield "[The JSON Schema](../schemas/cluster.json) has the same for editors."
+    section = ""
+    for key in keys():
+        first = key.name.partition(".")[0]
+        if first != section:
+            section = first
+            yield f"\n## {section}\n"
+        variant = f" (source: {key.source})" if key.source else ""
+        yield f"**`{key.name}`**{variant} · {key.values} · {key.default}<br>\n{key.description}\n"
+
+
+def _options() -> Iterator[str]:
+    properties = run_schema()["properties"]
+    yield "# run.yaml\n\nEvery option of a training run. Each is also a flag of `podwright-train train`, with dashes."
+    yield "[The JSON Schema](../schemas/run.json) has the same for editors."
+    for title, section in SECTIONS.items():
+        yield f"\n## {title}\n\n{section.__doc__}\n\n| option | default | meaning |\n|---|---|---|"
+        for item in fields(section):
+            default = "" if item.default is None else f"`{item.default}`"
+            choices = ", ".join(f"`{choice}`" for choice in properties[item.name].get("examples", ()))
+            text = item.metadata["text"].replace("|", "\\|") + (f" One of {choices}." if choices else "")
+            yield f"| `{item.name}` | {default} | {text} |"
+
+
+def _help(program: str, commands: Iterator[tuple[str, str, argparse.ArgumentParser]]) -> Iterator[str]:
+    yield f"# {program}\n\nThe help of every command. [Commands](../docs/cli.md) has more words."
+    for name, summary, command in commands:
+        yield f"\n## {name}\n\n{summary[:1].upper()}{summary[1:]}.\n"
+        for parser in _with_subcommands(command):
+            yield f"```text\n{parser.format_help().rstrip()}\n```\n"
+
+
+def _podwright() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    for command in cli._commands():
+        parser = argparse.ArgumentParser(prog=f"podwright {command.name}")
+        command.add_arguments(parser)
+        yield command.name, command.help, parser
+
+
+def _podwright_train() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    for name, (module, summary) in trainer.COMMANDS.items():
+        parser = argparse.ArgumentParser(prog=f"podwright-train {name}")
+        trainer._add(parser, module)
+        yield name, summary, parser
+
+
+def _with_subcommands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from _with_subcommands(below)
+
+
+def _codes() -> Iterator[str]:
+    yield "# Finding codes\n\nWhat `podwright check` reports, by code; `podwright explain CODE` prints the same."
+    for code, meaning in sorted(codes().items()):
+        yield f"\n## {code}\n\n{meaning}"
+
+
+def _metrics() -> Iterator[str]:
+    yield "# Metrics\n\nWhat nodes send to Prometheus with `nodes.observability`; values are in base units."
+    for folder in SCANNED:
+        for path in sorted((ROOT / folder).glob("*.py")):
+            found = list(_families(ast.parse(path.read_text(encoding="utf-8"))))
+            if found:
+                yield f"\n## {path.stem.replace('_', ' ')}\n\n| metric | meaning |\n|---|---|"
+                yield from (f"| `{name}` | {meaning} |" for name, meaning in found)
+
+
+def _families(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield name and meaning of each metric that a module declares: alone, or as rows of a table."""
+    rows: list[tuple[str, str]] = []
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Tuple)
+            and getattr(node.targets[0], "id", "") in TABLES
+        ):
+            values = [
+                [getattr(item, "value", "") for item in row.elts]
+                for row in node.value.elts
+                if isinstance(row, ast.Tuple)
+            ]
+            rows += [(str(name), str(meaning)) for _, name, meaning, *_ in values]
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Family" and len(node.args) > 1:
+            name, meaning = node.args[:2]
+            if isinstance(name, ast.Constant) and isinstance(meaning, ast.Constant):
+                yield str(name.value), str(meaning.value)
+            elif isinstance(name, ast.JoinedStr) and isinstance(name.values[0], ast.Constant):
+                prefix = str(name.values[0].value)
+                yield from ((prefix + word, text) for word, text in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

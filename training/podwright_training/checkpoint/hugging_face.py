@@ -1,0 +1,176 @@
+"""Read the weights of a Hugging Face model into a model that is divided among ranks; each rank reads its part."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from transformers import AutoConfig
+
+from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
+from podwright_training.config.architecture import ModelConfig
+from podwright_training.model import HuggingFacePart, from_hugging_face
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+FREE = (  # keys of config.json that may differ: they change no weight, or nothing in training
+    "architectures",
+    "attention_dropout",
+    "dtype",
+    "initializer_range",
+    "max_position_embeddings",
+    "router_aux_loss_coef",
+    "use_cache",
+)
+MAY_CHANGE = ("rms_norm_eps", "rope_parameters", "sliding_window")  # as for longer sequences; worth a warning
+NEEDLESS = ("rotary_emb.inv_freq",)  # ends of the names of tensors that follow from the configuration
+
+
+class HuggingFaceModel:
+    """Folder of a published model: ``config.json`` and safetensors."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Return whether a folder holds one."""
+        return (folder / CONFIG).is_file()
+
+    def problems(self, config: ModelConfig) -> list[str]:
+        """Return why a model of this configuration cannot have its weights, one line each."""
+        try:
+            there = self._config()
+        except (OSError, ValueError, KeyError) as error:
+            return [f"init_from {self._folder}: cannot read {CONFIG}: {' '.join(str(error).split())}"]
+        here = config.to_hf()
+        if there.get("model_type") != here["model_type"]:
+            kinds = f"a {there.get('model_type')} model there, a {here['model_type']} model here"
+            return [f"init_from {self._folder}: {kinds}, by model_type, qk_norm and num_local_experts"]
+        differing = _differing(there, here)
+        words = differing.pop("vocab_size", None)
+        problems = [
+            f"init_from {self._folder}: {key} is {old} there, {new} here"
+            for key, (old, new) in differing.items()
+            if key not in (*FREE, *MAY_CHANGE)
+        ]
+        if words:
+            problems.append(
+                f"init_from {self._folder}: vocab_size is {words[0]} there, {words[1]} here; podwright-train does not "
+                "extend or cut a vocabulary: set the model's vocab_size and its tokenizer"
+            )
+        return problems or self._missing_files()
+
+    def load(self, weights: Mapping[str, Tensor], config: ModelConfig) -> None:
+        """Fill this rank's part of the weights; called by all ranks.
+
+        Raises:
+            CheckpointError: Tensors are missing, too many or of another shape; raised on all ranks.
+        """
+        collective = CollectiveIO(self._folder)
+        parts = {
+            name: list(from_hugging_face(name, weight.shape, model_type=config.model_type))
+            for name, weight in weights.items()
+        }
+        collective.first_rank(lambda: self._warn(config))
+        wanted = collective.all_ranks(lambda: {part.name for each in parts.values() for part in each})
+        collective.all_ranks(lambda: self._load(weights, parts, set().union(*wanted), tied=config.tie_word_embeddings))
+
+    def _config(self) -> dict[str, Any]:
+        return dict(AutoConfig.from_pretrained(self._folder, local_files_only=True).to_dict())
+
+    def _warn(self, config: ModelConfig) -> None:
+        there = self._config()
+        for key, (old, new) in _differing(there, config.to_hf()).items():
+            if key in MAY_CHANGE:
+                logger.warning("init_from %s: %s is %s there, %s here", self._folder, key, old, new)
+
+    def _load(
+        self, weights: Mapping[str, Tensor], parts: Mapping[str, list[HuggingFacePart]], wanted: set[str], *, tied: bool
+    ) -> None:
+        with ExitStack() as stack:
+            try:
+                files = [stack.enter_context(safe_open(path, framework="pt")) for path in self._files()]
+            except SafetensorError as error:
+                raise CheckpointError(f"init_from {self._folder}: {error}") from error
+            tensors = {name: file.get_slice(name) for file in files for name in file.keys()}  # noqa: SIM118 - no mapping
+            self._check(tensors, wanted, (part for each in parts.values() for part in each), tied=tied)
+            for name, weight in weights.items():
+                local, begin = _local(weight)
+                for part in parts[name]:
+                    _copy(local, begin, part, tensors[part.name])
+
+    def _check(
+        self, tensors: Mapping[str, Any], wanted: set[str], parts: Iterable[HuggingFacePart], *, tied: bool
+    ) -> None:
+        missing = wanted - set(tensors)
+        more = {name for name in set(tensors) - wanted if not name.endswith(NEEDLESS)}
+        if tied:
+            more -= {"lm_head.weight"}  # some tools write it twice
+        problems = [
+            f"{what}: {', '.join(sorted(names)[:3])}" + (f" and {len(names) - 3} more" if len(names) > 3 else "")  # noqa: PLR2004
+            for what, names in (("its tensors lack", missing), ("it has tensors that the model lacks", more))
+            if names
+        ]
+        for part in parts:
+            if part.name in missing:
+                continue
+            there, here = list(tensors[part.name].get_shape()), list(part.shape)
+            if there != here[len(here) - len(there) :]:
+                problems.append(f"{part.name} is {there}, need {here}")
+        if problems:
+            raise CheckpointError(f"init_from {self._folder} is of another model: {'; '.join(problems)}")
+
+    def _missing_files(self) -> list[str]:
+        files = self._files()
+        missing = [path.name for path in files if not path.is_file()]
+        if missing and not (self._folder / INDEX).exists():
+            return [f"init_from {self._folder} has no safetensors; convert its weights first"]
+        return [f"init_from {self._folder} lacks {name}, which {INDEX} lists" for name in missing]
+
+    def _files(self) -> list[Path]:
+        index = self._folder / INDEX
+        if not index.exists():
+            return [self._folder / "model.safetensors"]
+        try:
+            names = set(json.loads(index.read_text())["weight_map"].values())
+        except (ValueError, KeyError, AttributeError) as error:
+            raise CheckpointError(f"init_from {self._folder}: cannot read {INDEX}: {error}") from error
+        return [self._folder / Path(name).name for name in sorted(names)]
+
+
+def _differing(there: Mapping[str, Any], here: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {key: (there.get(key), value) for key, value in here.items() if there.get(key) != value}
+
+
+def _local(weight: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+    """Return this rank's part of a parameter, and where it begins in the whole."""
+    if not isinstance(weight, DTensor):
+        return weight.detach(), (0,) * weight.ndim
+    _, begin = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
+    return weight.to_local().detach(), tuple(begin)
+
+
+def _copy(local: Tensor, begin: tuple[int, ...], part: HuggingFacePart, tensor: Any) -> None:
+    """Copy what a part has of this rank's rows and columns; nothing else of the file is read."""
+    low = [max(own, first) for own, first in zip(begin, part.begin, strict=True)]
+    ends = zip(begin, local.shape, part.begin, part.shape, strict=True)
+    high = [min(own + size, first + length) for own, size, first, length in ends]
+    if any(first >= last for first, last in zip(low, high, strict=True)):
+        return
+    there = tuple(slice(a - first, b - first) for a, b, first in zip(low, high, part.begin, strict=True))
+    here = tuple(slice(a - own, b - own) for a, b, own in zip(low, high, begin, strict=True))
+    values: Tensor = tensor[there[len(there) - len(tensor.get_shape()) :]]
+    with torch.no_grad():
+        local[here].copy_(values.view(local[here].shape))

@@ -1,0 +1,161 @@
+"""``podwright-train curate``: filter and de-duplicate a dataset, and write it as token shards.
+
+The same settings write the same bytes. An interrupted command goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
+from podwright_training.data.faults import DataError
+from podwright_training.data.splits import find_split
+from podwright_training.errors import ConfigError
+
+if TYPE_CHECKING:
+    from podwright_training.curation.stages import Curation
+
+REFRESH_S = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train curate``; those named as the trainer's have the same meaning."""
+    own, defaults = CurationSettings(dataset="", tokenizer=""), TrainConfig()
+    parser.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub; its training split")
+    for name in ("dataset_config_name", "text_column"):
+        parser.add_argument(f"--{name}", default=getattr(defaults, name), help=f"[{getattr(defaults, name)}]")
+    parser.add_argument("--tokenizer", required=True, help="folder, or name on the hub")
+    parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
+    parser.add_argument(
+        "--filters", nargs="*", default=list(DEFAULT_FILTERS), metavar="NAME",
+        help=f"quality filters of {' '.join(FILTERS)} [{' '.join(DEFAULT_FILTERS)}]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--languages", nargs="+", default=[], metavar="CODE", help="of those to keep, as en. Default: all"
+    )
+    parser.add_argument("--mask_personal", action="store_true", help="replace email and public IP addresses")
+    parser.add_argument("--keep_exact", action="store_true", help="keep documents whose text occurred before")
+    parser.add_argument("--keep_near", action="store_true", help="keep documents that almost equal another")
+    parser.add_argument(
+        "--buckets", type=int, default=own.buckets, help=f"of MinHash; more find less similar pairs [{own.buckets}]"
+    )
+    parser.add_argument(
+        "--validation_fraction", type=float, default=own.validation_fraction,
+        help=f"of the documents to hold out [{own.validation_fraction}]",
+    )  # fmt: skip
+    parser.add_argument("--tasks", type=int, help=f"parts of the work. Default: one per file, at most {MOST_TASKS}")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tasks at a time [one per CPU]")
+    for name in ("max_bad_records", "max_bad_shards"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(own, name), help=f"per task [{getattr(own, name)}]")
+    slurm = parser.add_argument_group("Slurm")
+    slurm.add_argument("--partition", help="submit the tasks as jobs to it. Default: run them here")
+    slurm.add_argument("--time", default="24:00:00", help="limit of a task [24:00:00]")
+    slurm.add_argument("--memory_gib", type=int, default=4, help="of a task [4]")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Curate, or submit the jobs that do; return the exit status."""
+    settings = _settings(args)
+    if problems := list(settings.problems()):
+        raise ConfigError(problems)
+    if args.workers < 1:
+        raise ConfigError([f"workers: got {args.workers}, need at least 1"])
+    from podwright_training.curation.stages import Curation
+
+    try:
+        return _run(Curation.begin(settings, args.output), args)
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"cannot write {args.output}.partial: {reason}; start again to go on") from error
+
+
+def _run(curation: Curation, args: argparse.Namespace) -> int:
+    from podwright_training.curation.manifest import MANIFEST, lines
+    from podwright_training.curation.stages import Slurm
+
+    if args.partition:
+        slurm = Slurm(partition=args.partition, time=args.time, memory_gib=args.memory_gib, workers=args.workers)
+        job = curation.submit(slurm)
+        print(f"{curation.work}: jobs up to {job} write {args.output}; logs are in {curation.work / 'logs'}")
+        return 0
+    curation.run(workers=args.workers, on_stage=_progress)
+    manifest = json.loads((args.output / MANIFEST).read_text())
+    for line in lines(manifest):
+        print(line)
+    print(shlex.join((
+        *("podwright-train", "train", "--preset", "tiny", "--dataset", str(args.output)),
+        *("--dataset-config-name", "none", "--tokenizer", args.tokenizer, "--vocab-size", str(manifest["vocabulary"])),
+        *("--data-streams", str(_streams(manifest["shards"]))),
+        *("--run-dir", f"runs/{args.output.name}"),
+    )))  # fmt: skip
+    return 0
+
+
+def _streams(shards: list[dict[str, Any]]) -> int:
+    """Return the most streams, up to the trainer's default, that each own a document of either split."""
+    streams = TrainConfig().data_streams
+    for split in {shard["split"] for shard in shards}:
+        documents = [shard["documents"] for shard in shards if shard["split"] == split]
+        while streams > len(documents) and min(documents) < -(-streams // len(documents)):
+            streams //= 2
+    return streams
+
+
+def _settings(args: argparse.Namespace) -> CurationSettings:
+    folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
+    return CurationSettings(
+        dataset=args.dataset,
+        dataset_config_name=folder,
+        text_column=args.text_column,
+        tokenizer=args.tokenizer,
+        filters=tuple(args.filters),
+        languages=tuple(args.languages),
+        mask_personal=args.mask_personal,
+        exact=not args.keep_exact,
+        near=not args.keep_near,
+        buckets=args.buckets,
+        validation_fraction=args.validation_fraction,
+        tasks=args.tasks or min(len(find_split(args.dataset, folder, "train").names), MOST_TASKS),
+        max_bad_records=args.max_bad_records,
+        max_bad_shards=args.max_bad_shards,
+    )
+
+
+@contextmanager
+def _progress(stage: Any, completions: Path) -> Iterator[None]:
+    """Show how many tasks of a stage are complete while it runs."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(file=sys.stderr)
+    columns = (TextColumn(f"{stage.name:16}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    done = threading.Event()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(stage.name, total=stage.tasks)
+
+        def follow() -> None:
+            while not done.wait(REFRESH_S):
+                progress.update(task, completed=_count(completions))
+
+        follower = threading.Thread(target=follow, daemon=True)
+        follower.start()
+        try:
+            yield
+        finally:
+            done.set()
+            follower.join()
+            progress.update(task, completed=_count(completions))
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0

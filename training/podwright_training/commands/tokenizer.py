@@ -1,0 +1,205 @@
+"""``podwright-train tokenizer``: train a byte-level BPE tokenizer on a dataset, and measure how well one fits it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, train
+from podwright_training.data.faults import BadRecordError, DataError, Fault, Faults
+from podwright_training.data.formats import format_of, read_blocks
+from podwright_training.data.splits import find_split
+from podwright_training.data.token_shards import SUFFIX as TOKENS
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
+from podwright_training.errors import UserError
+
+SAMPLE_DOCUMENTS = 1000  # that ``inspect`` reads
+ENCODE_DOCUMENTS = 64  # one call of the tokenizer
+
+
+class TokenizerError(UserError):
+    """A tokenizer cannot be trained; the message says what was found and what is needed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add ``train`` and ``inspect`` with their flags; those named as the trainer's have the same meaning."""
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    training = actions.add_parser("train", help="train on the training split of a dataset")
+    training.add_argument("--output", type=Path, required=True, help="folder to create, for train's --tokenizer")
+    training.add_argument("--vocab-size", type=int, default=32_000, help="tokens, special ones included [32000]")
+    training.add_argument(
+        "--multiple", type=int, default=128, help="fill the vocabulary up to a multiple of this; 1: do not [128]"
+    )
+    training.add_argument("--pattern", choices=PATTERNS, default="gpt2", help="whose rule cuts text into words [gpt2]")
+    training.add_argument("--special-tokens", nargs="+", default=[], metavar="TOKEN", help="further ones, as <|user|>")
+    training.add_argument("--documents", type=int, help="read only the first ones. Default: all")
+    training.set_defaults(action=_train)
+    inspecting = actions.add_parser("inspect", help="measure compression and fertility on the validation split")
+    inspecting.add_argument("tokenizers", nargs="+", metavar="TOKENIZER", help="folder, or name on the hub")
+    inspecting.add_argument(
+        "--documents", type=int, default=SAMPLE_DOCUMENTS, help=f"read only the first ones [{SAMPLE_DOCUMENTS}]"
+    )
+    inspecting.set_defaults(action=_inspect)
+    defaults = TrainConfig()
+    for action in (training, inspecting):
+        action.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub")
+        for name in ("dataset_config_name", "text_column"):
+            default = getattr(defaults, name)
+            action.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"[{default}]")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the action; return the exit status."""
+    status: int = args.action(args)
+    return status
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Counts of a text that a tokenizer divided.
+
+    Attributes:
+        tokens: Tokens of the text.
+        characters: Its characters.
+        text_bytes: Its bytes in UTF-8.
+        words: Its words, as white space divides them.
+        whole_words: Of them, those that are one token.
+        used: Different tokens in it.
+        vocabulary: All tokens of the tokenizer.
+        restored: Whether every document was decoded to itself.
+    """
+
+    tokens: int
+    characters: int
+    text_bytes: int
+    words: int
+    whole_words: int
+    used: int
+    vocabulary: int
+    restored: bool
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Yield name and value of each figure."""
+        yield "vocabulary", f"{self.vocabulary:,}"
+        yield "tokens of the text", f"{self.tokens:,}"
+        yield "bytes per token", f"{self.text_bytes / self.tokens:.3f}"
+        yield "characters per token", f"{self.characters / self.tokens:.3f}"
+        yield "tokens per word", f"{self.tokens / self.words:.3f}"
+        yield "words that are one token", f"{self.whole_words / self.words:.1%}"
+        yield "vocabulary used", f"{self.used / self.vocabulary:.1%}"
+        yield "decodes to the same text", "yes" if self.restored else "no"
+
+
+def fit(tokenizer: str, texts: list[str]) -> Fit:
+    """Measure how the tokenizer divides the texts.
+
+    Raises:
+        DataError: There is no such tokenizer, or no fast implementation of it.
+    """
+    loaded = load_tokenizer(tokenizer)
+    encoder = Encoder(loaded)
+    used: Counter[int] = Counter()
+    restored = True
+    for start in range(0, len(texts), ENCODE_DOCUMENTS):
+        some = texts[start : start + ENCODE_DOCUMENTS]
+        for text, ids in zip(some, encoder.encode(some), strict=True):
+            own = ids[:-1].tolist()  # without the end of text
+            used.update(own)
+            restored = restored and loaded.decode(own) == text
+    words = Counter(word for text in texts for word in text.split())
+    known = list(words)
+    lengths = [len(ids) - 1 for ids in encoder.encode([f" {word}" for word in known])]
+    return Fit(
+        tokens=used.total(),
+        characters=sum(map(len, texts)),
+        text_bytes=sum(len(text.encode()) for text in texts),
+        words=words.total(),
+        whole_words=sum(words[word] for word, length in zip(known, lengths, strict=True) if length == 1),
+        used=len(used),
+        vocabulary=len(loaded),
+        restored=restored,
+    )
+
+
+def _train(args: argparse.Namespace) -> int:
+    _check(args)
+    texts = islice(_texts(args, "train"), args.documents)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=args.output.parent, prefix=f".{args.output.name}.") as temporary:
+        folder = Path(temporary) / args.output.name
+        size = train(
+            texts,
+            folder,
+            vocab_size=args.vocab_size,
+            pattern=args.pattern,
+            multiple=args.multiple,
+            special_tokens=args.special_tokens,
+        )
+        folder.rename(args.output)
+    print(f"{args.output}: {size:,} tokens")
+    if size < args.vocab_size:
+        print(f"fewer than {args.vocab_size:,}, as the text has no more words to learn")
+    source = ("--dataset", args.dataset, "--dataset-config-name", args.dataset_config_name)
+    print(shlex.join(("podwright-train", "tokenizer", "inspect", str(args.output), *source)))
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    if args.documents < 1:
+        raise TokenizerError(f"documents: got {args.documents}, need at least 1")
+    texts = list(islice(_texts(args, "validation"), args.documents))
+    if not any(text.split() for text in texts):
+        raise TokenizerError(f"{args.dataset} has no text in its validation split")
+    columns = [list(fit(tokenizer, texts).rows()) for tokenizer in args.tokenizers]
+    width = max(len(name) for name, _ in columns[0])
+    widths = [
+        max(len(name), *(len(value) for _, value in column))
+        for name, column in zip(args.tokenizers, columns, strict=True)
+    ]
+    print(" " * width, *(name.rjust(wide) for name, wide in zip(args.tokenizers, widths, strict=True)), sep="  ")
+    for number, (name, _) in enumerate(columns[0]):
+        values = (column[number][1].rjust(wide) for column, wide in zip(columns, widths, strict=True))
+        print(name.ljust(width), *values, sep="  ")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    problems = []
+    if args.vocab_size < SMALLEST_VOCABULARY + len(args.special_tokens):
+        least = SMALLEST_VOCABULARY + len(args.special_tokens)
+        problems.append(f"vocab-size: got {args.vocab_size}, need at least {least}: every byte is a token")
+    if args.multiple < 1:
+        problems.append(f"multiple: got {args.multiple}, need at least 1")
+    if args.documents is not None and args.documents < 1:
+        problems.append(f"documents: got {args.documents}, need at least 1")
+    if args.output.exists():
+        problems.append(f"output {args.output} exists: remove it, or choose another folder")
+    if problems:
+        raise TokenizerError("\n".join(problems))
+
+
+def _texts(args: argparse.Namespace, name: str) -> Iterator[str]:
+    """Yield the documents of a split in the order of its files; skip and log broken records as training does."""
+    folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
+    split = find_split(args.dataset, folder, name)
+    defaults = TrainConfig()
+    faults = Faults(defaults.max_bad_records, max_bad_shards=0)
+    for file in split.files:
+        if format_of(file) == TOKENS:
+            raise DataError(f"{file} holds tokens, not text: name the dataset that they were made from")
+        for block in read_blocks(file, column=args.text_column):
+            for index in range(len(block)):
+                try:
+                    document = block.document(index)
+                except BadRecordError as error:
+                    faults.log(Fault("record", f"{file}:{block.first + index + 1}", str(error)))
+                    continue
+                if isinstance(document, str) and split.has(document):
+                    yield document

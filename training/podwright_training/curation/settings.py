@@ -1,0 +1,66 @@
+"""Hold the settings of a curation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from podwright_training.data.splits import HELD_OUT_SHARE
+
+FILTERS = ("gopher_quality", "gopher_repetition", "c4", "fineweb")
+DEFAULT_FILTERS = FILTERS[:2]
+NGRAM_WORDS = 5  # of a shingle
+HASHES_PER_BUCKET = 8
+MOST_TASKS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurationSettings:
+    """Settings that decide the output: equal ones write the same bytes.
+
+    Attributes:
+        dataset: as the trainer's option.
+        dataset_config_name: as the trainer's option.
+        text_column: as the trainer's option.
+        tokenizer: folder or name on the hub.
+        filters: names of ``FILTERS``, in the order in which they run.
+        languages: ISO 639-1 codes of those to keep; empty: all.
+        mask_personal: replace email and public IP addresses.
+        exact: remove documents whose text occurred before.
+        near: remove documents that almost equal another.
+        buckets: of MinHash, of eight hashes each. More find more pairs, also less similar ones.
+        validation_fraction: of the documents to hold out, by their text.
+        tasks: into which the files are divided.
+        max_bad_records: broken records that a task skips before it stops.
+        max_bad_shards: damaged files whose rest a task skips before it stops.
+    """
+
+    dataset: str
+    dataset_config_name: str | None = None
+    text_column: str = "text"
+    tokenizer: str
+    filters: tuple[str, ...] = DEFAULT_FILTERS
+    languages: tuple[str, ...] = ()
+    mask_personal: bool = False
+    exact: bool = True
+    near: bool = True
+    buckets: int = 20
+    validation_fraction: float = HELD_OUT_SHARE
+    tasks: int = 1
+    max_bad_records: int = 100
+    max_bad_shards: int = 0
+
+    def problems(self) -> Iterator[str]:
+        """Yield one line for each value that is out of range."""
+        for name in self.filters:
+            if name not in FILTERS:
+                yield f"filters: got {name}, need some of {', '.join(FILTERS)}"
+        for language in self.languages:
+            if not re.fullmatch("[a-z]{2}", language):
+                yield f"languages: got {language}, need codes of two small letters, as en"
+        if not 0 <= self.validation_fraction < 1:
+            yield f"validation_fraction: got {self.validation_fraction}, need a number from 0 to 1, below 1"
+        for name, least in (("buckets", 1), ("tasks", 1), ("max_bad_records", 0), ("max_bad_shards", 0)):
+            if getattr(self, name) < least:
+                yield f"{name}: got {getattr(self, name)}, need at least {least}"

@@ -1,0 +1,348 @@
+"""Run a curation as stages of datatrove's pipelines, on this machine or on Slurm.
+
+A stage's tasks are independent; a completed task is not run again, so an interrupted curation goes on where it stopped.
+All of it lies in ``<output>.partial``, whose folder ``dataset`` becomes ``<output>`` at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, redirect_stderr
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dill
+import loguru
+from datatrove.data import Document
+from datatrove.executor.local import LocalPipelineExecutor
+from datatrove.executor.slurm import SlurmPipelineExecutor
+from datatrove.pipeline.dedup import (
+    ExactDedupFilter,
+    ExactDedupSignature,
+    ExactFindDedups,
+    MinhashConfig,
+    MinhashDedupBuckets,
+    MinhashDedupCluster,
+    MinhashDedupFilter,
+    MinhashDedupSignature,
+)
+from datatrove.pipeline.dedup.exact_dedup import ExactDedupConfig
+from datatrove.pipeline.filters import (
+    C4QualityFilter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+    LambdaFilter,
+)
+from datatrove.pipeline.formatters import PIIFormatter
+from datatrove.pipeline.readers import ParquetReader
+from datatrove.pipeline.writers import ParquetWriter
+from datatrove.utils.hashing import HashConfig
+
+from podwright_training.curation.manifest import WriteManifest, entries
+from podwright_training.curation.settings import HASHES_PER_BUCKET, NGRAM_WORDS, CurationSettings
+from podwright_training.curation.steps import ReadDataset, Words, WriteTokens
+from podwright_training.data.faults import DataError
+from podwright_training.data.splits import Split, find_split
+from podwright_training.data.token_shards import SUFFIX as TOKENS
+from podwright_training.data.tokenizer import Encoder, load_tokenizer
+from podwright_training.run_folder import write_atomically
+
+FAULTS_NAMED = 5  # of those that left nothing
+BEGUN = "begun.json"  # in the work folder: whose output it is
+SUBMITTED = "submitted.json"  # there: the numbers of the jobs on Slurm
+LAUNCHER = "datatrove.tools.launch_pickled_pipeline"
+HASH = HashConfig(hash_fc="sha1")  # datatrove's other one needs a version of xxhash below 4
+EMAIL, ADDRESS = "email@example.com", "192.0.2.1"  # of RFC 5737, which names nobody
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One pipeline and the number of its tasks."""
+
+    name: str
+    pipeline: list[Any]
+    tasks: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slurm:
+    """Options of the jobs."""
+
+    partition: str
+    time: str
+    memory_gib: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Curation:
+    """The curation of one dataset."""
+
+    settings: CurationSettings
+    output: Path
+    split: Split
+    identity: dict[str, Any]  # of what is read
+
+    @classmethod
+    def begin(cls, settings: CurationSettings, output: Path) -> Curation:
+        """Find the files and make the work folder, or go on in one with the same settings.
+
+        Raises:
+            DataError: There is no such dataset or tokenizer, the output exists, or the work folder has other settings.
+        """
+        if output.exists():
+            raise DataError(f"output {output} exists: remove it, or choose another folder")
+        split = find_split(settings.dataset, settings.dataset_config_name, "train")
+        if any(name.endswith(TOKENS) for name in split.names):
+            raise DataError(f"dataset {settings.dataset} holds tokens, not text")
+        tokenizer = load_tokenizer(settings.tokenizer)
+        identity = {
+            "tokenizer_digest": Encoder(tokenizer).digest,
+            "vocabulary": len(tokenizer),
+            "files": len(split.names),
+            "names_digest": split.digest,
+            "contents_digest": split.contents_digest,
+        }
+        curation = cls(settings, output, split, identity)
+        curation._claim()
+        return curation
+
+    @property
+    def work(self) -> Path:
+        """Return the folder of everything but the result."""
+        return self.output.with_name(f"{self.output.name}.partial")
+
+    def _claim(self) -> None:
+        begun = {**json.loads(json.dumps(asdict(self.settings))), **self.identity}
+        path = self.work / BEGUN
+        if path.exists():
+            before = json.loads(path.read_text())
+            differing = [name for name, value in begun.items() if before.get(name) != value]
+            if differing:
+                changes = "; ".join(f"{name} {before.get(name)} there, {begun[name]} here" for name in differing)
+                raise DataError(f"{self.work} was begun with other settings: {changes}. Remove it, or use its settings")
+        else:
+            write_atomically(path, json.dumps(begun, indent=1) + "\n")
+        (self.work / "dataset").mkdir(exist_ok=True)
+
+    def stages(self) -> Iterator[Stage]:
+        """Yield the stages in order."""
+        settings, work = self.settings, self.work
+        exact = ExactDedupConfig(content_getter=_text, hash_config=HASH)
+        near = MinhashConfig(
+            n_grams=NGRAM_WORDS, num_buckets=settings.buckets, hashes_per_bucket=HASHES_PER_BUCKET, hash_config=HASH
+        )
+        names = ("documents", "exact", "exact-found", "near", "near-found", "kept")
+        folder = {name: str(work / name) for name in names}
+        documents = [
+            ReadDataset(
+                self.split,
+                work / "faults",
+                text_column=settings.text_column,
+                max_bad_records=settings.max_bad_records,
+                max_bad_shards=settings.max_bad_shards,
+            ),
+            *self._filters(),
+            ParquetWriter(folder["documents"], compression="zstd", use_content_defined_chunking=False, adapter=_row),
+        ]
+        yield Stage("documents", documents, settings.tasks)
+        read = [ParquetReader(folder["documents"], read_metadata=False)]
+        if settings.exact:
+            yield Stage("exact-signatures", [*read, ExactDedupSignature(folder["exact"], exact)], settings.tasks)
+            yield Stage("exact-pairs", [ExactFindDedups(folder["exact"], folder["exact-found"], exact)], 1)
+            read = [*read, ExactDedupFilter(folder["exact-found"], exact)]
+        if settings.near:
+            signatures = MinhashDedupSignature(folder["near"], near, language=Words())
+            yield Stage("near-signatures", [*read, signatures], settings.tasks)
+            buckets = MinhashDedupBuckets(folder["near"], folder["near-found"], config=near)
+            yield Stage("near-pairs", [buckets], settings.buckets)
+            yield Stage("near-clusters", [MinhashDedupCluster(folder["near-found"], folder["kept"], near)], 1)
+            read = [*read, MinhashDedupFilter(folder["kept"])]
+        tokens = WriteTokens(
+            work / "dataset",
+            work / "shards",
+            tokenizer=settings.tokenizer,
+            validation_fraction=settings.validation_fraction,
+        )
+        yield Stage("tokens", [*read, tokens], settings.tasks)
+        manifest = WriteManifest(settings, identity=self.identity, work=work, output=self.output)
+        yield Stage("manifest", [manifest], 1)
+
+    def _filters(self) -> Iterator[Any]:
+        if self.settings.languages:
+            yield LambdaFilter(_Speaks(self.settings.languages))
+        kinds = {
+            "gopher_quality": GopherQualityFilter,
+            "gopher_repetition": GopherRepetitionFilter,
+            "c4": C4QualityFilter,
+            "fineweb": FineWebQualityFilter,
+        }
+        for name in self.settings.filters:
+            yield kinds[name](language=Words())
+        if self.settings.mask_personal:
+            yield PIIFormatter(email_replacement=EMAIL, ip_replacement=ADDRESS)
+
+    def run(self, *, workers: int, on_stage: Any) -> None:
+        """Run all stages here; ``on_stage`` is called with each before it begins, and returns a context for it."""
+        for stage in self.stages():
+            logs = self.work / "logs" / stage.name
+            executor = _Here(
+                stage.pipeline, tasks=stage.tasks, workers=min(workers, stage.tasks), logging_dir=str(logs)
+            )
+            with on_stage(stage, logs / "completions"):
+                executor.run()
+            if not any((self.work / "documents").glob("*.parquet")):
+                raise DataError(self._nothing_left())
+        shutil.rmtree(self.work)
+
+    def _nothing_left(self) -> str:
+        message = f"dataset {self.settings.dataset}: no document is left after reading and filtering it"
+        found = list(entries(self.work / "faults"))
+        return message + "".join(f"\n{fault['place']}: {fault['reason']}" for fault in found[:FAULTS_NAMED])
+
+    def submit(self, slurm: Slurm) -> str:
+        """Submit each stage as an array job that waits for the one before; return the last job's id.
+
+        Raises:
+            DataError: There is no Slurm here, jobs of this curation are still there, or Slurm refuses one.
+        """
+        if shutil.which("sbatch") is None:
+            raise DataError("partition: there is no sbatch on PATH; run this on a node of the cluster")
+        submitted = self.work / SUBMITTED
+        before = json.loads(submitted.read_text()) if submitted.exists() else []
+        if left := _in_queue(before):
+            raise DataError(f"{self.work}: jobs {', '.join(left)} are there already; wait for them, or scancel them")
+        jobs = self._jobs(slurm)
+        try:
+            with _silence():
+                jobs[-1].run()  # and, before it, those that it waits for
+        except subprocess.CalledProcessError as error:
+            raise DataError(f"sbatch refused a job of {self.work}; those before it are cancelled") from error
+        finally:
+            ids = [str(job.job_id) for job in jobs if job.job_id not in {None, -1}]
+            write_atomically(submitted, json.dumps(ids) + "\n")
+            if jobs[-1].job_id is None and ids:
+                subprocess.run(["scancel", *ids], check=False)
+        return str(jobs[-1].job_id)
+
+    def _jobs(self, slurm: Slurm) -> list[_OnSlurm]:
+        jobs: list[_OnSlurm] = []
+        for stage in self.stages():
+            job = _OnSlurm(
+                stage.pipeline,
+                tasks=stage.tasks,
+                time=slurm.time,
+                partition=slurm.partition,
+                mem_per_cpu_gb=slurm.memory_gib,
+                workers=slurm.workers,
+                job_name=f"{self.output.name}-{stage.name}",
+                qos="",
+                depends=jobs[-1] if jobs else None,
+                logging_dir=str(self.work / "logs" / stage.name),
+                sbatch_args={"kill-on-invalid-dep": "yes"},  # a task that fails ends the jobs after its own
+            )
+            jobs.append(job)
+        return jobs
+
+
+class _OnSlurm(SlurmPipelineExecutor):  # type: ignore[misc]  # datatrove has no types
+    """Run tasks by this Python, whose environment nothing replaces while a job needs it."""
+
+    def launch_merge_stats(self) -> None:
+        """Submit no further job: the manifest adds up the counts."""
+
+    def get_launch_file_contents(self, sbatch_args: dict[str, Any], run_script: str) -> str:
+        """Return the batch script."""
+        folder, name = Path(sys.executable).parent.resolve(), Path(sys.executable).name
+        program = f"{shlex.quote(str(folder / name))} -m {LAUNCHER}"
+        replaced = run_script.replace(LAUNCHER.rsplit(".", 1)[1], program, 1)
+        script: str = super().get_launch_file_contents(sbatch_args, replaced)
+        return script
+
+
+def _in_queue(jobs: list[str]) -> list[str]:
+    """Return those of some jobs that wait or run."""
+    if not jobs:
+        return []
+    command = ["squeue", "--noheader", "--format=%A", f"--jobs={','.join(jobs)}"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)  # fails if Slurm has forgotten all
+    return sorted(set(answer.stdout.split()), key=int)
+
+
+class _Here(LocalPipelineExecutor):  # type: ignore[misc]  # datatrove has no types
+    """Run tasks without a word, as their logs have what datatrove says, and without processes that outlive this one."""
+
+    def run(self) -> None:
+        """Run the tasks that are not complete."""
+        ranks = self.get_incomplete_ranks()
+        if self.workers == 1:
+            for rank in ranks:
+                with _silence():
+                    deepcopy(self)._run_for_rank(rank)  # noqa: SLF001 -- what datatrove's own executors call
+        elif ranks:
+            context = multiprocessing.get_context("spawn")
+            workers = min(self.workers, len(ranks))
+            with ProcessPoolExecutor(workers, context, initializer=_end_with, initargs=(os.getpid(),)) as pool:
+                list(pool.map(partial(_run_task, dill.dumps(self)), ranks))
+
+
+def _run_task(executor: bytes, rank: int) -> None:
+    with _silence():
+        dill.loads(executor)._run_for_rank(rank)  # noqa: S301, SLF001 -- of the process that started this one
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone: one that is killed cannot end it."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    loguru.logger.remove()
+    with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+        try:
+            yield
+        finally:
+            loguru.logger.remove()  # what datatrove adds after each task writes to the closed file
+
+
+class _Speaks:
+    """Choose documents in one of some languages."""
+
+    def __init__(self, languages: tuple[str, ...]) -> None:
+        self.languages = languages
+
+    def __call__(self, document: Document) -> bool:
+        import py3langid
+
+        language, _ = py3langid.classify(document.text)
+        return language in self.languages
+
+
+def _text(document: Document) -> str:
+    return str(document.text)
+
+
+def _row(_writer: Any, document: Document) -> dict[str, Any]:
+    """Return what the stages after the filters need."""
+    return {"text": document.text, "id": document.id}

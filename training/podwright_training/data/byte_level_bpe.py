@@ -1,0 +1,58 @@
+"""Train a byte-level BPE tokenizer and save it as transformers loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
+RESERVED = "<|reserved_{}|>"  # fills the vocabulary up to a multiple
+SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte is a token
+PATTERNS = {  # what cuts text into words, inside which tokens are merged
+    "gpt2": None,  # the library's own
+    # Llama 3's: digits in threes, contractions in any case. https://github.com/meta-llama/llama3/blob/main/llama/tokenizer.py
+    "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"|\s+(?!\S)|\s+",
+}
+
+
+def train(
+    texts: Iterable[str],
+    folder: Path,
+    *,
+    vocab_size: int,
+    pattern: str = "gpt2",
+    multiple: int = 1,
+    special_tokens: Iterable[str] = (),
+) -> int:
+    """Train on ``texts``, save to ``folder`` and return the number of tokens.
+
+    Args:
+        texts: documents; the library counts their words, and keeps no text.
+        folder: written by transformers, for ``AutoTokenizer``.
+        vocab_size: most tokens to learn, special ones included; little text gives fewer.
+        pattern: key of ``PATTERNS``.
+        multiple: the vocabulary is filled up to a multiple of it with reserved tokens, which no text becomes.
+        special_tokens: further ones, after those that begin and end a text.
+    """
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    model = Tokenizer(models.BPE())
+    words = PATTERNS[pattern]
+    cut = [pre_tokenizers.Split(Regex(words), behavior="isolated")] if words else []
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not words)
+    model.pre_tokenizer = pre_tokenizers.Sequence([*cut, to_bytes]) if cut else to_bytes
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*SPECIAL_TOKENS.values(), *special_tokens],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    model.train_from_iterator(texts, trainer=trainer)
+    model.add_special_tokens([RESERVED.format(number) for number in range(-model.get_vocab_size() % multiple)])
+    further = {"additional_special_tokens": list(special_tokens)} if special_tokens else {}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, **SPECIAL_TOKENS, **further)
+    tokenizer.save_pretrained(folder)
+    return len(tokenizer)

@@ -1,0 +1,112 @@
+"""Extract the prose of files: text as it is, HTML, PDF and reStructuredText by the libraries of the field."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from podwright_training.errors import UserError
+
+EXTRA = "pip install 'podwright-training[documents]'"
+ROLE = re.compile(r":([\w+.-]+(?::[\w+.-]+)*):`")
+TARGET = re.compile(r"\s*<[^<>]*>$")  # of a role's text: what it links to
+
+
+class UnreadableError(ValueError):
+    """A file has no text that can be read; the message says why."""
+
+
+class Reader(NamedTuple):
+    """A function that makes prose of a file, paragraphs divided by blank lines, and the library it needs."""
+
+    read: Callable[[bytes], str]
+    package: str = ""  # as pip calls it
+    module: str = ""
+
+
+def text_to_prose(content: bytes) -> str:
+    """Return a UTF-8 text as it is."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise UnreadableError("not UTF-8") from error
+
+
+def html_to_prose(content: bytes) -> str:
+    """Return the main text of a page: no navigation, code, tables or comments; "" if there is none."""
+    import trafilatura
+
+    logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # an empty page is no error
+    text = trafilatura.extract(content, include_comments=False, include_tables=False, favor_recall=True)
+    return "\n\n".join((text or "").splitlines())
+
+
+def pdf_to_prose(content: bytes) -> str:
+    """Return the paragraphs that the layout of the pages shows."""
+    from pdfminer.high_level import extract_text
+
+    logging.getLogger("pdfminer").setLevel(logging.CRITICAL)
+    try:
+        return extract_text(io.BytesIO(content)).replace("\f", "\n\n")
+    except Exception as error:  # a damaged file raises any exception
+        raise UnreadableError(f"no readable PDF ({type(error).__name__})") from error
+
+
+def rst_to_prose(content: bytes) -> str:
+    """Return headings and paragraphs: no code, tables, comments, or directives that docutils does not know."""
+    from docutils import nodes
+    from docutils.core import publish_doctree
+    from docutils.parsers.rst import roles
+
+    text = text_to_prose(content)
+    for name in set(ROLE.findall(text)):
+        if name not in roles._role_registry:  # noqa: SLF001 -- there is no other way to ask
+            roles.register_local_role(name, _role)  # as Sphinx's, which docutils does not know
+    settings = {
+        "_disable_config": True, "file_insertion_enabled": False, "raw_enabled": False,
+        "report_level": 5, "halt_level": 5,
+    }  # fmt: skip
+    document = publish_doctree(text, settings_overrides=settings)
+    left_out = (nodes.literal_block, nodes.comment, nodes.table, nodes.system_message, nodes.substitution_definition)
+    for node in list(document.findall(lambda node: isinstance(node, left_out))):
+        if node.parent is not None:
+            node.parent.remove(node)
+    kept = document.findall(lambda node: isinstance(node, (nodes.title, nodes.subtitle, nodes.paragraph)))
+    return "\n\n".join(node.astext() for node in kept)
+
+
+def _role(_name: str, rawtext: str, text: str, *_: object, **__: object) -> tuple[list[object], list[object]]:
+    from docutils import nodes
+
+    return [nodes.inline(rawtext, TARGET.sub("", text))], []
+
+
+READERS = {
+    ".txt": Reader(text_to_prose),
+    ".md": Reader(text_to_prose),
+    ".html": Reader(html_to_prose, "trafilatura", "trafilatura"),
+    ".htm": Reader(html_to_prose, "trafilatura", "trafilatura"),
+    ".pdf": Reader(pdf_to_prose, "pdfminer.six", "pdfminer"),
+    ".rst": Reader(rst_to_prose, "docutils", "docutils"),
+}
+
+
+def check_packages(suffixes: Iterable[str]) -> None:
+    """Check that files of these suffixes can be read here.
+
+    Raises:
+        UserError: With one line for each package that is missing.
+    """
+    if missing := sorted(set(_missing(suffixes))):
+        raise UserError("\n".join(missing))
+
+
+def _missing(suffixes: Iterable[str]) -> Iterator[str]:
+    for suffix in suffixes:
+        reader = READERS[suffix]
+        if reader.module and find_spec(reader.module) is None:
+            yield f"{suffix} files need {reader.package}, which is not installed: {EXTRA}, or leave them out"

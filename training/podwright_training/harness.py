@@ -1,0 +1,58 @@
+"""Run tasks of lm-evaluation-harness on an exported model, by its program in an environment of its own.
+
+It pins other versions of what the trainer needs, so it is started, never imported.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from podwright_training.errors import UserError
+
+PROGRAM = "lm_eval"
+INSTALL = "uv tool install --with torch --with transformers --with accelerate lm-eval"
+LAST_LINES = 5  # of a failure
+
+
+def run_tasks(
+    model: Path, tasks: Sequence[str], *, program: str, include_path: Path | None, device: str, dtype: str
+) -> dict[str, dict[str, float]]:
+    """Return the numbers of each task by their names in the harness, as ``acc,none``.
+
+    Args:
+        model: folder of the exported model.
+        tasks: names of tasks or groups.
+        program: name or path of ``lm_eval``.
+        include_path: folder of further tasks, YAML files that may name local data.
+        device: of torch.
+        dtype: name of torch's type.
+
+    Raises:
+        UserError: There is no such program, or it failed.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise UserError(f"lm_eval: there is no {program} on PATH; {INSTALL}, or name the program with --lm_eval")
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(found, "--model", "hf", "--model_args", f"pretrained={model},dtype={dtype}", "--device", device),
+            *("--tasks", ",".join(tasks), "--output_path", folder),
+            *(["--include_path", str(include_path)] if include_path else []),
+        ]
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        results = sorted(Path(folder).rglob("results_*.json"))
+        if done.returncode or not results:
+            last = "\n".join((done.stdout + done.stderr).splitlines()[-LAST_LINES:])
+            raise UserError(f"{found} failed with exit status {done.returncode}:\n{last}")
+        content = json.loads(results[-1].read_text())["results"]
+    return {
+        task: {name: float(value) for name, value in numbers.items() if isinstance(value, int | float)}
+        for task, numbers in content.items()
+    }

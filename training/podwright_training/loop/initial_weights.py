@@ -1,0 +1,55 @@
+"""Start a new run from weights that exist: a Hugging Face model, or a checkpoint of another run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import CollectiveIO
+from podwright_training.checkpoint.hugging_face import HuggingFaceModel
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.optim import Optimizers
+from podwright_training.parallel import ParallelModel
+
+
+def problems(source: Path, options: TrainConfig) -> Iterator[str]:
+    """Yield why a run cannot start from ``source``, one line each."""
+    if HuggingFaceModel.is_in(source):
+        if options.init_state == "all":
+            yield f"init_state all needs a checkpoint; init_from {source} is a Hugging Face model: use weights"
+        yield from HuggingFaceModel(source).problems(options.model)
+        return
+    path = _checkpoint(source)
+    if path is None:
+        yield (
+            f"init_from {source} has neither config.json nor a complete checkpoint; give the folder of a Hugging Face "
+            "model, which hf download copies from the hub, or of checkpoints"
+        )
+    elif differing := options.model.differences(step_folder.model_config(path)):
+        yield f"init_from {path} is of another model: {'; '.join(differing)}"
+
+
+def load(
+    source: Path, options: TrainConfig, *, model: ParallelModel, optimizers: Optimizers
+) -> step_folder.TrainerState | None:
+    """Load the weights on all ranks; with ``init_state`` all also the optimizers' states, and return the rest.
+
+    Raises:
+        CheckpointError: They are not those of the model; raised on all ranks.
+    """
+    weights = dict(model.named_parameters())
+    if HuggingFaceModel.is_in(source):
+        HuggingFaceModel(source).load(weights, options.model)
+    else:
+        path = CollectiveIO(source).first_rank(lambda: _checkpoint(source)) or source  # preflight found one
+        if options.init_state == "all":
+            return step_folder.load(path, weights=weights, optimizers=optimizers)
+        step_folder.load(path, weights=weights, optimizers=None)
+    optimizers.restart_average()
+    return None
+
+
+def _checkpoint(source: Path) -> Path | None:
+    """Return a checkpoint, or the newest of a folder of them."""
+    return source if (source / step_folder.MANIFEST).is_file() else step_folder.newest(source)

@@ -1,0 +1,37 @@
+"""Describe an exported model in the words of the hub's model cards: what it was trained on, how long, how well."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from podwright_training.checkpoint import step_folder
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.run_folder import RunFolder
+
+NAME = "README.md"  # that the hub shows
+
+
+def model_card(folder: RunFolder, path: Path, options: TrainConfig) -> str:
+    """Return the card of a checkpoint of a run; losses that the run did not log at its step are left out."""
+    state = step_folder.read_state(path)
+    rows = {
+        "parameters": f"{options.model.parameters:,}",
+        "steps": f"{state.step:,}",
+        "tokens": f"{state.sequences * options.max_context_width:,}",
+        "data": options.data_mixture or options.dataset,
+        "tokenizer": options.tokenizer,
+        "context": f"{options.max_context_width:,} tokens",
+    }
+    for kind in ("train", "validation"):
+        for event in folder.events(kind):
+            if event["step"] == state.step:  # the last one counts: a restarted run logs some steps twice
+                rows[f"{kind} loss, nats per token"] = f"{event['loss']:.4f}"
+    if options.ema_decay:
+        rows["ema_decay"] = str(options.ema_decay)
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+    return (
+        "---\nlibrary_name: transformers\npipeline_tag: text-generation\n---\n"
+        f"# {folder.root.absolute().name}\n\nPre-trained by podwright-training {version('podwright-training')}, "
+        f"configuration {options.digest}.\n\n| | |\n|---|---|\n{table}\n"
+    )
