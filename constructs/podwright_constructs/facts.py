@@ -88,9 +88,10 @@ IMAGE_ID_PATTERN = re.compile(r"(ami-[0-9a-fA-F]{8,17}|default)")
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ScheduledUpdateConfig.html, and CloudFormation's schema
 _DAY = r"(MON|TUE|WED|THU|FRI|SAT|SUN|[1-7]|\?|L|[1-7]#[1-5]|[1-7]L)"
 UPDATE_SCHEDULE_PATTERN = re.compile(
-    r"cron\(([0-5]?[0-9]) ([01]?[0-9]|2[0-3]) (0?[1-9]|[12][0-9]|3[01]|\?) "
-    rf"(0?[1-9]|1[0-2]|\*|\*/([1-9]|1[0-2])) {_DAY} (20[2-9][0-9]|\*)\)"
+    r"cron\(([0-5]?[0-9]) ([01]?[0-9]|2[0-3]) (?P<day>0?[1-9]|[12][0-9]|3[01]|\?) "
+    rf"(?P<month>0?[1-9]|1[0-2]|\*|\*/([1-9]|1[0-2])) (?P<weekday>{_DAY}) (20[2-9][0-9]|\*)\)"
 )
+DAYS_OF_SHORT_MONTHS = {2: 29, 4: 30, 6: 30, 9: 30, 11: 30}
 # https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DeploymentConfiguration.html
 MAX_UPDATE_WAIT_S = 3600
 MAX_ROLLBACK_ALARMS = 10
@@ -231,7 +232,10 @@ STANDARD_ENDPOINTS = (
 ENDPOINTS = (*STANDARD_ENDPOINTS, "sagemaker.runtime", "ec2", "fsx", "kms", "secretsmanager", "sns", "aps-workspaces")
 
 # The group is the region. https://docs.aws.amazon.com/kms/latest/APIReference/API_DescribeKey.html
-KEY_ARN_PATTERN = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):\d{12}:key/[a-zA-Z0-9-]+")
+# A key's id is a UUID, or mrk- and 32 digits: https://docs.aws.amazon.com/kms/latest/developerguide/concepts.html
+KEY_ARN_PATTERN = re.compile(
+    r"arn:aws[a-z-]*:kms:([a-z0-9-]+):\d{12}:key/(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32})"
+)
 
 # https://docs.aws.amazon.com/AmazonS3/latest/API/API_NoncurrentVersionExpiration.html
 MIN_NONCURRENT_DAYS = 1
@@ -245,6 +249,8 @@ MAX_ROLE_POLICY_LENGTH = 10_240
 # Managed policies of a role, without an increased quota.
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html
 DEFAULT_ROLE_POLICIES = 10
+# https://docs.aws.amazon.com/IAM/latest/UserGuide/access_policies_job-functions.html
+POLICIES_OF_ADMINISTRATORS = frozenset({"AdministratorAccess", "IAMFullAccess", "PowerUserAccess"})
 # https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_policies_elements_condition_operators.html
 CONDITION_OPERATOR_PATTERN = re.compile(
     r"(ForAllValues:|ForAnyValue:)?("
@@ -265,7 +271,10 @@ MAX_PORT = 65535
 # https://docs.aws.amazon.com/AmazonRDS/latest/APIReference/API_CreateDBInstance.html
 DATABASE_NAME_PATTERN = re.compile(r"(?=.{1,63}$)[a-z](-?[a-z0-9])*")
 MAX_DATABASE_NAME_LENGTH = 63
-DATABASE_CLASS_PATTERN = re.compile(r"db\.[a-z0-9-]+\.[a-z0-9]+")
+# https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/Concepts.DBInstanceClass.Types.html
+DATABASE_CLASS_PATTERN = re.compile(
+    r"db\.(?:t[2-4]g?|[cmr][3-9][a-z]{0,3}|x[12][a-z]{0,4}|z1d)\.(?:micro|small|medium|large|(?:[1-9]\d?)?xlarge)"
+)
 MIN_DATABASE_STORAGE_GIB = 20  # gp3
 MAX_DATABASE_STORAGE_GIB = 65536
 # https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/USER_VPC.WorkingWithRDSInstanceinaVPC.html

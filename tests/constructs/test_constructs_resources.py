@@ -478,7 +478,7 @@ def test_a_role_that_could_write_what_nodes_run_is_refused(stack: TerraformStack
 
 def test_role_uses_mounted_buckets_as_they_are_mounted(synthesize) -> None:
     """Nodes only read a read-only prefix, and also write and delete below any other."""
-    key = "arn:aws:kms:us-west-2:210987654321:key/1"
+    key = "arn:aws:kms:us-west-2:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab"
     wanted = [
         S3Access(bucket="corpora", prefix="c4/", key_arn=key),
         S3Access(bucket="results", read_only=False),
@@ -914,7 +914,7 @@ def test_everything_the_api_offers_for_a_group(synthesize, evaluate) -> None:
     group = replace(
         WORKERS,
         min_count=2,
-        key_arn="arn:aws:kms:us-west-2:210987654321:key/0a1b",
+        key_arn="arn:aws:kms:us-west-2:210987654321:key/1234abcd-12ab-34cd-56ef-1234567890ab",
         training_plan_arn="arn:aws:sagemaker:us-west-2:210987654321:training-plan/mine",
         capacity="on-demand",
         deep_health_checks=["instance-stress"],

@@ -24,7 +24,7 @@ from podwright.check.rules import rule as rule_module
 from podwright.settings import names, regions
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
-from podwright_constructs import checks, facts
+from podwright_constructs import checks, facts, rds_certificates
 from podwright_constructs.catalog import cluster_instance_types
 from podwright_constructs.problems import dotted
 from podwright_training.config.sources import load_file
@@ -657,7 +657,7 @@ def test_good_settings_break_no_rule():
     """The settings that the cases start from are fine, and so are existing resources."""
     assert broken(content()) == []
     assert broken(content(network=EXISTING_NETWORK, lustre=EXISTING_LUSTRE)) == []
-    pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+    pem = rds_certificates.of_region("us-west-2")
     mine = {"bucket": "sagemaker-demo-us-west-2", "prefix": "demo/runs/", "path": "/mnt/runs", "read_only": False}
     nodes = {
         "groups": [{"name": "research", "gid": 3001}],

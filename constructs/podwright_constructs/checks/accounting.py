@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from podwright_constructs import facts, rds_certificates
+from podwright_constructs.certificates import are_certificates
 from podwright_constructs.checks.bucket import ON_DESTROY
-from podwright_constructs.checks.words import block_problems, choice, counted, key_arn_problems, matches, within
+from podwright_constructs.checks.words import (
+    block_problems,
+    choice,
+    counted,
+    is_reference,
+    key_arn_problems,
+    matches,
+    within,
+)
 from podwright_constructs.problems import Problem
-
-_CERTIFICATES = re.compile(r"\s*(-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----\s*)*")
 
 
 def existing_accounting_database(
     *, endpoint: str, secret_arn: str, port: int = facts.MYSQL_PORT, certificates: str = ""
 ) -> list[Problem]:
     """Check the endpoint, the secret and the authorities of an existing database."""
+    pattern = facts.ACCOUNTING_DATABASE_ENDPOINT_PATTERN
     need_arn = "an ARN like arn:aws:secretsmanager:us-west-2:123456789012:secret:NAME"
     return [
-        *matches("endpoint", endpoint, facts.ACCOUNTING_DATABASE_ENDPOINT_PATTERN, "a host name without a port"),
+        *(_own_address(endpoint) or matches("endpoint", endpoint, pattern, "a host name without a port")),
         *matches("secret_arn", secret_arn, facts.SECRET_ARN_PATTERN, need_arn),
         *within("port", port, 1, facts.MAX_PORT),
-        *matches("certificates", certificates, _CERTIFICATES, "certificates in PEM, -----BEGIN CERTIFICATE-----…"),
+        *_certificates(certificates),
     ]
+
+
+def _own_address(endpoint: str) -> list[Problem]:
+    if endpoint.rstrip(".") != "localhost" and not endpoint.startswith("127."):
+        return []
+    hint = "For a database on the controller itself write `source: local`."
+    return [Problem("unsafe", ("endpoint",), endpoint, "the name of a host that every controller reaches", hint)]
+
+
+def _certificates(text: str) -> list[Problem]:
+    if not text.strip() or is_reference(text) or are_certificates(text):
+        return []
+    given = "a text of which OpenSSL does not read every block"
+    return [Problem("malformed", ("certificates",), given, "certificates in PEM, -----BEGIN CERTIFICATE-----…")]
 
 
 def accounting_maria_db(

@@ -160,9 +160,24 @@ def _updates(group: InstanceGroup) -> Iterator[Problem]:
     yield from (problem.below("scheduled_update") for problem in _scheduled_update(update))
 
 
+def _days(schedule: str) -> Iterator[Problem]:
+    """Check that a day is given once and comes: https://docs.aws.amazon.com/eventbridge/latest/userguide/eb-cron-expressions.html."""
+    fields = facts.UPDATE_SCHEDULE_PATTERN.fullmatch(schedule)
+    if fields is None:
+        return
+    day, month = fields["day"], fields["month"]
+    if (day == "?") == (fields["weekday"] == "?"):
+        need = "? as the day of the month or as the day of the week"
+        yield Problem("conflict", ("schedule",), schedule, need, "One of them says when, the other is ?.")
+    elif day.isdigit() and month.isdigit() and int(day) > facts.DAYS_OF_SHORT_MONTHS.get(int(month), 31):
+        need = f"a day up to {facts.DAYS_OF_SHORT_MONTHS[int(month)]} in month {month}"
+        yield Problem("range", ("schedule",), schedule, need, "That day never comes.")
+
+
 def _scheduled_update(update: ScheduledUpdate) -> Iterator[Problem]:
     need = "six fields like cron(0 3 ? * SUN *)"
-    yield from matches("schedule", update.schedule, facts.UPDATE_SCHEDULE_PATTERN, need)
+    malformed = matches("schedule", update.schedule, facts.UPDATE_SCHEDULE_PATTERN, need)
+    yield from malformed or _days(update.schedule)
     for percent, count in (("max_percent", "max_count"), ("rollback_max_percent", "rollback_max_count")):
         yield from within(percent, getattr(update, percent), 1, 100)
         yield from within(count, getattr(update, count), 1, facts.MAX_INSTANCE_COUNT)

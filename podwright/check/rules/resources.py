@@ -143,6 +143,7 @@ def created_role(settings: Settings) -> Iterator[Finding]:
             for position, condition in enumerate(statement.conditions):
                 problems = checks.condition_problems(**arguments(condition))
                 yield from findings_of(("role", "statements", index, "conditions", position), problems)
+        yield from _policies_of_administrators(role)
         if len(role.policy_arns) > (most := facts.DEFAULT_ROLE_POLICIES):
             given = f"policy_arns: got {len(role.policy_arns)} policies; AWS allows {most} for a role by default"
             hint = "merge some of them, or ask AWS to raise the quota `Managed policies attached to an IAM role`"
@@ -159,6 +160,15 @@ def created_role(settings: Settings) -> Iterator[Finding]:
             )
             too_long = [problem for problem in problems if problem.path == ("policy",)]
             yield from findings_of(("role",), too_long)
+
+
+def _policies_of_administrators(role: CreatedRole) -> Iterator[Finding]:
+    for index, arn in enumerate(role.policy_arns):
+        if arn.partition(":policy/")[2] in facts.POLICIES_OF_ADMINISTRATORS:
+            given = f"policy_arns[{index}]: with {arn} a job on any node could take over the account"
+            yield warning(
+                ("role", "policy_arns", index), given, "give nodes the actions that they need, in `statements`"
+            )
 
 
 def arns_of_one_account(settings: Settings) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright.settings.storage import NoOpenZfs
 from podwright_constructs import facts
+from podwright_constructs.certificates import are_certificates
 from podwright_constructs.problems import dotted
 
 USERS: KeyPath = ("nodes", "users")
@@ -45,7 +46,6 @@ KEY_TYPES = frozenset(  # sshd(8), AUTHORIZED_KEYS FILE FORMAT
         "sk-ecdsa-sha2-nistp256@openssh.com",
     ]
 )
-PEM = re.compile(r"\s*(-----BEGIN CERTIFICATE-----\s[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----\s*)+")
 HOME = re.compile(r"(/(?!\.\.?(/|$))[\w.-]+)+")
 PORTS = range(1, 65536)
 
@@ -162,7 +162,7 @@ def ldap(settings: Settings) -> Iterator[Finding]:
         yield error(path, f"probe_user: got {wanted.probe_user!r}, need a login name", "")
     yield from _bind_problems(wanted)
     certificate = wanted.certificate
-    if certificate is not None and not (PEM.fullmatch(certificate) or re.fullmatch(r"/[\w./-]+", certificate)):
+    if certificate is not None and not (are_certificates(certificate) or re.fullmatch(r"/[\w./-]+", certificate)):
         hint = (
             "allowed: -----BEGIN CERTIFICATE----- … (write `certificate: |`), or a path on the nodes like /fsx/ca.pem"
         )
