@@ -115,7 +115,7 @@ def test_a_job_survives_lost_hosts_and_a_requeue(
         written = f"/fsx/scratch/disturbed/checkpoints/{half_written}/*"
         cluster.run(f"until ls {written} 2> /dev/null; do sleep 0.05; done", timeout_s=WAITS_S)
         cluster.run(["scontrol", "requeue", str(job_id)], user="root")
-        cluster.wait_for_job(job_id, frozenset({"PENDING"}), timeout_s=WAITS_S, restarts=1)
+        cluster.wait_for_job(job_id, frozenset({"PENDING", "RUNNING"}), timeout_s=WAITS_S, restarts=1)
     for restarts, (victim, how) in enumerate(LOST, start=1):
         wait_for_step(run, (restarts + 1) * CHECKPOINT_FREQ + 2, starts=restarts + 1)
         cluster.kill(victim, how=how)
@@ -141,19 +141,30 @@ def test_a_curation_survives_a_lost_host(cluster: NamespacedCluster) -> None:
         "--tokenizer=/opt/dataset/tokenizer --keep_near --validation_fraction=0.2 --workers=2"
     )
     cluster.run(f"{command} --output=/fsx/scratch/alone", timeout_s=WAITS_S)
+    cluster.wait_until_idle(timeout_s=WAITS_S)
+    submit = f"SBATCH_EXCLUSIVE=exclusive {command} --output=/fsx/scratch/slurm --partition=gpu --memory_gib=1"
     begun = scratch / "slurm.partial/logs/documents"
-    with Faults(cluster).slow_files(SECOND, path="/fsx", delay_s=NEVER, containing="slurm.partial/documents/"):
-        submitted = f"SBATCH_EXCLUSIVE=user {command} --output=/fsx/scratch/slurm --partition=gpu --memory_gib=1"
-        job_id = int(re.findall(r"jobs up to (\d+) write", cluster.run(submitted).stdout)[0])
+    faults = Faults(cluster)
+    never = {"path": "/fsx", "delay_s": NEVER, "containing": "slurm.partial/documents/"}
+    with faults.slow_files(SECOND, **never):
+        with faults.slow_files(FIRST, **never):  # no task ends before both have begun
+            job_id = int(re.findall(r"jobs up to (\d+) write", cluster.run(submit).stdout)[0])
+            wait_for(lambda: running_on(cluster) == [FIRST, SECOND], timeout_s=WAITS_S, what=lambda: tail_of(begun))
         wait_for(lambda: len(list(begun.glob("completions/*"))) == 1, timeout_s=WAITS_S, what=lambda: tail_of(begun))
-        again = cluster.run(submitted, check=False)
+        again = cluster.run(submit, check=False)
         assert "are there already; wait for them, or scancel them" in again.stderr
+        assert running_on(cluster) == [SECOND]
         cluster.kill(SECOND, how="power")
     wait_for((scratch / "slurm/manifest.json").exists, timeout_s=WAITS_S, what=lambda: tail_of(begun.parent))
     assert cluster.wait_for_job(job_id, timeout_s=WAITS_S)["JobState"] == "COMPLETED"
     assert contents(scratch / "slurm") == contents(scratch / "alone")
     steps = {step["step"]: step for step in json.loads((scratch / "slurm/manifest.json").read_text())["steps"]}
     assert (steps["read"]["documents"], steps["exact duplicates"]["removed"]) == (80, 40)
+
+
+def running_on(cluster: NamespacedCluster) -> list[str]:
+    """The host of each running task."""
+    return sorted(cluster.run(["squeue", "--noheader", "--states=RUNNING", "--format=%N"]).stdout.split())
 
 
 def contents(folder: Path) -> dict[str, bytes]:
