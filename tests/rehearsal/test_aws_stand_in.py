@@ -318,3 +318,13 @@ def test_nat_gateways_are_found_by_their_tags(aws):
     assert [item["NatGatewayId"] for item in found] == made[1:]
     for nat_gateway_id in made:
         ec2.delete_nat_gateway(NatGatewayId=nat_gateway_id)
+
+
+def test_an_empty_object_is_stored(aws):
+    """An upload without content, which boto3 announces before it sends it, is answered."""
+    s3 = aws.client("s3")
+    s3.create_bucket(Bucket="sagemaker-empty", CreateBucketConfiguration={"LocationConstraint": "us-west-2"})
+    s3.put_object(Bucket="sagemaker-empty", Key="nothing", Body=b"")
+    assert s3.get_object(Bucket="sagemaker-empty", Key="nothing")["Body"].read() == b""
+    s3.delete_object(Bucket="sagemaker-empty", Key="nothing")
+    s3.delete_bucket(Bucket="sagemaker-empty")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote
 
+from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer
 from werkzeug.wrappers import Response
 
@@ -28,8 +29,19 @@ MOTO_API = "/moto-api"  # moto's own: it reads and deletes everything
 _CREDENTIAL = re.compile(r"Credential=([^/,\s]+)")
 
 
-class Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
+class Channel(HTTPChannel):  # type: ignore[misc]  # waitress has no types
+    """A connection that answers an empty body announced by ``Expect: 100-continue``, as boto3 sends empty objects."""
+
+    def send_continue(self) -> None:
+        """Ask for the body, unless there is none: waitress would wait for it."""
+        if not self.request.completed:
+            super().send_continue()
+
+
+class Server(TcpWSGIServer):  # type: ignore[misc]
     """A waitress server that closes connections of other users at once, before it reads from them."""
+
+    channel_class = Channel
 
     def accept(self) -> Any:
         """Return the next connection and its address; None if there is none, or if it is another user's."""
