@@ -13,7 +13,7 @@ from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
-from podwright_training.hardware import PEAK_FLOPS
+from podwright_training.hardware import MEMORY_GB, PEAK_FLOPS
 
 LLAMA, H100, OURS = Model.of("llama3_1_8b"), Accelerator.of("H100"), Software.named("podwright")
 KERNELS = Kernels(accelerator=H100, calibration=calibration(), precision="bf16")
@@ -126,6 +126,12 @@ def test_constants_fall_back_on_their_prefix():
     ]
     with pytest.raises(KeyError, match="missing"):
         constants("missing")
+
+
+@pytest.mark.parametrize("name", MEMORY_GB)
+def test_the_dry_run_knows_the_same_memory(name):
+    """The trainer's list and the planner's table agree on a GPU's memory."""
+    assert Accelerator.of(name).memory_gb == MEMORY_GB[name]
 
 
 @pytest.mark.parametrize("name", PEAK_FLOPS)

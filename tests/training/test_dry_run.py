@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,8 @@ RUNS = {
     "documents": f"--world-size 512 {SIZES} --document-mask",
     "documents, all pairs": f"--world-size 512 {SIZES} --document-mask --attention sdpa",
     "experts": "--world-size 16 --preset tiny_moe --precision bf16 --expert-parallel 2",
+    "compiled": f"--world-size 512 {SIZES} --compile",
+    "compiled, tensor": f"--world-size 512 {SIZES} --compile --tensor-parallel 4",
     "too-large": f"--world-size 512 {SIZES} --memory-gb 0.001",
 }
 PLANNED = {
@@ -190,6 +193,25 @@ def test_each_kind_of_pipeline_rank_runs(results: dict[str, Any]) -> None:
 def test_a_peak_above_the_memory_is_a_finding(results: dict[str, Any]) -> None:
     """The command exits with 1 if the peak exceeds --memory-gb, else with 0."""
     assert {name: results[name]["status"] for name in ("sharded", "too-large")} == {"sharded": 0, "too-large": 1}
+
+
+def test_what_runs_out_of_memory_is_told_what_to_do(results: dict[str, Any]) -> None:
+    """A finding names the rank, its peak, what takes most of it, and an option; without one there is none."""
+    (finding,) = results["too-large"]["findings"]
+    assert re.match(r"out of memory: the peak of all ranks is 0\.0\d+ GB of 0\.001, 0\.00\d+ of it gathered", finding)
+    assert finding.endswith("use more tensor_parallel")
+    assert results["sharded"]["findings"] == []
+
+
+def test_graphs_breaks_and_repetitions_of_the_compiler_are_counted(results: dict[str, Any]) -> None:
+    """Blocks share a graph, the loss has one or two; nothing breaks them, and the memory is the uncompiled step's."""
+    for name in ("compiled", "compiled, tensor"):
+        compilation = _rank(results, name)["compilation"]
+        assert 2 <= compilation["graphs"] <= 4
+        assert compilation["breaks"] == {}
+        assert sum(compilation["recompiles"].values()) <= 1
+    assert _rank(results, "compiled")["memory_bytes"] == _rank(results, "sharded")["memory_bytes"]
+    assert _rank(results, "sharded")["compilation"]["graphs"] == 0
 
 
 def test_a_job_that_cannot_start_is_refused(training_errors: Callable[..., str]) -> None:

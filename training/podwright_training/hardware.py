@@ -1,4 +1,4 @@
-"""Look up the peak FLOP/s of accelerators: dense bf16 rates from NVIDIA's pages (half of "with sparsity")."""
+"""Look up accelerators: dense bf16 rates from NVIDIA's pages (half of "with sparsity"), and usable memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,18 @@ PEAK_FLOPS = {
     "A100": 312e12,  # https://www.nvidia.com/en-us/data-center/a100/
     "A10G": 70e12,  # AWS only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
     "L4": 121e12,  # https://www.nvidia.com/en-us/data-center/l4/
+}
+
+MEMORY_GB = {  # in 1e9 bytes; a test compares it with the planner's table
+    "A10G": 24.1,
+    "L4": 24.1,
+    "L40S": 47.8,
+    "A100-40GB": 42.4,
+    "A100-80GB": 85.0,
+    "H100": 85.0,
+    "H200": 150.7,
+    "B200": 191.5,
+    "GB200": 198.0,
 }
 
 

@@ -12,6 +12,7 @@ from multiprocessing import get_context
 from podwright_training.config import sources
 from podwright_training.config.parallel_dims import problems
 from podwright_training.errors import ConfigError, UserError
+from podwright_training.hardware import MEMORY_GB
 from podwright_training.ranks import Ranks
 
 FINDING_STATUS = 1
@@ -30,7 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rank", default=ALL_KINDS, help="the rank to run (default: all-kinds, one of each pipeline position)"
     )
-    group.add_argument("--memory_gb", type=_gb, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
+    memory = group.add_mutually_exclusive_group()
+    memory.add_argument("--memory_gb", type=_gb, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
+    memory.add_argument("--gpu", choices=sorted(MEMORY_GB), help="the GPU, instead of its memory")
     group.add_argument("--json", action="store_true", help="print one JSON document")
     sources.add_arguments(parser)
 
@@ -38,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print what a step takes on each kind of rank; return 1 if it does not fit, else 0."""
     options = sources.load(args)
+    memory_gb = MEMORY_GB[args.gpu] if args.gpu else args.memory_gb
     nodes, rest = divmod(args.world_size, args.ranks_per_node)
     if rest and args.world_size > args.ranks_per_node:
         raise UserError(
@@ -62,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
             with ProcessPoolExecutor(1, mp_context=context) as process:
                 steps.append(process.submit(rank.run, options, ranks, kind).result())
         if not args.json:
-            print(report.text(options, steps[-1], memory_gb=args.memory_gb), flush=True)
+            print(report.text(options, steps[-1], memory_gb=memory_gb), flush=True)
     if args.json:
-        print(json.dumps(report.document(options, steps, world_size=args.world_size), indent=2))
-    exceeds = args.memory_gb is not None and any(step.peak_bytes > args.memory_gb * 1e9 for step in steps)
+        print(json.dumps(report.document(options, steps, world_size=args.world_size, memory_gb=memory_gb), indent=2))
+    exceeds = memory_gb is not None and any(step.peak_bytes > memory_gb * 1e9 for step in steps)
     return FINDING_STATUS if exceeds else 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -22,8 +22,9 @@ from podwright_training.batch import Batch
 from podwright_training.config.parallel_dims import ParallelDims, vocabulary_shares
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import gpu, memory
+from podwright_training.dry_run.compilation import Compilation, Compiler
 from podwright_training.dry_run.recorder import Collective, Recorder, Traffic
-from podwright_training.model import LlamaForCausalLM, experts
+from podwright_training.model import Head, LlamaForCausalLM, experts
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import Meshes, ParallelModel, divide, model
 from podwright_training.parallel.stage import Stage
@@ -43,6 +44,7 @@ class Step:
         kernels: launches of one step by kind.
         waits: of the host for the device, by line of the trainer.
         flops: floating-point operations of one step, recomputation included.
+        compilation: of the first two steps, with ``compile``.
         start_s: seconds to build the model and its groups here.
     """
 
@@ -54,6 +56,7 @@ class Step:
     kernels: dict[str, int]
     waits: dict[str, int]
     flops: int
+    compilation: Compilation
     start_s: float
 
     @property
@@ -73,7 +76,11 @@ def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
 
 
 def run(options: TrainConfig, ranks: Ranks, kind: str) -> Step:
-    """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates what lasts."""
+    """Take two steps as ``ranks.rank`` of a job and record the second; the first allocates what lasts.
+
+    With ``compile`` both are compiled, and a third that is not is recorded: a graph's operations, one by one, would
+    keep what a fused kernel does not write.
+    """
     device = torch.device("cpu") if options.device == "cpu" else gpu.register()
     backend = f"cpu:fake,{device.type}:fake" if device.type != "cpu" else "fake"
     dist.init_process_group(backend, store=FakeStore(), rank=ranks.rank, world_size=ranks.world_size)
@@ -90,7 +97,15 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
     recorder = Recorder(device.type, _groups(meshes), words=options.vocab_size // vocabulary_shares(options))
     # in this thread, so that a backward pass has the trainer's lines on its stack
     one_thread = torch.autograd.set_multithreading_enabled(False)
-    with one_thread, FakeTensorMode(allow_non_fake_inputs=True), recorder.watching(), _without_values(recorder):
+    compiler = Compiler()
+    capturing = compiler.capturing() if options.compile else nullcontext()
+    with (
+        capturing,
+        one_thread,
+        FakeTensorMode(allow_non_fake_inputs=True),
+        recorder.watching(),
+        _without_values(recorder),
+    ):
         parallel = ParallelModel(options, ranks, device, meshes=meshes)
         parameters = dict(parallel.named_parameters())
         recorder.memory.mark(parameters.values(), memory.WEIGHTS)
@@ -99,6 +114,9 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
         recorder.memory.mark(optimizers.memory().values(), memory.OPTIMIZER)
         start_s = time.monotonic() - began
         _step(options, parallel, optimizers, recorder)
+        if options.compile:
+            _step(options, parallel, optimizers, recorder)
+            _leave_uncompiled(parallel)
         with recorder.recording():
             _step(options, parallel, optimizers, recorder)
     return Step(
@@ -110,8 +128,17 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
         kernels=dict(recorder.kernels),
         waits=dict(recorder.waits),
         flops=recorder.flops,
+        compilation=compiler.found(),
         start_s=start_s,
     )
+
+
+def _leave_uncompiled(parallel: ParallelModel) -> None:
+    for part in parallel.parts:
+        for module in part.modules():
+            module._compiled_call_impl = None  # noqa: SLF001 - what Module.compile sets
+            if isinstance(module, Head):
+                module.compiled = False
 
 
 def _step(options: TrainConfig, parallel: ParallelModel, optimizers: Optimizers, recorder: Recorder) -> None:

@@ -88,6 +88,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._groups = groups
         self._words = words
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let ``torch.compile`` capture graphs; else it would compile nothing under a mode."""
+        return True
+
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Record a step anew; the memory's peak counts what is already there."""
@@ -183,7 +188,7 @@ def _without_kernels(recorder: Recorder, device_type: str) -> Iterator[None]:
         return _attention(q, k, v, is_causal=True)
 
     def fused_rms_norm(x: Tensor, shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
-        if x.device.type != device_type:
+        if x.device.type != device_type or torch.compiler.is_compiling():
             return rms_norm(x, shape, weight, eps)
         y: Tensor = aten._fused_rms_norm(x, shape, weight, eps)[0]  # noqa: SLF001 - what CUDA's does
         return y

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.dry_run import memory
 from podwright_training.dry_run.rank import Step
 
-SCHEMA = "podwright-train.dry-run/1"
+SCHEMA = "podwright-train.dry-run/2"
 GB = 1e9
 
 
@@ -23,11 +25,53 @@ def text(options: TrainConfig, step: Step, *, memory_gb: float | None) -> str:
     return "\n".join(_lines(options, step, memory_gb))
 
 
-def document(options: TrainConfig, steps: Sequence[Step], *, world_size: int) -> dict[str, Any]:
+def findings(options: TrainConfig, step: Step, *, memory_gb: float | None) -> Iterator[str]:
+    """Yield what ends the job on GPUs, or slows it down, one line each.
+
+    Args:
+        options: the run's configuration.
+        step: what the rank's step takes.
+        memory_gb: a GPU's memory in 1e9 bytes, if it is known.
+    """
+    peak = step.peak_bytes / GB
+    if memory_gb is not None and peak > memory_gb:
+        name, size = max(step.memory_bytes.items(), key=lambda item: item[1])
+        yield (
+            f"out of memory: the peak of {step.kind} is {peak:.3g} GB of {memory_gb:g}, {size / GB:.3g} of it {name}: "
+            f"{_remedy(options, name)}"
+        )
+    for line, count in step.waits.items():
+        yield f"{line}: the host of {step.kind} waits for the GPU, {count} times in a step"
+    for line, count in step.compilation.breaks.items():
+        yield f"{line} (graph broken {count} times)"
+    for line, count in step.compilation.recompiles.items():
+        yield f"compiled again {count} times: {line}"
+
+
+def _remedy(options: TrainConfig, category: str) -> str:
+    """Return what to do about the category that takes most."""
+    of_pipelines = "use more tensor_parallel or pipeline stages: a pipeline keeps these whole"
+    more_ranks = "use more ranks, sharding_strategy full, or cpu_offload"
+    keeps_more = not options.activation_checkpointing or options.activation_checkpointing_mode != "full"
+    remedies = {
+        memory.WEIGHTS: more_ranks,
+        memory.OPTIMIZER: more_ranks,
+        memory.GATHERED: of_pipelines if options.pipeline_parallel > 1 else "use more tensor_parallel",
+        memory.GRADIENTS: of_pipelines if options.pipeline_parallel > 1 else "use accumulated_gradients sharded",
+        memory.LOGITS: "lower loss_chunk_tokens",
+        memory.ACTIVATIONS: "use activation_checkpointing 1 in mode full" if keeps_more else None,
+    }
+    return remedies.get(category) or "lower train_batch_size, or use more tensor_parallel or context_parallel"
+
+
+def document(
+    options: TrainConfig, steps: Sequence[Step], *, world_size: int, memory_gb: float | None
+) -> dict[str, Any]:
     """Return the same of all ranks, for ``json``."""
     return {
         "schema": SCHEMA,
         "world_size": world_size,
+        "findings": [line for step in steps for line in findings(options, step, memory_gb=memory_gb)],
         "model_flops": _model_flops(options),
         "ranks": [
             {
@@ -43,6 +87,7 @@ def document(options: TrainConfig, steps: Sequence[Step], *, world_size: int) ->
                 "kernels": step.kernels,
                 "waits": step.waits,
                 "flops": step.flops,
+                "compilation": asdict(step.compilation),
                 "start_s": round(step.start_s, 3),
             }
             for step in steps
@@ -64,7 +109,12 @@ def _lines(options: TrainConfig, step: Step, memory_gb: float | None) -> Iterato
     yield f"  the host waits for the GPU: {waits or 'never'}"
     computed, model = step.flops / 1e12, _model_flops(options) / 1e12
     yield f"  matrix products and attention: {computed:,.3f} TFLOP; an even share of the model's: {model:,.3f}"
+    if options.compile:
+        breaks, again = (sum(found.values()) for found in (step.compilation.breaks, step.compilation.recompiles))
+        yield f"  compiled: {step.compilation.graphs} graphs, {breaks} breaks within them, {again} compiled again"
     yield f"  built in {step.start_s:.1f} s here"
+    for line in findings(options, step, memory_gb=memory_gb):
+        yield f"  finding: {line}"
 
 
 def _table(title: str, unit: str, rows: Iterable[tuple[str, float]]) -> Iterator[str]:

@@ -44,7 +44,7 @@ def float8_problem(device: torch.device) -> str | None:
 
 def _use_float8(model: LlamaForCausalLM) -> None:
     """Replace the matrices of attention and feed-forward, not of routers and head."""
-    from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found]
+    from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     convert_to_float8_training(model.model.layers, module_filter_fn=_is_large)
 

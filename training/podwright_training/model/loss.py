@@ -42,7 +42,7 @@ def summed_loss(
     chunk_tokens = chunk_tokens_of(chunk_tokens, hidden_SD.device)
     if chunk_tokens and torch.is_grad_enabled():
         loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, _compiled_chunk_loss() if compiled else _chunk_loss
+            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, compiled_chunk_loss() if compiled else _chunk_loss
         )
         return loss
     if chunk_tokens:
@@ -116,7 +116,8 @@ def _fusible_chunk_loss(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> t
 
 
 @cache
-def _compiled_chunk_loss() -> ChunkLoss:
+def compiled_chunk_loss() -> ChunkLoss:
+    """Return ``ChunkLoss`` compiled, once."""
     return torch.compile(_fusible_chunk_loss, dynamic=False)  # sizes: of a chunk, and of a last one that is smaller
 
 

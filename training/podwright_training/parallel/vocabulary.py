@@ -171,7 +171,7 @@ class _Chunk:
         self._label_C1 = self._label_C1.where(own_C1, -1)
         label_logit_C1 = logits_CV.gather(-1, self._label_C1.clamp(min=0)).float() * own_C1
         largest_C1 = all_reduce(logits_CV.amax(-1, keepdim=True).float(), "max", how.group)
-        sums_C1 = (_compiled(_exponential_sums) if how.compiled else _exponential_sums)(logits_CV, largest_C1)
+        sums_C1 = (fused(_exponential_sums) if how.compiled else _exponential_sums)(logits_CV, largest_C1)
         sums_C1, label_logit_C1 = all_reduce(torch.stack((sums_C1, label_logit_C1)), "sum", how.group).unbind()
         self._lse_C1 = largest_C1 + sums_C1.log()
         loss_C1 = self._lse_C1 - label_logit_C1 + how.z_loss * self._lse_C1.square()
@@ -180,7 +180,7 @@ class _Chunk:
     def gradient(self) -> Tensor:
         """Return the gradient of this rank's logits, in their dtype."""
         factor_C1 = self._counts_C1 * (1 + 2 * self._how.z_loss * self._lse_C1)
-        compute = _compiled(_fusible_gradient) if self._how.compiled else _gradient
+        compute = fused(_fusible_gradient) if self._how.compiled else _gradient
         gradient_CV: Tensor = compute(self._logits_CV, self._lse_C1, factor_C1, self._label_C1, self._counts_C1)
         return gradient_CV
 
@@ -206,5 +206,6 @@ def _fusible_gradient(
 
 
 @cache
-def _compiled(function: Any) -> Any:
+def fused(function: Any) -> Any:
+    """Return a function compiled, once."""
     return torch.compile(function, dynamic=False)  # sizes: of a chunk, and of a last one that is smaller

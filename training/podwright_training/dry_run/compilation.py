@@ -1,0 +1,77 @@
+"""Count what ``torch.compile`` does to a step: graphs, breaks within them, and functions that it compiles again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch._dynamo.backends.debugging import ExplainWithBackend
+from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
+
+from podwright_training.model import loss
+from podwright_training.parallel import vocabulary
+
+PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Graphs of a rank's steps.
+
+    Attributes:
+        graphs: captured, one kernel launch or more each.
+        breaks: of a graph, by the line of the trainer that breaks it.
+        recompiles: by the function, and why its first graph did not do.
+    """
+
+    graphs: int = 0
+    breaks: dict[str, int] = field(default_factory=dict)
+    recompiles: dict[str, int] = field(default_factory=dict)
+
+
+class Compiler:
+    """Capture graphs as ``torch.compile`` does on a GPU, and run their operations one by one."""
+
+    def __init__(self) -> None:
+        self._graphs = ExplainWithBackend("eager")
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """Let whatever is compiled until the block ends be captured here."""
+        compile_ = torch.compile
+
+        def captured(model: Callable[..., Any] | None = None, **options: Any) -> Any:
+            return compile_(model, **{**options, "backend": self._graphs})
+
+        torch.compiler.reset()  # so that nothing is compiled already
+        clear_compilation_metrics()
+        loss.compiled_chunk_loss.cache_clear()
+        vocabulary.fused.cache_clear()
+        with mock.patch.object(torch, "compile", captured):
+            yield
+
+    def found(self) -> Compilation:
+        """Return what was captured."""
+        breaks = (reason for reason in self._graphs.break_reasons if reason.graph_break)
+        again = (item for item in get_compilation_metrics() if item.recompile_reason)
+        return Compilation(
+            graphs=len(self._graphs.graphs),
+            breaks=dict(Counter(f"{_line(item)}: {item.reason.splitlines()[0]}" for item in breaks)),
+            recompiles=dict(Counter(f"{item.co_name}: {_last_line(item.recompile_reason)}" for item in again)),
+        )
+
+
+def _line(reason: Any) -> str:
+    """Return the innermost line of the trainer."""
+    own = [frame for frame in reason.user_stack if Path(frame.filename).is_relative_to(PACKAGE)]
+    return f"{Path(own[-1].filename).relative_to(PACKAGE)}:{own[-1].lineno}" if own else "PyTorch"
+
+
+def _last_line(text: str | None) -> str:
+    return (text or "").strip().splitlines()[-1].strip()
