@@ -2,7 +2,7 @@
 
     python bench/checkpoint.py [--rounds 5] [--steps 8]
 
-Smallest: python bench/checkpoint.py --rounds 1 --steps 2 --hidden_size 64 --num_layers 1 --context 64
+Smallest: python bench/checkpoint.py --rounds 1 --steps 2 --hidden-size 64 --num-layers 1 --context 64
 
 Trains a Llama of some million parameters in this process, on a GPU if there is one, in rounds of a few steps. In each
 round all three kinds take their turn, so that what else the machine does is shared.
@@ -39,8 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=8, help="per round; the save falls after the first")
-    parser.add_argument("--hidden_size", type=int, default=256)
-    parser.add_argument("--num_layers", type=int, default=4)
+    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--num-layers", type=int, default=4)
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--batch", type=int, default=2)
     args = parser.parse_args()

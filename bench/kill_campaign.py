@@ -45,6 +45,7 @@ from podwright_training.__main__ import main as podwright_train
 from podwright_training.checkpoint import saver, step_folder
 from podwright_training.loop import trainer
 from podwright_training.run_folder import RunFolder
+from podwright_training.spelling import as_flag
 
 # What the ranks do, and how often a kill is aimed at it. The loop and the background are two threads.
 START, DATA, STEP, STAGING = "start-up", "data", "step", "staging"
@@ -228,10 +229,10 @@ class Run:
             "checkpoint_freq": CHECKPOINT_FREQ,
             "keep_checkpoints": 2,
             "lr": 1e-3,
-            "bf16": 0,
+            "bf16": False,
             "device": "cpu",
         }
-        return [f"--{name}={value}" for name, value in options.items()]
+        return [as_flag(name, value) for name, value in options.items()]
 
     def _check_resumed(self, expected: Path | None) -> None:
         """The start that was just killed or done must have resumed from ``expected``, if it wrote its event."""
@@ -375,7 +376,7 @@ def _prepare(scratch: Path) -> Path:
     for number in range(400):
         text = " ".join(draw.choices(words, k=draw.randint(40, 120)))
         (scratch / "texts" / f"{number}.txt").write_text(text)
-    flags = ["--output", str(scratch / "dataset"), "--shards", "12", "--vocab_size", "300"]
+    flags = ["--output", str(scratch / "dataset"), "--shards", "12", "--vocab-size", "300"]
     pid = os.fork()
     if pid == 0:
         os._exit(podwright_train(["prepare", str(scratch / "texts"), *flags]))

@@ -37,6 +37,7 @@ from podwright_training.config.sources import load_run
 from podwright_training.data import open_stream
 from podwright_training.harness import run_tasks
 from podwright_training.run_folder import RunFolder
+from podwright_training.spelling import as_flag
 
 PACKAGES = ("torch==2.13.0", "lm-eval==0.4.13", "transformers==5.23.0", "accelerate==1.15.0")
 PEER = Path(__file__).parent / "peers" / "harness.py"
@@ -72,10 +73,16 @@ def main() -> int:
 
 def _train(folder: RunFolder, steps: int) -> None:
     data = {"dataset": dataset(), "tokenizer": dataset() / "tokenizer", "data_streams": SHARDS, "data_workers": 0}
-    options: dict[str, Any] = {"run_dir": folder.root, "preset": "tiny", "bf16": 0, "device": "cpu", "max_steps": steps}
+    options: dict[str, Any] = {
+        "run_dir": folder.root,
+        "preset": "tiny",
+        "bf16": False,
+        "device": "cpu",
+        "max_steps": steps,
+    }
     size = {"validation_freq": steps, "checkpoint_freq": steps, "validation_batches": 1}
-    flags = [f"--{key}={value}" for key, value in {**options, **data, **size}.items()]
-    for command in (["train", *flags], ["consolidate", f"--run_dir={folder.root}"]):
+    flags = [as_flag(key, value) for key, value in {**options, **data, **size}.items()]
+    for command in (["train", *flags], ["consolidate", f"--run-dir={folder.root}"]):
         if status := podwright_train(command):
             sys.exit(status)
 

@@ -49,7 +49,7 @@ def main() -> None:
         with folder.metrics.open("w") as file:
             file.writelines(json.dumps(event) + "\n" for event in _events(args.steps))
         start = perf_counter()
-        command = ("-m", "podwright_training", "report", "--run_dir", folder.root)
+        command = ("-m", "podwright_training", "report", "--run-dir", folder.root)
         subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
         written_s = perf_counter() - start
         page, empty = folder.report / PAGE, Path(name) / "empty.html"

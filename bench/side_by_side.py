@@ -29,6 +29,7 @@ from podwright_rehearsal.run.prose import fetch_prose
 from podwright_training.commands.prepare import prepare
 from podwright_training.config.sources import load
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.spelling import as_flag
 
 PEERS = Path(__file__).parent / "peers"
 PEER_PACKAGES = ("torchtitan==0.3.0", "transformers==5.23.0", "accelerate==1.15.0", "triton==3.9.0", "psutil")
@@ -69,7 +70,7 @@ class Match:
 
     def ours(self, **more: Any) -> list[str]:
         """The command of our trainer."""
-        flags = [f"--{name}={_text(value)}" for name, value in {**self.options, **more}.items()]
+        flags = [as_flag(name, value) for name, value in {**self.options, **more}.items()]
         return [*self._torchrun(sys.executable), "-m", "podwright_training", "train", *flags]
 
     def peer(self, script: str, *options: str) -> list[str]:
@@ -111,7 +112,7 @@ class Match:
         with tempfile.TemporaryDirectory() as folder:
             run_dir = Path(folder) / "run"
             if "podwright_training" in command:
-                command = [*command, f"--run_dir={run_dir}"]
+                command = [*command, f"--run-dir={run_dir}"]
             log = Path(folder) / "log"
             environment = {**os.environ, **ENVIRONMENT}
             with log.open("w") as output:
@@ -128,7 +129,7 @@ class Match:
             return Run(step_s[self.warm_up :], gpu_bytes / 2**20 if gpu_bytes else usage.ru_maxrss / 1024)
 
     def _torchrun(self, python: str | Path) -> list[str]:
-        return [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}"]
+        return [str(python), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self.ranks}"]
 
 
 def options_of_work(*, vocab_size: int) -> dict[str, Any]:
@@ -204,7 +205,3 @@ def _data(vocab_size: int) -> Path:
         prose = fetch_prose(CACHE / "podwright" / "prose")
         prepare(prose, folder, shards=16, vocab_size=vocab_size, validation_fraction=0.05)
     return folder
-
-
-def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)

@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--warm_up", type=int, default=3, help="first steps of each run that do not count")
+    parser.add_argument("--warm-up", type=int, default=3, help="first steps of each run that do not count")
     parser.add_argument("--case", choices=CASES, action="append")
     args = parser.parse_args()
     for case in args.case or CASES:

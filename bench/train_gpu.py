@@ -9,8 +9,8 @@ before them, as the plain loops do, and one that keeps documents apart, as torch
 allocated on the GPU; MFU is of the rate of one large product of matrices, measured first.
 
 ``--reference`` is ``3.test_cases/pytorch/FSDP/src`` of a checkout of https://github.com/awslabs/awsome-distributed-ai.
-``--peer_python`` is a Python that has the peers already. What costs a save: ``bench/checkpoint.py --hidden_size 2048
---num_layers 16 --context 2048 --batch 8``.
+``--peer-python`` is a Python that has the peers already. What costs a save: ``bench/checkpoint.py --hidden-size 2048
+--num-layers 16 --context 2048 --batch 8``.
 
 The smallest case shows on a machine without a GPU that all sides run.
 """
@@ -34,13 +34,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=15)
-    parser.add_argument("--warm_up", type=int, default=3, help="first steps of each run that do not count")
+    parser.add_argument("--warm-up", type=int, default=3, help="first steps of each run that do not count")
     parser.add_argument("--sequence", type=int, nargs="+", default=[8192, 2048])
     parser.add_argument("--tokens", type=int, default=16384, help="per step")
     parser.add_argument("--preset", default="llama3_2_1b")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
     parser.add_argument("--reference", type=Path, help="the folder of the reference's train.py")
-    parser.add_argument("--peer_python", type=Path)
+    parser.add_argument("--peer-python", type=Path)
     args = parser.parse_args()
     on_gpu = args.device == "cuda"
     if on_gpu and not torch.cuda.is_available():

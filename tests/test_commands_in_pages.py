@@ -19,6 +19,7 @@ from podwright.check.schema_errors import CODES
 from podwright.checkout import ROOT
 from podwright.settings.root import Settings
 from podwright_training import __main__ as trainer
+from podwright_training.spelling import as_shown
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 RUN = {"docs/tutorial.md": "tests/rehearsal/test_tutorial.py"}  # every command of the page, on a rehearsed cluster
@@ -123,7 +124,7 @@ def test_a_command_line_parses(words, capsys):
     if len(arguments) < len(words) - 2:
         return
     if words[0] == "podwright-train":
-        arguments = trainer._with_dashes(arguments, parser)
+        arguments = as_shown(arguments, parser)
     try:
         _, unknown = parser.parse_known_args(arguments)
     except (SystemExit, argparse.ArgumentError) as error:

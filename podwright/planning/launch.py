@@ -14,6 +14,7 @@ from podwright.planning.trainer_options import DEFAULTS
 from podwright.planning.trainer_run import model_of
 from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS, TrainConfig
+from podwright_training.spelling import as_item
 
 DEFAULT_TOKENIZER_TOKENS = 50_277  # of DEFAULTS.tokenizer; https://huggingface.co/EleutherAI/gpt-neox-20b
 
@@ -37,10 +38,10 @@ def command(plan: Plan, source: Source) -> list[str]:
     """Return the words of ``podwright-train launch`` for a plan."""
     preset = None if source.run else _preset(plan)
     base = source.run[1] if source.run else load_file(PRESETS / f"{preset}.yaml") if preset else DEFAULTS
-    submit = [f"--preset={preset}"] if preset else [f"--run_dir=runs/{plan.model.name}"]
+    submit = [f"--preset={preset}"] if preset else [f"--run-dir=runs/{plan.model.name}"]
     flags = [*trainer_options.flags(plan.layout, base), *_other_flags(plan, base, source)]
     if source.run:
-        submit = [f"--run_dir={base.run_dir}"]
+        submit = [f"--run-dir={base.run_dir}"]
         flags = [f"--config={source.run[0]}", *flags]
     elif not preset:
         own = trainer_options.shape(plan.model, plan.layout)
@@ -53,7 +54,7 @@ def run_file(plan: Plan, source: Source) -> str:
     words = command(plan, source)
     preset = [word for word in words if word.startswith("--preset=")]
     options = [*preset, *words[words.index("--") + 1 :]]
-    return "".join("{}: {}\n".format(*word.removeprefix("--").split("=", 1)) for word in options)
+    return "".join("{}: {}\n".format(*as_item(word)) for word in options)
 
 
 def obstacles(plan: Plan, source: Source) -> list[str]:
@@ -75,9 +76,9 @@ def _other_flags(plan: Plan, base: TrainConfig, source: Source) -> Iterator[str]
     """Yield the flags of steps, checkpoints and data."""
     steps = ceil(plan.tokens / plan.layout.tokens_per_step) if plan.tokens else base.max_steps
     if not source.run or steps != base.max_steps:
-        yield f"--max_steps={steps}"
+        yield f"--max-steps={steps}"
     if not source.run and plan.checkpoint_steps():
-        yield f"--checkpoint_freq={plan.checkpoint_steps()}"
+        yield f"--checkpoint-freq={plan.checkpoint_steps()}"
     for name in ("dataset", "tokenizer"):
         given = getattr(source, name)
         if given or not source.run:

@@ -57,24 +57,22 @@ class Plan:
     def remedy(self) -> str:
         """Return the smallest change that makes the run fit."""
         if self.largest_micro_batch:
-            return f"use --train_batch_size={self.largest_micro_batch}"
+            return f"use --train-batch-size={self.largest_micro_batch}"
         software = Software.named(OUR_SOFTWARE)
         one = replace(self.layout, micro_batch=1)
         recomputed = replace(one, recompute="full")
         offloaded = replace(recomputed, offload_activations=True)
         for layout, words in (
-            (recomputed, "use --activation_checkpointing=1"),
-            (offloaded, "use --activation_checkpointing=1 --offload_activations=1"),
+            (recomputed, "use --activation-checkpointing"),
+            (offloaded, "use --activation-checkpointing --offload-activations"),
         ):
             if memory(self.model, layout, self.hardware.accelerator, software).fits:
-                return f"{words} --train_batch_size=1"
+                return f"{words} --train-batch-size=1"
         for nodes in range(self.hardware.nodes + 1, 65):
             gpus = nodes * self.hardware.instance.accelerator_count
             larger = replace(offloaded, gpus=gpus)
             if memory(self.model, larger, self.hardware.accelerator, software).fits:
-                return (
-                    f"use {nodes} nodes, with --activation_checkpointing=1 --offload_activations=1 --train_batch_size=1"
-                )
+                return f"use {nodes} nodes, with --activation-checkpointing --offload-activations --train-batch-size=1"
         return "shorten the sequence or use accelerators with more memory"
 
     def unsupported_options(self) -> list[str]:

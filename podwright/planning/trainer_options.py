@@ -13,6 +13,7 @@ from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES
 from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
 from podwright_training.config.sources import preset_names
 from podwright_training.config.train_config import TrainConfig, conflicts
+from podwright_training.spelling import as_flag
 
 OUR_SOFTWARE = "podwright"
 OUR_RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
@@ -74,11 +75,7 @@ def flags(layout: Layout, base: TrainConfig = DEFAULTS) -> list[str]:
 
 def as_flags(given: Mapping[str, Any], base: TrainConfig, *, always: Collection[str] = ()) -> list[str]:
     """Return the flags of options that differ from ``base``, and those named in ``always``."""
-    return [
-        f"--{name}={int(value) if isinstance(value, bool) else value}"
-        for name, value in given.items()
-        if name in always or value != getattr(base, name)
-    ]
+    return [as_flag(name, value) for name, value in given.items() if name in always or value != getattr(base, name)]
 
 
 def unsupported(layout: Layout, model: Model) -> list[str]:

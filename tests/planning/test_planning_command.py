@@ -42,8 +42,8 @@ def test_a_plan_explains_itself(plan):
         "kWh",
         "Loss about",
         "To run it: podwright-train launch --preset=llama3_2_1b --nodes=4 -- ",
-        "--max_steps=",
-        "--gradient_accumulation_steps=",
+        "--max-steps=",
+        "--gradient-accumulation-steps=",
         "instance_type: ml.g5.12xlarge",
         "Roofline",
     ):

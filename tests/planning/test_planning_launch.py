@@ -43,7 +43,7 @@ def test_every_model_is_the_one_that_was_planned():
         again = make_plan(model, NODES, tokens=1e9, **arguments(config))
         assert again.layout == plan.layout
     assert given["llama3_2_1b"] == "--preset=llama3_2_1b"
-    assert given["qwen3_8b"] == "--run_dir=runs/qwen3_8b"
+    assert given["qwen3_8b"] == "--run-dir=runs/qwen3_8b"
     assert len(given) > 20
 
 
@@ -54,9 +54,9 @@ def test_a_run_is_started_from_its_file(tmp_path):
     run = sources.load_file(path)
     unchanged = make_plan(model_of(run), NODES, tokens=total_tokens(run, NODES), **arguments(run))
     words = command(unchanged, Source(run=(path, run)))
-    assert words == ["podwright-train", "launch", "--run_dir=runs/a", "--nodes=4", "--", f"--config={path}"]
+    assert words == ["podwright-train", "launch", "--run-dir=runs/a", "--nodes=4", "--", f"--config={path}"]
     changed = make_plan(model_of(run), NODES, **{**arguments(run), "precision": "bf16", "micro_batch": 2})
-    assert command(changed, Source(run=(path, run)))[6:] == ["--train_batch_size=2", "--precision=bf16"]
+    assert command(changed, Source(run=(path, run)))[6:] == ["--train-batch-size=2", "--precision=bf16"]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from podwright.planning.trainer_run import plan_run
 from podwright.planning.units import DAY_S
 from podwright_constructs.catalog import UnknownInstanceTypeError
 from podwright_training.config import parallel_dims, sources
+from podwright_training.spelling import as_flag
 
 OURS = Software.named("podwright")
 
@@ -115,7 +116,7 @@ def test_a_plan_that_does_not_fit_says_what_would():
     plan = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=3, recompute="none")
     assert not plan.fits
     assert "an A10G has 23.1" in plan.sentence()
-    assert plan.remedy() == "use --train_batch_size=1"
+    assert plan.remedy() == "use --train-batch-size=1"
     again = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=1, recompute="none")
     assert again.fits
 
@@ -124,7 +125,7 @@ def test_chosen_values_fit():
     """Options that are left out are chosen so that the run fits, and the flags name them."""
     plan = make_plan(Model.of("llama3_1_8b"), Hardware(instance_type="ml.p5.48xlarge", nodes=2), sequence=4096)
     assert plan.fits
-    assert f"--train_batch_size={plan.layout.micro_batch}" in flags(plan.layout)
+    assert f"--train-batch-size={plan.layout.micro_batch}" in flags(plan.layout)
     assert memory(plan.model, plan.layout, plan.hardware.accelerator, OURS).peak_gb == plan.memory.peak_gb
 
 
@@ -198,7 +199,7 @@ def test_what_the_trainer_cannot_run_is_said_in_its_words():
 )
 def test_a_run_comes_back_from_its_plan(given):
     """A run planned for a cluster gives back its own options, and the trainer supports all of them."""
-    words = [f"--{name}={int(value) if isinstance(value, bool) else value}" for name, value in given.items()]
+    words = [as_flag(name, value) for name, value in given.items()]
     parser = argparse.ArgumentParser()
     sources.add_arguments(parser)
     config = sources.load(parser.parse_args(["--preset=llama3_1_8b", *words]))

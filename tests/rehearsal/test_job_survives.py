@@ -56,11 +56,11 @@ def launch(cluster: NamespacedCluster) -> Callable[[str], tuple[int, RunFolder]]
 
     def call(name: str) -> tuple[int, RunFolder]:
         said = cluster.run(
-            f"{ENVIRONMENT}/bin/podwright-train launch --run_dir=/fsx/scratch/{name} --environment={ENVIRONMENT} "
-            "--nodes=2 --nproc_per_node=1 --partition=gpu --accelerator=cpu --auto_resume -- "
-            "--preset=tiny --dataset=/opt/dataset --dataset_config_name=en --tokenizer=/opt/dataset/tokenizer "
-            f"--max_steps={MAX_STEPS} --checkpoint_freq={CHECKPOINT_FREQ} --validation_freq={MAX_STEPS} "
-            f"--validation_batches=1 --data_streams={SHARDS}"
+            f"{ENVIRONMENT}/bin/podwright-train launch --run-dir=/fsx/scratch/{name} --environment={ENVIRONMENT} "
+            "--nodes=2 --nproc-per-node=1 --partition=gpu --accelerator=cpu --auto-resume -- "
+            "--preset=tiny --dataset=/opt/dataset --dataset-config-name=en --tokenizer=/opt/dataset/tokenizer "
+            f"--max-steps={MAX_STEPS} --checkpoint-freq={CHECKPOINT_FREQ} --validation-freq={MAX_STEPS} "
+            f"--validation-batches=1 --data-streams={SHARDS}"
         ).stdout
         return int(re.findall(r"submitted job (\d+)", said)[0]), RunFolder(cluster.directory / "fsx/scratch" / name)
 
@@ -137,12 +137,12 @@ def test_a_curation_survives_a_lost_host(cluster: NamespacedCluster) -> None:
         text = "".join(json.dumps({"text": line}) + "\n" for line in lines)
         (scratch / "raw" / f"{part}.jsonl").write_text(text)
     command = (
-        f"{ENVIRONMENT}/bin/podwright-train curate --dataset=/fsx/scratch/raw --dataset_config_name=none --filters "
-        "--tokenizer=/opt/dataset/tokenizer --keep_near --validation_fraction=0.2 --workers=2"
+        f"{ENVIRONMENT}/bin/podwright-train curate --dataset=/fsx/scratch/raw --dataset-config-name=none --filters "
+        "--tokenizer=/opt/dataset/tokenizer --keep-near --validation-fraction=0.2 --workers=2"
     )
     cluster.run(f"{command} --output=/fsx/scratch/alone", timeout_s=WAITS_S)
     cluster.wait_until_idle(timeout_s=WAITS_S)
-    submit = f"SBATCH_EXCLUSIVE=exclusive {command} --output=/fsx/scratch/slurm --partition=gpu --memory_gib=1"
+    submit = f"SBATCH_EXCLUSIVE=exclusive {command} --output=/fsx/scratch/slurm --partition=gpu --memory-gib=1"
     begun = scratch / "slurm.partial/logs/documents"
     faults = Faults(cluster)
     never = {"path": "/fsx", "delay_s": NEVER, "containing": "slurm.partial/documents/"}

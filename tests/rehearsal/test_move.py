@@ -249,10 +249,10 @@ def people(world: World) -> None:
         program.write_text(f'#!/bin/bash\nexport {variables}\nexec {python} -m {module} "$@"\n')
         program.chmod(0o755)
     said = world.hosts.run(
-        f"{ENVIRONMENT}/bin/podwright-train launch --run_dir={RUN} --environment={ENVIRONMENT} --nodes=1 "
-        "--nproc_per_node=1 --partition=gpu --accelerator=cpu -- --preset=tiny --dataset=/opt/dataset "
-        "--dataset_config_name=en --tokenizer=/opt/dataset/tokenizer --logging_freq=1 "
-        f"--max_steps={MAX_STEPS} --checkpoint_freq={MAX_STEPS} --data_streams={SHARDS}",
+        f"{ENVIRONMENT}/bin/podwright-train launch --run-dir={RUN} --environment={ENVIRONMENT} --nodes=1 "
+        "--nproc-per-node=1 --partition=gpu --accelerator=cpu -- --preset=tiny --dataset=/opt/dataset "
+        "--dataset-config-name=en --tokenizer=/opt/dataset/tokenizer --logging-freq=1 "
+        f"--max-steps={MAX_STEPS} --checkpoint-freq={MAX_STEPS} --data-streams={SHARDS}",
         user="ada",
     ).stdout
     assert re.findall(r"submitted job (\d+)", said)

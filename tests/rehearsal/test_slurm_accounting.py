@@ -130,10 +130,10 @@ def train(cluster: NamespacedCluster) -> tuple[int, RunFolder]:
     environment = "/fsx/environment"
     said = cluster.run(
         "SBATCH_ACCOUNT=research "
-        f"{environment}/bin/podwright-train launch --run_dir=/fsx/runs/preempted --environment={environment} --nodes=2 "
-        "--nproc_per_node=1 --partition=gpu --accelerator=cpu -- --preset=tiny --max_steps=100000 --checkpoint_freq=5 "
-        f"--dataset={trainer.DATASET} --dataset_config_name=en --tokenizer={trainer.DATASET}/tokenizer "
-        f"--data_streams={SHARDS}"
+        f"{environment}/bin/podwright-train launch --run-dir=/fsx/runs/preempted --environment={environment} --nodes=2 "
+        "--nproc-per-node=1 --partition=gpu --accelerator=cpu -- --preset=tiny --max-steps=100000 --checkpoint-freq=5 "
+        f"--dataset={trainer.DATASET} --dataset-config-name=en --tokenizer={trainer.DATASET}/tokenizer "
+        f"--data-streams={SHARDS}"
     ).stdout
     return int(re.findall(r"submitted job (\d+)", said)[0]), RunFolder(shared / "runs" / "preempted")
 

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 from podwright_training.checkpoint import step_folder
 from podwright_training.model import LlamaForCausalLM
+from podwright_training.spelling import as_flag
 
 ROOT = Path(__file__).parents[2]
 VOCAB_SIZE = 300
@@ -75,10 +76,10 @@ def tiny_flags(text_dataset):
             "checkpoint_freq": 4,
             "lr": 0.01,
             "warmup": 0.2,
-            "bf16": 0,
+            "bf16": False,
             "device": "cpu",
         }
-        return [f"--{name}={value}" for name, value in (values | options).items()]
+        return [as_flag(name, value) for name, value in (values | options).items()]
 
     return flags
 
@@ -88,7 +89,7 @@ def start():
     """Starts ``podwright-train`` in processes of its own, with torchrun if ``ranks`` is given."""
 
     def start(command, *flags, ranks=None, torchrun=()):
-        launcher = ["torch.distributed.run", "--nproc_per_node", str(ranks)] if ranks else []
+        launcher = ["torch.distributed.run", "--nproc-per-node", str(ranks)] if ranks else []
         if ranks and not torchrun:
             torchrun = ("--standalone",)
         arguments = [*launcher, *torchrun, *(["-m"] if ranks else []), "podwright_training", command, *flags]

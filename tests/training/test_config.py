@@ -12,6 +12,7 @@ from podwright_training.config import families, sources
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
+from podwright_training.spelling import as_shown
 
 SEED_FLAGS = """
     --max_context_width=8192 --num_key_value_heads=2 --intermediate_size=8192 --hidden_width=2048 --num_layers=16
@@ -26,7 +27,7 @@ def load(*flags):
     """The configuration these flags give."""
     parser = argparse.ArgumentParser(allow_abbrev=False)
     sources.add_arguments(parser)
-    args, args.unknown_flags = parser.parse_known_args(flags)
+    args, args.unknown_flags = parser.parse_known_args(as_shown(flags, parser))
     return sources.load(args)
 
 
@@ -49,7 +50,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path):
     """Each source overrides the ones before."""
     file = tmp_path / "run.yaml"
     file.write_text("lr: 1e-2\nmax_steps: 7\n")
-    options = load("--preset", "tiny", "--config", str(file), "--max_steps", "9")
+    options = load("--preset", "tiny", "--config", str(file), "--max-steps", "9")
     assert (options.hidden_size, options.lr, options.max_steps) == (192, 0.01, 9)
 
 
@@ -57,8 +58,8 @@ def test_the_old_name_of_an_option_is_an_alias(tmp_path):
     """AWS's ``hidden_width`` sets ``hidden_size``, as a flag and in a file."""
     file = tmp_path / "run.yaml"
     file.write_text("hidden_width: 96\n")
-    assert load("--hidden_width", "48").hidden_size == 48
-    assert load_file(file) == load("--hidden_size", "96")
+    assert load("--hidden-width", "48").hidden_size == 48
+    assert load_file(file) == load("--hidden-size", "96")
 
 
 def test_help_groups_the_options_by_section():
@@ -83,14 +84,18 @@ def test_a_dense_family_is_one_entry(monkeypatch):
     assert problem == "model_type qwen3 needs qk_norm"
 
 
-def test_switches_take_0_1_or_nothing():
-    """``--bf16 0``, ``--bf16=1`` and a bare ``--bf16`` work."""
-    assert [load(*flags).bf16 for flags in (["--bf16", "0"], ["--bf16=1"], ["--bf16"])] == [False, True, True]
+def test_switches_are_on_or_off(capsys):
+    """``--bf16`` and ``--no-bf16``; the older ``--bf16 0`` and ``--bf16=1`` mean the same; nothing else does."""
+    spelt = ("--bf16", "--no-bf16", "--bf16 0", "--bf16=1", "--bf16=False", "--no-bf16=0")
+    assert [load(*flags.split()).bf16 for flags in spelt] == [True, False, False, True, False, True]
+    with pytest.raises(SystemExit):
+        load("--bf16=2")
+    assert "--bf16: got 2, need no value: write --bf16 or --no-bf16" in capsys.readouterr().err
 
 
 def test_what_is_written_is_read_back(tmp_path):
     """``to_yaml`` and ``--config`` are inverse."""
-    options = load("--preset", "llama3_2_1b", "--warmup", "0.1", "--offload_activations", "1")
+    options = load("--preset", "llama3_2_1b", "--warmup", "0.1", "--offload-activations", "1")
     (tmp_path / "config.yaml").write_text(options.to_yaml())
     assert load_file(tmp_path / "config.yaml") == options
     assert load_file(tmp_path / "config.yaml").digest == options.digest != TrainConfig().digest
@@ -100,8 +105,8 @@ def test_all_problems_are_reported_at_once(tmp_path):
     """Unknown keys with what was meant, wrong values with what is allowed, options that contradict each other."""
     file = tmp_path / "run.yaml"
     file.write_text("learning_rat: 1\nmin_lrr: 1\nval_batch_size: 1.5\ngrad_clip: [1]\n")
-    flags = f"""--config={file} --max_step=3 --max_steps=0 --lr=fast --bf16=2 --model_type=gpt_neox --num_heads=7
-        --warmup=.7 --plateau=.7 --offload_activations=1 --activation_checkpointing=0"""
+    flags = f"""--config={file} --max-step=3 --max-steps=0 --lr=fast --model-type=gpt_neox --num-heads=7
+        --warmup=.7 --plateau=.7 --offload-activations=1 --activation-checkpointing=0"""
     assert problems(*flags.split()) == [
         "unknown flag --max-step; did you mean --max-steps?",
         f"unknown option in {file} learning_rat",
@@ -110,7 +115,6 @@ def test_all_problems_are_reported_at_once(tmp_path):
         "max_steps: got 0 (flag), need at least 1",
         "lr: got fast (flag), need a number",
         f"grad_clip: got [1] ({file}), need a number",
-        "bf16: got 2 (flag), need 0 or 1",
         f"val_batch_size: got 1.5 ({file}), need a whole number",
         "hidden_size 768 is not divisible by num_heads 7",
         "warmup 0.7 and plateau 0.7 add up to more than 1",
@@ -122,31 +126,31 @@ def test_all_problems_are_reported_at_once(tmp_path):
     ("flags", "message"),
     [
         ("--preset tyni", "preset: got tyni (flag), need one of llama2_13b, "),
-        ("--num_key_value_heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
-        ("--hidden_size 60", "hidden_size 60 / num_heads 12 is odd"),
-        ("--head_dim 33", "head_dim 33 is odd"),
-        ("--sliding_window 64", "sliding_window 64: model_type llama_v3 does not support it; use mistral or mixtral"),
+        ("--num-key-value-heads 5", "num_heads 12 is not divisible by num_key_value_heads 5"),
+        ("--hidden-size 60", "hidden_size 60 / num_heads 12 is odd"),
+        ("--head-dim 33", "head_dim 33 is odd"),
+        ("--sliding-window 64", "sliding_window 64: model_type llama_v3 does not support it; use mistral or mixtral"),
         (
-            "--model_type mistral --qk_norm",
+            "--model-type mistral --qk-norm",
             "qk_norm 1: model_type mistral does not support it; use llama_v2 or llama_v3",
         ),
-        ("--model_type mixtral", "model_type mixtral needs num_local_experts"),
-        ("--num_local_experts 8", "num_local_experts 8: model_type llama_v3 does not support it; use mixtral"),
+        ("--model-type mixtral", "model_type mixtral needs num_local_experts"),
+        ("--num-local-experts 8", "num_local_experts 8: model_type llama_v3 does not support it; use mixtral"),
         (
-            "--model_type mixtral --num_local_experts 2 --num_experts_per_tok 3",
+            "--model-type mixtral --num-local-experts 2 --num-experts-per-tok 3",
             "num_experts_per_tok 3 is above num_local_experts 2",
         ),
         ("--float8 --precision fp32", "float8 needs precision bf16, not fp32"),
-        ("--preset llama2_7b --max_context_width 8192", "max_context_width 8192 is above max_position_embeddings 4096"),
-        ("--min_lr 1", "min_lr 1.0 is above lr 0.0001"),
+        ("--preset llama2_7b --max-context-width 8192", "max_context_width 8192 is above max_position_embeddings 4096"),
+        ("--min-lr 1", "min_lr 1.0 is above lr 0.0001"),
         (
-            "--lr_schedule wsd --warmup 0.5 --wsd_decay 0.5 --plateau 0.1",
+            "--lr-schedule wsd --warmup 0.5 --wsd-decay 0.5 --plateau 0.1",
             "warmup 0.5, wsd_decay 0.5 and plateau 0.1 add up to more than 1",
         ),
-        ("--batch_ramp 0.1", "batch_ramp 0.1 needs more than one micro-batch: set gradient_accumulation_steps"),
-        ("--noise_scale_freq 5", "noise_scale_freq 5 needs more than one micro-batch"),
-        ("--profile_steps 15-10", "profile_steps 15-10: write the first and last step, as in 10-15"),
-        ("--profile_steps 10-15 --max_steps 12", "profile_steps 10-15 goes beyond max_steps 12"),
+        ("--batch-ramp 0.1", "batch_ramp 0.1 needs more than one micro-batch: set gradient_accumulation_steps"),
+        ("--noise-scale-freq 5", "noise_scale_freq 5 needs more than one micro-batch"),
+        ("--profile-steps 15-10", "profile_steps 15-10: write the first and last step, as in 10-15"),
+        ("--profile-steps 10-15 --max-steps 12", "profile_steps 10-15 goes beyond max_steps 12"),
         ("--lr nan", "lr: got nan (flag), need more than 0"),
         ("--config /nowhere.yaml", "cannot read /nowhere.yaml: "),
     ],

@@ -29,7 +29,7 @@ def exported(undisturbed, tmp_path_factory):
     """A run with its consolidated model."""
     root = shutil.copytree(undisturbed, tmp_path_factory.mktemp("exported"), dirs_exist_ok=True)
     (root / "config.yaml").write_text((root / "config.yaml").read_text().replace(str(undisturbed), str(root)))
-    assert main(["consolidate", "--run_dir", str(root)]) == 0
+    assert main(["consolidate", "--run-dir", str(root)]) == 0
     return RunFolder(root)
 
 
@@ -75,7 +75,7 @@ def test_a_card_describes_it(exported, text_dataset):
 
 def test_a_harness_that_is_missing_or_fails_is_one_line(exported, capsys):
     """The line says how to install it; what it printed last is shown."""
-    command = ["evaluate", "--run_dir", str(exported.root), "--tasks", "none", "--lm_eval"]
+    command = ["evaluate", "--run-dir", str(exported.root), "--tasks", "none", "--lm-eval"]
     assert main([*command, "no-such-program"]) == 2
     assert "there is no no-such-program on PATH; uv tool install --with torch" in capsys.readouterr().err
     assert main([*command, shutil.which("uname")]) == 2
@@ -98,14 +98,14 @@ def test_bits_per_byte(exported):
 
 def test_every_checkpoint_is_evaluated(exported, capsys):
     """Loss falls from checkpoint to checkpoint; each continues the prompts; the last is as the exported model."""
-    assert main(["evaluate", "--run_dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]) == 0
+    assert main(["evaluate", "--run-dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]) == 0
     found = json.loads(capsys.readouterr().out)
     steps = found["progression"]
     assert [step["step"] for step in steps] == [4, 8, 12]
     assert steps[0]["loss"] > steps[1]["loss"] > steps[2]["loss"] == found["loss"]
     assert all(step["samples"][0].startswith("the node") for step in steps)
     assert not list(exported.root.glob(".evaluate*"))
-    main(["report", "--run_dir", str(exported.root)])
+    main(["report", "--run-dir", str(exported.root)])
     page = (exported.report / "index.html").read_text()
     assert f"<td>{steps[1]['perplexity']:.4f}</td>" in page
 
@@ -127,7 +127,7 @@ def test_perplexity_by_source(tiny_flags, text_dataset, tmp_path):
     )
     run = tmp_path / "run"
     assert main(["train", *tiny_flags(run, ranks=1, max_steps=1, data_mixture=tmp_path / "mixture.yaml")]) == 0
-    assert main(["consolidate", "--run_dir", str(run)]) == 0
+    assert main(["consolidate", "--run-dir", str(run)]) == 0
     found = evaluate(RunFolder(run))
     sources = found["sources"]
     assert sources["a"]["tokens"] > 2 * sources["b"]["tokens"] > 0
@@ -140,7 +140,7 @@ def test_documents_are_evaluated_as_they_were_trained(tiny_flags, tmp_path):
     """With a document mask, transformers attends within documents too: the same perplexity."""
     flags = tiny_flags(tmp_path, ranks=1, document_mask=1, validation_batches=1, max_steps=12)
     assert main(["train", *flags]) == 0
-    assert main(["consolidate", "--run_dir", str(tmp_path)]) == 0
+    assert main(["consolidate", "--run-dir", str(tmp_path)]) == 0
     assert evaluate(RunFolder(tmp_path))["relative_difference"] < 1e-6
 
 
@@ -153,7 +153,7 @@ def test_a_run_can_be_exported_from_any_folder(text_dataset, tiny_flags, tmp_pat
     assert main(["train", *flags]) == 0
     monkeypatch.chdir(tmp_path / "elsewhere")
     (tmp_path / "work" / "runs" / "a").rename(tmp_path / "moved")
-    assert main(["consolidate", "--run_dir", "../moved"]) == 0
+    assert main(["consolidate", "--run-dir", "../moved"]) == 0
     assert len(AutoTokenizer.from_pretrained(tmp_path / "moved" / "hf")) == 300
 
 
@@ -162,7 +162,7 @@ def test_an_export_that_fails_leaves_nothing(exported, capsys):
     config = exported.config.read_text()
     exported.config.write_text(re.sub(r"(?m)^tokenizer: .*$", "tokenizer: /nowhere", config))
     try:
-        assert main(["consolidate", "--run_dir", str(exported.root)]) == 2
+        assert main(["consolidate", "--run-dir", str(exported.root)]) == 2
     finally:
         exported.config.write_text(config)
     assert "error: tokenizer '/nowhere'" in capsys.readouterr().err
@@ -257,21 +257,21 @@ def test_weights_that_do_not_fit_are_refused(tiny_flags, tmp_path, exported, cap
     """Preflight names what differs; tensors that are missing or too many are named when they are read."""
     consolidate(exported)
     flags = tiny_flags(tmp_path / "run", ranks=1, max_steps=1, init_from=exported.hf)
-    wrong = ["--hidden_size=64", "--vocab_size=304", "--init_state=all"]
+    wrong = ["--hidden-size=64", "--vocab-size=304", "--init-state=all"]
     assert main(["train", *flags, *wrong]) == 2
     printed = capsys.readouterr().err
     assert "hidden_size is 32 there, 64 here" in printed
     assert "vocab_size is 300 there, 304 here; podwright-train does not extend or cut a vocabulary" in printed
     assert "init_state all needs a checkpoint" in printed
-    assert main(["train", *flags, "--model_type=mistral"]) == 2
+    assert main(["train", *flags, "--model-type=mistral"]) == 2
     assert "a llama model there, a mistral model here" in capsys.readouterr().err
-    assert main(["train", *flags, f"--init_from={tmp_path}"]) == 2
+    assert main(["train", *flags, f"--init-from={tmp_path}"]) == 2
     assert f"init_from {tmp_path} has neither config.json nor a complete checkpoint" in capsys.readouterr().err
     shutil.copytree(exported.hf, tmp_path / "hf")
     tensors = load_file(tmp_path / "hf" / "model.safetensors")
     tensors["model.layers.0.self_attn.q_proj.bias"] = tensors.pop("model.norm.weight")
     save_file(tensors, tmp_path / "hf" / "model.safetensors", metadata={"format": "pt"})
-    assert main(["train", *flags, f"--init_from={tmp_path / 'hf'}"]) == 2
+    assert main(["train", *flags, f"--init-from={tmp_path / 'hf'}"]) == 2
     assert (
         "its tensors lack: model.norm.weight; it has tensors that the model lacks: "
         "model.layers.0.self_attn.q_proj.bias" in capsys.readouterr().err
@@ -286,7 +286,7 @@ def test_a_run_without_a_moving_average_has_none_to_export(exported):
 
 def test_a_missing_run_or_model_is_an_error(tmp_path, undisturbed, capsys):
     """One line says what to do first."""
-    assert main(["consolidate", "--run_dir", str(tmp_path)]) == 2
+    assert main(["consolidate", "--run-dir", str(tmp_path)]) == 2
     assert "training has not started there" in capsys.readouterr().err
-    assert main(["evaluate", "--run_dir", str(undisturbed)]) == 2
-    assert f"run `podwright-train consolidate --run_dir {undisturbed}` first" in capsys.readouterr().err
+    assert main(["evaluate", "--run-dir", str(undisturbed)]) == 2
+    assert f"run `podwright-train consolidate --run-dir {undisturbed}` first" in capsys.readouterr().err

@@ -35,6 +35,7 @@ from podwright_training.data import (
 from podwright_training.data.faults import BadRecordError
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.token_shards import write_token_shard
+from podwright_training.spelling import as_flag
 
 TEXTS = [" ".join([f"w{number}"] * (1 + number % 5)) for number in range(1, 61)]
 
@@ -121,7 +122,7 @@ def test_token_shards(folder, word_tokenizer, open_stream, tmp_path, capsys):
     tokenize.add_arguments(parser)
     output = tmp_path / "tokens"
     flags = {"dataset": folder, "dataset_config_name": "none", "tokenizer": tmp_path / "tokenizer", "output": output}
-    args = parser.parse_args([f"--{name}={value}" for name, value in (flags | {"data_workers": 1}).items()])
+    args = parser.parse_args([as_flag(name, value) for name, value in (flags | {"data_workers": 1}).items()])
     assert tokenize.run(args) == 0
     assert "60 documents, " in capsys.readouterr().out
     assert sorted(path.name for path in output.iterdir()) == [

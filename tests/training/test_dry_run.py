@@ -45,15 +45,15 @@ RUNS = {
     "too-large": f"--world-size 512 {SIZES} --memory-gb 0.001",
 }
 PLANNED = {
-    "8B": "--train_batch_size 2",
-    "8B, selective": "--train_batch_size 2 --activation_checkpointing_mode selective",
-    "8B, nothing again": "--train_batch_size 1 --activation_checkpointing 0",
-    "8B, pipeline": "--train_batch_size 4 --pipeline_parallel 2",
-    "8B, tensor": "--train_batch_size 2 --tensor_parallel 8",
-    "8B, context, accumulating": "--train_batch_size 1 --context_parallel 2 --gradient_accumulation_steps 2",
+    "8B": "--train-batch-size 2",
+    "8B, selective": "--train-batch-size 2 --activation-checkpointing-mode selective",
+    "8B, nothing again": "--train-batch-size 1 --activation-checkpointing 0",
+    "8B, pipeline": "--train-batch-size 4 --pipeline-parallel 2",
+    "8B, tensor": "--train-batch-size 2 --tensor-parallel 8",
+    "8B, context, accumulating": "--train-batch-size 1 --context-parallel 2 --gradient-accumulation-steps 2",
 }
-PLANNED = {name: f"--preset llama3_1_8b --num_layers 2 {flags}" for name, flags in PLANNED.items()}
-RUNS |= {name: f"--world_size 64 {flags}" for name, flags in PLANNED.items()}
+PLANNED = {name: f"--preset llama3_1_8b --num-layers 2 {flags}" for name, flags in PLANNED.items()}
+RUNS |= {name: f"--world-size 64 {flags}" for name, flags in PLANNED.items()}
 # One process for all, as importing torch takes seconds.
 SCRIPT = """
 import contextlib, io, json, sys

@@ -36,7 +36,7 @@ def run(*arguments):
 
 def test_samples_are_written(run_folder, capsys):
     """Every prompt is continued; the file holds what was printed."""
-    assert run("--run_dir", str(run_folder.root), "--prompts", "One", "Two", "--max_new_tokens", "8") == 0
+    assert run("--run-dir", str(run_folder.root), "--prompts", "One", "Two", "--max-new-tokens", "8") == 0
     text = run_folder.samples.read_text()
     assert capsys.readouterr().out.endswith(text)
     first, second = text.split("\n\nTwo")
@@ -77,11 +77,11 @@ def test_temperature_zero_is_greedy(run_folder):
 
 def test_no_model(tmp_path):
     """Without a consolidated model, the message says how to make one."""
-    with pytest.raises(GenerateError, match=rf"has no model: run `podwright-train consolidate --run_dir {tmp_path}`"):
-        run("--run_dir", str(tmp_path))
+    with pytest.raises(GenerateError, match=rf"has no model: run `podwright-train consolidate --run-dir {tmp_path}`"):
+        run("--run-dir", str(tmp_path))
 
 
 def test_numbers_out_of_range(tmp_path):
     """Numbers that cannot work are named before anything is loaded."""
     with pytest.raises(GenerateError, match=r"got max_new_tokens 0 and temperature 0\.8, need at least 1"):
-        run("--run_dir", str(tmp_path), "--max_new_tokens", "0")
+        run("--run-dir", str(tmp_path), "--max-new-tokens", "0")

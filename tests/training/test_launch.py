@@ -21,6 +21,7 @@ from podwright_training.commands import launch
 from podwright_training.commands.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
+from podwright_training.spelling import as_item
 
 ENVIRONMENT = Path("/fsx/podwright/environments/abc-def")
 
@@ -90,7 +91,7 @@ def test_every_preset_has_its_script(tmp_path):
 
 def test_a_run_needs_a_name():
     """Without a folder and without a preset there is nothing to call it."""
-    with pytest.raises(LaunchError, match="--run_dir or --preset is required"):
+    with pytest.raises(LaunchError, match="--run-dir or --preset is required"):
         plan(parse("--nodes", "1"), Nodes(shared_root="/fsx"))
 
 
@@ -118,7 +119,7 @@ def test_threads_only_without_accelerators():
 def test_trainer_arguments_arrive_verbatim(arguments):
     """Whatever follows -- reaches the trainer as it was typed."""
     words = command_of(render(job(trainer_arguments=tuple(arguments))))
-    assert words[words.index("--run_dir=/fsx/runs/tiny") + 1 :] == arguments
+    assert words[words.index("--run-dir=/fsx/runs/tiny") + 1 :] == arguments
 
 
 def test_no_secret_in_the_script(monkeypatch):
@@ -203,40 +204,40 @@ def test_plain_slurm(tmp_path):
 def test_defaults_come_from_the_nodes(files):
     """One rank per accelerator, the node's environment, EFA and partition, unless flags say otherwise."""
     nodes = read_nodes(None, *files(record()))
-    planned = plan(parse("--run_dir", "/fsx/runs/a", "--nodes", "4", "--", "--preset", "tiny"), nodes)
+    planned = plan(parse("--run-dir", "/fsx/runs/a", "--nodes", "4", "--", "--preset", "tiny"), nodes)
     assert planned == job(
         run=RunFolder(Path("/fsx/runs/a")), nodes=4, nproc_per_node=8, partition="gpus", accelerator="gpu", efa=True,
         auto_resume=True, trainer_arguments=("--preset", "tiny"),
     )  # fmt: skip
     flags = (
-        "--nproc_per_node",
+        "--nproc-per-node",
         "2",
         "--accelerator",
         "cpu",
         "--no-efa",
         "--environment",
         "/fsx/e",
-        "--time_limit",
+        "--time-limit",
         "60",
     )
-    changed = plan(parse("--run_dir", "/fsx/runs/a", "--nodes", "4", *flags), nodes)
+    changed = plan(parse("--run-dir", "/fsx/runs/a", "--nodes", "4", *flags), nodes)
     assert (changed.nproc_per_node, changed.accelerator, changed.efa) == (2, "", False)
     assert (changed.environment, changed.time_limit) == (Path("/fsx/e"), "60")
-    assert not plan(parse("--run_dir", "/fsx/runs/a", "--nodes", "4", "--no-auto_resume"), nodes).auto_resume
+    assert not plan(parse("--run-dir", "/fsx/runs/a", "--nodes", "4", "--no-auto-resume"), nodes).auto_resume
 
 
 def test_all_problems_are_reported_at_once():
     """Everything wrong with a submission is one error."""
-    flags = ("--run_dir", "/home/a b", "--nodes", "0", "--time_limit", "10:00", "--", "--run_dir=/elsewhere")
+    flags = ("--run-dir", "/home/a b", "--nodes", "0", "--time-limit", "10:00", "--", "--run-dir=/elsewhere")
     with pytest.raises(LaunchError) as caught:
         plan(parse(*flags), Nodes(shared_root="/fsx"))
     assert [line.split(":")[0] for line in str(caught.value).splitlines()] == [
         "--nodes",
-        "--nproc_per_node",
-        "--run_dir",
-        "--run_dir",
-        "write --run_dir before --",
-        "--time_limit",
+        "--nproc-per-node",
+        "--run-dir",
+        "--run-dir",
+        "write --run-dir before --",
+        "--time-limit",
     ]
 
 
@@ -296,11 +297,11 @@ def test_no_environment(slurm, tmp_path):
 def test_print_writes_nothing(tmp_path, capsys):
     """--print shows the script and leaves no run folder."""
     flags = (
-        "--run_dir",
+        "--run-dir",
         str(tmp_path / "a"),
         "--nodes",
         "1",
-        "--nproc_per_node",
+        "--nproc-per-node",
         "2",
         "--print",
         "--",
@@ -315,7 +316,7 @@ def test_print_writes_nothing(tmp_path, capsys):
 def test_a_plans_command_runs(tiny_flags, tmp_path, capsys):
     """``podwright plan`` prints a command; submitted to plain Slurm, it trains the tokens that were planned."""
     run = tmp_path / "run.yaml"
-    options = dict(flag.removeprefix("--").split("=") for flag in tiny_flags(tmp_path / "run", ranks=1))
+    options = dict(as_item(flag) for flag in tiny_flags(tmp_path / "run", ranks=1))
     run.write_text(yaml.safe_dump({**options, "max_steps": 2, "device": "auto"}))
     parser = ArgumentParser()
     add_plan_arguments(parser)
@@ -325,7 +326,7 @@ def test_a_plans_command_runs(tiny_flags, tmp_path, capsys):
     program, *words = shlex.split(line.removeprefix("To run it: "))
     assert program == "podwright-train"
     split = words.index("--")
-    assert main([*words[:split], "--print", "--nproc_per_node=1", *words[split:]]) == 0
+    assert main([*words[:split], "--print", "--nproc-per-node=1", *words[split:]]) == 0
     words = command_of(capsys.readouterr().out)
     assert main([*words[words.index("podwright_training") + 1 :], "--device=cpu"]) == 0
     assert [event["batch_sequences"] for event in RunFolder(tmp_path / "run").events("train")] == [4] * 4

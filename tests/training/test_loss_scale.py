@@ -91,7 +91,7 @@ def test_fp16_on_two_ranks_learns_what_fp32_learns(tiny_flags, tmp_path, undistu
 def test_overflowing_steps_are_left_out_and_a_resume_is_exact(tiny_flags, tmp_path):
     """They are reported, halve the scale until the gradient fits, and change no weight; then the loss falls."""
     flags = tiny_flags(tmp_path / "run", ranks=1, precision="fp16", max_steps=40, gradient_accumulation_steps=2)
-    flags += ["--noise_scale_freq=1", "--keep_checkpoints=20", "--train_batch_size=4"]
+    flags += ["--noise-scale-freq=1", "--keep-checkpoints=20", "--train-batch-size=4"]
     assert main(["train", *flags]) == 0
     steps = history(tmp_path / "run")
     skipped = [step for step, (event, *_) in steps.items() if event == "overflow"]
@@ -106,7 +106,7 @@ def test_overflowing_steps_are_left_out_and_a_resume_is_exact(tiny_flags, tmp_pa
     for path in (tmp_path / "again" / "checkpoints").iterdir():
         if path.name > "step-00000016":
             shutil.rmtree(path)
-    assert main(["train", f"--config={tmp_path / 'run' / 'config.yaml'}", f"--run_dir={tmp_path / 'again'}"]) == 0
+    assert main(["train", f"--config={tmp_path / 'run' / 'config.yaml'}", f"--run-dir={tmp_path / 'again'}"]) == 0
     assert list(RunFolder(tmp_path / "again").events("start"))[-1]["step"] == 16
     assert history(tmp_path / "again") == steps
 

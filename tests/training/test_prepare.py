@@ -82,12 +82,12 @@ def test_trainer_reads_it(prose, tmp_path, capsys):
     output = tmp_path / "c4"
     parser = ArgumentParser()
     command.add_arguments(parser)
-    numbers = ("--shards", "4", "--vocab-size", "300", "--validation_fraction", "0.2")
+    numbers = ("--shards", "4", "--vocab-size", "300", "--validation-fraction", "0.2")
     arguments = [str(prose), "--output", str(output), *numbers]
     assert command.run(parser.parse_args(arguments)) == 0
     program, *flags = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert program == "podwright-train"
-    brief = ("--max_steps", "1", "--num_layers", "1", "--max_context_width", "16", "--validation_batches", "1")
+    brief = ("--max-steps", "1", "--num-layers", "1", "--max-context-width", "16", "--validation-batches", "1")
     subprocess.run([sys.executable, "-m", "podwright_training", *flags, *brief], check=True, cwd=tmp_path, timeout=500)
     assert (tmp_path / "runs/c4/metrics.jsonl").read_text().count('"event": "validation"') == 1
     stream = packed_stream(output, split="train", rank=0, world_size=1, streams=4)
@@ -207,7 +207,7 @@ def test_too_few_documents_for_validation(prose, tmp_path):
     """Every stream of the trainer needs a document of either split; the fraction that the error names gives them."""
     with pytest.raises(PrepareError, match="16 shards need at least 16 of each") as caught:
         prepare(prose, tmp_path / "c4", shards=16, vocab_size=300, validation_fraction=0.01)
-    fraction = float(re.search(r"--validation_fraction ([\d.]+)", str(caught.value))[1])
+    fraction = float(re.search(r"--validation-fraction ([\d.]+)", str(caught.value))[1])
     prepared = prepare(prose, tmp_path / "c4", shards=16, vocab_size=300, validation_fraction=fraction)
     for split in ("train", "validation"):
         for stream in range(16):
@@ -225,7 +225,7 @@ def test_unreadable_files_are_named(prose, tmp_path, capsys):
     (tmp_path / "in" / "cut.txt.gz").write_bytes(gzip.compress(b"text")[:-6])
     parser = ArgumentParser()
     command.add_arguments(parser)
-    numbers = ("--shards", "4", "--vocab_size", "300", "--validation_fraction", "0.2")
+    numbers = ("--shards", "4", "--vocab-size", "300", "--validation-fraction", "0.2")
     command.run(parser.parse_args([str(tmp_path / "in"), "--output", str(tmp_path / "c4"), *numbers]))
     assert capsys.readouterr().err.splitlines() == [
         "skipped cut.txt.gz: truncated or damaged",

@@ -68,7 +68,7 @@ def folder(tmp_path):
 def reported(tmp_path_factory):
     """A run with its report."""
     run = make_run(tmp_path_factory.mktemp("runs") / "tiny")
-    write([run.root], "--usd_per_hour", "36")
+    write([run.root], "--usd-per-hour", "36")
     return run
 
 
@@ -107,7 +107,7 @@ def write(folder, *arguments):
     """Run the command."""
     parser = ArgumentParser()
     report.add_arguments(parser)
-    assert report.run(parser.parse_args(["--run_dir", *map(str, folder), *arguments])) == 0
+    assert report.run(parser.parse_args(["--run-dir", *map(str, folder), *arguments])) == 0
 
 
 def text_of(page):
@@ -234,7 +234,7 @@ def test_browser_draws_it(reported, browse, tmp_path, scheme, page, curve):
 
 def test_live(folder, browse):
     """A live page answers on this host alone, follows the metrics, and waits for a run without steps."""
-    command = (sys.executable, "-m", "podwright_training", "report", "--run_dir", folder.root, "--live", "--port", "0")
+    command = (sys.executable, "-m", "podwright_training", "report", "--run-dir", folder.root, "--live", "--port", "0")
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             address = re.match(r"http://127\.0\.0\.1:\d+/", server.stdout.readline())[0]

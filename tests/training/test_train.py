@@ -319,7 +319,7 @@ def test_a_spike_is_skipped_and_its_batch_can_be_read_again(tiny_flags, spiked, 
     assert not {event["step"] for event in events} & set(steps)
     assert {event["step"] for event in events} | set(steps) == set(range(1, 41))
     capsys.readouterr()
-    assert main(["replay", f"--run_dir={tmp_path / 'run'}", f"--step={events[-1]['step']}", "--losses"]) == 0
+    assert main(["replay", f"--run-dir={tmp_path / 'run'}", f"--step={events[-1]['step']}", "--losses"]) == 0
     message = capsys.readouterr().out
     assert events[-1]["batch_digest"] in message
     assert any(set(line.split("'")[1]) <= set("QXZJKVW") for line in message.splitlines() if "'" in line)
@@ -361,9 +361,9 @@ def test_there_is_nothing_to_roll_back_to(tiny_flags, tmp_path, capsys):
 
 def test_a_batch_that_cannot_be_read_again_is_reported(undisturbed, tiny_flags, tmp_path, capsys):
     """A step without an event has its nearest named; data that has changed since is no batch of the run."""
-    assert main(["replay", f"--run_dir={undisturbed}", "--step=99"]) == 2
+    assert main(["replay", f"--run-dir={undisturbed}", "--step=99"]) == 2
     assert "has no step 99; the nearest are 10, 11, 12" in capsys.readouterr().err
-    assert main(["replay", f"--run_dir={undisturbed}", "--step=9"]) == 0
+    assert main(["replay", f"--run-dir={undisturbed}", "--step=9"]) == 0
     shutil.copytree(undisturbed, tmp_path / "run")
     text = (tmp_path / "run" / "config.yaml").read_text().replace("dataset_config_name: en", "dataset_config_name: fr")
     (tmp_path / "run" / "config.yaml").write_text(text)
@@ -376,7 +376,7 @@ def test_a_batch_that_cannot_be_read_again_is_reported(undisturbed, tiny_flags, 
     (tmp_path / "run" / "config.yaml").write_text(text)
     for path in (tmp_path / "run" / "checkpoints").iterdir():
         shutil.rmtree(path)
-    assert main(["replay", f"--run_dir={tmp_path / 'run'}", "--step=1"]) == 2
+    assert main(["replay", f"--run-dir={tmp_path / 'run'}", "--step=1"]) == 2
     assert "has changed" in capsys.readouterr().err
 
 

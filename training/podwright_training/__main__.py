@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from podwright_training.errors import UserError
+from podwright_training.spelling import as_shown
 
 USER_ERROR_STATUS = 2  # what argparse exits with too
 
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
         if name in arguments[:1]:
             _add(subparser, module)
-            arguments = _with_dashes(arguments, subparser)
+            arguments = as_shown(arguments, subparser)
     if not arguments:
         parser.print_help()
         return 0
@@ -69,27 +70,6 @@ def _add(subparser: argparse.ArgumentParser, module: str) -> None:
     command = importlib.import_module(f"podwright_training.commands.{module}")
     command.add_arguments(subparser)
     subparser.set_defaults(command=command.run)
-    _show_dashes(subparser)
-
-
-def _show_dashes(parser: argparse.ArgumentParser) -> None:
-    """Give flags dashes, as the rest of the world does."""
-    for action in parser._actions:  # noqa: SLF001 -- argparse has no public list
-        dashed = [name.replace("_", "-") for name in action.option_strings]
-        parser._option_string_actions.update(dict.fromkeys(dashed, action))  # noqa: SLF001 -- as above
-        action.option_strings = list(dict.fromkeys(dashed))
-
-
-def _with_dashes(arguments: list[str], parser: argparse.ArgumentParser) -> list[str]:
-    """Return the arguments with dashes in the flags before ``--``: underscores are taken for ever."""
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    words = []
-    for word in arguments[:end]:
-        name, equals, value = word.partition("=")
-        dashed = name.replace("_", "-")
-        known = name.startswith("--") and dashed in parser._option_string_actions  # noqa: SLF001 -- as above
-        words.append(f"{dashed}{equals}{value}" if known else word)
-    return words + arguments[end:]
 
 
 def _unknown_command(name: str) -> str:

@@ -38,7 +38,7 @@ def run_tasks(
     """
     found = shutil.which(program)
     if found is None:
-        raise UserError(f"lm_eval: there is no {program} on PATH; {INSTALL}, or name the program with --lm_eval")
+        raise UserError(f"lm_eval: there is no {program} on PATH; {INSTALL}, or name the program with --lm-eval")
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(found, "--model", "hf", "--model_args", f"pretrained={model},dtype={dtype}", "--device", device),

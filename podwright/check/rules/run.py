@@ -34,6 +34,6 @@ def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
         if run.data_streams % shares:
             streams = f"data_streams is {run.data_streams}, no multiple of the {shares} shares that {group.name} reads"
             multiple = -(-run.data_streams // shares) * shares
-            yield error((*GROUPS, index, "count"), streams, f"set --data_streams={multiple}")
+            yield error((*GROUPS, index, "count"), streams, f"set --data-streams={multiple}")
         if not plan.fits:
             yield error((*GROUPS, index, "instance_type"), plan.need(), plan.remedy())

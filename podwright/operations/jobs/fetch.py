@@ -109,7 +109,7 @@ def _export(node: Remote, found: Runs, folder: str) -> None:
     """
     if not found.environment:
         raise OperationError(runs.NO_TRAINER, "export there with the run's own program, then fetch without --export")
-    trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run_dir={folder}"
+    trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run-dir={folder}"
     node.run(f"{quoted(trainer, 'consolidate', run_dir)} && {quoted(trainer, 'report', run_dir)}")
 
 

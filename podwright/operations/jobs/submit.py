@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "podwright submit run.yaml --nodes 2",
-        "podwright submit run.yaml --name wide --nodes 4 --arguments='--max_steps=2000'",
+        "podwright submit run.yaml --name wide --nodes 4 --arguments='--max-steps=2000'",
         "podwright submit train.sbatch --send src --nodes 8",
     )
 
@@ -151,10 +151,10 @@ def _trainer(options: argparse.Namespace, found: Runs, folder: str) -> str:
     launch = [
         f"{found.environment}/bin/podwright-train",
         "launch",
-        f"--run_dir={folder}",
+        f"--run-dir={folder}",
         f"--nodes={options.nodes}",
         *([f"--partition={options.partition}"] if options.partition else []),
-        *([f"--time_limit={options.time_limit}"] if options.time_limit else []),
+        *([f"--time-limit={options.time_limit}"] if options.time_limit else []),
     ]
     config = f"--config={folder}/{options.file.resolve().name}"
     return quoted(*launch, *options.launch_arguments, "--", config, *options.arguments)

@@ -124,7 +124,7 @@ def submit(
     if not interpreter:
         raise OperationError("the nodes have no environment of podwright-train", "name a Python with torch: --python")
     folder = found.path(name)
-    words = [interpreter, PROGRAM, "job", f"--folder={folder}", f"--file_mib={file_mib}"]
+    words = [interpreter, PROGRAM, "job", f"--folder={folder}", f"--file-mib={file_mib}"]
     script = f"#!/bin/bash\nexec {quoted(*words, *([f'--rounds={rounds}'] if rounds else []))}\n"
     command = quoted(
         *("sbatch", "--parsable", f"--job-name={name}", f"--output={LOG}", "--exclusive", "--mem=0", "--no-requeue"),

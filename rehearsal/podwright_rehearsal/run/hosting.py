@@ -302,7 +302,7 @@ class FlatHosts(Hosts):
     @property
     def submit_flags(self) -> list[str]:
         """HyperPod's option, if this srun has it: there is no node.json to read it from."""
-        return ["--auto_resume"] if self.cluster.srun_takes_auto_resume else []
+        return ["--auto-resume"] if self.cluster.srun_takes_auto_resume else []
 
     def lose(self, hostname: str) -> None:
         """Kill its processes."""

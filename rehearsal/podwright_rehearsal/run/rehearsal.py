@@ -37,11 +37,11 @@ CHECKPOINT_FREQ = 15
 STEPS_PAST_CHECKPOINT = 5  # so that the kill loses work that must be done again, identically
 TRAINER_ARGUMENTS = (
     "--preset=tiny",
-    f"--max_steps={MAX_STEPS}",
-    f"--checkpoint_freq={CHECKPOINT_FREQ}",
-    f"--validation_freq={CHECKPOINT_FREQ}",
-    f"--data_streams={SHARDS}",
-    "--bf16=0",
+    f"--max-steps={MAX_STEPS}",
+    f"--checkpoint-freq={CHECKPOINT_FREQ}",
+    f"--validation-freq={CHECKPOINT_FREQ}",
+    f"--data-streams={SHARDS}",
+    "--no-bf16",
 )
 PLAN_AGAIN = "plan again"  # runs while the nodes boot: neither waits for the other
 AFTER_PLAN = "sinfo"
@@ -177,16 +177,16 @@ class Rehearsal:
         answer = self._trainer(
             "launch",
             *(
-                f"--run_dir={self.run_on_hosts}",
+                f"--run-dir={self.run_on_hosts}",
                 f"--nodes={hosts}",
-                f"--nproc_per_node={ranks_per_host}",
+                f"--nproc-per-node={ranks_per_host}",
                 f"--partition={self._partition()}",
                 "--accelerator=cpu",
                 *self.hosts.submit_flags,
             ),
             "--",
             *TRAINER_ARGUMENTS,
-            *(f"--dataset={data}", "--dataset_config_name=en", f"--tokenizer={data}/tokenizer"),
+            *(f"--dataset={data}", "--dataset-config-name=en", f"--tokenizer={data}/tokenizer"),
         )
         self.job_id = int(re.findall(r"submitted job (\d+)", answer)[0])
         self.summary.ranks = f"{RANKS}, {ranks_per_host} on each of {hosts} of {len(self._compute())} compute nodes"
@@ -225,12 +225,12 @@ class Rehearsal:
 
     def consolidate(self, _: ExitStack) -> str:
         """Export the newest checkpoint as a Hugging Face model."""
-        self._trainer("consolidate", "--run_dir", str(self.run_on_hosts))
+        self._trainer("consolidate", "--run-dir", str(self.run_on_hosts))
         return f"{sum(file.stat().st_size for file in self.run.hf.iterdir()) / 1e6:.1f} MB in {self.run.hf}"
 
     def evaluate(self, _: ExitStack) -> str:
         """Evaluate the exported model with transformers; its perplexity must equal the trainer's."""
-        answer = json.loads(self._trainer("evaluate", "--run_dir", str(self.run_on_hosts)))
+        answer = json.loads(self._trainer("evaluate", "--run-dir", str(self.run_on_hosts)))
         trainer = list(self.run.events("validation"))[-1]["perplexity"]
         if f"{answer['perplexity']:.{DIGITS}g}" != f"{trainer:.{DIGITS}g}":
             raise StepFailed(
@@ -242,12 +242,12 @@ class Rehearsal:
 
     def generate(self, _: ExitStack) -> str:
         """Generate a few lines with the exported model."""
-        self._trainer("generate", "--run_dir", str(self.run_on_hosts))
+        self._trainer("generate", "--run-dir", str(self.run_on_hosts))
         return self.run.samples.read_text().strip().splitlines()[-1][:70]
 
     def report(self, _: ExitStack) -> str:
         """Write the report: a page with every curve."""
-        self._trainer("report", "--run_dir", str(self.run_on_hosts))
+        self._trainer("report", "--run-dir", str(self.run_on_hosts))
         return (self.run.report / "index.html").as_uri()
 
     def look_back(self, _: ExitStack) -> str:

@@ -168,7 +168,7 @@ def dataset() -> Path:
     shutil.rmtree(temporary, ignore_errors=True)
     _run([
         *(sys.executable, "-m", "podwright_training", "prepare", str(text), "--output", str(temporary)),
-        *("--vocab_size", str(VOCAB_SIZE), "--shards", str(SHARDS)),
+        *("--vocab-size", str(VOCAB_SIZE), "--shards", str(SHARDS)),
     ])  # fmt: skip
     return _replace(folder, temporary)
 

@@ -393,7 +393,7 @@ def _compare(wanted: set[str], path: Path) -> None:
     differing = missing | more
     if all(key.endswith(f".{EMA}") for key in differing):
         raise CheckpointError(
-            f"checkpoint {path} has a moving average of the weights: resume with --ema_decay"
+            f"checkpoint {path} has a moving average of the weights: resume with --ema-decay"
             if more
             else f"checkpoint {path} has no moving average of the weights: resume without ema_decay"
         )

@@ -32,12 +32,17 @@ THREADS = 2  # one checks hashes, one waits for the disk
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train consolidate``."""
-    parser.add_argument("--run_dir", required=True, help="folder of the run")
+    parser.add_argument("--run-dir", required=True, help="folder of the run")
     parser.add_argument("--step", type=int, help="of the checkpoint. Default: the newest")
     parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
-    parser.add_argument("--dtype", choices=tuple(DTYPES), default="fp32", help="dtype of the exported weights [fp32]")
     parser.add_argument(
-        "--max_shard_gb", type=float, default=SHARD_GB, help=f"largest weights file, and memory needed [{SHARD_GB}]"
+        "--dtype", choices=tuple(DTYPES), default="fp32", help="dtype of the exported weights. Default: fp32"
+    )
+    parser.add_argument(
+        "--max-shard-gb",
+        type=float,
+        default=SHARD_GB,
+        help=f"largest weights file, and memory needed. Default: {SHARD_GB}",
     )
 
 

@@ -21,6 +21,7 @@ from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_
 from podwright_training.data.faults import DataError
 from podwright_training.data.splits import find_split
 from podwright_training.errors import ConfigError
+from podwright_training.spelling import flag
 
 if TYPE_CHECKING:
     from podwright_training.curation.stages import Curation
@@ -33,34 +34,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     own, defaults = CurationSettings(dataset="", tokenizer=""), TrainConfig()
     parser.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub; its training split")
     for name in ("dataset_config_name", "text_column"):
-        parser.add_argument(f"--{name}", default=getattr(defaults, name), help=f"[{getattr(defaults, name)}]")
+        parser.add_argument(
+            flag(name), default=getattr(defaults, name), help=f"as train's. Default: {getattr(defaults, name)}"
+        )
     parser.add_argument("--tokenizer", required=True, help="folder, or name on the hub")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
     parser.add_argument(
         "--filters", nargs="*", default=list(DEFAULT_FILTERS), metavar="NAME",
-        help=f"quality filters of {' '.join(FILTERS)} [{' '.join(DEFAULT_FILTERS)}]",
+        help=f"quality filters of {' '.join(FILTERS)}. Default: {' '.join(DEFAULT_FILTERS)}",
     )  # fmt: skip
     parser.add_argument(
         "--languages", nargs="+", default=[], metavar="CODE", help="of those to keep, as en. Default: all"
     )
-    parser.add_argument("--mask_personal", action="store_true", help="replace email and public IP addresses")
-    parser.add_argument("--keep_exact", action="store_true", help="keep documents whose text occurred before")
-    parser.add_argument("--keep_near", action="store_true", help="keep documents that almost equal another")
+    parser.add_argument("--mask-personal", action="store_true", help="replace email and public IP addresses")
+    parser.add_argument("--keep-exact", action="store_true", help="keep documents whose text occurred before")
+    parser.add_argument("--keep-near", action="store_true", help="keep documents that almost equal another")
     parser.add_argument(
-        "--buckets", type=int, default=own.buckets, help=f"of MinHash; more find less similar pairs [{own.buckets}]"
+        "--buckets",
+        type=int,
+        default=own.buckets,
+        help=f"of MinHash; more find less similar pairs. Default: {own.buckets}",
     )
     parser.add_argument(
-        "--validation_fraction", type=float, default=own.validation_fraction,
-        help=f"of the documents to hold out [{own.validation_fraction}]",
+        "--validation-fraction", type=float, default=own.validation_fraction,
+        help=f"of the documents to hold out. Default: {own.validation_fraction}",
     )  # fmt: skip
     parser.add_argument("--tasks", type=int, help=f"parts of the work. Default: one per file, at most {MOST_TASKS}")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tasks at a time [one per CPU]")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="tasks at a time. Default: one per CPU")
     for name in ("max_bad_records", "max_bad_shards"):
-        parser.add_argument(f"--{name}", type=int, default=getattr(own, name), help=f"per task [{getattr(own, name)}]")
+        parser.add_argument(
+            flag(name), type=int, default=getattr(own, name), help=f"per task. Default: {getattr(own, name)}"
+        )
     slurm = parser.add_argument_group("Slurm")
     slurm.add_argument("--partition", help="submit the tasks as jobs to it. Default: run them here")
-    slurm.add_argument("--time", default="24:00:00", help="limit of a task [24:00:00]")
-    slurm.add_argument("--memory_gib", type=int, default=4, help="of a task [4]")
+    slurm.add_argument("--time", default="24:00:00", help="limit of a task. Default: 24:00:00")
+    slurm.add_argument("--memory-gib", type=int, default=4, help="of a task. Default: 4")
 
 
 def run(args: argparse.Namespace) -> int:

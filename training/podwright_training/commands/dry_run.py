@@ -26,13 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Nothing is allocated, sent or computed; data, metrics and checkpoints are left out."
     )
     group = parser.add_argument_group("dry run")
-    group.add_argument("--world_size", type=_positive, required=True, metavar="N", help="ranks of the job")
-    group.add_argument("--ranks_per_node", type=_positive, default=8, metavar="N", help="ranks of a node (default: 8)")
+    group.add_argument("--world-size", type=_positive, required=True, metavar="N", help="ranks of the job")
+    group.add_argument("--ranks-per-node", type=_positive, default=8, metavar="N", help="ranks of a node. Default: 8")
     group.add_argument(
-        "--rank", default=ALL_KINDS, help="the rank to run (default: all-kinds, one of each pipeline position)"
+        "--rank", default=ALL_KINDS, help="the rank to run. Default: all-kinds, one of each pipeline position"
     )
     memory = group.add_mutually_exclusive_group()
-    memory.add_argument("--memory_gb", type=_gb, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
+    memory.add_argument("--memory-gb", type=_gb, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
     memory.add_argument("--gpu", choices=sorted(MEMORY_GB), help="the GPU, instead of its memory")
     group.add_argument("--json", action="store_true", help="print one JSON document")
     sources.add_arguments(parser)

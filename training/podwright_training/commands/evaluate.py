@@ -28,13 +28,16 @@ HEAD_TOKENS = 512  # whose logits exist at a time
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train evaluate``."""
-    parser.add_argument("--run_dir", required=True, help="folder of a consolidated run")
+    parser.add_argument("--run-dir", required=True, help="folder of a consolidated run")
     parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")
     parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of weights and activations [float32]"
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="of weights and activations. Default: float32",
     )
     parser.add_argument(
-        "--all_checkpoints", action="store_true", help="also evaluate every checkpoint, and let it continue the prompts"
+        "--all-checkpoints", action="store_true", help="also evaluate every checkpoint, and let it continue the prompts"
     )
     parser.add_argument(
         "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"prompts to continue {list(PROMPTS)}"
@@ -42,9 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tasks", nargs="+", default=[], metavar="NAME", help="also run these tasks of lm-evaluation-harness"
     )
-    parser.add_argument("--include_path", type=Path, help="folder of further tasks, as lm_eval's option")
+    parser.add_argument("--include-path", type=Path, help="folder of further tasks, as lm_eval's option")
     parser.add_argument(
-        "--lm_eval", default=PROGRAM, help=f"program of lm-evaluation-harness, in its own environment [{PROGRAM}]"
+        "--lm-eval",
+        default=PROGRAM,
+        help=f"program of lm-evaluation-harness, in its own environment. Default: {PROGRAM}",
     )
 
 
@@ -108,7 +113,7 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
         UserError: The run is not consolidated, or the trainer did not validate the step it was consolidated from.
     """
     if not folder.hf.exists():
-        raise UserError(f"{folder.hf} does not exist: run `podwright-train consolidate --run_dir {folder.root}` first")
+        raise UserError(f"{folder.hf} does not exist: run `podwright-train consolidate --run-dir {folder.root}` first")
     step = json.loads((folder.hf / ORIGIN).read_text())["step"]
     trainer = next((event for event in reversed(list(folder.events("validation"))) if event["step"] == step), None)
     if trainer is None:

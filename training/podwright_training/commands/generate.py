@@ -21,14 +21,16 @@ class GenerateError(UserError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train generate``."""
-    parser.add_argument("--run_dir", type=Path, required=True, help="folder of a consolidated run")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder of a consolidated run")
     parser.add_argument(
         "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"prompts to continue {list(PROMPTS)}"
     )
-    parser.add_argument("--max_new_tokens", type=int, default=64, help="new tokens per prompt [64]")
-    parser.add_argument("--temperature", type=float, default=0.8, help="sampling temperature; 0: greedy [0.8]")
-    parser.add_argument("--top_p", type=float, default=1.0, help="sample from the likeliest tokens of this share [1.0]")
-    parser.add_argument("--seed", type=int, default=0, help="random seed [0]")
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="new tokens per prompt. Default: 64")
+    parser.add_argument("--temperature", type=float, default=0.8, help="sampling temperature; 0: greedy. Default: 0.8")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, help="sample from the likeliest tokens of this share. Default: 1.0"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="random seed. Default: 0")
     parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")
 
 
@@ -82,7 +84,7 @@ def generate(
     if not 0 < top_p <= 1:
         raise GenerateError(f"got top_p {top_p}, need a number above 0, at most 1")
     if not (folder / "config.json").exists():
-        raise GenerateError(f"{folder} has no model: run `podwright-train consolidate --run_dir {folder.parent}` first")
+        raise GenerateError(f"{folder} has no model: run `podwright-train consolidate --run-dir {folder.parent}` first")
     sleep_when_idle()
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer

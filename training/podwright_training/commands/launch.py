@@ -22,6 +22,7 @@ import jinja2
 from podwright_training.config.sources import preset_names
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.spelling import flag
 
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test compares them.
 NODE_JSON = Path("/opt/podwright/node.json")
@@ -71,21 +72,25 @@ class Nodes:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train launch``."""
     parser.add_argument(
-        "--run_dir", type=Path, help="folder of the run, on the shared file system [runs/<preset> there]"
+        "--run-dir", type=Path, help="folder of the run, on the shared file system. Default: runs/<preset> there"
     )
     parser.add_argument("--preset", choices=preset_names(), help="model preset, passed to the trainer")
     parser.add_argument("--nodes", type=int, required=True)
-    parser.add_argument("--nproc_per_node", type=int, help="ranks per node [the node's accelerators]")
-    parser.add_argument("--partition", help="Slurm partition [the nodes' own, or Slurm's default]")
-    parser.add_argument("--accelerator", choices=ACCELERATORS, help="kind of accelerator [node.json, or cpu]")
+    parser.add_argument("--nproc-per-node", type=int, help="ranks per node. Default: the node's accelerators")
+    parser.add_argument("--partition", help="Slurm partition. Default: the nodes' own, or Slurm's default")
+    parser.add_argument("--accelerator", choices=ACCELERATORS, help="kind of accelerator. Default: node.json, or cpu")
     parser.add_argument(
-        "--efa", action=argparse.BooleanOptionalAction, help="nodes have Elastic Fabric Adapters [node.json]"
+        "--efa", action=argparse.BooleanOptionalAction, help="nodes have Elastic Fabric Adapters. Default: node.json"
     )
     parser.add_argument(
-        "--auto_resume", action=argparse.BooleanOptionalAction, help="use HyperPod's srun --auto-resume [on HyperPod]"
+        "--auto-resume",
+        action=argparse.BooleanOptionalAction,
+        help="use HyperPod's srun --auto-resume. Default: on HyperPod",
     )
-    parser.add_argument("--environment", type=Path, help="virtual environment [node.json, or this one]")
-    parser.add_argument("--time_limit", help="Slurm's --time; the run saves and requeues before it ends [no limit]")
+    parser.add_argument("--environment", type=Path, help="virtual environment. Default: node.json, or this one")
+    parser.add_argument(
+        "--time-limit", help="Slurm's --time; the run saves and requeues before it ends. Default: no limit"
+    )
     parser.add_argument("--print", action="store_true", dest="print_only", help="print the script and write nothing")
     parser.add_argument(
         "trainer_arguments",
@@ -106,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"  state    squeue --jobs={number}")
     print(f"  output   tail -F {shlex.quote(str(job.run.log))}")
     print(f"  stop     scancel {number}")
-    print(f"  report   podwright-train report --run_dir={shlex.quote(str(job.run.root))}")
+    print(f"  report   podwright-train report --run-dir={shlex.quote(str(job.run.root))}")
     return 0
 
 
@@ -203,7 +208,7 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
 def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
     """Return the run's folder: the flag's value, or a folder named after the preset."""
     if args.run_dir is None and args.preset is None:
-        raise LaunchError("--run_dir or --preset is required: the run's folder, or its model")
+        raise LaunchError("--run-dir or --preset is required: the run's folder, or its model")
     run_dir: Path = args.run_dir or Path(nodes.shared_root) / "runs" / args.preset
     return run_dir.absolute()
 
@@ -212,16 +217,16 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
     if args.nodes < 1:
         yield f"--nodes: got {args.nodes}, need at least 1"
     if nproc_per_node < 1:
-        yield f"--nproc_per_node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"
+        yield f"--nproc-per-node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"
     if re.search(r"[^\w./+=@-]", str(root)):
-        yield f"--run_dir: got {root}, need only letters, digits and ./+=@_-, because Slurm's log is there"
+        yield f"--run-dir: got {root}, need only letters, digits and ./+=@_-, because Slurm's log is there"
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
-        yield f"--run_dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
-    if any(argument.split("=")[0] == "--run_dir" for argument in args.trainer_arguments):
-        yield "write --run_dir before --: it also names the job's folder"
+        yield f"--run-dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
+    if any(flag(argument.split("=")[0]) == "--run-dir" for argument in args.trainer_arguments):
+        yield "write --run-dir before --: it also names the job's folder"
     if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
         yield (
-            f"--time_limit: got {args.time_limit}, need Slurm's [days-]hours:minutes:seconds or minutes, at least "
+            f"--time-limit: got {args.time_limit}, need Slurm's [days-]hours:minutes:seconds or minutes, at least "
             f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are reserved for saving"
         )
 

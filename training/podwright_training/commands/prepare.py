@@ -80,12 +80,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train prepare``."""
     parser.add_argument("source", type=Path, help=f"folder, .zip or .tar.* of {' '.join(READERS)} files (or these .gz)")
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
-    parser.add_argument("--shards", type=int, default=16, help="training files; best as many as data_streams [16]")
     parser.add_argument(
-        "--vocab_size", "--vocab-size", type=int, default=2048, help="size of the tokenizer's vocabulary [2048]"
+        "--shards", type=int, default=16, help="training files; best as many as data_streams. Default: 16"
     )
     parser.add_argument(
-        "--validation_fraction", type=float, default=0.05, help="fraction of the documents held out [0.05]"
+        "--vocab-size", type=int, default=2048, help="size of the tokenizer's vocabulary. Default: 2048"
+    )
+    parser.add_argument(
+        "--validation-fraction", type=float, default=0.05, help="fraction of the documents held out. Default: 0.05"
     )
 
 
@@ -112,8 +114,8 @@ def _train_command(prepared: Prepared) -> str:
     """Return a command that trains the smallest preset on the dataset."""
     return shlex.join((
         *("podwright-train", "train", "--preset", "tiny", "--dataset", str(prepared.folder)),
-        *("--tokenizer", str(prepared.folder / TOKENIZER_FOLDER), "--vocab_size", str(prepared.vocab_size)),
-        *("--data_streams", str(prepared.shards), "--run_dir", f"runs/{prepared.folder.name}"),
+        *("--tokenizer", str(prepared.folder / TOKENIZER_FOLDER), "--vocab-size", str(prepared.vocab_size)),
+        *("--data-streams", str(prepared.shards), "--run-dir", f"runs/{prepared.folder.name}"),
     ))  # fmt: skip
 
 
@@ -173,7 +175,7 @@ def _way_out(digests: list[str], shards: int) -> str:
     if len(digests) < 2 * shards:
         return "add prose" + (f", or take --shards {len(digests) // 2} or fewer" if len(digests) > 1 else "")
     fraction = math.ceil(100 * (int(digests[shards - 1][:8], 16) + 1) / 16**8) / 100
-    return f"take --validation_fraction {fraction:g}, fewer --shards, or add prose"
+    return f"take --validation-fraction {fraction:g}, fewer --shards, or add prose"
 
 
 def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:

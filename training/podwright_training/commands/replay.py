@@ -34,7 +34,7 @@ class ReplayError(UserError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train replay``."""
-    parser.add_argument("--run_dir", type=Path, required=True, help="folder of the run, finished or not")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder of the run, finished or not")
     parser.add_argument("--step", type=int, required=True, help="a step in the metrics")
     parser.add_argument(
         "--losses",

@@ -24,12 +24,12 @@ PORT = 8000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train report``."""
     parser.add_argument(
-        "--run_dir", type=Path, required=True, nargs="+", help="folder of the run, finished or not; several: compare"
+        "--run-dir", type=Path, required=True, nargs="+", help="folder of the run, finished or not; several: compare"
     )
     parser.add_argument("--output", type=Path, help="folder to write to. Default: <run_dir>/report of the first run")
-    parser.add_argument("--usd_per_hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
+    parser.add_argument("--usd-per-hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
     parser.add_argument("--live", action="store_true", help="serve the page on localhost and follow the run")
-    parser.add_argument("--port", type=int, default=PORT, help=f"of --live [{PORT}]")
+    parser.add_argument("--port", type=int, default=PORT, help=f"of --live. Default: {PORT}")
 
 
 def run(args: argparse.Namespace) -> int:

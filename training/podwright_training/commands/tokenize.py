@@ -20,6 +20,7 @@ from podwright_training.data.faults import DataError, Faults
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX, TokenShard, write_token_shard
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
+from podwright_training.spelling import flag
 
 SPLITS = ("train", "validation")
 
@@ -28,11 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train tokenize``; those named as the trainer's have the same meaning."""
     defaults = TrainConfig()
     for name in ("dataset", "dataset_config_name", "text_column", "tokenizer"):
-        parser.add_argument(f"--{name}", default=getattr(defaults, name), help=f"[{getattr(defaults, name)}]")
+        parser.add_argument(
+            flag(name), default=getattr(defaults, name), help=f"as train's. Default: {getattr(defaults, name)}"
+        )
     parser.add_argument("--output", type=Path, required=True, help="folder to create, for train's --dataset")
-    parser.add_argument("--data_workers", type=int, default=os.cpu_count(), help="worker processes [one per CPU]")
     parser.add_argument(
-        "--max_bad_records", type=int, default=defaults.max_bad_records, help="broken records to skip per shard"
+        "--data-workers", type=int, default=os.cpu_count(), help="worker processes. Default: one per CPU"
+    )
+    parser.add_argument(
+        "--max-bad-records", type=int, default=defaults.max_bad_records, help="broken records to skip per shard"
     )
 
 
@@ -50,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     )
     print(
         f"{args.output}: {written.documents:,} documents, {written.tokens:,} tokens; {written.bad_records} broken "
-        f"records skipped\nnext: podwright-train train --dataset {args.output} --dataset_config_name none "
+        f"records skipped\nnext: podwright-train train --dataset {args.output} --dataset-config-name none "
         f"--tokenizer {args.tokenizer} …"
     )
     return 0

@@ -19,6 +19,7 @@ from podwright_training.data.splits import find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.errors import UserError
+from podwright_training.spelling import flag
 
 SAMPLE_DOCUMENTS = 1000  # that ``inspect`` reads
 ENCODE_DOCUMENTS = 64  # one call of the tokenizer
@@ -33,18 +34,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(metavar="ACTION", required=True)
     training = actions.add_parser("train", help="train on the training split of a dataset")
     training.add_argument("--output", type=Path, required=True, help="folder to create, for train's --tokenizer")
-    training.add_argument("--vocab-size", type=int, default=32_000, help="tokens, special ones included [32000]")
     training.add_argument(
-        "--multiple", type=int, default=128, help="fill the vocabulary up to a multiple of this; 1: do not [128]"
+        "--vocab-size", type=int, default=32_000, help="tokens, special ones included. Default: 32000"
     )
-    training.add_argument("--pattern", choices=PATTERNS, default="gpt2", help="whose rule cuts text into words [gpt2]")
+    training.add_argument(
+        "--multiple",
+        type=int,
+        default=128,
+        help="fill the vocabulary up to a multiple of this; 1: do not. Default: 128",
+    )
+    training.add_argument(
+        "--pattern", choices=PATTERNS, default="gpt2", help="whose rule cuts text into words. Default: gpt2"
+    )
     training.add_argument("--special-tokens", nargs="+", default=[], metavar="TOKEN", help="further ones, as <|user|>")
     training.add_argument("--documents", type=int, help="read only the first ones. Default: all")
     training.set_defaults(action=_train)
     inspecting = actions.add_parser("inspect", help="measure compression and fertility on the validation split")
     inspecting.add_argument("tokenizers", nargs="+", metavar="TOKENIZER", help="folder, or name on the hub")
     inspecting.add_argument(
-        "--documents", type=int, default=SAMPLE_DOCUMENTS, help=f"read only the first ones [{SAMPLE_DOCUMENTS}]"
+        "--documents", type=int, default=SAMPLE_DOCUMENTS, help=f"read only the first ones. Default: {SAMPLE_DOCUMENTS}"
     )
     inspecting.set_defaults(action=_inspect)
     defaults = TrainConfig()
@@ -52,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub")
         for name in ("dataset_config_name", "text_column"):
             default = getattr(defaults, name)
-            action.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"[{default}]")
+            action.add_argument(flag(name), default=default, help=f"as train's. Default: {default}")
 
 
 def run(args: argparse.Namespace) -> int:

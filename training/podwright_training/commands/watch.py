@@ -26,10 +26,10 @@ MARGIN = 12  # columns beside the curve, for its range
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train watch``."""
-    parser.add_argument("--run_dir", type=Path, required=True, help="folder of the run")
-    parser.add_argument("--usd_per_hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
+    parser.add_argument("--run-dir", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--usd-per-hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
     parser.add_argument(
-        "--refresh_s", type=_seconds, default=REFRESH_S, help=f"seconds between two looks [{REFRESH_S:g}]"
+        "--refresh-s", type=_seconds, default=REFRESH_S, help=f"seconds between two looks. Default: {REFRESH_S:g}"
     )
 
 

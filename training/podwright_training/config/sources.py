@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields, replace
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from podwright_training.config.train_config import PRESETS, SECTIONS, TrainConfig, conflicts, option_names
 from podwright_training.errors import ConfigError
 from podwright_training.run_folder import RunFolder
+from podwright_training.spelling import flag
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +37,8 @@ def load(args: argparse.Namespace) -> TrainConfig:
         ConfigError: With every problem of all sources.
     """
     flags = {name: getattr(args, name) for name in option_names() if hasattr(args, name)}
-    known = [_flag(name) for name in _types()]
-    problems = [_unknown(_flag(word.split("=")[0]), "flag", known) for word in args.unknown_flags]
+    known = [flag(name) for name in _types()]
+    problems = [_unknown(flag(word.split("=")[0]), "flag", known) for word in args.unknown_flags]
     return _resolve(args.config, flags, problems)
 
 
@@ -154,7 +155,7 @@ def _convert(value: Any, to: _Type) -> Any:
     text = str(value)
     if to.kind is bool:
         if text.lower() not in ("0", "1", "true", "false"):
-            raise ValueError("0 or 1")
+            raise ValueError("true or false")
         return text.lower() in ("1", "true")
     try:
         return to.kind(text)  # via text: YAML reads 1e-4 as text, and 0.5 is no int
@@ -188,15 +189,16 @@ def _add_flag(group: argparse._ArgumentGroup, item: Field[Any]) -> None:
     kind, alias = _types()[item.name].kind, item.metadata["alias"]
     allowed = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
     group.add_argument(
-        f"--{item.name}",
-        *([f"--{alias}"] if alias else []),
+        *(flag(name) for name in (item.name, alias) if name),
         dest=item.name,
         default=argparse.SUPPRESS,
-        metavar="|".join(allowed) or ("0|1" if kind is bool else kind.__name__),
         help=item.metadata["text"] + _default(item.default),
-        nargs="?" if kind is bool else None,
-        const="1" if kind is bool else None,
+        **({"action": argparse.BooleanOptionalAction} if kind is bool else {"metavar": _metavar(kind, allowed)}),
     )
+
+
+def _metavar(kind: type, allowed: Sequence[str]) -> str:
+    return "|".join(allowed) or {int: "N", float: "X", str: "TEXT"}[kind]
 
 
 def _unknown(name: str, what: str, known: Iterable[str]) -> str:
@@ -206,12 +208,7 @@ def _unknown(name: str, what: str, known: Iterable[str]) -> str:
     return f"unknown {what} {name}" + (f"; did you mean {close[0]}?" if close else "")
 
 
-def _flag(name: str) -> str:
-    """Return a flag as the help shows it."""
-    return f"--{name.lstrip('-').replace('_', '-')}"
-
-
 def _default(default: Any) -> str:
     if default is None:
         return ""
-    return f" [{int(default) if isinstance(default, bool) else default}]"
+    return f" Default: {('off', 'on')[default] if isinstance(default, bool) else default}."

@@ -398,7 +398,7 @@ class Trainer:
         self.metrics.write("guard", policy=policy, checkpoint=str(path) if path else None, **values)
         what = f"step {bad['step']}: {bad['reason']}; show its batch with podwright-train replay --step {bad['step']}"
         if policy == "stop":
-            raise UserError(f"{what}; this step is not saved. Resume with a lower --lr or another --guard_policy")
+            raise UserError(f"{what}; this step is not saved. Resume with a lower --lr or another --guard-policy")
         if policy == "skip" and self.guard.bad_in_a_row > guard.MOST_BAD:
             raise UserError(f"{what}; {guard.MOST_BAD} steps before it were skipped too: resume with a lower --lr")
         if policy == "rollback" and path is None:

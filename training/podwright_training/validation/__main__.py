@@ -39,7 +39,7 @@ def _parser() -> argparse.ArgumentParser:
         part = parts.add_parser(name)
         part.add_argument("--folder", type=Path, required=True)
         if name in {JOB, NODE}:
-            part.add_argument("--file_mib", type=int, required=True)
+            part.add_argument("--file-mib", type=int, required=True)
         if name == JOB:
             part.add_argument("--rounds", type=int, help="at most so many [all pairs meet]")
         if name == ALL_REDUCE:

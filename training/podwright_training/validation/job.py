@@ -67,7 +67,7 @@ class Nodes:
     def report(self, file_mib: int) -> list[NodeReport]:
         """Return the report of each node; all measure at the same time."""
         print(f"{len(self.names)} nodes: GPUs, EFA, clock, files", flush=True)
-        failed = self._step(NODE, f"--file_mib={file_mib}")
+        failed = self._step(NODE, f"--file-mib={file_mib}")
         found = {name: read_result(self.folder, f"{NODE}-{name}") for name in self.names}
         missing = [name for name, result in found.items() if result is None]
         if not missing:

@@ -1,0 +1,60 @@
+"""The spelling of flags: dashes, and ``--x`` or ``--no-x``. Underscores and ``--x=0`` are taken for ever."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+SWITCHED = {"1": True, "true": True, "0": False, "false": False}
+
+
+def flag(name: str) -> str:
+    """Return the flag of an option's name, or of a flag with underscores."""
+    return f"--{name.lstrip('-').replace('_', '-')}"
+
+
+def as_flag(name: str, value: Any) -> str:
+    """Return the flag that gives an option its value."""
+    if isinstance(value, bool):
+        return flag(name) if value else flag(f"no_{name}")
+    return f"{flag(name)}={value}"
+
+
+def as_item(word: str) -> tuple[str, str]:
+    """Return the key and value of ``run.yaml`` that mean the same as a flag."""
+    name, equals, value = word.removeprefix("--").partition("=")
+    if equals:
+        return name.replace("-", "_"), value
+    return name.removeprefix("no-").replace("-", "_"), "false" if name.startswith("no-") else "true"
+
+
+def as_shown(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
+    """Return the arguments with the flags before ``--`` spelt as the help shows them."""
+    known = parser._option_string_actions  # noqa: SLF001 -- argparse has no public list
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    words: list[str] = []
+    for word in arguments[:end]:
+        if words and word.lower() in SWITCHED and _is_switch(known.get(words[-1])):
+            words[-1] = _switched(words[-1], word, parser)
+            continue
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") or flag(name) not in known:
+            words.append(word)
+        elif equals and _is_switch(known[flag(name)]):
+            words.append(_switched(flag(name), value, parser))
+        else:
+            words.append(f"{flag(name)}{equals}{value}")
+    return [*words, *arguments[end:]]
+
+
+def _is_switch(action: argparse.Action | None) -> bool:
+    return isinstance(action, argparse.BooleanOptionalAction)
+
+
+def _switched(name: str, value: str, parser: argparse.ArgumentParser) -> str:
+    """Return the switch that an older ``--x=0`` means."""
+    plain = name.removeprefix("--no-").removeprefix("--")
+    if value.lower() not in SWITCHED:
+        parser.error(f"{name}: got {value}, need no value: write --{plain} or --no-{plain}")
+    return as_flag(plain, SWITCHED[value.lower()] != name.startswith("--no-"))
