@@ -29,6 +29,7 @@ WHY_NOT = {  # a block's first word after `$`, or its language, and why no test 
     "make": "CI's own commands; test_documentation.py compares them with the Makefile",
     "torchrun": "trains on the reader's data",
     "cdktf": "deploys to the reader's account; rehearsals run the same command",
+    "jq": "needs the reader's Grafana",
     "aws": "deploys to the reader's account",
     "pip": "installs from a registry",
     "ssh": "needs the reader's cluster",

@@ -27,6 +27,7 @@ from podwright_bootstrap.steps import Step, user_updates
 from podwright_bootstrap.steps.accelerators import Accelerators
 from podwright_bootstrap.steps.accounting import Accounting
 from podwright_bootstrap.steps.controllers import Controllers
+from podwright_bootstrap.steps.dcgm import Dcgm
 from podwright_bootstrap.steps.dns import Dns
 from podwright_bootstrap.steps.docker import Docker
 from podwright_bootstrap.steps.enroot import Enroot
@@ -88,6 +89,7 @@ STEPS: tuple[Step, ...] = (
     Docker(),
     Enroot(),
     Observability(),
+    Dcgm(),  # its file is one that observability's agent reads
     MetadataAccess(),  # lets the user in that observability adds
     HeldPackages(),  # late: an image that has just started may be updating itself
     Record(),
@@ -260,7 +262,7 @@ def _run(step: Step, node: Node) -> Result:
     """Run one step within its time, again if trying again may help."""
     reason = _why_not(step, node)
     if reason:
-        return Result(step.name, report.SKIPPED, [], 0.0, detail=reason)
+        return Result(step.name, report.SKIPPED, _removed(step, node), 0.0, detail=reason)
     started = time.monotonic()
     changes: list[str] = []
 
@@ -279,3 +281,15 @@ def _run(step: Step, node: Node) -> Result:
         return Result(step.name, outcome, changes, seconds, detail=_why(error), hint=hint)
     outcome = report.CHANGED if changes else report.UNCHANGED
     return Result(step.name, outcome, changes, round(time.monotonic() - started, 3))
+
+
+def _removed(step: Step, node: Node) -> list[str]:
+    """Take away what a step left that was switched off; what does not go fails no boot. nodes.skip leaves all as is."""
+    removed: list[str] = []
+    try:
+        if not step.applies(node):
+            with shell.time_limit(step.time_limit_s * PATIENCE):
+                removed.extend(step.remove(node))
+    except (Exception, TimeLimitError) as error:  # noqa: BLE001 (the next boot tries again)
+        shell.say(f"warning: {step.name} is off, and a part of it stays: {_why(error)}")
+    return removed

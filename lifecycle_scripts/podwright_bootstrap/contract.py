@@ -38,6 +38,7 @@ HOMES_DIRECTORY = "home"  # people's, where there is no OpenZFS for them
 DATA_DIRECTORY = "data"  # what runs read
 
 SLURM_ROOT = Path("/opt/slurm")
+LOGIN_NODE_REASON = "podwright: login node"  # for which Slurm gives it no jobs
 METRICS_NAMESPACE = "/aws/sagemaker/Clusters"  # the one that the nodes' role may write to
 RUNNING_JOBS_METRIC = "RunningJobs"
 CLUSTER_DIMENSION = "ClusterName"

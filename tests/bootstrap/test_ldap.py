@@ -45,7 +45,8 @@ def ask(make_shared_host, fetch_packages):
         "import json, sys\n"
         "path = '/opt/scripts/provisioning_parameters.json'\n"
         f"content = json.loads('''{json.dumps(host.cloud.contract)}''')\n"
-        "content['podwright']['nodes']['ldap'].update(json.loads(sys.argv[1]))\n"
+        "nodes, changes = content['podwright']['nodes'], json.loads(sys.argv[1])\n"
+        "nodes['ldap'] = changes if changes is None else {**nodes['ldap'], **changes}\n"
         "open(path, 'w').write(json.dumps(content))\n",
     )
     prepare = f"""
@@ -101,7 +102,7 @@ def test_people_of_an_ldap_server_are_known(ask):
 def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
     """The directory's SSH key opens its owner's account, members of a group become root, a filter says who logs in.
 
-    What a later cluster.yaml leaves out goes.
+    What a later cluster.yaml leaves out goes, and the whole directory with its section.
     """
     boot = ask("""
         mkdir -p /run/sshd && chmod 755 /mnt /mnt/fsx
@@ -120,13 +121,17 @@ def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
         su - mallory -c 'echo stolen'
         boot '{}'
         ls /etc/sudoers.d /etc/ssh/sshd_config.d
+        boot '{"sudo_groups": ["research"]}' && boot null
+        echo after: $(ls /etc/sudoers.d /etc/sssd) $(getent passwd ada)
     """)
     assert boot.failures == [], boot.output
-    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, False]
+    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, False, False, False]
     assert "\nby key: ada\n" in boot.output
     assert "\nbecame root\n" in boot.output
     assert "\nstolen" not in boot.output
     assert "User mallory is not allowed to run sudo" in boot.output
-    left = boot.output.rpartition("/etc/ssh/sshd_config.d:")[2]
+    left, _, after = boot.output.rpartition("/etc/ssh/sshd_config.d:")[2].partition("\nafter: ")
+    left = left.partition("\n20")[0]  # where the log of the next boot begins
     assert "README" in left
     assert "podwright-ldap" not in left
+    assert not [word for word in ("podwright", "sssd.conf", "ada") if word in after]

@@ -11,8 +11,10 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,8 @@ import yaml
 
 from podwright_bootstrap.collectors import __main__ as collectors
 from podwright_bootstrap.collectors import efa, neuron, slurm, training
-from podwright_bootstrap.steps.observability import HOST_COLLECTORS
+from podwright_bootstrap.steps.dcgm import COUNTERS
+from podwright_bootstrap.steps.observability import HOST_COLLECTORS, SAME_LABELS
 from podwright_rehearsal.hosts import debian
 
 CHECKOUT = Path(__file__).parents[2]
@@ -30,7 +33,7 @@ METRIC = re.compile(r"\b(?:node|podwright)_\w+\b")
 NVIDIA_SMI = """#!/bin/bash
 case $1 in
   -L) for gpu in 0 1 2 3; do echo "GPU $gpu: NVIDIA A10G (UUID: GPU-$gpu)"; done ;;
-  --query-compute-apps=*) echo "GPU-0, ${PROGRAM_OF_JOB:-1}"; echo "GPU-1, 1" ;;
+  --query-compute-apps=*) echo "GPU-1, 1"; for pid in $PROGRAMS_OF_JOBS; do echo "GPU-0, $pid"; done ;;
   *throttle*) echo "0, GPU-0, Not Active, Active"; echo "1, GPU-1, [N/A], Not Active" ;;
   *) echo "0, GPU-0, 97, 20480, 23028, 61, 215.33, 1710, 0"; echo "1, GPU-1, 3, 100, 23028, 40, [N/A], 210, [N/A]" ;;
 esac
@@ -42,7 +45,8 @@ SLURM = {
     "sdiag": r"printf 'Server thread count:  3\nAgent queue size:     1\n\tLast cycle:   1500\n\tLast cycle:   9\n'",
 }
 DMESG = r"printf '[ 5.1] NVRM: Xid (PCI:0000:10:1c): 79, pid=7, GPU has fallen off the bus.\n[ 5.2] other\n'"
-STEP = ("bash", "-c", "exec -a 'slurmstepd: [42.0]' bash -c 'sleep 600 & echo $!; wait'")
+STEPS = "for job in 42 43; do (exec -a \"slurmstepd: [$job.0]\" bash -c 'sleep 600 & echo $!; wait') & done; wait"
+SOUND = {"Collectors that fail", "Uncorrected ECC errors"}  # graphs that are empty while all is well
 NEURON_REPORT = {
     "neuron_runtime_data": [
         {
@@ -71,21 +75,21 @@ def debians() -> Path:
 
 
 @pytest.fixture
-def program_of_job() -> Iterator[int]:
-    """A process whose parent has the name that Slurm gives to the one of step 42.0."""
-    with subprocess.Popen(STEP, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+def programs_of_jobs() -> Iterator[list[str]]:
+    """Two processes whose parents have the names that Slurm gives to those of steps: two jobs share a GPU."""
+    with subprocess.Popen(("bash", "-c", STEPS), stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         assert process.stdout is not None
-        yield int(process.stdout.readline())
+        yield [process.stdout.readline().strip() for _ in range(2)]
         os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program_of_job: int) -> Path:
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs_of_jobs: list[str]) -> Path:
     """The folder of text files, after every collector has run on a machine that has everything."""
     programs = tmp_path / "programs"
     programs.mkdir()
     monitor = f"echo '{json.dumps(NEURON_REPORT)}'; exec sleep 60"
-    monkeypatch.setenv("PROGRAM_OF_JOB", str(program_of_job))
+    monkeypatch.setenv("PROGRAMS_OF_JOBS", " ".join(programs_of_jobs))
     for name, script in {**SLURM, "neuron-monitor": monitor, "dmesg": DMESG}.items():
         write_program(programs / name, f"#!/bin/bash\n{script}\n")
     write_program(programs / "nvidia-smi", NVIDIA_SMI)
@@ -109,20 +113,71 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program_of_job: in
     return output
 
 
-@pytest.fixture
-def exported(measured: Path, debians: Path) -> Iterator[str]:
-    """A real node_exporter gives the metrics of the collectors that nodes use."""
+def free_address() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [debians / "prometheus-node-exporter", f"--web.listen-address=127.0.0.1:{port}"]
-    command += ["--collector.disable-defaults", *(f"--collector.{name}" for name in HOST_COLLECTORS)]
-    command += [f"--collector.textfile.directory={measured}"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+@contextmanager
+def running(command: list[object]) -> Iterator[None]:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
-            yield get(f"http://127.0.0.1:{port}/metrics")
+            yield
         finally:
             process.terminate()
+
+
+@pytest.fixture
+def exporter(measured: Path, debians: Path) -> Iterator[str]:
+    """The address of a real node_exporter, which gives the metrics of the collectors that nodes use."""
+    address = free_address()
+    command = [debians / "prometheus-node-exporter", f"--web.listen-address={address}"]
+    command += ["--collector.disable-defaults", *(f"--collector.{name}" for name in HOST_COLLECTORS)]
+    command += [f"--collector.textfile.directory={measured}"]
+    with running(command):
+        yield address
+
+
+@pytest.fixture
+def exported(exporter: str) -> str:
+    """The text that Prometheus gets of a node."""
+    return get(f"http://{exporter}/metrics")
+
+
+@pytest.fixture
+def query(exporter: str, debians: Path, tmp_path: Path) -> Iterator[Callable[[str], list[dict]]]:
+    """Ask a real Prometheus that scrapes a node as a node's agent does; a stand-in gives DCGM's fields."""
+    (tmp_path / "dcgm.csv").write_text(COUNTERS)
+    gpus, own = free_address(), free_address()
+    labels = {"cluster": "demo", "instance": "n1", "instance_group": "workers"}
+
+    def job(name: str, address: str, relabel: list[dict[str, object]]) -> dict[str, object]:
+        targets = [{"targets": [address], "labels": labels}]
+        return {"job_name": name, "static_configs": targets, "metric_relabel_configs": relabel}
+
+    config = {"global": {"scrape_interval": "1s"}}
+    config["scrape_configs"] = [job("node", exporter, []), job("dcgm", gpus, SAME_LABELS)]
+    (tmp_path / "prometheus.json").write_text(json.dumps(config))
+    stand_in = [Path(__file__).parent / "shims" / "serve_dcgm", "--address", gpus, "--collect-interval", "30000"]
+    stand_in += ["--collectors", tmp_path / "dcgm.csv", "--hpc-job-mapping-dir", tmp_path]
+    prometheus = [debians / "prometheus", f"--config.file={tmp_path / 'prometheus.json'}"]
+    prometheus += [f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={own}"]
+    with running(stand_in), running(prometheus):
+
+        def ask(expression: str) -> list[dict]:
+            words = urllib.parse.urlencode({"query": expression})
+            return json.loads(get(f"http://{own}/api/v1/query?{words}"))["data"]["result"]
+
+        end = time.monotonic() + 600
+        while not ask("rate(node_cpu_seconds_total[1m]) and on () DCGM_FI_DEV_MEMORY_TEMP"):
+            assert time.monotonic() < end, "Prometheus scrapes nothing"
+            time.sleep(0.2)
+        yield ask
+
+
+def graphs() -> list[dict]:
+    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
 
 
 def write_program(path: Path, text: str) -> None:
@@ -143,15 +198,23 @@ def get(url: str) -> str:
             time.sleep(0.1)
 
 
-def test_every_metric_of_the_dashboard_is_one_that_nodes_give(exported):
-    """No graph stays empty, and no alert silent, because its metric is called otherwise."""
+def test_every_graph_draws_what_a_real_prometheus_has_of_a_node(query, exported):
+    """Prometheus takes each expression of the dashboard and answers it with values; no alert asks for a wrong name.
+
+    Two jobs on one GPU are two curves.
+    """
+    drawn = {}
+    for panel in graphs():
+        for target in panel["targets"]:
+            expression = target["expr"].replace("$cluster", "demo").replace("$__rate_interval", "1m")
+            drawn[panel["title"], target["refId"]] = query(expression)
+    assert len(drawn) > 40
+    assert {title for (title, _), result in drawn.items() if not result} == SOUND
+    assert {row["metric"]["slurm_job"] for row in drawn["Power of GPUs by job", "A"]} == {"42", "43"}
+    assert {row["metric"]["slurm_job"] for row in drawn["Tensor cores at work by job", "A"]} == {"42", "43"}
     given = {line.split("{")[0].split()[0] for line in exported.splitlines() if line and line[0] != "#"}
-    panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
-    queries = [query["expr"] for panel in panels for query in panel["targets"]]
     rules = yaml.safe_load(DASHBOARD.with_name("alerts.yaml").read_text())["groups"][0]["rules"]
-    asked = {name for query in [*queries, *(rule["expr"] for rule in rules)] for name in METRIC.findall(query)}
-    assert len(asked) > 25
-    assert asked - given == set()
+    assert {name for rule in rules for name in METRIC.findall(rule["expr"])} - given == set()
 
 
 def test_collectors_tell_what_programs_tell(exported):
@@ -211,7 +274,7 @@ def test_alerts_fire_when_they_should(debians, tmp_path):
 
 def test_every_panel_says_what_it_shows():
     """Each graph of the dashboard has a description and a unit; its place overlaps no other."""
-    panels = [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+    panels = graphs()
     assert all(panel["description"] and panel["fieldConfig"]["defaults"]["unit"] for panel in panels)
     assert len({(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}) == len(panels)
 

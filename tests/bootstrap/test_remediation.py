@@ -122,6 +122,12 @@ def test_a_report_survives_slurm(report):
     assert parse_nodes("NodeName=n1 State=IDLE*")[0].out
 
 
+def test_login_nodes_are_not_out_of_service():
+    """Slurm shows them as drained for ever, which leaves the share of nodes that may be out to the others."""
+    gate = "NodeName=gate State=IDLE+DRAIN Reason=podwright: login node [root@2026-11-23T07:00:00]"
+    assert parse_nodes(f"{gate}\nNodeName=n1 State=IDLE") == [NodeState("n1")]
+
+
 def test_errors_of_the_driver_are_not_those_of_programs(monkeypatch):
     """Xids that a reset cures ask for a reboot, one that it does not for a replacement, a program's for nothing."""
     log = "\n".join(

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -16,6 +17,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from podwright_bootstrap.contract import Accounting, MultiHead, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.features import NodeFeatures, Remediation
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
@@ -39,6 +41,7 @@ PARAMETERS = ProvisioningParameters(
     region="us-west-2",
     accounting=Accounting(DATABASE, 3306, SECRET_ARN, certificates="", makes_user=True),
     multi_head=MultiHead(SECRET_ARN, DATABASE, "/fsx", slurm_sns_arn=TOPIC_ARN),
+    nodes=NodeFeatures(remediation=Remediation()),
 )
 
 
@@ -227,8 +230,28 @@ def password_of(cluster: NamespacedCluster, hostname: str) -> str:
     return str(password)
 
 
+def remediate(cluster: NamespacedCluster, hostname: str) -> str:
+    """Let a controller look at the compute node, which reports a fault; the node's reason in Slurm."""
+    comment = f"Comment=podwright:reboot:{int(time.time())}:xid"
+    command = f"scontrol update NodeName={COMPUTE} {comment} && systemctl start podwright-remediation"
+    cluster.run(command, host=hostname, user="root")
+    shown = cluster.run(f"scontrol show node {COMPUTE} --oneliner", host=hostname).stdout
+    reason = re.search(r"Reason=(\S+)", shown)
+    return reason[1] if reason else ""
+
+
+def resume(cluster: NamespacedCluster, hostname: str) -> None:
+    """Let the compute node take jobs again, as after HyperPod's reboot."""
+    command = f"scontrol update NodeName={COMPUTE} Comment= State=RESUME"
+    cluster.run(command, host=hostname, user="root")
+    cluster.wait_until_idle([COMPUTE], timeout_s=600)
+
+
 def test_the_second_takes_over(cluster):
-    """After the first's loss the second runs jobs and says so once; sacct knows jobs of before and after."""
+    """After the first's loss the second runs jobs, says so once, and knows how a fault was remedied before.
+
+    sacct knows jobs of before and after.
+    """
 
     def run(line: str) -> str:
         return cluster.run(line, host=BACKUP, check=False, timeout_s=600).stdout
@@ -241,6 +264,9 @@ def test_the_second_takes_over(cluster):
         what=lambda: f"the first job to be remembered: {run('sacct')}",
     )
     assert PUBLISHED == []  # a controller that starts is no news
+    assert remediate(cluster, BACKUP) == ""  # not in control
+    assert remediate(cluster, PRIMARY) == "Action:Reboot"
+    resume(cluster, PRIMARY)
     cluster.kill(PRIMARY, how="power")
     wait_for(
         lambda: "(backup) at ip-10-0-16-8 is UP" in run("scontrol ping"),
@@ -261,3 +287,4 @@ def test_the_second_takes_over(cluster):
     (message,) = PUBLISHED
     assert message["TopicArn"] == [TOPIC_ARN]
     assert message["Message"][0].startswith(f"{BACKUP} controls Slurm now, in place of {PRIMARY}.")
+    assert remediate(cluster, BACKUP) == "Action:Replace"  # the same fault within a day of a reboot

@@ -14,6 +14,7 @@ from podwright_bootstrap.features import (
     Limits,
     LustreClient,
     NodeFeatures,
+    Observability,
     Prolog,
     Remediation,
     Scratch,
@@ -51,6 +52,8 @@ PARAMETERS = ProvisioningParameters(
         scratch=Scratch(),
         prolog=Prolog(),
         remediation=Remediation(max_percent=50),
+        observability=Observability(),
+        skip=("observability", "dcgm"),  # what they measure is in tests/bootstrap; the prolog goes by the feature
     ),
 )
 
@@ -93,6 +96,21 @@ def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, lifecycle: Pa
     log = boot(cluster, lifecycle)
     assert log.count(", 0 changes, ") == 3, log
     assert "Prolog" in cluster.run("scontrol show config | grep /opt/podwright/prolog.d").stdout
+
+
+def test_a_job_is_noted_at_its_gpus_while_it_runs(cluster: NamespacedCluster) -> None:
+    """From the prolog to the epilog the file of each GPU of a job has its id, from which metrics take a label."""
+    noted = "/run/podwright-gpu-jobs"
+    command = f"head -v -n 5 {noted}/*; echo id $SLURM_JOB_ID"
+    job_id = submit(cluster, command, "--gres=gpu:2", "--wait", f"--nodelist={SECOND}")
+    assert said(cluster, job_id).split() == [
+        *("==>", f"{noted}/0", "<==", str(job_id), "==>", f"{noted}/1", "<==", str(job_id), "id", str(job_id))
+    ]
+    wait_for(
+        lambda: cluster.run(f"ls {noted}", host=SECOND).stdout.split() == [],
+        timeout_s=300,
+        what=lambda: "the epilog to forget the job",
+    )
 
 
 def test_disks_that_a_reboot_empties_are_ready_before_jobs(cluster: NamespacedCluster) -> None:

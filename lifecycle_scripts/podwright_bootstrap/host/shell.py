@@ -233,6 +233,14 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o644, owner: st
     return True
 
 
+def remove_files(*paths: Path) -> Iterator[str]:
+    """Delete those of the files that are there; gives a phrase for each."""
+    for path in paths:
+        if os.path.lexists(path):
+            path.unlink()
+            yield f"removed {path}"
+
+
 def _create_beside(path: Path) -> Tuple[Path, int]:
     """Create an empty file beside ``path`` that no other writer has, and open it.
 

@@ -57,6 +57,21 @@ def run_by_timer(name: str, *, service: str, timer: str, path: str = "") -> Iter
         yield from keep_on(unit, restart=bool(changed))
 
 
+def remove(*names: str) -> Iterator[str]:
+    """Stop, disable and delete those of the units that the bootstrap wrote."""
+    there = [name for name in names if exists(name)]
+    for name in there:
+        shell.run("systemctl", "disable", "--now", name, timeout_s=60, check=False)
+        yield from shell.remove_files(FOLDER / name)
+    if there:
+        shell.run("systemctl", "daemon-reload", timeout_s=60)
+
+
+def remove_timer(name: str) -> Iterator[str]:
+    """Remove what ``run_by_timer`` made."""
+    yield from remove(f"{name}.path", f"{name}.timer", f"{name}.service")
+
+
 def require_active(unit: str) -> None:
     """Raise ``BootstrapError`` if the unit is not active."""
     if answer("is-active", unit) != "active":

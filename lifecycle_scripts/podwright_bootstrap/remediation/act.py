@@ -1,4 +1,4 @@
-"""Let HyperPod reboot or replace sick nodes, on the primary controller."""
+"""Let HyperPod reboot or replace sick nodes, on the controller whose slurmctld is in control."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import List
 
 from podwright_bootstrap import contract
@@ -16,9 +17,9 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.remediation import decision
 from podwright_bootstrap.remediation.decision import DRAIN, OURS, REBOOT, REPLACE, Act
-from podwright_bootstrap.slurm import slurm_conf
+from podwright_bootstrap.slurm import primary, slurm_conf
 
-DONE = contract.STATE_DIRECTORY / "remediation.json"
+DONE = "podwright-remediation.json"  # in the folder of Slurm's state, which controllers share: limits are the cluster's
 REASONS = {REBOOT: "Action:Reboot", REPLACE: "Action:Replace"}  # HyperPod compares all of it
 
 
@@ -26,14 +27,14 @@ def main() -> int:
     """Act once; 1 if Slurm does not answer."""
     try:
         wanted = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text()).nodes.remediation
-        if wanted is None or slurm_conf.controllers()[0].hostname != socket.gethostname().split(".")[0]:
+        if wanted is None or primary.in_control() != socket.gethostname().split(".")[0]:
             return 0
         shown = shell.run("scontrol", "show", "nodes", "--oneliner", timeout_s=60, quiet=True).output
         nodes, done, now = decision.parse_nodes(shown), _done(), int(time.time())
         acts = decision.decide(nodes, done, wanted, now)
         for act in acts:
             done.append(act)
-            shell.write_file(DONE, json.dumps([asdict(item) for item in done[-1000:]]))  # first: limits hold if we die
+            _remember(done)  # first: limits hold if we die
             _apply(act)
         waiting = [node.name for node in nodes if node.report and node.name not in {act.node for act in acts}]
         if waiting:
@@ -51,13 +52,21 @@ def _apply(act: Act) -> None:
     shell.run("scontrol", "update", f"NodeName={act.node}", f"State={state}", f"Reason={reason}", timeout_s=30)
 
 
+def _path() -> Path:
+    return Path(slurm_conf.value("StateSaveLocation", "/var/spool/slurmctld")) / DONE
+
+
+def _remember(done: List[Act]) -> None:
+    shell.write_file(_path(), json.dumps([asdict(act) for act in done[-1000:]]))
+
+
 def _done() -> List[Act]:
     try:
-        return [build(Act, item) for item in json.loads(DONE.read_text())]
+        return [build(Act, item) for item in json.loads(_path().read_text())]
     except FileNotFoundError:
         return []
     except (ValueError, TypeError) as error:
-        raise BootstrapError(f"{DONE} is not what podwright wrote: {error}", hint=f"remove {DONE}") from error
+        raise BootstrapError(f"{_path()} is not what podwright wrote: {error}", hint=f"remove {_path()}") from error
 
 
 if __name__ == "__main__":

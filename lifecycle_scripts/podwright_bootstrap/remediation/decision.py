@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Iterable, List, Optional, Sequence, Set, Tuple
 
+from podwright_bootstrap.contract import LOGIN_NODE_REASON
 from podwright_bootstrap.features import Remediation
 
 REBOOT, REPLACE, DRAIN = "reboot", "replace", "drain"
@@ -58,7 +59,7 @@ class Act:
 
 
 def parse_nodes(shown: str) -> List[NodeState]:
-    """Read the lines of ``scontrol show nodes --oneliner``."""
+    """Read the lines of ``scontrol show nodes --oneliner``; login nodes, which are always drained, are not counted."""
     states = []
     for line in shown.splitlines():
         name = re.search(r"\bNodeName=(\S+)", line)
@@ -75,7 +76,7 @@ def parse_nodes(shown: str) -> List[NodeState]:
                     report=Report.from_text(comment[1]) if comment else None,
                 )
             )
-    return states
+    return [state for state in states if state.reason != LOGIN_NODE_REASON]
 
 
 def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation, now: int) -> List[Act]:

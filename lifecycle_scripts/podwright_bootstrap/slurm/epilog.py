@@ -15,6 +15,7 @@ from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import Job, folder_of
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (what a job left there is taken away)
@@ -30,12 +31,16 @@ def main() -> int:
     except (ContractError, OSError, KeyError, ValueError) as error:
         shell.say(f"epilog: {error!r}")
         return 0
-    for clear in (_clean, _remove_folder):
+    for clear in (_clean, _remove_folder, _forget_gpus):
         try:
             clear(job, parameters)
-        except (BootstrapError, OSError) as error:
+        except (BootstrapError, OSError, ValueError) as error:
             shell.say(f"epilog: {error}")
     return 0
+
+
+def _forget_gpus(job: Job, _: ProvisioningParameters) -> None:
+    gpu_jobs.remove(job)
 
 
 def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:

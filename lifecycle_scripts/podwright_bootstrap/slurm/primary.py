@@ -1,9 +1,11 @@
-"""The primary controller, which starts each of Slurm's daemons before its backups do.
+"""The primary controller, which starts each of Slurm's daemons first, and the one in control while it is gone.
 
 https://slurm.schedmd.com/quickstart_admin.html#HA
 """
 
 from __future__ import annotations
+
+import re
 
 from podwright_bootstrap.host import network, shell
 from podwright_bootstrap.host.shell import BootstrapError
@@ -25,3 +27,16 @@ def let_begin(node: Node, daemon: str, port: int) -> None:
         shell.wait_until(lambda: network.listens(primary.address, port), what=what, limit_s=LIMIT_S)
     except BootstrapError as error:
         shell.say(f"{error}; going on without it")
+
+
+def in_control() -> str:
+    """Return the host whose slurmctld acts: the first that answers, for the primary takes over again when it is back.
+
+    Raises:
+        BootstrapError: none answers.
+    """
+    answers = shell.run("scontrol", "ping", timeout_s=60, check=False, quiet=True).output
+    up = re.search(r"(?m)^Slurmctld\(\S+\) at (\S+) is UP", answers)
+    if not up:
+        raise BootstrapError(f"no slurmctld answers: {answers.strip()}", hint="podwright doctor says why")
+    return up[1]

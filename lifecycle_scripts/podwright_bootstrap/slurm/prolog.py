@@ -10,6 +10,7 @@ from podwright_bootstrap.contract import ContractError, InstanceFacts, NodeRecor
 from podwright_bootstrap.health_checks import accelerators
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import PARENT_MODE, Job, folder_of
 from podwright_bootstrap.storage import own_folder
 
@@ -36,6 +37,7 @@ def main() -> int:
         _drain(found, job)
         return 1
     _make_folder(job, parameters)
+    _note_gpus(job, parameters)
     return 0
 
 
@@ -50,6 +52,15 @@ def _make_folder(job: Job, parameters: ProvisioningParameters) -> None:
         own_folder.make_for(folder, uid=job.uid, gid=job.gid, mode=0o700)
     except (BootstrapError, OSError) as error:
         shell.say(f"prolog: job {job.id} has no folder: {error}")
+
+
+def _note_gpus(job: Job, parameters: ProvisioningParameters) -> None:
+    """Label metrics of the job's GPUs; a node without them is sound all the same."""
+    if parameters.nodes.observability:
+        try:
+            gpu_jobs.add(job)
+        except (BootstrapError, OSError, ValueError) as error:
+            shell.say(f"prolog: metrics of GPUs do not name job {job.id}: {error}")
 
 
 def _checks(parameters: ProvisioningParameters) -> bool:

@@ -38,3 +38,8 @@ def repeat(step: str) -> Iterator[str]:
     if units.answer("is-enabled", name) != "enabled":
         shell.run("systemctl", "enable", name, timeout_s=60)
         yield f"enabled {name}"
+
+
+def forget(step: str) -> Iterator[str]:
+    """Run the step after reboots no more."""
+    yield from units.remove(f"podwright-{step}.service")

@@ -27,6 +27,10 @@ class Step(ABC):
     def apply(self, node: Node) -> Iterator[str]:
         """Make it true; gives a phrase for each change, after it was made."""
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Take away what earlier boots left on a node that the step is no longer for; gives a phrase for each."""
+        yield from ()
+
     @abstractmethod
     def verify(self, node: Node) -> None:
         """Prove that it is true; raises ``BootstrapError`` with what is not."""

@@ -70,6 +70,10 @@ class Accounting(Step):
             yield from sacctmgr.register(cluster)
             yield from policy.apply(node.parameters.nodes, cluster)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the timer that follows the password."""
+        yield from units.remove_timer(ROTATION)
+
     def verify(self, node: Node) -> None:
         """It runs and answers."""
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]

@@ -53,6 +53,10 @@ class Enroot(Step):
             slurm_conf.wait()  # whose writer may write plugstack.conf, too
             yield from plugstack.load_once(_pyxis())
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the unit; images stay."""
+        yield from after_reboot.forget(self.name)
+
     def verify(self, node: Node) -> None:
         """Controllers ask srun. The others get Slurm's configuration only from slurmd, which starts last."""
         _pyxis()

@@ -22,6 +22,7 @@ from podwright_bootstrap.steps import Step
 PACKAGES = ("sssd-ldap", "libnss-sss", "libpam-sss")
 LIBRARIES, INSTALLED = Path("/usr/lib"), ("*/sssd/libsss_ldap.so", "*/libnss_sss.so.2", "*/security/pam_sss.so")
 CONFIGURATION = Path("/etc/sssd/sssd.conf")
+OURS = "# Written by podwright's bootstrap."
 CERTIFICATE = Path("/etc/ssl/podwright-ldap.pem")
 IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 NSSWITCH = Path("/etc/nsswitch.conf")
@@ -31,6 +32,7 @@ SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket", "sssd-s
 SSHD_PART = Path("/etc/ssh/sshd_config.d/podwright-ldap.conf")
 KEYS_COMMAND = "/usr/bin/sss_ssh_authorizedkeys"  # sss_ssh_authorizedkeys(1)
 SUDOERS = Path("/etc/sudoers.d/podwright-ldap")
+CACHES = (Path("/var/lib/sss/mc"), Path("/var/lib/sss/db"))  # programs read the first even where SSSD has ended
 ANSWER_LIMIT_S = 20  # of the server, to us
 FIRST_ANSWER_LIMIT_S = 120  # of SSSD
 
@@ -67,6 +69,17 @@ class Ldap(Step):
         yield from units.keep_on("sssd", restart=changed)
         yield from _ask_sssd_for_keys(wanted)
         yield from _let_become_root(wanted)
+
+    def remove(self, node: Node) -> Iterator[str]:
+        """Forget the directory: its people, their keys and their right to sudo."""
+        changes = list(shell.remove_files(SUDOERS, SSHD_PART))
+        if changes:
+            shell.run("systemctl", "try-reload-or-restart", "ssh", timeout_s=60)
+        yield from changes
+        if CONFIGURATION.is_file() and CONFIGURATION.read_text().startswith(OURS):
+            shell.run("systemctl", "disable", "--now", "sssd", timeout_s=60, check=False)
+            caches = [path for folder in CACHES for path in folder.glob("*")]
+            yield from list(shell.remove_files(CONFIGURATION, CERTIFICATE, *caches))[:1]
 
     def verify(self, node: Node) -> None:
         """The daemon runs, and finds whom it must."""
@@ -150,7 +163,7 @@ def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> st
     }
     lines = [f"{name} = {value}" for name, value in options.items() if value]
     services = "nss, pam, ssh" if wanted.ssh_key_attribute else "nss, pam"
-    return "\n".join(["[sssd]", f"services = {services}", "domains = ldap", "", "[domain/ldap]", *lines]) + "\n"
+    return "\n".join([OURS, "[sssd]", f"services = {services}", "domains = ldap", "", "[domain/ldap]", *lines]) + "\n"
 
 
 def _access(wanted: Settings) -> str:
@@ -233,9 +246,8 @@ def _keep(path: Path, text: str, *, mode: int = 0o644) -> Iterator[str]:
     if text:
         if shell.write_file(path, text, mode=mode):
             yield f"wrote {path}"
-    elif path.exists():
-        path.unlink()
-        yield f"removed {path}"
+    else:
+        yield from shell.remove_files(path)
 
 
 def _is_known(user: str) -> bool:

@@ -19,6 +19,7 @@ from podwright_bootstrap.steps import Step
 
 USERS = Path("/etc/security/limits.d/99-podwright.conf")
 KERNEL = Path("/etc/sysctl.d/99-podwright.conf")
+DROP_IN = "podwright-limits"
 # Slurm's guide for large clusters: all nodes may answer at once.
 BACKLOG = {"net.core.somaxconn": 4096, "net.ipv4.tcp_max_syn_backlog": 4096}
 
@@ -42,11 +43,18 @@ class Limits(Step):
             yield f"wrote {USERS}"
         daemon = "slurmctld" if node.role == CONTROLLER else "slurmd"
         text = f"[Service]\nLimitMEMLOCK=infinity\nLimitSTACK=infinity\nLimitNOFILE={limits.open_files}\n"
-        yield from units.drop_in(f"{daemon}.service", "podwright-limits", text)
+        yield from units.drop_in(f"{daemon}.service", DROP_IN, text)
         lines = "".join(f"{name} = {value}\n" for name, value in _kernel(limits).items())
         if shell.write_file(KERNEL, lines) or _differing(limits):
             shell.run("sysctl", "--load", KERNEL, timeout_s=30)
             yield f"loaded {KERNEL}"
+
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the files; the kernel's values stay until a reboot."""
+        removed = list(shell.remove_files(USERS, KERNEL, *units.FOLDER.glob(f"*.service.d/{DROP_IN}.conf")))
+        yield from removed
+        if removed:
+            shell.run("systemctl", "daemon-reload", timeout_s=60)
 
     def verify(self, node: Node) -> None:
         """The kernel has the values."""

@@ -17,8 +17,8 @@ from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.host.shell import CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import slurm_conf, take_over
+from podwright_bootstrap.software.metrics_service import USER as METRICS_USER
 from podwright_bootstrap.steps import Step
-from podwright_bootstrap.steps.observability import USER as METRICS_USER
 
 RULES = contract.STATE_DIRECTORY / "metadata.nft"
 UNIT = "podwright-metadata-access.service"
@@ -47,6 +47,14 @@ class MetadataAccess(Step):
         if rules:
             yield f"wrote {RULES}"
         yield from units.run_at_boot(UNIT, _unit(nft), rerun=rules)
+
+    def remove(self, node: Node) -> Iterator[str]:
+        """Let everybody reach it again."""
+        removed = list(units.remove(UNIT))
+        if removed and shutil.which("nft"):
+            shell.run("nft", "delete", "table", *TABLE, timeout_s=30, check=False)
+        yield from removed
+        yield from shell.remove_files(RULES)
 
     def verify(self, node: Node) -> None:
         """The kernel has the table."""

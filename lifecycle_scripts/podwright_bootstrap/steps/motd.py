@@ -39,6 +39,10 @@ class Motd(Step):
         if shell.write_file(MOTD, greeting(node), mode=MODE):
             yield f"wrote {MOTD}"
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the message."""
+        yield from shell.remove_files(MOTD)
+
     def verify(self, node: Node) -> None:
         """Everybody may read it."""
         if stat.S_IMODE(MOTD.stat().st_mode) != MODE or MOTD.read_text() != greeting(node):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import urllib.request
-from http.client import HTTPException
 from pathlib import Path
 from typing import Iterator
 
@@ -18,36 +16,21 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import network, shell, units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software import installed_copy, programs
+from podwright_bootstrap.software import installed_copy, metrics_service, programs
+from podwright_bootstrap.software.metrics_service import ANSWER_LIMIT_S, DATA, TARGETS, USER, get
 from podwright_bootstrap.steps import Step
 
-USER = "podwright-metrics"
 EXPORTER_PORT = 9100  # node_exporter's own
 AGENT_PORT = 9095
-DATA = contract.STATE_DIRECTORY / "metrics"
 AGENT_CONFIG = contract.STATE_DIRECTORY / "prometheus.yml"
-ANSWER_LIMIT_S = 60
 # Of node_exporter's: AWS counts every value that is sent.
 HOST_COLLECTORS = ("cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "textfile", "uname", "vmstat")
+# DCGM's metrics get the label of our own ones, so that they can be joined, and lose what says the same again.
+SAME_LABELS = [
+    {"source_labels": ["UUID"], "regex": "(.+)", "target_label": "uuid"},
+    {"regex": "UUID|[Hh]ostname|device|pci_bus_id", "action": "labeldrop"},
+]
 EXPORTER, COLLECTORS, AGENT = (f"podwright-{name}" for name in ("node-exporter", "collectors", "prometheus-agent"))
-UNIT = """\
-[Unit]
-Description={description}
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-User={user}
-Environment={environment}
-ExecStart={command}
-AmbientCapabilities={capabilities}
-Nice=10
-Restart=on-failure
-RestartSec=10
-
-[Install]
-WantedBy=multi-user.target
-"""
 
 
 class Observability(Step):
@@ -82,10 +65,14 @@ class Observability(Step):
                 yield f"wrote {AGENT_CONFIG}"
             yield from _service(AGENT, "Sends metrics to the workspace", _agent(node), node=node, restart=changed)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Stop sending and measuring."""
+        yield from units.remove(*(f"{unit}.service" for unit in (AGENT, COLLECTORS, EXPORTER)))
+
     def verify(self, node: Node) -> None:
         """The exporter gives what our collectors wrote; the agent is ready. That AWS takes it is no node's business."""
         shell.wait_until(
-            lambda: "podwright_collected_timestamp_seconds" in _get(_exporter_url(node)),
+            lambda: "podwright_collected_timestamp_seconds" in get(_exporter_url(node)),
             what=f"{_exporter_url(node)} to give our collectors' metrics",
             limit_s=ANSWER_LIMIT_S,
             hint=self.hint,
@@ -93,7 +80,7 @@ class Observability(Step):
         if node.parameters.prometheus_remote_write_url:
             ready = f"http://127.0.0.1:{AGENT_PORT}/-/ready"
             what = f"Prometheus's agent to be ready at {ready}"
-            shell.wait_until(lambda: bool(_get(ready)), what=what, limit_s=ANSWER_LIMIT_S, hint=self.hint)
+            shell.wait_until(lambda: bool(get(ready)), what=what, limit_s=ANSWER_LIMIT_S, hint=self.hint)
 
 
 def collectors_of(node: Node) -> list[str]:
@@ -115,6 +102,11 @@ def agent_config(node: Node) -> str:
     interval = f"{wanted.interval_s if wanted else 30}s"
     labels = {"cluster": node.parameters.cluster_name, "instance_group": node.instance_group, "role": node.role}
     target = {"targets": [f"{node.address}:{EXPORTER_PORT}"], "labels": {"instance": node.hostname}}
+    dcgm = {
+        "job_name": "dcgm",
+        "file_sd_configs": [{"files": [f"{TARGETS}/*.json"]}],
+        "metric_relabel_configs": SAME_LABELS,
+    }
     remote = {
         "url": node.parameters.prometheus_remote_write_url,
         "sigv4": {"region": node.parameters.region},  # with the role's credentials
@@ -122,7 +114,7 @@ def agent_config(node: Node) -> str:
     }
     content = {
         "global": {"scrape_interval": interval, "external_labels": labels},
-        "scrape_configs": [{"job_name": "node", "static_configs": [target]}],
+        "scrape_configs": [{"job_name": "node", "static_configs": [target]}, dcgm],
         "remote_write": [remote],
     }
     return json.dumps(content, indent=2) + "\n"
@@ -143,7 +135,7 @@ def _refuse_foreign(node: Node) -> None:
 
 
 def _folders() -> Iterator[str]:
-    for folder in (DATA, _textfiles(), DATA / "agent"):
+    for folder in (DATA, _textfiles(), DATA / "agent", TARGETS):
         if not folder.is_dir() or folder.owner() != USER:
             folder.mkdir(parents=True, exist_ok=True)
             shell.run("chown", f"{USER}:", folder, timeout_s=30, quiet=True)
@@ -176,13 +168,9 @@ def _service(
     unit: str, description: str, command: str, *, node: Node, capabilities: str = "", restart: bool = False
 ) -> Iterator[str]:
     environment = f"PYTHONPATH={installed_copy.FOLDER} PODWRIGHT_RUNS={node.shared(contract.RUNS_DIRECTORY)}"
-    text = UNIT.format(
-        description=description, user=USER, environment=environment, command=command, capabilities=capabilities
+    yield from metrics_service.keep(
+        unit, description, command, environment=environment, capabilities=capabilities, restart=restart
     )
-    changed = shell.write_file(units.FOLDER / f"{unit}.service", text)
-    if changed:
-        yield f"wrote {unit}.service"
-    yield from units.keep_on(unit, restart=changed or restart)
 
 
 def _textfiles() -> Path:
@@ -191,14 +179,3 @@ def _textfiles() -> Path:
 
 def _exporter_url(node: Node) -> str:
     return f"http://{node.address}:{EXPORTER_PORT}/metrics"
-
-
-def _get(url: str) -> str:
-    """Return the answer of a server on this node, empty while it is silent; never through a proxy."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=10) as answer:
-            text: str = answer.read().decode(errors="replace")
-            return text
-    except (OSError, HTTPException):
-        return ""

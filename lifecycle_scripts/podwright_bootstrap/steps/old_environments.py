@@ -47,6 +47,10 @@ class OldEnvironments(Step):
         yield from installed_copy.install()
         yield from units.run_by_timer(UNIT, service=SERVICE, timer=TIMER)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the timer."""
+        yield from units.remove_timer(UNIT)
+
     def verify(self, node: Node) -> None:
         """It is on."""
         units.require_active(f"{UNIT}.timer")

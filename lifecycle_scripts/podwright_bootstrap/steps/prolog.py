@@ -40,6 +40,10 @@ class Prolog(Step):
         """Write the programs; step slurm_conf names them on the controller."""
         return _install(node)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the programs; slurm.conf names them by patterns."""
+        yield from shell.remove_files(*PROGRAMS.values())
+
     def verify(self, node: Node) -> None:
         """The node passes its own check."""
         if _wanted_programs(node)["prolog"]:
@@ -55,9 +59,8 @@ def _install(node: Node) -> Iterator[str]:
         program = PROGRAMS[name]
         if wanted and shell.write_file(program, _program(name), mode=0o755):
             yield f"wrote {program}"
-        elif not wanted and program.exists():
-            program.unlink()
-            yield f"removed {program}"
+        elif not wanted:
+            yield from shell.remove_files(program)
 
 
 def _wanted_programs(node: Node) -> Dict[str, bool]:
@@ -65,7 +68,8 @@ def _wanted_programs(node: Node) -> Dict[str, bool]:
     if wanted is None:
         return dict.fromkeys(PROGRAMS, False)
     folder = wanted.job_folder and node.scratch is not None
-    return {"prolog": wanted.check or folder, "epilog": wanted.clean or folder}
+    gpus = node.parameters.nodes.observability is not None and node.facts.accelerator == "gpu"
+    return {"prolog": wanted.check or folder or gpus, "epilog": wanted.clean or folder or gpus}
 
 
 def _program(name: str) -> str:

@@ -55,6 +55,10 @@ class Remediation(Step):
         service = SERVICE.format(package=installed_copy.FOLDER, slurm=SLURM_ROOT, python=sys.executable, module=module)
         yield from units.run_by_timer(UNIT, service=service, timer=TIMER.format(minutes=wanted.interval_minutes))
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the timer."""
+        yield from units.remove_timer(UNIT)
+
     def verify(self, node: Node) -> None:
         """It is on."""
         units.require_active(f"{UNIT}.timer")

@@ -51,6 +51,10 @@ class RunningJobs(Step):
         service = SERVICE.format(package=installed_copy.FOLDER, slurm=SLURM_ROOT, command=command)
         yield from units.run_by_timer(UNIT, service=service, timer=TIMER)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the timer."""
+        yield from units.remove_timer(UNIT)
+
     def verify(self, node: Node) -> None:
         """The timer runs; CloudWatch's answers are in its service's journal."""
         units.require_active(f"{UNIT}.timer")

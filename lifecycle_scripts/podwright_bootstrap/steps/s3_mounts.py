@@ -81,6 +81,11 @@ class S3Mounts(Step):
             yield from units.keep_on(unit, restart=changed or found is None)
         _tell_of_removed(node)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Say how a person removes them."""
+        _tell_of_removed(node)
+        yield from ()
+
     def verify(self, node: Node) -> None:
         """Each is mounted, and answers; a file of this node's own can be written where it should be."""
         for mount in node.parameters.nodes.s3_mounts:

@@ -53,6 +53,10 @@ class Scratch(Step):
         yield from own_folder.make_own(root / JOBS_DIRECTORY, mode=PARENT_MODE)
         yield from after_reboot.repeat(self.name)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the unit; the folder stays, for what is in it."""
+        yield from after_reboot.forget(self.name)
+
     def verify(self, node: Node) -> None:
         """It can be written, on a disk that is not the root volume's."""
         root = _root(node)

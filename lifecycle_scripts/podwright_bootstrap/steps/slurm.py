@@ -110,9 +110,8 @@ def _drain(node: Node) -> Iterator[str]:
     _hear_from(node)
     hostname = node.hostname
     if "DRAIN" not in _state(hostname):
-        shell.run(
-            SCONTROL, "update", f"NodeName={hostname}", "State=DRAIN", "Reason=podwright: login node", timeout_s=30
-        )
+        change = ("State=DRAIN", f"Reason={contract.LOGIN_NODE_REASON}")
+        shell.run(SCONTROL, "update", f"NodeName={hostname}", *change, timeout_s=30)
         yield f"drained {hostname}: login nodes take no jobs"
 
 

@@ -68,6 +68,8 @@ class SlurmConf(Step):
                 yield from slurmctld.restart()
         if own_part.is_used(node.parameters):
             yield from _watch()
+        else:
+            yield from units.remove_timer(WATCH)
 
     def verify(self, node: Node) -> None:
         """The file includes what it should."""
