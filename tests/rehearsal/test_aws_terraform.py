@@ -8,6 +8,7 @@ import pytest
 
 from podwright.deploy import terraform
 from podwright_rehearsal.aws import AwsStandIn
+from podwright_testing.provider import running_provider
 
 TRUST = {
     "Version": "2012-10-17",
@@ -137,9 +138,15 @@ def aws(tmp_path_factory):
         yield stand_in
 
 
-@pytest.fixture
-def workspace(tmp_path, aws):
-    return Workspace(tmp_path, aws)
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, aws):
+    """Terraform is initialized, and has one provider for all of its commands."""
+    made = Workspace(tmp_path_factory.mktemp("workspace"), aws)
+    made.write(configuration())
+    made.run("init")
+    with running_provider(made.directory, made.environment) as provider:
+        made.environment |= provider
+        yield made
 
 
 @pytest.mark.terraform
@@ -147,7 +154,6 @@ def test_a_deployment_lives_and_leaves_nothing(workspace, aws):
     """Apply, second plan without changes, update in place, a wrong state refused while planning, destroy: all empty."""
     sagemaker = aws.client("sagemaker")
     workspace.write(configuration())
-    workspace.run("init")
     assert "12 added, 0 changed, 0 destroyed" in workspace.run("apply", "-auto-approve")
     assert "No changes" in workspace.run("plan", "-detailed-exitcode")
 
@@ -172,7 +178,6 @@ def test_refusals_reach_terraforms_user(workspace, aws):
     wrong = configuration()
     wrong["resource"]["aws_fsx_lustre_file_system"]["scratch"]["per_unit_storage_throughput"] = 100
     workspace.write(wrong)
-    workspace.run("init")
     said = workspace.run("apply", "-auto-approve", expected=1)
     assert "InvalidPerUnitStorageThroughput" in said
     assert "125, 250, 500, 1000" in said

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import yaml
 
 from podwright import checkout
 from podwright.cli import main
-from podwright.deploy.terraform import terraform_environment
+from podwright.deploy.terraform import PROVIDER, find_terraform, terraform_environment
 from podwright.operations.account import cluster as clusters
 from podwright.operations.account.session import Session
 from podwright.operations.deployment.kit import search_path
@@ -23,6 +24,7 @@ from podwright.operations.errors import ArgumentError
 from podwright.operations.import_export.import_cluster import refuse
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.hyperpod import ClusterMaker
+from podwright_testing.provider import running_provider
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -40,6 +42,19 @@ def project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in terraform_environment(folder / "terraform").items():
         monkeypatch.setenv(name, value)
     return folder
+
+
+@pytest.fixture
+def one_provider(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One provider for all Terraforms of a test."""
+    folder = project / "terraform"
+    configuration = {"terraform": {"required_providers": {"aws": {"source": PROVIDER}}}}
+    (folder / "main.tf.json").write_text(json.dumps(configuration), encoding="utf-8")
+    subprocess.run([find_terraform(), "init"], cwd=folder, env=os.environ, capture_output=True, check=True)
+    with running_provider(folder, os.environ) as variable:
+        for name, value in variable.items():
+            monkeypatch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -133,6 +148,7 @@ def kit_diff(folder: Path, stack: str) -> str:
 
 
 @pytest.mark.terraform
+@pytest.mark.usefixtures("one_provider")
 def test_the_references_cluster_is_imported_and_nothing_is_left_to_change(
     capsys: pytest.CaptureFixture[str], project: Path, aws: AwsStandIn, reference: str
 ) -> None:
