@@ -33,7 +33,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from podwright.checkout import CACHE
 from podwright_training.checkpoint import step_folder
-from podwright_training.commands.consolidate import export
+from podwright_training.checkpoint.export import ExportOptions, export
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import LlamaForCausalLM
 
@@ -91,7 +91,7 @@ def _be(side: str, folder: Path, parameters: float) -> None:
     target = folder / side
     works: dict[str, Callable[[], None]] = {
         "copy": lambda: _copy(path, target),
-        "podwright": lambda: export(path, target, options, max_shard_gb=SHARD_GB),
+        "podwright": lambda: export(path, target, options, ExportOptions(max_shard_gb=SHARD_GB)),
         "guides": lambda: _as_guides(path, target),
         "imports": lambda: None,
     }

@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import re
 import shutil
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -14,6 +16,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.export import ExportOptions, export, weights_of
+from podwright_training.checkpoint.tensor_reader import TensorReader
+from podwright_training.code_version import code_version
 from podwright_training.commands.consolidate import consolidate
 from podwright_training.commands.evaluate import evaluate
 from podwright_training.config.sources import load_run
@@ -71,6 +76,22 @@ def test_a_card_describes_it(exported, text_dataset):
     (validation,) = exported.events("validation")
     assert (rows["steps"], rows["tokens"], rows["data"]) == ("12", f"{12 * 8 * 32:,}", str(text_dataset))
     assert rows["validation loss, nats per token"] == f"{validation['loss']:.4f}"
+    assert rows["code"] == next(exported.events("start"))["code"] == code_version()
+
+
+def test_the_code_is_named_by_its_commit(tmp_path):
+    """In a checkout it is the commit, and whether files differ from it; elsewhere the version."""
+    git = ("git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b")
+    (tmp_path / "code.py").touch()
+    (tmp_path / "other.py").touch()
+    assert code_version(tmp_path / "code.py").startswith("podwright-training ")
+    for command in (("init", "-q"), ("add", "code.py"), ("commit", "-q", "-m", "a")):
+        subprocess.run([*git, *command], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert code_version(tmp_path / "code.py") == f"git {commit}"
+    assert code_version(tmp_path / "other.py").startswith("podwright-training ")
+    (tmp_path / "code.py").write_text("changed")
+    assert code_version(tmp_path / "code.py") == f"git {commit}-dirty"
 
 
 def test_a_harness_that_is_missing_or_fails_is_one_line(exported, capsys):
@@ -157,6 +178,77 @@ def test_a_run_can_be_exported_from_any_folder(text_dataset, tiny_flags, tmp_pat
     assert len(AutoTokenizer.from_pretrained(tmp_path / "moved" / "hf")) == 300
 
 
+def test_a_killed_export_goes_on(exported, model_of):
+    """What was read back stays, a file that changed since is written again, and the result is whole."""
+    chosen, options = ExportOptions(max_shard_gb=20e-6), load_run(exported)
+    path, target = step_folder.newest(exported.checkpoints), exported.root / "killed"
+    calls = []
+
+    def end_it(count):
+        calls.append(count)
+        if sum(calls) > 90_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(path, target, options, chosen, on_bytes=end_it)
+    assert not target.exists()
+    partial = exported.root / ".killed.partial"
+    first, second, *_ = finished = sorted(json.loads((partial / "podwright.json").read_text())["files"])
+    before = (partial / first).stat().st_mtime_ns
+    content = bytearray((partial / second).read_bytes())
+    content[-1] ^= 1
+    (partial / second).write_bytes(content)
+    export(path, target, options, chosen)
+    assert len(finished) < len(list(target.glob("*.safetensors")))
+    assert (target / first).stat().st_mtime_ns == before
+    theirs = AutoModelForCausalLM.from_pretrained(target).state_dict()
+    for name, weight in model_of(path).named_parameters():
+        assert torch.equal(theirs[name], weight.detach())
+    shutil.rmtree(target)
+
+
+def test_every_checkpoint_can_be_exported(exported, capsys):
+    """Each has a folder by its name; the second time they are there."""
+    command = ["consolidate", "--run-dir", str(exported.root), "--all-checkpoints"]
+    assert main(command) == 0
+    names = sorted(path.name for path in exported.hf_steps.iterdir())
+    assert names == ["step-00000004", "step-00000008", "step-00000012"]
+    capsys.readouterr()
+    assert main(command) == 0
+    assert capsys.readouterr().out.count("is there\n") == len(names)
+    assert main([*command, "--dtype", "bf16"]) == 0
+    assert AutoModelForCausalLM.from_pretrained(exported.hf_steps / names[0]).dtype == torch.bfloat16
+
+
+def test_text_comes_from_any_checkpoint(exported, capsys):
+    """A checkpoint writes what its export writes, by its step or from a folder."""
+    consolidate(exported, step=8)
+    words = ("--prompts", "the node", "--temperature", "0", "--max-new-tokens", "8")
+    texts = []
+    for source in (("--run-dir", exported.root), ("--run-dir", exported.root, "--step", 8), ("--model", exported.hf)):
+        assert main(["generate", *map(str, source), *words]) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0].startswith("the node")
+    assert texts == texts[:1] * 3
+    assert main(["generate", "--run-dir", str(exported.root), "--step", "9"]) == 2
+    assert "no complete checkpoint of step 9; it has those of 4, 8, 12" in capsys.readouterr().err
+    consolidate(exported)
+
+
+def test_ranks_share_an_evaluation(exported, call_ranks):
+    """Three sequences a batch on two ranks judge the sequences that one process judges, the last ones too."""
+    config = exported.config.read_text()
+    exported.config.write_text(re.sub(r"(?m)^val_batch_size: .*$", "val_batch_size: 3", config))
+    try:
+        status, output = call_ranks(2, "evaluate", "--run-dir", exported.root)
+    finally:
+        exported.config.write_text(config)
+    assert status == 0, output
+    shared, alone = json.loads(exported.evaluation.read_text()), evaluate(exported)
+    assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-9)
+    assert shared["bits_per_byte"] == pytest.approx(alone["bits_per_byte"], rel=1e-9)
+
+
 def test_an_export_that_fails_leaves_nothing(exported, capsys):
     """Without its tokenizer a run cannot be exported: one line says so, and no half-written folder stays."""
     config = exported.config.read_text()
@@ -169,6 +261,18 @@ def test_an_export_that_fails_leaves_nothing(exported, capsys):
     assert not list(exported.root.glob(".*"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_full_disk_is_one_line(exported, tmp_path):
+    """The line names folder and reason, and no half-written folder takes what space there is."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", tmp_path], check=True)
+    try:
+        with pytest.raises(UserError, match=f"cannot export to {tmp_path}/hf: .*No space left on device"):
+            export(step_folder.newest(exported.checkpoints), tmp_path / "hf", load_run(exported))
+        assert not list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
 def test_a_second_export_replaces_the_first(exported):
     """No file of the first is left, and nothing besides."""
     (exported.hf / "stale").touch()
@@ -179,7 +283,7 @@ def test_a_second_export_replaces_the_first(exported):
 
 def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):
     """Files stay below their largest size, an index leads to them, and the weights are rounded, no more."""
-    consolidate(exported, dtype="bf16", max_shard_gb=20e-6)
+    consolidate(exported, ExportOptions(dtype="bf16", max_shard_gb=20e-6))
     files = sorted(exported.hf.glob("*.safetensors"))
     assert len(files) > 2
     assert files[0].name == f"model-00001-of-{len(files):05d}.safetensors"
@@ -193,10 +297,10 @@ def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
     """With ``ema_decay`` 1 it is the average at the first step, whatever was trained since; without, it is refused."""
     folder = RunFolder(tmp_path)
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1, ema_decay=1, lr=0.1)]) == 0
-    consolidate(folder, ema=True)
+    consolidate(folder, ExportOptions(ema=True))
     first = AutoModelForCausalLM.from_pretrained(folder.hf).state_dict()
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=3, ema_decay=1, lr=0.1)]) == 0
-    consolidate(folder, ema=True)
+    consolidate(folder, ExportOptions(ema=True))
     assert_equal(AutoModelForCausalLM.from_pretrained(folder.hf).state_dict(), first)
     consolidate(folder)
     trained = AutoModelForCausalLM.from_pretrained(folder.hf).state_dict()
@@ -224,7 +328,7 @@ def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_
     """Exported in several files, transformers gives our logits to 1e-5; two ranks start from them with our loss."""
     folder = RunFolder(tmp_path / "run")
     assert main(["train", *tiny_flags(folder.root, ranks=1, max_steps=1, **options)]) == 0
-    path = consolidate(folder, max_shard_gb=40e-6)
+    path = consolidate(folder, ExportOptions(max_shard_gb=40e-6))
     theirs = AutoModelForCausalLM.from_pretrained(folder.hf)
     tokens = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -234,6 +338,17 @@ def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_
     assert status == 0, output
     before, after = (list(item.events("validation"))[-1]["loss"] for item in (folder, RunFolder(tmp_path / "new")))
     assert after == pytest.approx(before, abs=1e-5)
+    assert_read_by_parts(step_folder.newest(tmp_path / "new" / "checkpoints"))
+
+
+def assert_read_by_parts(path):
+    """Parts of tensors, read from their places in the files of all ranks, are those that PyTorch reads."""
+    weights = list(weights_of(path))
+    whole = step_folder.read(path, {weight.key for weight in weights})
+    with TensorReader(path) as reader:
+        for key, part in ((weight.key, weight.part) for weight in weights):
+            box = tuple(slice(start, start + size) for start, size in zip(part.begin, part.shape, strict=True))
+            assert torch.equal(reader.read(key, part.begin, part.shape), whole[key][box])
 
 
 def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undisturbed):
@@ -281,12 +396,14 @@ def test_weights_that_do_not_fit_are_refused(tiny_flags, tmp_path, exported, cap
 def test_a_run_without_a_moving_average_has_none_to_export(exported):
     """One line says which option keeps one."""
     with pytest.raises(UserError, match="has no moving average of the weights: it was trained without ema_decay"):
-        consolidate(exported, ema=True)
+        consolidate(exported, ExportOptions(ema=True))
 
 
 def test_a_missing_run_or_model_is_an_error(tmp_path, undisturbed, capsys):
     """One line says what to do first."""
     assert main(["consolidate", "--run-dir", str(tmp_path)]) == 2
+    assert "training has not started there" in capsys.readouterr().err
+    assert main(["generate", "--run-dir", str(tmp_path)]) == 2
     assert "training has not started there" in capsys.readouterr().err
     assert main(["evaluate", "--run-dir", str(undisturbed)]) == 2
     assert f"run `podwright-train consolidate --run-dir {undisturbed}` first" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from podwright_training.batch import IGNORED
 from podwright_training.config.architecture import ModelConfig, RopeScaling
-from podwright_training.model import Block, LlamaForCausalLM, Recomputation, experts, to_hugging_face
+from podwright_training.model import Block, LlamaForCausalLM, Recomputation, experts, from_hugging_face
 
 VOCAB = 97
 LLAMA_2 = {
@@ -167,13 +167,13 @@ def test_a_gpu_compiles_blocks_whole(family, mode, monkeypatch):
 
 @pytest.mark.parametrize("family", ["llama 3.2", "mistral", "mixtral", "qk norm"])
 def test_what_is_exported_is_loaded_by_transformers(family, tmp_path):
-    """With the names of ``to_hugging_face`` and ``to_hf``, ``from_pretrained`` gives our logits, and misses nothing."""
+    """With the names of ``from_hugging_face`` and ``to_hf``, ``from_pretrained`` gives our logits, and misses nothing."""
     model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family]}))
-    weights = {
-        hf_name: weight
-        for name, value in model.named_parameters()
-        for hf_name, weight in to_hugging_face(name, value.detach(), model_type=model.config.model_type)
-    }
+    weights = {}
+    for name, value in model.named_parameters():
+        for part in from_hugging_face(name, value.shape, model_type=model.config.model_type):
+            box = tuple(slice(start, start + size) for start, size in zip(part.begin, part.shape, strict=True))
+            weights[part.name] = value.detach()[box].reshape(part.shape[-2:]).contiguous()
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     (tmp_path / "config.json").write_text(json.dumps(model.config.to_hf()))
     theirs, loading = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)

@@ -23,6 +23,9 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig) -> str:
         "tokenizer": options.tokenizer,
         "context": f"{options.max_context_width:,} tokens",
     }
+    starts = [event for event in folder.events("start") if event["step"] <= state.step]
+    if starts and "code" in starts[-1]:
+        rows["code"] = starts[-1]["code"]
     for kind in ("train", "validation"):
         for event in folder.events(kind):
             if event["step"] == state.step:  # the last one counts: a restarted run logs some steps twice

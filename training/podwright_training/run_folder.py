@@ -87,6 +87,11 @@ class RunFolder:
         return self.root / "hf"
 
     @property
+    def hf_steps(self) -> Path:
+        """Return the folder of one such model per checkpoint, by its name: ``step-00000100/``."""
+        return self.root / "hf-steps"
+
+    @property
     def samples(self) -> Path:
         """Return the text generated from the consolidated model."""
         return self.root / "samples.txt"

@@ -17,11 +17,13 @@ from podwright.operations.access.remote import Remote, add_remote_arguments, quo
 from podwright.operations.errors import ArgumentError, OperationError
 from podwright.operations.jobs import runs
 from podwright.operations.jobs.runs import Runs
-from podwright.operations.output import print_json
+from podwright.operations.output import console, print_json
 from podwright.operations.target import add_examples, add_target_arguments, target
 
-LARGE = ("checkpoints", "traces")  # of podwright-train; stay on the cluster unless asked for
+LARGE = ("checkpoints", "hf-steps", "traces")  # of podwright-train; stay on the cluster unless asked for
 MODEL = "hf"
+REPORT = Path("report", "index.html")
+UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 _LIST = "cd {folder} && find . -type f {without} -printf '%s %T@ %P\\0'"
 # A log may grow while it is read: tar then pads or cuts it to the size it had, and ends with 1.
 _PACK = "cd {folder} && tar -c -f - --no-recursion --null -T - || [ $? = 1 ]"
@@ -59,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="first write the report and the Hugging Face model, on the node",
     )
-    parser.add_argument("--checkpoints", action="store_true", help=f"also bring {' and '.join(LARGE)}")
+    parser.add_argument("--checkpoints", action="store_true", help=f"also bring {', '.join(LARGE)}")
     runs.add_runs_argument(parser)
     add_remote_arguments(parser)
     add_target_arguments(parser)
@@ -94,11 +96,31 @@ def run(options: argparse.Namespace) -> int:
         document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": wanted}
         print_json("podwright.fetch/1", {**document, "unchanged": len(existing) - len(wanted)})
         return 0
-    size = sum(file.size_bytes for file in wanted)
-    print(f"{len(wanted)} files, {size / 1e6:,.1f} MB to {to}; {len(existing) - len(wanted)} were there")
+    print(_summary(wanted, to, unchanged=len(existing) - len(wanted)))
+    if (report := to / REPORT).is_file():
+        from rich.text import Text  # --help can do without
+
+        console().print("report:", Text(str(report), style=f"link {report.absolute().as_uri()}"), soft_wrap=True)
     if not with_model:
         print(f"no model in {folder}/{MODEL}: --export writes it on the cluster first")
     return 0
+
+
+def _summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
+    """Return one sentence on what came and what was there."""
+    size = sum(file.size_bytes for file in wanted)
+    brought = f"{_count(len(wanted))}, {_size(size)}, brought to {to}" if wanted else f"nothing new for {to}"
+    return f"{brought}; {_count(unchanged)} unchanged" if unchanged else brought
+
+
+def _count(files: int) -> str:
+    return "1 file" if files == 1 else f"{files:,} files"
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size with the unit that suits it."""
+    unit, name = next(((unit, name) for unit, name in UNITS if size_bytes >= unit), UNITS[-1])
+    return f"{size_bytes / unit:,.1f} {name}"
 
 
 def _export(node: Remote, found: Runs, folder: str) -> None:

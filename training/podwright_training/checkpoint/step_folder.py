@@ -31,7 +31,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
@@ -149,6 +149,21 @@ def intact(directory: Path) -> list[Path]:
     return found
 
 
+def find(directory: Path, step: int | None = None) -> Path:
+    """Return the checkpoint of a step, or the newest.
+
+    Raises:
+        CheckpointError: There is none that is intact; the message names those that are.
+    """
+    checkpoints = {_step(path): path for path in intact(directory)}
+    if not checkpoints:
+        raise CheckpointError(f"{directory} has no complete checkpoint yet")
+    if step is not None and step not in checkpoints:
+        steps = ", ".join(map(str, sorted(checkpoints)))
+        raise CheckpointError(f"{directory} has no complete checkpoint of step {step}; it has those of {steps}")
+    return checkpoints[max(checkpoints) if step is None else step]
+
+
 def read_state(path: Path) -> TrainerState:
     """Return the contents of a checkpoint besides tensors.
 
@@ -214,8 +229,13 @@ def load(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | 
 
 def shapes(path: Path) -> dict[str, TensorStorageMetadata]:
     """Return shape and dtype of each tensor in a checkpoint: ``model.<parameter>``, ``optimizer.<parameter>.<key>``."""
-    saved = IndexedReader(path, _manifest(path)).read_metadata().state_dict_metadata
+    saved = index(path).state_dict_metadata
     return {name: entry for name, entry in saved.items() if isinstance(entry, TensorStorageMetadata)}
+
+
+def index(path: Path) -> Metadata:
+    """Return the places of all tensors in a checkpoint's files; raise ``DamagedCheckpointError`` as the reader does."""
+    return IndexedReader(path, _manifest(path)).read_metadata()
 
 
 def read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:

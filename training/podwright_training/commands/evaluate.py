@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podwright_training.commands.generate import PROMPTS, generate
+from podwright_training.commands.generate import PROMPTS, continue_texts
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
 from podwright_training.harness import PROGRAM, run_tasks
-from podwright_training.openmp import sleep_when_idle
+from podwright_training.ranks import Ranks
 from podwright_training.run_folder import ORIGIN, RunFolder, write_atomically
+from podwright_training.transformers_model import LoadedModel, default_device, load
 
 if TYPE_CHECKING:
     from podwright_training.batch import Batch
@@ -54,26 +55,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the evaluation as JSON and keep it in the run folder, for its report; return the exit status."""
-    folder = RunFolder(Path(args.run_dir))
-    found = evaluate(folder, device=args.device, dtype=args.dtype)
-    if args.all_checkpoints:
-        found["progression"] = list(
-            progression(folder, args.prompts, tokens=found["tokens"], device=args.device, dtype=args.dtype)
-        )
+    """Print the evaluation as JSON and keep it in the run folder, for its report; return the exit status.
+
+    Ranks that torchrun started share the work; the first one prints.
+    """
+    with _process_group() as ranks:
+        folder = RunFolder(Path(args.run_dir))
+        found = evaluate(folder, device=args.device, dtype=args.dtype)
+        if args.all_checkpoints:
+            found["progression"] = list(
+                progression(folder, args.prompts, tokens=found["tokens"], device=args.device, dtype=args.dtype)
+            )
+        if ranks.rank == 0:
+            _keep(found, folder, args)
+    return 0
+
+
+def _keep(found: dict[str, Any], folder: RunFolder, args: argparse.Namespace) -> None:
     if args.tasks:
         found["tasks"] = run_tasks(
             folder.hf,
             args.tasks,
             program=args.lm_eval,
             include_path=args.include_path,
-            device=args.device or _default_device(),
+            device=args.device or default_device(),
             dtype=args.dtype,
         )
     text = json.dumps(found, indent=2)
     write_atomically(folder.evaluation, text + "\n")
     print(text)
-    return 0
+
+
+@contextmanager
+def _process_group() -> Iterator[Ranks]:
+    """Connect the ranks, if torchrun started several; they exchange nothing but sums."""
+    ranks = Ranks.from_environment()
+    if ranks.world_size == 1:
+        yield ranks
+        return
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    try:
+        yield ranks
+    finally:
+        dist.destroy_process_group()
 
 
 @dataclass
@@ -119,7 +145,7 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
     if trainer is None:
         raise UserError(f"{folder.metrics} has no validation of step {step}, from which {folder.hf} was consolidated")
     tokens = trainer["tokens"]
-    by_source = _sums(folder.hf, load_run(folder), tokens=tokens, device=device, dtype=dtype)
+    by_source = _sums(load(folder.hf, device=device, dtype=dtype), load_run(folder), tokens=tokens)
     figures = sum(by_source.values(), Sums()).figures()
     found = {
         "model": str(folder.hf),
@@ -148,58 +174,59 @@ def progression(
         dtype: name of torch's type of weights and activations.
     """
     from podwright_training.checkpoint import step_folder
-    from podwright_training.commands.consolidate import export
 
-    options = load_run(folder)
+    options, first = load_run(folder), Ranks.from_environment().rank == 0
     for path in reversed(step_folder.intact(options.checkpoints)):
-        with tempfile.TemporaryDirectory(dir=folder.root, prefix=".evaluate.") as temporary:
-            model = Path(temporary) / "hf"
-            export(path, model, options)
-            by_source = _sums(model, options, tokens=tokens, device=device, dtype=dtype)
-            texts = generate(model, prompts, max_new_tokens=SAMPLE_TOKENS, temperature=0, seed=0, device=device)
-        step = step_folder.read_state(path).step
-        yield {"step": step, **sum(by_source.values(), Sums()).figures(), "samples": texts}
+        loaded = load(path, tokenizer=options.tokenizer, device=device, dtype=dtype)
+        figures = sum(_sums(loaded, options, tokens=tokens).values(), Sums()).figures()
+        texts = continue_texts(loaded, prompts, max_new_tokens=SAMPLE_TOKENS, do_sample=False) if first else []
+        yield {"step": step_folder.read_state(path).step, **figures, "samples": texts}
 
 
-def _sums(model_folder: Path, options: TrainConfig, *, tokens: int, device: str | None, dtype: str) -> dict[str, Sums]:
+def _sums(loaded: LoadedModel, options: TrainConfig, *, tokens: int) -> dict[str, Sums]:
     """Return the counts on the first ``tokens`` of the validation split, by source.
 
-    They are the same tokens for any world size.
+    They are the same tokens for any number of ranks, each of which reads and judges its own.
     """
-    sleep_when_idle()
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
 
     from podwright_training.data import open_stream
 
-    disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(model_folder, local_files_only=True)
-    device = device or _default_device()
-    model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=getattr(torch, dtype)).eval().to(device)
-    stream = open_stream(
-        replace(options, data_workers=0),  # a few batches: workers would only have to be started
-        split="validation",
-        tokenizer=str(model_folder),
-        rank=0,
-        world_size=1,
-        local_batch_size=options.val_batch_size,
-    )
+    ranks, device = Ranks.from_environment(), loaded.model.device
+    try:
+        stream = open_stream(
+            replace(options, data_workers=0),  # a few batches: workers would only have to be started
+            split="validation",
+            tokenizer=loaded.tokenizer,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            local_batch_size=options.val_batch_size,
+        )
+    except ValueError as error:  # the number of ranks
+        raise UserError(str(error)) from error
+    sequences = tokens // options.max_context_width
     by_source: dict[str, Sums] = {}
     with torch.no_grad():
-        for _ in range(tokens // (options.val_batch_size * options.max_context_width)):
+        for _ in range(math.ceil(sequences / (ranks.world_size * options.val_batch_size))):
             batch = stream.next_batch()
-            nats = _cross_entropy(model, batch.to(torch.device(device)))
-            for name, row, labels_T in zip(stream.sources(), nats, batch.labels_BT, strict=True):
-                text = tokenizer.decode(labels_T, skip_special_tokens=True)
+            count = len(stream.own_sequences(before=sequences))  # of the last batch, some may be too many
+            nats = _cross_entropy(loaded.model, batch.to(device))[:count]
+            for name, row, labels_T in zip(stream.sources()[:count], nats, batch.labels_BT[:count], strict=True):
+                text = loaded.tokenizer.decode(labels_T, skip_special_tokens=True)
                 by_source[name] = by_source.get(name, Sums()) + Sums(row, len(labels_T), len(text.encode()))
-    return by_source
+    return _of_all_ranks(by_source, ranks)
 
 
-def _default_device() -> str:
-    import torch
+def _of_all_ranks(by_source: dict[str, Sums], ranks: Ranks) -> dict[str, Sums]:
+    """Return the counts of all ranks, added up, by source."""
+    if ranks.world_size == 1:
+        return by_source
+    import torch.distributed as dist
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    parts: list[Any] = [None] * ranks.world_size
+    dist.all_gather_object(parts, by_source)
+    names = sorted({name for part in parts for name in part})
+    return {name: sum((part.get(name, Sums()) for part in parts), Sums()) for name in names}
 
 
 def _cross_entropy(model: Any, batch: Batch) -> list[float]:

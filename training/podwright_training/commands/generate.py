@@ -1,4 +1,4 @@
-"""``podwright-train generate``: sample text from the consolidated model, loaded by Hugging Face alone."""
+"""``podwright-train generate``: sample text from any checkpoint or model, by transformers alone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
-from podwright_training.openmp import sleep_when_idle
 from podwright_training.run_folder import RunFolder, write_atomically
+from podwright_training.transformers_model import LoadedModel, load
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
 TOP_K = 50
@@ -21,7 +22,10 @@ class GenerateError(UserError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train generate``."""
-    parser.add_argument("--run-dir", type=Path, required=True, help="folder of a consolidated run")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--run-dir", type=Path, help="folder of a run: its exported model, else its newest checkpoint")
+    which.add_argument("--model", type=Path, help="folder of any model in Hugging Face's layout")
+    parser.add_argument("--step", type=int, help="of a checkpoint of --run-dir, which need not be exported")
     parser.add_argument(
         "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"prompts to continue {list(PROMPTS)}"
     )
@@ -35,21 +39,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Generate text, print it and write ``samples.txt``; return the exit status."""
-    folder = RunFolder(args.run_dir)
+    """Generate text and print it; write that of a run to its ``samples.txt``. Return the exit status."""
+    _check(args)
+    folder, tokenizer = _source(args)
     texts = generate(
-        folder.hf,
+        folder,
         args.prompts,
         max_new_tokens=args.max_new_tokens,
         temperature=args.temperature,
         top_p=args.top_p,
         seed=args.seed,
+        tokenizer=tokenizer,
         device=args.device,
         stream=sys.stdout.isatty(),
     )
-    write_atomically(folder.samples, "\n\n".join(texts) + "\n")
+    text = "\n\n".join(texts) + "\n"
+    if args.run_dir:
+        write_atomically(RunFolder(args.run_dir).samples, text)
     if not sys.stdout.isatty():
-        print(folder.samples.read_text(), end="")
+        print(text, end="")
     return 0
 
 
@@ -61,42 +69,56 @@ def generate(
     temperature: float,
     seed: int,
     top_p: float = 1.0,
+    tokenizer: str | None = None,
     device: str | None = None,
     stream: bool = False,
 ) -> list[str]:
     """Return one text per prompt, starting with the prompt, sampled from the model in ``folder``.
 
     Args:
-        folder: a model and its tokenizer, in Hugging Face's layout.
+        folder: a model and its tokenizer in Hugging Face's layout, or a checkpoint.
         prompts: texts to continue.
         max_new_tokens: per text.
         temperature: 0: the likeliest token each time.
         seed: of each text.
         top_p: sample from the likeliest tokens whose probabilities add up to this.
+        tokenizer: of a checkpoint.
         device: of torch. Default: ``cuda`` where there is one, else ``cpu``.
         stream: print the texts while they grow.
 
     Raises:
-        GenerateError: ``folder`` has no model, or a number is out of range.
+        UserError: ``folder`` has no model.
     """
-    if max_new_tokens < 1 or temperature < 0:
-        raise GenerateError(f"got max_new_tokens {max_new_tokens} and temperature {temperature}, need at least 1 and 0")
-    if not 0 < top_p <= 1:
-        raise GenerateError(f"got top_p {top_p}, need a number above 0, at most 1")
-    if not (folder / "config.json").exists():
-        raise GenerateError(f"{folder} has no model: run `podwright-train consolidate --run-dir {folder.parent}` first")
-    sleep_when_idle()
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True).eval()
-    model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    loaded = load(folder, tokenizer=tokenizer, device=device)
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": TOP_K, "top_p": top_p}
+    return continue_texts(loaded, prompts, max_new_tokens=max_new_tokens, seed=seed, stream=stream, **sampling)
+
+
+def continue_texts(
+    loaded: LoadedModel,
+    prompts: list[str],
+    *,
+    max_new_tokens: int,
+    seed: int = 0,
+    stream: bool = False,
+    **sampling: Any,
+) -> list[str]:
+    """Return each prompt with what the model adds to it; transformers keeps the keys and values of earlier tokens.
+
+    Args:
+        loaded: model and tokenizer.
+        prompts: texts to continue.
+        max_new_tokens: per text.
+        seed: of each text.
+        stream: print the texts while they grow.
+        sampling: arguments of transformers' ``generate``.
+    """
+    import torch
+    from transformers import TextStreamer
+
+    model, tokenizer = loaded.model, loaded.tokenizer
     streamer = TextStreamer(tokenizer, skip_special_tokens=True) if stream else None
     texts = []
     for prompt in prompts:
@@ -107,3 +129,26 @@ def generate(
         )
         texts.append(tokenizer.decode(tokens[0], skip_special_tokens=True))
     return texts
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.max_new_tokens < 1 or args.temperature < 0:
+        given = f"max_new_tokens {args.max_new_tokens} and temperature {args.temperature}"
+        raise GenerateError(f"got {given}, need at least 1 and 0")
+    if not 0 < args.top_p <= 1:
+        raise GenerateError(f"got top_p {args.top_p}, need a number above 0, at most 1")
+    if args.step is not None and args.model:
+        raise GenerateError("got --step with --model: steps are those of --run-dir")
+
+
+def _source(args: argparse.Namespace) -> tuple[Path, str | None]:
+    """Return the folder of model or checkpoint, and the tokenizer of a checkpoint."""
+    if args.model:
+        return args.model, None
+    folder = RunFolder(args.run_dir)
+    if args.step is None and (folder.hf / "config.json").exists():
+        return folder.hf, None
+    from podwright_training.checkpoint import step_folder
+
+    options = load_run(folder)
+    return step_folder.find(options.checkpoints, args.step), options.tokenizer

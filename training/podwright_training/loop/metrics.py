@@ -3,7 +3,8 @@
 | event | fields besides ``event`` and ``time`` (seconds since 1970) |
 |---|---|
 | ``start`` | ``step``, ``world_size``, ``resumed_from``, ``job_id``, ``config`` (digest), ``parameters``, |
-| | ``flops_per_token`` and ``flops_convention`` (how it counts them) |
+| | ``flops_per_token`` and ``flops_convention`` (how it counts them), |
+| | ``code`` (``git <commit>``, or the version of the package) |
 | ``train`` | ``step``, ``loss`` (mean per token of this step's batch), ``perplexity``, |
 | | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
 | | ``batch_sequences`` (the last of these: this step's global batch), ``batch_digest`` (of it), |

@@ -26,6 +26,7 @@ from podwright_training.batch import Batch
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import DamagedCheckpointError
 from podwright_training.checkpoint.saver import Saved, Saver
+from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
@@ -262,6 +263,7 @@ class Trainer:
             parameters=self.options.model.parameters,
             flops_per_token=self.options.model.flops_per_token(self.options.max_context_width),
             flops_convention=FLOPS_CONVENTION,
+            code=code_version() if self.ranks.rank == 0 else None,
         )
 
     def _take_step(self, stop_requests: list[int]) -> None:

@@ -20,7 +20,6 @@ from podwright_training.model.experts import (
     HuggingFacePart,
     MixtureOfExperts,
     from_hugging_face,
-    to_hugging_face,
 )
 from podwright_training.model.head import Head
 from podwright_training.model.llama import Block, FeedForward, LlamaForCausalLM
@@ -45,5 +44,4 @@ __all__ = [
     "from_hugging_face",
     "make_mask",
     "mask_problem",
-    "to_hugging_face",
 ]

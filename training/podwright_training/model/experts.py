@@ -77,7 +77,7 @@ class Router(nn.Module):
 class Experts(nn.Module):
     """SwiGLU layers with stacked matrices; rows of the input are sorted by expert.
 
-    Names and shapes are those of transformers 5 in memory; on disk each expert is separate (``to_hugging_face``).
+    Names and shapes are those of transformers 5 in memory; on disk each expert is separate (``from_hugging_face``).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -90,27 +90,6 @@ class Experts(nn.Module):
         """``[P, D]`` → ``[P, D]``; the first ``counts_E[0]`` rows pass the first expert, and so on."""
         gate_PF, up_PF = _multiply(x_PD, _own(self.gate_up_proj), counts_E).chunk(2, dim=-1)
         return _multiply(F.silu(gate_PF) * up_PF, _own(self.down_proj), counts_E)
-
-
-def to_hugging_face(name: str, tensor: Tensor, *, model_type: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield a parameter under the names transformers uses on disk: experts one by one, everything else unchanged.
-
-    Args:
-        name: Name of the parameter in our model.
-        tensor: Its value.
-        model_type: ``ModelConfig.model_type``.
-    """
-    block, found, last = name.partition(".mlp.")
-    on_disk = ARCHITECTURES[model_type].expert_names
-    if on_disk and last == "gate.weight":
-        yield f"{block}.{on_disk.module}.{last}", tensor
-    elif on_disk and found and last.startswith("experts."):
-        names = (on_disk.gate, on_disk.up) if last == "experts.gate_up_proj" else (on_disk.down,)
-        for index, expert in enumerate(tensor):
-            for matrix_name, matrix in zip(names, expert.chunk(len(names)), strict=True):
-                yield f"{block}.{on_disk.module}.experts.{index}.{matrix_name}.weight", matrix.contiguous()
-    else:
-        yield name, tensor
 
 
 @dataclass(frozen=True)
@@ -129,7 +108,7 @@ class HuggingFacePart:
 
 
 def from_hugging_face(name: str, shape: Sequence[int], *, model_type: str) -> Iterator[HuggingFacePart]:
-    """Yield the tensors on disk that make up a parameter of ours: the inverse of ``to_hugging_face``.
+    """Yield the tensors on disk that make up a parameter of ours: experts one by one, everything else unchanged.
 
     Args:
         name: Name of the parameter in our model.

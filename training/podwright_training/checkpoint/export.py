@@ -1,0 +1,305 @@
+"""Write a checkpoint in Hugging Face's layout: stream its weights into files, and read back what is on the disk.
+
+Weights pass through memory a block at a time. Beside that, one thread checks the checkpoint's hashes, and one waits for
+the disk and reads each file again. ``podwright.json`` names the files that were read back, with their hashes, so an
+export that was killed goes on behind them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from xxhash import xxh3_128
+
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.tensor_reader import TensorReader
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.data import load_tokenizer
+from podwright_training.errors import UserError
+from podwright_training.model import HuggingFacePart, from_hugging_face
+from podwright_training.model_card import NAME as CARD
+from podwright_training.run_folder import ORIGIN, commit_folder, write_atomically
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+STORED = {torch.float32: "F32", torch.bfloat16: "BF16"}  # names in safetensors
+INDEX = "model.safetensors.index.json"
+SHARD_GB = 5.0
+BLOCK_BYTES = 8 * 2**20
+ALIGNMENT = 8  # of a header of safetensors
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What is exported of a checkpoint, and how.
+
+    Attributes:
+        ema: The moving average of the weights.
+        dtype: Key of ``DTYPES``.
+        max_shard_gb: Largest file, in 10⁹ bytes; larger weights are split into several files.
+    """
+
+    ema: bool = False
+    dtype: str = "fp32"
+    max_shard_gb: float = SHARD_GB
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A tensor of the export, and where it lies in the checkpoint.
+
+    Attributes:
+        key: Name of the checkpoint's tensor.
+        part: Its name in the export, and its place in that tensor.
+    """
+
+    key: str
+    part: HuggingFacePart
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return its shape in the export, where each expert is a matrix."""
+        return self.part.shape[-2:]
+
+    def blocks(self, itemsize: int) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield begin and shape of boxes of rows that make it up."""
+        axis = len(self.part.shape) - len(self.shape)
+        rows = max(1, BLOCK_BYTES // (math.prod(self.shape[1:]) * itemsize))
+        for first in range(0, self.shape[0], rows):
+            begin, shape = list(self.part.begin), list(self.part.shape)
+            begin[axis] += first
+            shape[axis] = min(rows, self.shape[0] - first)
+            yield begin, shape
+
+
+def export(
+    path: Path,
+    target: Path,
+    options: TrainConfig,
+    chosen: ExportOptions | None = None,
+    *,
+    card: str = "",
+    on_bytes: Callable[[int], object] = lambda _: None,
+) -> None:
+    """Write a checkpoint of a run as ``target``, complete or not at all; go on with an export that was killed.
+
+    Args:
+        path: Folder of the checkpoint.
+        target: Folder to write; one that is there is replaced when the new one is complete.
+        options: Of the run.
+        chosen: What is exported. Default: the weights in fp32.
+        card: Text of the model card.
+        on_bytes: Called with the number of bytes of each block that was written.
+
+    Raises:
+        UserError: The checkpoint is damaged or has no moving average, or the disk is full; nothing is left.
+    """
+    chosen = chosen or ExportOptions()
+    partial = target.with_name(f".{target.name}.partial")
+    try:
+        files = _files(path, chosen)
+        finished = _finished(partial, _origin(path, chosen))
+        with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as disk:
+            checked = checker.submit(step_folder.check_hashes, path)
+            try:
+                _write_tokenizer(partial, options)
+                written = list(_write_all(path, partial, files, finished, chosen, disk=disk, on_bytes=on_bytes))
+            finally:
+                checked.result()  # what is damaged may fail to be read: its name says more than that failure
+            for each in written:
+                each.result()
+        _write_description(partial, path, files, chosen)
+        if card:
+            write_atomically(partial / CARD, card)
+        for file in partial.iterdir():
+            _sync(file)
+        commit_folder(partial, target)
+    except (UserError, OSError) as error:
+        shutil.rmtree(partial, ignore_errors=True)  # others need its space
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"cannot export to {target}: {error.filename or partial}: {error.strerror}") from error
+
+
+def is_exported(path: Path, target: Path, chosen: ExportOptions) -> bool:
+    """Return whether ``target`` is a complete export of this checkpoint, with these options."""
+    return _recorded(target, _origin(path, chosen)) is not None
+
+
+def total_bytes(path: Path, chosen: ExportOptions) -> int:
+    """Return the size of the weights that are exported."""
+    return sum(_size(weight, chosen) for weights in _files(path, chosen).values() for weight in weights)
+
+
+def weights_of(path: Path, *, ema: bool = False) -> Iterator[Weight]:
+    """Yield the tensors of the export of a checkpoint.
+
+    Raises:
+        UserError: It has no moving average of the weights.
+    """
+    entries, model_type = step_folder.shapes(path), step_folder.model_config(path).model_type
+    for name in (key.removeprefix("model.") for key in entries if key.startswith("model.")):
+        key = f"optimizer.{name}.ema" if ema else f"model.{name}"
+        if key not in entries:
+            raise UserError(f"checkpoint {path} has no moving average of the weights: it was trained without ema_decay")
+        for part in from_hugging_face(name, entries[key].size, model_type=model_type):
+            yield Weight(key, part)
+
+
+def _files(path: Path, chosen: ExportOptions) -> dict[str, list[Weight]]:
+    """Return the weights of each file, in the layout of the hub: one file, or several and an index."""
+    shards: list[list[Weight]] = [[]]
+    room = chosen.max_shard_gb * 1e9
+    for weight in weights_of(path, ema=chosen.ema):
+        room -= _size(weight, chosen)
+        if shards[-1] and room < 0:
+            shards.append([])
+            room = chosen.max_shard_gb * 1e9 - _size(weight, chosen)
+        shards[-1].append(weight)
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    count = len(shards)
+    return {f"model-{number:05d}-of-{count:05d}.safetensors": shard for number, shard in enumerate(shards, start=1)}
+
+
+def _size(weight: Weight, chosen: ExportOptions) -> int:
+    return math.prod(weight.shape) * DTYPES[chosen.dtype].itemsize
+
+
+def _origin(path: Path, chosen: ExportOptions) -> dict[str, Any]:
+    manifest = hashlib.sha256((path / step_folder.MANIFEST).read_bytes()).hexdigest()
+    return {
+        "checkpoint": str(path),
+        "step": step_folder.read_state(path).step,
+        **asdict(chosen),
+        "checkpoint_manifest_sha256": manifest,
+    }
+
+
+def _recorded(folder: Path, origin: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
+    """Return the files that an export of the same origin recorded and that have their sizes; ``None`` without one."""
+    try:
+        there = json.loads((folder / ORIGIN).read_text())
+        files: dict[str, dict[str, Any]] = there.pop("files")
+        same = {**there, "checkpoint": ""} == {**origin, "checkpoint": ""}  # the run's folder may have moved
+        whole = all((folder / name).stat().st_size == entry["bytes"] for name, entry in files.items())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return files if same and whole else None
+
+
+def _finished(partial: Path, origin: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the files that a killed export left complete, read back once more; clear away the rest."""
+    found = _recorded(partial, origin) or {}
+    kept = {name: entry for name, entry in found.items() if _read_back(partial / name) == entry["xxh3_128"]}
+    if not kept:
+        shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True, exist_ok=True)
+    for file in partial.iterdir():
+        if file.name not in kept:
+            file.unlink()
+    write_atomically(partial / ORIGIN, json.dumps({**origin, "files": kept}, indent=2) + "\n")
+    return kept
+
+
+def _write_all(
+    path: Path,
+    partial: Path,
+    files: Mapping[str, list[Weight]],
+    finished: Mapping[str, Any],
+    chosen: ExportOptions,
+    *,
+    disk: ThreadPoolExecutor,
+    on_bytes: Callable[[int], object],
+) -> Iterator[Future[None]]:
+    """Write the files that are not finished; yield what confirms that each is on the disk."""
+    with TensorReader(path) as reader:
+        for name, weights in files.items():
+            if name in finished:
+                on_bytes(finished[name]["bytes"])
+                continue
+            digest = xxh3_128()
+            with (partial / name).open("wb") as file:
+                for piece in _pieces(reader, weights, chosen):
+                    digest.update(piece)
+                    file.write(piece)
+                    on_bytes(len(piece))
+            yield disk.submit(_confirm, partial / name, digest.hexdigest())
+
+
+def _header(weights: list[Weight], chosen: ExportOptions) -> bytes:
+    """Return the beginning of a file of safetensors: names, shapes and places of what follows."""
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for weight in weights:
+        begin, end = end, end + _size(weight, chosen)
+        dtype = STORED[DTYPES[chosen.dtype]]
+        entries[weight.part.name] = {"dtype": dtype, "shape": weight.shape, "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _pieces(reader: TensorReader, weights: list[Weight], chosen: ExportOptions) -> Iterator[bytes | memoryview]:
+    """Yield what a file consists of, in order."""
+    yield _header(weights, chosen)
+    for weight in weights:
+        for begin, shape in weight.blocks(reader.entries[weight.key].properties.dtype.itemsize):
+            block = reader.read(weight.key, begin, shape).to(DTYPES[chosen.dtype])
+            yield block.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _confirm(file: Path, written: str) -> None:
+    """Wait until a file is on the disk, read it from there, and record it."""
+    _sync(file)
+    if _read_back(file) != written:
+        raise CheckpointError(f"{file} is not on the disk as it was written: run the command again, or check the disk")
+    record = file.with_name(ORIGIN)
+    origin = json.loads(record.read_text())
+    origin["files"][file.name] = {"bytes": file.stat().st_size, "xxh3_128": written}
+    write_atomically(record, json.dumps(origin, indent=2) + "\n")
+
+
+def _read_back(file: Path) -> str:
+    """Return the hash of a file's content on the disk, past what the kernel has of it in memory."""
+    digest, buffer = xxh3_128(), memoryview(bytearray(BLOCK_BYTES))
+    with file.open("rb", buffering=0) as opened:
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while count := opened.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def _write_tokenizer(target: Path, options: TrainConfig) -> None:
+    tokenizer = load_tokenizer(options.tokenizer)
+    tokenizer.save_pretrained(target)
+    GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    ).save_pretrained(target)
+
+
+def _write_description(target: Path, path: Path, files: Mapping[str, list[Weight]], chosen: ExportOptions) -> None:
+    if len(files) > 1:
+        weight_map = {weight.part.name: name for name, weights in files.items() for weight in weights}
+        index = {"metadata": {"total_size": total_bytes(path, chosen)}, "weight_map": weight_map}
+        write_atomically(target / INDEX, json.dumps(index, indent=2) + "\n")
+    dtype = str(DTYPES[chosen.dtype]).removeprefix("torch.")
+    config = {**step_folder.model_config(path).to_hf(), "dtype": dtype}
+    write_atomically(target / "config.json", json.dumps(config, indent=2) + "\n")
+
+
+def _sync(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())

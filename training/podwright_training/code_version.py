@@ -1,0 +1,30 @@
+"""Name the code that trains: a commit where it runs from a checkout, else the installed version."""
+
+from __future__ import annotations
+
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+TIMEOUT_S = 10
+
+
+def code_version(file: Path = Path(__file__)) -> str:
+    """Return ``git <commit>``, with ``-dirty`` if files differ from it, or ``podwright-training <version>``.
+
+    A checkout that merely has an environment in it, whose files git does not track, is not the code's own.
+    """
+    tracked = _git(file.parent, "ls-files", "--error-unmatch", file.name)
+    commit = _git(file.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if tracked else ""
+    return f"git {commit}" if commit else f"podwright-training {version('podwright-training')}"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Return what git prints; nothing where it fails or is not installed."""
+    try:
+        done = subprocess.run(
+            ("git", "-C", folder, *arguments), capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
