@@ -179,7 +179,7 @@ def test_a_run_can_be_exported_from_any_folder(text_dataset, tiny_flags, tmp_pat
 
 
 def test_a_killed_export_goes_on(exported, model_of):
-    """What was read back stays, a file that changed since is written again, and the result is whole."""
+    """Files that were read back stay, one that changed since is written again, and the result is whole."""
     chosen, options = ExportOptions(max_shard_gb=20e-6), load_run(exported)
     path, target = step_folder.newest(exported.checkpoints), exported.root / "killed"
     calls = []

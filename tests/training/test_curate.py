@@ -260,6 +260,15 @@ def test_no_space_left(text_dataset, tmp_path, capsys):
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
+def test_without_validation_documents_there_is_nothing_to_train_on_yet(text_dataset, tmp_path, capsys):
+    """The last line says which fraction holds some out, not how to train."""
+    dataset = write(tmp_path / "raw", [" ".join(document()) for _ in range(8)])
+    arguments = flags(dataset, tmp_path / "tokens", text_dataset, "--keep-exact", "--keep-near", "--filters")
+    assert main(["curate", *arguments, "--validation-fraction", "1e-9"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "training needs validation documents: curate again with --validation-fraction 0.25 or more"
+
+
 def test_nothing_is_left(text_dataset, tmp_path, capsys):
     """Filters that remove everything are an error, not an empty dataset."""
     dataset = write(tmp_path / "raw", ["too short"] * 3)

@@ -167,7 +167,7 @@ def test_a_gpu_compiles_blocks_whole(family, mode, monkeypatch):
 
 @pytest.mark.parametrize("family", ["llama 3.2", "mistral", "mixtral", "qk norm"])
 def test_what_is_exported_is_loaded_by_transformers(family, tmp_path):
-    """With the names of ``from_hugging_face`` and ``to_hf``, ``from_pretrained`` gives our logits, and misses nothing."""
+    """With the names of ``from_hugging_face`` and ``to_hf``, transformers gives our logits, and misses nothing."""
     model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family]}))
     weights = {}
     for name, value in model.named_parameters():

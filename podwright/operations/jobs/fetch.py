@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
         document = {"cluster": node.cluster.name, "run": name, "folder": to.absolute(), "fetched": wanted}
         print_json("podwright.fetch/1", {**document, "unchanged": len(existing) - len(wanted)})
         return 0
-    print(_summary(wanted, to, unchanged=len(existing) - len(wanted)))
+    print(summary(wanted, to, unchanged=len(existing) - len(wanted)))
     if (report := to / REPORT).is_file():
         from rich.text import Text  # --help can do without
 
@@ -106,11 +106,11 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
+def summary(wanted: list[RemoteFile], to: Path, *, unchanged: int) -> str:
     """Return one sentence on what came and what was there."""
     size = sum(file.size_bytes for file in wanted)
-    brought = f"{_count(len(wanted))}, {_size(size)}, brought to {to}" if wanted else f"nothing new for {to}"
-    return f"{brought}; {_count(unchanged)} unchanged" if unchanged else brought
+    came = f"{_count(len(wanted))}, {_size(size)}, copied to {to}" if wanted else f"nothing new for {to}"
+    return f"{came}; {_count(unchanged)} unchanged" if unchanged else came
 
 
 def _count(files: int) -> str:

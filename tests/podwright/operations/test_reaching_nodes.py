@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from podwright.cli import main
-from podwright.operations.jobs.fetch import RemoteFile
+from podwright.operations.jobs.fetch import RemoteFile, summary
 from podwright_rehearsal.run.lifecycle_logs import LifecycleLogs
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
@@ -179,3 +180,15 @@ def test_a_file_is_there_if_size_and_time_agree(folder):
     assert not RemoteFile("log", 6, 100.7).is_at(folder)
     assert not RemoteFile("log", 5, 200.0).is_at(folder)
     assert not RemoteFile("absent", 5, 100.0).is_at(folder)
+
+
+def test_fetch_says_what_it_copied():
+    """Files are counted in words, with a unit that suits their size."""
+    to = Path("runs/first")
+    assert summary([RemoteFile("a", 19_600, 0)], to, unchanged=24) == (
+        "1 file, 19.6 kB, copied to runs/first; 24 files unchanged"
+    )
+    assert summary([RemoteFile("a", 3, 0), RemoteFile("b", 2_000_000, 0)], to, unchanged=0) == (
+        "2 files, 2.0 MB, copied to runs/first"
+    )
+    assert summary([], to, unchanged=1) == "nothing new for runs/first; 1 file unchanged"

@@ -42,7 +42,7 @@ ALIGNMENT = 8  # of a header of safetensors
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What is exported of a checkpoint, and how.
+    """Choice of the weights to export, and of their form.
 
     Attributes:
         ema: The moving average of the weights.

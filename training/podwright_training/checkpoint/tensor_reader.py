@@ -98,7 +98,7 @@ class TensorReader:
         return part
 
     def _find(self, name: str, offsets: torch.Size) -> _Place:
-        """Return where a chunk's values begin: PyTorch tells it of a tensor that it loads without its values."""
+        """Return where a chunk's values begin: PyTorch knows it of a tensor that it loads without its values."""
         info = self._index.storage_data[MetadataIndex(name, offsets)]
         file = self._file(info.relative_path)
         try:

@@ -25,8 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all-checkpoints", action="store_true", help="export each to hf-steps in the run's folder, but those there"
     )
     parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
-    parser.add_argument("--dtype", choices=tuple(DTYPES), default="fp32", help="dtype of the exported weights. Default: fp32")
-    parser.add_argument("--max-shard-gb", type=float, default=SHARD_GB, help=f"largest weights file. Default: {SHARD_GB}")
+    parser.add_argument(
+        "--dtype", choices=tuple(DTYPES), default="fp32", help="dtype of the exported weights. Default: fp32"
+    )
+    parser.add_argument(
+        "--max-shard-gb", type=float, default=SHARD_GB, help=f"largest weights file. Default: {SHARD_GB}"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

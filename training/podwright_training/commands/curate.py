@@ -100,6 +100,11 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
     manifest = json.loads((args.output / MANIFEST).read_text())
     for line in lines(manifest):
         print(line)
+    documents = {split: total["documents"] for split, total in manifest["splits"].items()}
+    if not documents["validation"]:
+        least = min(0.5, 2 / documents["train"])  # holds out two of them
+        print(f"training needs validation documents: curate again with --validation-fraction {least:.2g} or more")
+        return 0
     print(shlex.join((
         *("podwright-train", "train", "--preset", "tiny", "--dataset", str(args.output)),
         *("--dataset-config-name", "none", "--tokenizer", args.tokenizer, "--vocab-size", str(manifest["vocabulary"])),
