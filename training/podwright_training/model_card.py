@@ -9,8 +9,6 @@ from podwright_training.checkpoint import step_folder
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.run_folder import RunFolder
 
-NAME = "README.md"  # that the hub shows
-
 
 def model_card(folder: RunFolder, path: Path, options: TrainConfig) -> str:
     """Return the card of a checkpoint of a run; losses that the run did not log at its step are left out."""

@@ -24,6 +24,7 @@ NUMBERS = {
 WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequences", "tokens")
 DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite
 LARGEST = 1e100  # of a number that is not damage
+CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
 ORIGIN = "podwright.json"  # in ``RunFolder.hf``: the step it was consolidated from
 
 

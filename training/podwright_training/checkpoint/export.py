@@ -29,8 +29,7 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.model import HuggingFacePart, from_hugging_face
-from podwright_training.model_card import NAME as CARD
-from podwright_training.run_folder import ORIGIN, commit_folder, write_atomically
+from podwright_training.run_folder import CARD, ORIGIN, commit_folder, write_atomically
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STORED = {torch.float32: "F32", torch.bfloat16: "BF16"}  # names in safetensors

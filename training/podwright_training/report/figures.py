@@ -188,7 +188,11 @@ def by_source(history: History) -> Iterator[Figure]:
 def marks(history: History) -> list[Mark]:
     """Return restarts, interventions of the guard, spikes of the loss, and checkpoints."""
     restarts = [
-        Mark(_locate(history, restart.resumed_after), "restart", f"restart on {restart.world_size} ranks")
+        Mark(
+            _locate(history, restart.resumed_after),
+            "restart",
+            f"restart on {restart.world_size} rank{'' if restart.world_size == 1 else 's'}",
+        )
         for restart in history.restarts
     ]
     guards = [
