@@ -187,7 +187,7 @@ def test_slurmdbd_refuses_a_database_of_another_authority(cluster):
     log = "/var/log/slurm/slurmdbd.log"
     wait_for(
         lambda: "certificate" in cluster.run(f"tail -n 5 {log}", host=BACKUP, user="root").stdout.lower(),
-        timeout_s=120,
+        timeout_s=600,
         what=lambda: f"slurmdbd to refuse: {cluster.run(f'tail {log}', host=BACKUP, user='root').stdout}",
     )
     cluster.run(f"cp /root/ca.pem {trusted} && systemctl restart slurmdbd", host=BACKUP, user="root")

@@ -108,7 +108,7 @@ def test_a_job_is_noted_at_its_gpus_while_it_runs(cluster: NamespacedCluster) ->
     ]
     wait_for(
         lambda: cluster.run(f"ls {noted}", host=SECOND).stdout.split() == [],
-        timeout_s=300,
+        timeout_s=600,
         what=lambda: "the epilog to forget the job",
     )
 

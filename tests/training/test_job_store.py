@@ -32,7 +32,7 @@ def _rank(folder):
         return {"a": "hf://a"}
 
     remote.list_hub = list_hub
-    store = JobStore(ranks, timeout_s=60)  # the first rank's holds what the others read
+    store = JobStore(ranks, timeout_s=500)  # the first rank's holds what the others read
     with shared_listings(store.of_first_rank):
         files = [list_files("owner/one") for _ in range(4)][-1]
         try:

@@ -26,11 +26,9 @@ from podwright_rehearsal.aws import AwsStandIn
 from podwright_testing.hyperpod import ClusterMaker
 from podwright_testing.provider import running_provider
 
-pytestmark = pytest.mark.timeout(900)
-
 REFERENCE = "ml-cluster"
 BUCKET = "sagemaker-lifecycle-7c1f"
-WAIT_S = 180
+WAIT_S = 500
 
 
 @pytest.fixture
