@@ -13,6 +13,7 @@ PAGES = sorted({str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *RO
 RUNTIME = {  # files of users, of programs and of examples
     *(
         "cdk.tf.json",
+        "podwright_parameters.json",
         "provisioning_parameters.json",
         "node.json",
         "users.json",

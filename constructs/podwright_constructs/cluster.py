@@ -14,7 +14,7 @@ from podwright_constructs.aws.cloudcontrolapi_resource import CloudcontrolapiRes
 from podwright_constructs.bindings import given
 from podwright_constructs.instance_group import InstanceGroup, ScheduledUpdate, in_order
 from podwright_constructs.kit import Fn
-from podwright_constructs.lifecycle import LifecycleScripts
+from podwright_constructs.lifecycle import LifecycleBundle, LifecycleScripts
 from podwright_constructs.metric import Metric
 from podwright_constructs.network import Network
 from podwright_constructs.ordering import before
@@ -138,12 +138,22 @@ def _mode(
         given = "neither" if slurm is None else "both"
         yield Problem("conflict", ("slurm",), given, "lifecycle or slurm", "They are two ways of setting Slurm up.")
     elif slurm:
+        yield from _script_mode("slurm", slurm.init_script, by_api=True)
         yield from checks.api_slurm(
             strategy=slurm.strategy,
             node_provisioning=node_provisioning,
             with_accounting=slurm.accounting is not None,
             instance_groups=groups,
         )
+    else:
+        yield from _script_mode("lifecycle", lifecycle, by_api=False)
+
+
+def _script_mode(argument: str, scripts: object, *, by_api: bool) -> Iterator[Problem]:
+    if isinstance(scripts, LifecycleBundle) and scripts.by_api != by_api:
+        hint = "A bundle is made for one of the two ways of setting Slurm up."
+        given, need = (f"a LifecycleBundle with by_api={value}" for value in (scripts.by_api, by_api))
+        yield Problem("conflict", (argument,), given, need, hint)
 
 
 def _instance_group(group: InstanceGroup, network: Network, role: Role) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from constructs import Construct
 
 from podwright_bootstrap.contract import (
-    PROVISIONING_PARAMETERS_NAME,
     USERS_NAME,
     Accounting,
     InstanceFacts,
@@ -93,6 +92,9 @@ class LifecycleBundle(Construct):
         hooks: the files of ``nodes.hooks``, by script. Required for each of them.
         prometheus: the workspace that nodes send metrics to. Default: no metrics.
         publishes_running_jobs: whether the controller publishes the number of running jobs in CloudWatch.
+        by_api: ``True`` if HyperPod sets Slurm up: pass the bundle as ``ApiSlurm(init_script=…)``, not as
+            ``lifecycle``. The scripts then leave Slurm's daemons and mounts to HyperPod, and their parameters are a
+            file of another name. Takes neither ``accounting`` nor ``multi_head``.
         bundle_prefix: the prefix in ``bucket`` that holds downloads for nodes without internet.
         prefix: of the objects' keys.
 
@@ -119,11 +121,13 @@ class LifecycleBundle(Construct):
         hooks: Mapping[str, Path] = MappingProxyType({}),
         prometheus: Prometheus | None = None,
         publishes_running_jobs: bool = False,
+        by_api: bool = False,
         bundle_prefix: str = BUNDLE_PREFIX,
         prefix: str = PREFIX,
     ) -> None:
         problems = checks.cluster_instance_groups(instance_groups, multi_head=multi_head is not None)
         problems += checks.types_with_bundle(instance_groups)
+        problems += _set_up_by_api(accounting=accounting, multi_head=multi_head) if by_api else []
         problems += [*hook_problems(hooks), *_hooks_without_files(nodes, hooks)]
         refuse(self, [*lifecycle_archive.problems(scripts), *problems])
         super().__init__(scope, id_)
@@ -145,20 +149,22 @@ class LifecycleBundle(Construct):
             bundle_s3_uri=f"s3://{bucket.name}/{bundle_prefix}",
             prometheus=prometheus,
             publishes_running_jobs=publishes_running_jobs,
+            by_api=by_api,
             users_s3_uri=f"s3://{bucket.name}/{users_key}",
             hooks_s3_uri=f"s3://{bucket.name}/{hooks_prefix}" if hooks else "",
             hook_sha256=sha256_of_hooks,
             region=region,
         )
         self.source_s3_uri = f"s3://{bucket.name}/{prefix}"
-        self.on_create = ENTRYPOINT
+        self.on_create = self.on_init_complete = ENTRYPOINT
+        self.by_api = by_api
         self.ready: Sequence[ITerraformDependable] = [
             *upload(self, {name: (f"{prefix}/{name}", packed / name) for name in (ENTRYPOINT, ARCHIVE)}, bucket=bucket),
             self._upload_json(
                 "provisioning_parameters",
                 parameters.to_dict(),
                 bucket=bucket,
-                key=f"{prefix}/{PROVISIONING_PARAMETERS_NAME}",
+                key=f"{prefix}/{parameters.file_name}",
             ),
             *upload(self, _hook_objects(hooks_prefix, hooks), bucket=bucket),
             self._upload_json("users", parameters.nodes.followed(), bucket=bucket, key=users_key),
@@ -186,6 +192,12 @@ def _hook_objects(prefix: str, hooks: Mapping[str, Path]) -> dict[str, tuple[str
     return {f"hook_{sha256[:16]}": (f"{prefix}/{sha256}", file) for sha256, file in files.items()}
 
 
+def _set_up_by_api(**given: object) -> list[Problem]:
+    hint = "HyperPod sets it up: pass it to ApiSlurm, or leave it out."
+    wrong = [name for name, value in given.items() if value is not None]
+    return [Problem("conflict", (name,), "a value", "no value with by_api", hint) for name in wrong]
+
+
 def _hooks_without_files(nodes: NodeFeatures | None, hooks: Mapping[str, Path]) -> list[Problem]:
     missing = sorted({hook.script for hook in nodes.hooks} - set(hooks)) if nodes else []
     return [Problem("missing", ("hooks",), sorted(hooks), f"the file of {script}") for script in missing]
@@ -205,6 +217,7 @@ def _parameters(
     bundle_s3_uri: str,
     prometheus: Prometheus | None,
     publishes_running_jobs: bool,
+    by_api: bool,
     users_s3_uri: str,
     hooks_s3_uri: str,
     hook_sha256: dict[str, str],
@@ -234,6 +247,7 @@ def _parameters(
         training=training.contract if training else None,
         accounting=_accounting(accounting) if accounting else None,
         multi_head=multi_head,
+        slurm_by_api=by_api,
         auto_resume=auto_resume,
         bundle_s3_uri=bundle_s3_uri,
         prometheus_remote_write_url=prometheus.remote_write_url if prometheus else "",

@@ -28,6 +28,22 @@ class HomeFileSystem(Protocol):
         """Path where every node mounts it."""
 
 
+class NodeScripts(Protocol):
+    """Scripts that every node runs when HyperPod has set it up: an ``InitScript``, or a ``LifecycleBundle``."""
+
+    @property
+    def source_s3_uri(self) -> str:
+        """Prefix that a node downloads."""
+
+    @property
+    def on_init_complete(self) -> str:
+        """File below the prefix that a node runs as root."""
+
+    @property
+    def ready(self) -> Sequence[ITerraformDependable]:
+        """Resources that are created before the nodes and destroyed after them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class InitScript:
     """A script in S3 that every node runs when HyperPod has set it up; no provisioning_parameters.json beside it.
@@ -38,6 +54,7 @@ class InitScript:
 
     source_s3_uri: str
     on_init_complete: str
+    ready: Sequence[ITerraformDependable] = ()
 
     def __post_init__(self) -> None:
         refuse(self, checks.init_script(source_s3_uri=self.source_s3_uri, on_init_complete=self.on_init_complete))
@@ -54,20 +71,21 @@ class ApiSlurm:
             ``overwrite`` loses the edits, ``merge`` keeps them. None with continuous provisioning.
         lustre: what HyperPod mounts on every node.
         home: what it mounts besides, at /home as a rule.
-        init_script: what every node runs afterwards.
+        init_script: what every node runs afterwards; of podwright's own scripts a ``LifecycleBundle(by_api=True)``.
         accounting: slurmdbd's database; with continuous provisioning alone.
     """
 
     strategy: Strategy | None = "managed"
     lustre: Lustre | None = None
     home: HomeFileSystem | None = None
-    init_script: InitScript | None = None
+    init_script: NodeScripts | None = None
     accounting: AccountingDatabase | None = None
 
     @property
     def ready(self) -> Sequence[ITerraformDependable]:
         """The resources that a node depends on."""
-        return self.accounting.ready if self.accounting else ()
+        accounting = self.accounting.ready if self.accounting else ()
+        return [*accounting, *(self.init_script.ready if self.init_script else ())]
 
     def orchestrator(self) -> dict[str, Any]:
         """The cluster's ``Orchestrator``."""

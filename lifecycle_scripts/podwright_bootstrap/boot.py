@@ -34,6 +34,7 @@ from podwright_bootstrap.steps.enroot import Enroot
 from podwright_bootstrap.steps.environment import Environment
 from podwright_bootstrap.steps.health import Health
 from podwright_bootstrap.steps.held_packages import HeldPackages
+from podwright_bootstrap.steps.hold import Hold
 from podwright_bootstrap.steps.homes import Homes
 from podwright_bootstrap.steps.hooks import HooksAfter, HooksBefore
 from podwright_bootstrap.steps.ldap import Ldap
@@ -68,6 +69,7 @@ from podwright_bootstrap.storage.lock import locked
 # other host. Slurm comes last, so that a node that takes jobs has everything else.
 STEPS: tuple[Step, ...] = (
     Parameters(),
+    Hold(),  # before anything that a job needs is there
     Dns(),  # before anything is looked up
     HooksBefore(),
     Limits(),
@@ -152,7 +154,7 @@ def _boot_as(options: argparse.Namespace) -> int:
 
 def _follow_users() -> int:
     """Run the steps that go by users, if the bucket has others now; until all of them hold, the next time too."""
-    known = contract.PROVISIONING_PARAMETERS.read_text()
+    known = contract.installed_parameters().read_text()
     wanted = user_updates.fetch(known)
     parameters = ProvisioningParameters.from_json(wanted)
     if parameters == ProvisioningParameters.from_json(known):
@@ -160,7 +162,7 @@ def _follow_users() -> int:
         return 0
     exit_code = _boot([step for step in STEPS if step.name in user_updates.STEPS], identify(parameters))
     if not exit_code:
-        shell.write_file(contract.PROVISIONING_PARAMETERS, wanted)
+        shell.write_file(contract.installed_parameters(), wanted)
     return exit_code
 
 

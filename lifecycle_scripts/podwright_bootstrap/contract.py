@@ -20,6 +20,10 @@ RESOURCE_CONFIG = Path("/opt/ml/config/resource_config.json")
 RESOURCE_CONFIG_VARIABLE = "SAGEMAKER_RESOURCE_CONFIG_PATH"
 PROVISIONING_PARAMETERS_NAME = "provisioning_parameters.json"
 PROVISIONING_PARAMETERS = RESOURCE_CONFIG.parent / PROVISIONING_PARAMETERS_NAME
+# In its place where HyperPod sets Slurm up from the API: AWS refuses its own name beside scripts, and uses it on nodes.
+# https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-slurm-api-config-migration.html
+API_PARAMETERS_NAME = "podwright_parameters.json"
+API_PARAMETERS = RESOURCE_CONFIG.parent / API_PARAMETERS_NAME
 USERS_NAME = "users.json"  # in the bucket: what nodes follow while they run
 PROVISIONING_LOG = Path("/var/log/provision/provisioning.log")
 
@@ -159,6 +163,7 @@ class ProvisioningParameters:
     training: Optional[TrainingPayload] = None
     multi_head: Optional[MultiHead] = None
     accounting: Optional[Accounting] = None
+    slurm_by_api: bool = False  # HyperPod has set Slurm up and mounted file systems before any script runs
     auto_resume: bool = True  # whether HyperPod may replace a node and resume its job
     bundle_s3_uri: str = ""  # where `podwright bundle --upload` puts files
     prometheus_remote_write_url: str = ""
@@ -172,6 +177,11 @@ class ProvisioningParameters:
     def login_groups(self) -> List[str]:
         """The instance groups of login nodes."""
         return [*([self.login_group] if self.login_group else []), *self.more_login_groups]
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file, in the bucket and on nodes."""
+        return API_PARAMETERS_NAME if self.slurm_by_api else PROVISIONING_PARAMETERS_NAME
 
     def facts_of(self, group: str) -> InstanceFacts:
         """Return the hardware of an instance group; empty for a group without facts."""
@@ -200,6 +210,7 @@ class ProvisioningParameters:
             "instance_facts": {name: asdict(facts) for name, facts in self.instance_facts.items()},
             "training": asdict(self.training) if self.training else None,
             "accounting": asdict(self.accounting) if self.accounting else None,
+            "slurm_by_api": self.slurm_by_api or None,
             "auto_resume": self.auto_resume,
             "bundle_s3_uri": self.bundle_s3_uri or None,
             "prometheus_remote_write_url": self.prometheus_remote_write_url or None,
@@ -242,6 +253,11 @@ class ProvisioningParameters:
             cls, {**given, **aws, "multi_head": content.get("slurm_configurations")}, PROVISIONING_PARAMETERS_NAME
         )
         return replace(parameters, nodes=features)
+
+
+def installed_parameters() -> Path:
+    """Return this node's file, as its last boot installed it."""
+    return API_PARAMETERS if API_PARAMETERS.exists() else PROVISIONING_PARAMETERS
 
 
 def with_users(text: str, users: str) -> str:

@@ -37,14 +37,14 @@ class ExistingScripts(Section):
 
 
 class InitScript(Section):
-    """A script of your own in S3 that every node runs last."""
+    """A script of your own in S3 that every node runs last, in place of podwright's scripts."""
 
     source_s3_uri: str = Field(description=f"Folder of the script, s3://{facts.BUCKET_NAME_PREFIX}….")
     on_init_complete: str = Field(description="Name of the script in that folder.")
 
 
 class ApiSlurm(Section):
-    """Slurm set up by HyperPod itself; without podwright's scripts, so without the training program."""
+    """Slurm set up by HyperPod itself; podwright's scripts run afterwards, if `nodes` or `training` needs them."""
 
     source: Literal["api"] = Field(description="HyperPod itself writes slurm.conf and mounts the file system.")
     strategy: Literal["managed", "overwrite", "merge"] | None = Field(
@@ -53,7 +53,9 @@ class ApiSlurm(Section):
         "them, merge keeps them. Required, except with continuous provisioning.",
     )
     init_script: InitScript | None = Field(
-        None, description="Script that every node runs after HyperPod has set Slurm up. Default: no script."
+        None,
+        description="Script of your own that every node runs after HyperPod has set Slurm up; without `nodes` and "
+        "the training program. Default: podwright's scripts, if `nodes` or `training` needs them.",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr
 
 from podwright.settings.access import CreatedKey, CreatedRole, ExistingKey, ExistingRole, NoKey
-from podwright.settings.cluster import ClusterSection, Training
+from podwright.settings.cluster import ApiSlurm, ClusterSection, LifecycleSlurm, Training
 from podwright.settings.network import CreatedNetwork, CreatedSubnet, ExistingNetwork
 from podwright.settings.nodes import Nodes
 from podwright.settings.operations import (
@@ -91,6 +91,16 @@ class Settings(Section):
     training: Training = Field(Training(source="bundled"), description="Training program for jobs.")
 
     _folder: Path = PrivateAttr(default=Path())
+
+    @property
+    def has_own_scripts(self) -> bool:
+        """Return True if nodes run podwright's scripts; by the API they do so if there is use for them."""
+        slurm = self.cluster.slurm
+        if not isinstance(slurm, ApiSlurm):
+            return isinstance(slurm, LifecycleSlurm)
+        publishes = self.notices is not None and self.notices.idle_hours is not None
+        needed = self.training.source == "bundled" or publishes or self.nodes != Nodes()
+        return needed and slurm.init_script is None
 
     def in_folder(self, folder: Path) -> "Settings":
         """Name the folder of the settings file, where its paths begin; return the settings."""

@@ -41,6 +41,7 @@ class ClusterStack(TerraformStack):
         remember(self, settings)
         wanted = settings.cluster
         instance_groups = [group_arguments(group) for group in wanted.instance_groups]
+        bundle = _bundle(self, settings, foundation, instance_groups)
         cluster = HyperPodCluster(
             self,
             "cluster",
@@ -50,8 +51,8 @@ class ClusterStack(TerraformStack):
             role=foundation.roles["compute"],
             controller_role=foundation.roles["controller"],
             login_role=foundation.roles["login"],
-            lifecycle=_scripts(self, settings, foundation, instance_groups),
-            slurm=_slurm(settings, foundation),
+            lifecycle=_scripts(settings, bundle),
+            slurm=_slurm(settings, foundation, bundle),
             node_recovery=wanted.node_recovery,
             node_provisioning=wanted.node_provisioning,
             multi_head=checks.controllers(instance_groups) > 1,
@@ -72,17 +73,22 @@ class ClusterStack(TerraformStack):
         TerraformOutput(self, "SessionCommand", value=f"aws ssm start-session --target {target}{document}")
 
 
-def _scripts(
+def _scripts(settings: Settings, bundle: LifecycleBundle | None) -> LifecycleScripts | None:
+    slurm = settings.cluster.slurm
+    if isinstance(slurm, ExistingScripts):
+        return ExistingLifecycleScripts(**arguments(slurm))
+    return None if isinstance(slurm, ApiSlurmSettings) else bundle
+
+
+def _bundle(
     stack: ClusterStack,
     settings: Settings,
     foundation: FoundationStack,
     instance_groups: Sequence[InstanceGroup],
-) -> LifecycleScripts | None:
-    slurm = settings.cluster.slurm
-    if isinstance(slurm, ApiSlurmSettings):
+) -> LifecycleBundle | None:
+    if not settings.has_own_scripts:
         return None
-    if isinstance(slurm, ExistingScripts):
-        return ExistingLifecycleScripts(**arguments(slurm))
+    by_api = isinstance(settings.cluster.slurm, ApiSlurmSettings)
     return LifecycleBundle(
         stack,
         "lifecycle",
@@ -94,13 +100,14 @@ def _scripts(
         lustre=foundation.lustre,
         openzfs=foundation.openzfs,
         training=_payload(stack, settings, foundation),
-        accounting=_accounting(settings, foundation),
+        accounting=None if by_api else _accounting(settings, foundation),
         multi_head=_multi_head(foundation) if checks.controllers(instance_groups) > 1 else None,
         auto_resume=settings.cluster.node_recovery == "automatic",
         nodes=settings.nodes.features(),
         hooks={hook.script: settings.path(hook.script) for hook in settings.nodes.hooks},
         prometheus=foundation.prometheus,
         publishes_running_jobs=settings.notices is not None and settings.notices.idle_hours is not None,
+        by_api=by_api,
         bundle_prefix=names.bundle_prefix(settings.name),
     )
 
@@ -122,7 +129,7 @@ def _multi_head(foundation: FoundationStack) -> MultiHead | None:
     )
 
 
-def _slurm(settings: Settings, foundation: FoundationStack) -> ApiSlurm | None:
+def _slurm(settings: Settings, foundation: FoundationStack, bundle: LifecycleBundle | None) -> ApiSlurm | None:
     wanted = settings.cluster.slurm
     if not isinstance(wanted, ApiSlurmSettings):
         return None
@@ -131,7 +138,7 @@ def _slurm(settings: Settings, foundation: FoundationStack) -> ApiSlurm | None:
         lustre=foundation.lustre,
         home=foundation.openzfs,
         accounting=foundation.accounting,
-        init_script=InitScript(**arguments(wanted.init_script)) if wanted.init_script else None,
+        init_script=InitScript(**arguments(wanted.init_script)) if wanted.init_script else bundle,
     )
 
 

@@ -345,6 +345,20 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
         ),
         {"scripts", "instance_groups"},
     ),
+    "LifecycleBundle by the API": (
+        lambda stack: LifecycleBundle(
+            stack,
+            "x",
+            scripts=NOWHERE,
+            bucket=BUCKET,
+            cluster_name="x",
+            instance_groups=[CONTROLLER, WORKERS],
+            lustre=LUSTRE,
+            accounting=ACCOUNTING,
+            by_api=True,
+        ),
+        {"scripts", "accounting"},
+    ),
     "InitScript": (
         lambda _: InitScript(source_s3_uri="s3://mine/scripts", on_init_complete=""),
         {"source_s3_uri", "on_init_complete"},
@@ -425,6 +439,27 @@ INVALID: dict[str, tuple[Any, set[str]]] = {
             node_provisioning="sometimes",
         ),
         {"instance_groups[0].count", "instance_groups", "strategy", "node_provisioning"},
+    ),
+    "HyperPodCluster by a bundle of the API": (
+        lambda stack: HyperPodCluster(
+            stack,
+            "x",
+            cluster_name="x",
+            instance_groups=[CONTROLLER, WORKERS],
+            network=NETWORK,
+            role=ROLE,
+            lifecycle=LifecycleBundle(
+                stack,
+                "scripts",
+                scripts=Path(__file__).parents[2] / "lifecycle_scripts",
+                bucket=BUCKET,
+                cluster_name="x",
+                instance_groups=[CONTROLLER, WORKERS],
+                lustre=LUSTRE,
+                by_api=True,
+            ),
+        ),
+        {"lifecycle"},
     ),
     "HyperPodCluster by both": (
         lambda stack: HyperPodCluster(

@@ -64,6 +64,7 @@ EXISTING_PROMETHEUS = {
 BUNDLED = {"downloads": {"source": "bundle"}}
 MEASURED: dict[str, Any] = {"observability": {}}
 API = {"source": "api", "strategy": "managed"}
+OWN_API = {**API, "init_script": {"source_s3_uri": "s3://sagemaker-mine/x", "on_init_complete": "a.sh"}}
 SCRIPTS = {"source": "existing", "source_s3_uri": "s3://sagemaker-mine/src"}
 IDLE = {"email": "me@llm.test", "idle_hours": 6}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
@@ -397,10 +398,15 @@ BROKEN = [
     ("api-slurm", api({"source": "api"}), "cluster.slurm.strategy"),
     ("api-slurm", api(API, node_provisioning="continuous"), "cluster.slurm.strategy"),
     ("api-slurm", {**api(API), "accounting": EXISTING_ACCOUNTING}, "accounting.source"),
-    ("training-without-scripts", {**api(API), "training": {"source": "bundled"}}, "training.source"),
+    ("training-without-scripts", {**api(OWN_API), "training": {"source": "bundled"}}, "training.source"),
     ("training-without-scripts", {**api(SCRIPTS), "training": {"source": "bundled"}}, "training.source"),
     ("existing-scripts", api({**SCRIPTS, "source_s3_uri": "s3://mine/src"}), "cluster.slurm.source_s3_uri"),
     ("nodes-without-scripts", {**api(SCRIPTS), "nodes": {"motd": True}}, "nodes.motd"),
+    (
+        "managed-partitions",
+        {**api(API), "nodes": {"slurm": {"partitions": [{"name": "gpu", "max_minutes": 600}]}}},
+        "nodes.slurm.partitions",
+    ),
     (
         "api-slurm",
         api({**API, "init_script": {"source_s3_uri": "s3://mine/x", "on_init_complete": "a.sh"}}),
@@ -521,7 +527,7 @@ BROKEN = [
         },
         "nodes.ldap.bind_secret_arn",
     ),
-    ("nodes-without-scripts", {**api(API), **users({})}, "nodes.users"),
+    ("nodes-without-scripts", {**api(OWN_API), **users({})}, "nodes.users"),
     *(
         ("s3-mounts", s3(**{key: value}), f"nodes.s3_mounts[0].{key}")
         for key, value in (
@@ -562,7 +568,7 @@ BROKEN = [
     ("log-retention", {"logs": {"retention_days": 31}}, "logs.retention_days"),
     ("notices-address", {"notices": {"email": "me"}}, "notices.email"),
     ("notices-address", {"notices": IDLE | {"idle_hours": 169}}, "notices.idle_hours"),
-    ("idle-without-jobs", {"notices": IDLE, **api(API)}, "notices.idle_hours"),
+    ("idle-without-jobs", {"notices": IDLE, **api(OWN_API)}, "notices.idle_hours"),
     ("idle-without-jobs", {"notices": IDLE, **api(SCRIPTS)}, "notices.idle_hours"),
     ("idle-without-jobs", {"notices": IDLE, "nodes": {"skip": ["running_jobs"]}}, "notices.idle_hours"),
     ("budget-limits", {"budget": {"monthly_usd": 0, "email": "me@llm.test"}}, "budget.monthly_usd"),

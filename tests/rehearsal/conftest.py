@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME, ProvisioningParameters
+from podwright_bootstrap.contract import ProvisioningParameters
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
 from podwright_rehearsal.hosts.debian_root import RELEASES
@@ -88,7 +88,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ProvisioningPa
         folder = tmp_path_factory.mktemp("bundle") / "scripts"
         source = CHECKOUT / "lifecycle_scripts"
         shutil.copytree(source, folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-        (folder / PROVISIONING_PARAMETERS_NAME).write_text(json.dumps(parameters.to_dict()))
+        (folder / parameters.file_name).write_text(json.dumps(parameters.to_dict()))
         return folder
 
     return make

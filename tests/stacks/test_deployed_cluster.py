@@ -279,6 +279,8 @@ def test_the_cluster_goes_alone_and_comes_back_by_the_api(deployment: Deployment
     for group in described["InstanceGroups"]:
         (mount,) = [item["FsxOpenZfsConfig"] for item in group["InstanceStorageConfigs"] if "FsxOpenZfsConfig" in item]
         assert mount == {"DnsName": homes["DNSName"], "MountPath": "/home"}
+        assert group["LifeCycleConfig"]["OnInitComplete"] == "on_create.sh"
+        assert "OnCreate" not in group["LifeCycleConfig"]
 
     for stack in reversed(STACKS):
         deployment.terraform(stack, "destroy", "-auto-approve")

@@ -165,6 +165,7 @@ def files(tmp_path):
 def test_paths_are_the_contract_s():
     """The two files are read where the bootstrap writes them, and their fields have the contract's names."""
     assert (launch.NODE_JSON, launch.PROVISIONING_PARAMETERS) == (contract.NODE_JSON, contract.PROVISIONING_PARAMETERS)
+    assert launch.API_PARAMETERS == contract.API_PARAMETERS
     read = {"accelerator", "accelerators_per_node", "efa_interfaces"}
     for said_by in (contract.InstanceFacts, contract.NodeRecord):
         assert read <= {field.name for field in fields(said_by)}

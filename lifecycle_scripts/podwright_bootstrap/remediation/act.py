@@ -26,7 +26,7 @@ REASONS = {REBOOT: "Action:Reboot", REPLACE: "Action:Replace"}  # HyperPod compa
 def main() -> int:
     """Act once; 1 if Slurm does not answer."""
     try:
-        wanted = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text()).nodes.remediation
+        wanted = ProvisioningParameters.from_json(contract.installed_parameters().read_text()).nodes.remediation
         if wanted is None or primary.in_control() != socket.gethostname().split(".")[0]:
             return 0
         shown = shell.run("scontrol", "show", "nodes", "--oneliner", timeout_s=60, quiet=True).output

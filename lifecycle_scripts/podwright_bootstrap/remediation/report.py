@@ -21,7 +21,7 @@ STATE = Path("/run/podwright-remediation.json")  # the checks that failed the la
 def main() -> int:
     """Report once; 1 if Slurm or the node's own files do not answer."""
     try:
-        parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
+        parameters = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
         record = NodeRecord.from_json(contract.NODE_JSON.read_text())
         if parameters.nodes.remediation is None:
             return 0

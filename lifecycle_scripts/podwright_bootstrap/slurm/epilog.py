@@ -26,7 +26,7 @@ REMOVE_LIMIT_S = 240
 def main() -> int:
     """Clear away, and do all of it that can be done; always 0."""
     try:
-        parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
+        parameters = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
         job = Job.of_environment()
     except (ContractError, OSError, KeyError, ValueError) as error:
         shell.say(f"epilog: {error!r}")

@@ -23,7 +23,7 @@ REASON_LENGTH = 200
 def main() -> int:
     """Check, make the job's folder; 1 if the node must not have the job."""
     try:
-        parameters = ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text())
+        parameters = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
         record = NodeRecord.from_json(contract.NODE_JSON.read_text())
     except (ContractError, OSError) as error:
         print(f"prolog: {error}")

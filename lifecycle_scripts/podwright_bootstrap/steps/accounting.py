@@ -54,11 +54,16 @@ class Accounting(Step):
 
     def applies(self, node: Node) -> bool:
         """On controllers: all others ask theirs."""
-        return node.role == CONTROLLER and node.parameters.accounting is not None
+        parameters = node.parameters
+        return node.role == CONTROLLER and (parameters.accounting is not None or parameters.slurm_by_api)
 
     def apply(self, node: Node) -> Iterator[str]:
         """Database, slurmdbd, what slurm.conf says of it; then, on the primary, whose jobs are accounted."""
         slurm_conf.wait()
+        if node.parameters.slurm_by_api:  # HyperPod has set slurmdbd up
+            shell.wait_until(sacctmgr.answers, what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
+            yield from _accounts(node)
+            return
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
         if _runs_slurmdbd(node, daemons):
             yield from _slurmdbd(node)
@@ -66,9 +71,7 @@ class Accounting(Step):
             yield f"wrote {ACCOUNTING_CONF}"
         shell.wait_until(_answers(node, daemons), what="slurmdbd to answer sacctmgr", limit_s=ANSWER_LIMIT_S)
         if node.address == daemons[0].address:
-            cluster = slurm_conf.cluster_name()
-            yield from sacctmgr.register(cluster)
-            yield from policy.apply(node.parameters.nodes, cluster)
+            yield from _accounts(node)
 
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the timer that follows the password."""
@@ -77,10 +80,17 @@ class Accounting(Step):
     def verify(self, node: Node) -> None:
         """It runs and answers."""
         daemons = slurm_conf.controllers()[:MAX_DAEMONS]
-        if _runs_slurmdbd(node, daemons):
+        if _runs_slurmdbd(node, daemons) and not node.parameters.slurm_by_api:
             shell.run("systemctl", "is-active", "slurmdbd", timeout_s=30)
         if not sacctmgr.answers():
             raise BootstrapError("slurmdbd does not answer sacctmgr")
+
+
+def _accounts(node: Node) -> Iterator[str]:
+    """The database knows the cluster, its users and the declared policy."""
+    cluster = slurm_conf.cluster_name()
+    yield from sacctmgr.register(cluster)
+    yield from policy.apply(node.parameters.nodes, cluster)
 
 
 def accounting_conf(daemons: list[Controller]) -> str:

@@ -15,7 +15,7 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import plugstack, slurm_conf
+from podwright_bootstrap.slurm import plugstack, slurm_conf, slurmctld
 from podwright_bootstrap.software import after_reboot, downloads, packages
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.local_disk import local_disk
@@ -51,7 +51,10 @@ class Enroot(Step):
             yield f"built {plugstack.find_pyxis()}"
         if node.role == CONTROLLER:
             slurm_conf.wait()  # whose writer may write plugstack.conf, too
-            yield from plugstack.load_once(_pyxis())
+            changes = list(plugstack.load_once(_pyxis()))
+            yield from changes
+            if changes and slurmctld.is_active():
+                slurmctld.reconfigure()  # nodes load what slurmctld has given them
 
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the unit; images stay."""

@@ -42,7 +42,7 @@ class Lustre(Step):
     def apply(self, node: Node) -> Iterator[str]:
         """Mount it and remember it for the next boot of the machine."""
         root, source = node.mount_path, _source(node)
-        mount = mounts.mounted_at(root)
+        mount = mounts.wait_for(root) if node.parameters.slurm_by_api else mounts.mounted_at(root)
         if not mount:
             shell.spread(node.turn_s)  # mounts of 400 hosts at once are known to fail: awsome-distributed-ai #782
             yield from _prepare(node)
@@ -51,10 +51,8 @@ class Lustre(Step):
         # The kernel shows the server by its address.
         elif not (mount.kind == "lustre" and mount.source.endswith(f":/{node.parameters.fsx_mountname}")):
             mounts.refuse_other(mount, wanted=source, path=root)
-        if mounts.enter_in_fstab(_fstab_line(node), root):
-            yield f"entered {root} in {mounts.FSTAB}"
-        if node.role != contract.CONTROLLER:
-            yield from units.drop_in("slurmd.service", "podwright-lustre", _before_slurmd(root))
+        if not node.parameters.slurm_by_api:
+            yield from _mount_at_boot(node)
         if _is_tuned(node):
             yield from lustre_client.parameters(node.facts, root)
         own_folder.refuse_writable(root)
@@ -82,6 +80,13 @@ def _mount(source: str, root: Path) -> None:
         shell.run("modprobe", "lustre", timeout_s=60)
     root.mkdir(parents=True, exist_ok=True)
     shell.run("mount", "-t", "lustre", "-o", OPTIONS, source, root, timeout_s=120)
+
+
+def _mount_at_boot(node: Node) -> Iterator[str]:
+    if mounts.enter_in_fstab(_fstab_line(node), node.mount_path):
+        yield f"entered {node.mount_path} in {mounts.FSTAB}"
+    if node.role != contract.CONTROLLER:
+        yield from units.drop_in("slurmd.service", "podwright-lustre", _before_slurmd(node.mount_path))
 
 
 def _before_slurmd(root: Path) -> str:

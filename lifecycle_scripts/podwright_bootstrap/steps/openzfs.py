@@ -21,6 +21,8 @@ from podwright_bootstrap.storage.copy_once import copy_once
 # default): a program in its home must not see a failed write because a server was replaced.
 OPTIONS = "nfsvers=4.1,noatime,nconnect=16,rsize=1048576,wsize=1048576,timeo=600"
 ROOT_VOLUME = "/fsx"
+SKELETON = Path("/etc/skel")
+HOME_MODE = 0o750
 
 
 class OpenZfs(Step):
@@ -41,17 +43,10 @@ class OpenZfs(Step):
         return node.parameters.fsx_openzfs_dns_name is not None
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Copy the job user's home, mount, and add the mount to fstab."""
-        root, source = _root(node), _source(node)
-        mount = mounts.mounted_at(root)
-        if not mount:
-            yield from _bring_home(source, root)
-            _mount(source, root)
-            yield f"mounted {source} on {root}"
-        elif not (mount.kind.startswith("nfs") and mount.source == source):
-            mounts.refuse_other(mount, wanted=source, path=root)
-        if mounts.enter_in_fstab(f"{source} {root} nfs {OPTIONS},_netdev 0 0", root):
-            yield f"entered {root} in {mounts.FSTAB}"
+        """Copy the job user's home, mount, and add the mount to fstab; what HyperPod mounts needs a home only."""
+        if node.parameters.slurm_by_api:
+            return _by_api(node)
+        return _by_us(node)
 
     def verify(self, node: Node) -> None:
         """A file of this node's own can be written and read, and the job user has a home."""
@@ -59,6 +54,32 @@ class OpenZfs(Step):
         home = Path(shell.find_user(contract.JOB_USER).pw_dir)
         if not home.is_dir():
             raise BootstrapError(f"{contract.JOB_USER} has no home at {home}")
+
+
+def _by_us(node: Node) -> Iterator[str]:
+    root, source = _root(node), _source(node)
+    mount = mounts.mounted_at(root)
+    if not mount:
+        yield from _bring_home(source, root)
+        _mount(source, root)
+        yield f"mounted {source} on {root}"
+    elif not (mount.kind.startswith("nfs") and mount.source == source):
+        mounts.refuse_other(mount, wanted=source, path=root)
+    if mounts.enter_in_fstab(f"{source} {root} nfs {OPTIONS},_netdev 0 0", root):
+        yield f"entered {root} in {mounts.FSTAB}"
+
+
+def _by_api(node: Node) -> Iterator[str]:
+    """The image's home of the job user lies below the mount."""
+    root = _root(node)
+    mount = mounts.wait_for(root)
+    name = node.parameters.fsx_openzfs_dns_name
+    if not (mount.kind.startswith("nfs") and mount.source.startswith(f"{name}:")):
+        mounts.refuse_other(mount, wanted=_source(node), path=root)
+    user = shell.find_user(contract.JOB_USER)
+    home = Path(user.pw_dir)
+    if root in home.parents and copy_once(SKELETON, home, owner=user.pw_uid, mode=HOME_MODE):
+        yield f"made {home}"
 
 
 def _bring_home(source: str, root: Path) -> Iterator[str]:

@@ -15,16 +15,16 @@ from podwright_bootstrap.steps import Step
 
 # on_create.sh names its folder, because it runs this package from an archive.
 SCRIPTS = Path(os.environ.get("PODWRIGHT_SCRIPTS", Path(__file__).resolve().parents[2]))
-BESIDE_THE_SCRIPTS = SCRIPTS / contract.PROVISIONING_PARAMETERS_NAME
+NAMES = (contract.API_PARAMETERS_NAME, contract.PROVISIONING_PARAMETERS_NAME)  # the service itself may write the second
 
 
 def source() -> Path:
     """The file this boot goes by: the one that came with the scripts, else the one an earlier boot installed."""
-    for path in (BESIDE_THE_SCRIPTS, contract.PROVISIONING_PARAMETERS):
+    for path in (folder / name for folder in (SCRIPTS, contract.RESOURCE_CONFIG.parent) for name in NAMES):
         if path.is_file():
             return path
     raise BootstrapError(
-        f"no {contract.PROVISIONING_PARAMETERS_NAME} beside the scripts ({BESIDE_THE_SCRIPTS.parent})",
+        f"no {' or '.join(reversed(NAMES))} beside the scripts ({SCRIPTS})",
         hint="deploy the cluster stack again: it uploads the file with the scripts",
     )
 
@@ -39,10 +39,16 @@ class Parameters(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Copy the file."""
-        if shell.write_file(contract.PROVISIONING_PARAMETERS, source().read_bytes()):
-            yield f"wrote {contract.PROVISIONING_PARAMETERS}"
+        installed = _installed(node)
+        if shell.write_file(installed, source().read_bytes()):
+            yield f"wrote {installed}"
 
     def verify(self, node: Node) -> None:
         """The copy says what this boot goes by."""
-        if ProvisioningParameters.from_json(contract.PROVISIONING_PARAMETERS.read_text()) != node.parameters:
-            raise BootstrapError(f"{contract.PROVISIONING_PARAMETERS} differs from {source()}")
+        installed = _installed(node)
+        if ProvisioningParameters.from_json(installed.read_text()) != node.parameters:
+            raise BootstrapError(f"{installed} differs from {source()}")
+
+
+def _installed(node: Node) -> Path:
+    return contract.RESOURCE_CONFIG.parent / node.parameters.file_name

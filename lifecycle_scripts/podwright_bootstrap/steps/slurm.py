@@ -5,16 +5,14 @@ https://slurm.schedmd.com/configless_slurm.html
 
 from __future__ import annotations
 
-import re
 from typing import Iterator
 
 from podwright_bootstrap import contract
-from podwright_bootstrap.contract import CONTROLLER, LOGIN
+from podwright_bootstrap.contract import COMPUTE, CONTROLLER, LOGIN
 from podwright_bootstrap.host import network, shell, units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.slurm import gres, primary, sackd, slurm_conf, slurmctld
-from podwright_bootstrap.slurm.slurm_conf import SCONTROL
+from podwright_bootstrap.slurm import gres, nodes, primary, sackd, slurm_conf, slurmctld
 from podwright_bootstrap.steps import Step
 
 CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort
@@ -35,13 +33,16 @@ class Slurm(Step):
     attempts = 3  # a daemon that did not start may start when munge does
 
     def apply(self, node: Node) -> Iterator[str]:
-        """Start one daemon, keep the other one off."""
+        """Start one daemon, keep the other one off; daemons that HyperPod has started already are its own."""
+        if node.parameters.slurm_by_api:
+            return _by_api(node)
         return _controller(node) if node.role == CONTROLLER else _client(node)
 
     def verify(self, node: Node) -> None:
         """The daemon is active, the controller answers and knows this node."""
         daemon = _daemon(node)
-        shell.run("systemctl", "is-active", daemon, timeout_s=30)
+        if daemon:
+            shell.run("systemctl", "is-active", daemon, timeout_s=30)
         what = "slurmctld to answer scontrol ping"
         shell.wait_until(slurmctld.answers, what=what, limit_s=_daemon_limit_s(node), every_s=node.poll_s)
         if daemon == "slurmd":
@@ -61,6 +62,20 @@ def _controller(node: Node) -> Iterator[str]:
     if not active:  # a backup listens and serves nobody until it has given the primary up
         primary.let_begin(node, "slurmctld", CONTROLLER_PORT)
     yield from slurmctld.start()
+
+
+def _by_api(node: Node) -> Iterator[str]:
+    """Let slurmctld take what only a start changes, and jobs onto a node that is set up now."""
+    if node.role == CONTROLLER:
+        slurm_conf.wait()
+        gres.check_tasks(node)
+        if slurmctld.is_outdated():
+            yield from slurmctld.restart()
+    elif node.role == COMPUTE:
+        _hear_from(node)
+        gres.check_count(node)
+        if nodes.release(node.hostname):
+            yield f"let jobs onto {node.hostname}"
 
 
 def _client(node: Node) -> Iterator[str]:
@@ -109,9 +124,8 @@ def _drain(node: Node) -> Iterator[str]:
     """HyperPod puts every node into partition dev; a login node must not get jobs."""
     _hear_from(node)
     hostname = node.hostname
-    if "DRAIN" not in _state(hostname):
-        change = ("State=DRAIN", f"Reason={contract.LOGIN_NODE_REASON}")
-        shell.run(SCONTROL, "update", f"NodeName={hostname}", *change, timeout_s=30)
+    if "DRAIN" not in nodes.state(hostname):
+        nodes.drain(hostname, contract.LOGIN_NODE_REASON)
         yield f"drained {hostname}: login nodes take no jobs"
 
 
@@ -129,17 +143,12 @@ def _daemon_limit_s(node: Node) -> float:
 def _daemon(node: Node) -> str:
     if node.role == CONTROLLER:
         return "slurmctld"
+    if node.role == LOGIN and node.parameters.slurm_by_api:
+        return ""  # HyperPod chooses what gives a login node its configuration
     return sackd.UNIT if node.role == LOGIN and sackd.is_used() else "slurmd"
 
 
 def _responds(hostname: str) -> bool:
     """Slurm knows the node and has heard from it. That it is drained or down is somebody's decision, not ours."""
-    state = _state(hostname)
+    state = nodes.state(hostname)
     return bool(state) and not {"UNKNOWN", "NOT_RESPONDING"} & set(state) and not state[0].endswith("*")
-
-
-def _state(hostname: str) -> list[str]:
-    """The node's state and flags, as in IDLE+DRAIN; empty if Slurm does not know the node."""
-    shown = shell.run(SCONTROL, "show", "node", "-o", hostname, timeout_s=30, check=False, quiet=True)
-    match = re.search(r"\bState=(\S+)", shown.output)
-    return match.group(1).split("+") if match else []

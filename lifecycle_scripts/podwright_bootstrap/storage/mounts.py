@@ -11,6 +11,7 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 
 FSTAB = Path("/etc/fstab")
+LIMIT_S = 300  # the service mounts before it runs scripts
 
 
 class Mount(NamedTuple):
@@ -36,6 +37,22 @@ def _topmost(path: Path) -> Mount | None:
     columns = ("--noheadings", "--raw", "--output", "SOURCE,FSTYPE")
     shown = shell.run("findmnt", *columns, "--mountpoint", path, timeout_s=30, check=False, quiet=True)
     return Mount(*shown.output.splitlines()[-1].split()) if shown.exit_code == 0 else None
+
+
+def wait_for(path: Path) -> Mount:
+    """Return what the service mounts at ``path``.
+
+    Raises:
+        BootstrapError: nothing was mounted in time.
+    """
+    hint = (
+        "HyperPod mounts what InstanceStorageConfigs names: is it AVAILABLE, and does its security group admit nodes?"
+    )
+    shell.wait_until(lambda: bool(mounted_at(path)), what=f"HyperPod to mount {path}", limit_s=LIMIT_S, hint=hint)
+    mount = mounted_at(path)
+    if not mount:
+        raise BootstrapError(f"what was mounted on {path} is gone", hint=hint)
+    return mount
 
 
 def refuse_other(found: Mount, *, wanted: str, path: Path) -> None:

@@ -92,6 +92,7 @@ RULES: tuple[Rule, ...] = (
     users.ldap,
     users.ldap_without_internet,
     nodes.nodes_without_scripts,
+    nodes.managed_partitions,
     nodes.skipped_steps,
     nodes.s3_mounts,
     nodes.hooks,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from podwright.check.findings import Finding, KeyPath, error, finding_of, findings_of, warning
-from podwright.check.rules.rule import GROUPS, for_each_group
+from podwright.check.rules.rule import GROUPS, for_each_group, scripts_in_place_of_ours
 from podwright.settings.arguments import arguments, group_arguments
 from podwright.settings.cluster import ApiSlurm, ExistingScripts, InstanceGroup, LifecycleSlurm
 from podwright.settings.operations import DatabaseAccounting
@@ -34,7 +34,7 @@ def group_composition(settings: Settings) -> Iterator[Finding]:
 
 def types_with_bundle(settings: Settings) -> Iterator[Finding]:
     """A group has several instance types, but podwright's lifecycle scripts check the hardware of one."""
-    if isinstance(settings.cluster.slurm, LifecycleSlurm):
+    if settings.has_own_scripts:
         groups = [group_arguments(group) for group in settings.cluster.instance_groups]
         yield from findings_of(("cluster",), checks.types_with_bundle(groups))
 
@@ -77,14 +77,13 @@ def existing_scripts(settings: Settings) -> Iterator[Finding]:
 
 
 def training_without_scripts(settings: Settings) -> Iterator[Finding]:
-    """The training program is installed by podwright's lifecycle scripts, but Slurm is set up without them."""
-    slurm = settings.cluster.slurm
-    if settings.training.source == "bundled" and not isinstance(slurm, LifecycleSlurm):
+    """The training program is installed by podwright's lifecycle scripts, but nodes run scripts of yours."""
+    if settings.training.source == "bundled" and not settings.has_own_scripts:
+        scripts, instead = scripts_in_place_of_ours(settings)
         given = (
-            f"source: got bundled, but `slurm: {{source: {slurm.source}}}` "
-            "has no lifecycle scripts that install the training program"
+            f"source: got bundled, but nodes run the scripts of {scripts}, which do not install the training program"
         )
-        yield error(("training", "source"), given, "write `training: {source: none}`, or `slurm: {source: lifecycle}`")
+        yield error(("training", "source"), given, f"write `training: {{source: none}}`, or {instead}")
 
 
 @for_each_group

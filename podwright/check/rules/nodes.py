@@ -7,9 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from podwright.check.findings import Finding, KeyPath, error, findings_of, warning
+from podwright.check.rules.rule import scripts_in_place_of_ours
 from podwright.check.secrets import find
 from podwright.settings import names
-from podwright.settings.cluster import LifecycleSlurm
+from podwright.settings.cluster import ApiSlurm
 from podwright.settings.nodes import MAX_ACTS_PER_HOUR, MAX_CHECK_MINUTES, MAX_HOOK_MINUTES, MAX_OUT_PERCENT, Nodes
 from podwright.settings.root import Settings
 from podwright_constructs import checks
@@ -21,14 +22,14 @@ REMEDIATION: KeyPath = ("nodes", "remediation")
 
 
 def nodes_without_scripts(settings: Settings) -> Iterator[Finding]:
-    """A setting of nodes needs podwright's lifecycle scripts, but Slurm is set up without them."""
-    slurm = settings.cluster.slurm
-    if isinstance(slurm, LifecycleSlurm):
+    """A setting of nodes needs podwright's lifecycle scripts, but nodes run scripts of yours."""
+    if settings.has_own_scripts:
         return
+    scripts, instead = scripts_in_place_of_ours(settings)
     for name, field in Nodes.model_fields.items():
         if getattr(settings.nodes, name) != field.default:
-            hint = "delete it, or write `slurm: {source: lifecycle}`"
-            yield error(("nodes", name), f"{name} has no effect with `slurm: {{source: {slurm.source}}}`", hint)
+            hint = f"delete it, or {instead}: `nodes.hooks` runs scripts of yours beside podwright's"
+            yield error(("nodes", name), f"{name} has no effect: nodes run the scripts of {scripts}", hint)
 
 
 def skipped_steps(settings: Settings) -> Iterator[Finding]:
@@ -76,6 +77,14 @@ def _secrets_of(script: Path, path: KeyPath) -> Iterator[Finding]:
         line = text.count("\n", 0, secret.start) + 1
         hint = "delete and revoke it; let the script read a secret of Secrets Manager"
         yield error(path, f"script: line {line} of {script.name} holds {secret.kind}", hint)
+
+
+def managed_partitions(settings: Settings) -> Iterator[Finding]:
+    """HyperPod refuses updates of partitions that were edited on the controller, as nodes.slurm edits their limits."""
+    slurm, policy = settings.cluster.slurm, settings.nodes.slurm
+    if isinstance(slurm, ApiSlurm) and slurm.strategy != "merge" and policy and policy.partitions:
+        given = f"partitions: with `strategy: {slurm.strategy or 'none'}` HyperPod may refuse or undo the limits"
+        yield warning(("nodes", "slurm", "partitions"), given, "write `strategy: merge` into the section slurm")
 
 
 def remediation(settings: Settings) -> Iterator[Finding]:

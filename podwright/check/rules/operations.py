@@ -9,9 +9,10 @@ from operator import attrgetter
 
 from podwright.check.findings import Finding, error, findings_of, warning
 from podwright.check.rights import rights
+from podwright.check.rules.rule import scripts_in_place_of_ours
 from podwright.settings import names
 from podwright.settings.arguments import arguments
-from podwright.settings.cluster import ApiSlurm, LifecycleSlurm
+from podwright.settings.cluster import ApiSlurm
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.operations import (
     CreatedAccounting,
@@ -99,10 +100,10 @@ def idle_without_jobs(settings: Settings) -> Iterator[Finding]:
     if not settings.notices or settings.notices.idle_hours is None:
         return
     path = ("notices", "idle_hours")
-    slurm = settings.cluster.slurm
-    if not isinstance(slurm, LifecycleSlurm):
-        given = f"idle_hours has no effect: with `slurm: {{source: {slurm.source}}}` nothing publishes the running jobs"
-        yield error(path, given, "delete it, or write `slurm: {source: lifecycle}`")
+    if not settings.has_own_scripts:
+        scripts, instead = scripts_in_place_of_ours(settings)
+        given = f"idle_hours has no effect: nodes run the scripts of {scripts}, which do not publish the running jobs"
+        yield error(path, given, f"delete it, or {instead}")
     elif "running_jobs" in settings.nodes.skip:
         yield error(path, "idle_hours has no effect: nodes.skip leaves running_jobs out", "delete one of both")
 

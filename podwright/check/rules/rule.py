@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import wraps
 
 from podwright.check.findings import Finding, KeyPath
-from podwright.settings.cluster import InstanceGroup
+from podwright.settings.cluster import ExistingScripts, InstanceGroup
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
@@ -17,6 +17,13 @@ Rule = Callable[[Settings], Iterator[Finding]]
 
 
 GROUPS: KeyPath = ("cluster", "instance_groups")
+
+
+def scripts_in_place_of_ours(settings: Settings) -> tuple[str, str]:
+    """Return which scripts nodes run in place of podwright's, and what to do so that they run podwright's."""
+    if isinstance(settings.cluster.slurm, ExistingScripts):
+        return "`slurm: {source: existing}`", "use `slurm: {source: lifecycle}`"
+    return "`init_script`", "delete `init_script`"
 
 
 def until_unknown_value(findings: Iterator[Finding]) -> Iterator[Finding]:

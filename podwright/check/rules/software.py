@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from podwright.check.findings import Finding, error, warning
-from podwright.settings.cluster import LifecycleSlurm
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.nodes import MAX_INTERVAL_S, MIN_INTERVAL_S
 from podwright.settings.operations import NoPrometheus
@@ -32,8 +31,11 @@ def metrics_interval(settings: Settings) -> Iterator[Finding]:
 
 def unsent_metrics(settings: Settings) -> Iterator[Finding]:
     """A workspace is configured, but no node sends metrics to it."""
-    by_scripts = isinstance(settings.cluster.slurm, LifecycleSlurm)
-    if by_scripts and not isinstance(settings.prometheus, NoPrometheus) and settings.nodes.observability is None:
+    if (
+        settings.has_own_scripts
+        and not isinstance(settings.prometheus, NoPrometheus)
+        and settings.nodes.observability is None
+    ):
         hint = "let nodes send metrics: `nodes: {observability: {}}`"
         yield warning(("prometheus", "source"), "source: no node sends metrics to the workspace", hint)
 

@@ -11,6 +11,7 @@ from podwright.deploy.deployed import DeployedStack
 from podwright.operations.account.cluster import Cluster
 from podwright.operations.account.session import Session
 from podwright.operations.errors import AwsError
+from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME
 
 ARCHIVE = "podwright_bootstrap.tar"
 _DIGEST = re.compile(rb"^archive_sha256=([0-9a-f]{64})$", re.MULTILINE)
@@ -43,9 +44,10 @@ def changed_scripts(session: Session, cluster: Cluster) -> Iterator[tuple[str, s
                 yield f"{folder}/{ARCHIVE}", "is not there: a new node cannot boot"
             elif hashlib.sha256(archive).hexdigest() != expected[1].decode():
                 yield f"{folder}/{ARCHIVE}", "is not the archive that on_create.sh was uploaded with"
-        parameters = _read(session, f"{folder}/provisioning_parameters.json")
-        if parameters is not None and not _is_json(parameters):
-            yield f"{folder}/provisioning_parameters.json", "is not JSON"
+        for file in (f"{folder}/{name}" for name in (PROVISIONING_PARAMETERS_NAME, API_PARAMETERS_NAME)):
+            parameters = _read(session, file)
+            if parameters is not None and not _is_json(parameters):
+                yield file, "is not JSON"
 
 
 def changed_uploads(session: Session, stack: DeployedStack) -> Iterator[tuple[str, str]]:

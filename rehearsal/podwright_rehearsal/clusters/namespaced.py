@@ -23,9 +23,11 @@ from pathlib import Path
 from typing import final
 
 from podwright_bootstrap.contract import RESOURCE_CONFIG, RESOURCE_CONFIG_VARIABLE, SLURM_ROOT
+from podwright_rehearsal.clusters import set_up_by_api
 from podwright_rehearsal.clusters.boots import BootResult, follow
 from podwright_rehearsal.clusters.node_files import NodeFiles
 from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
+from podwright_rehearsal.clusters.set_up_by_api import FileSystem
 from podwright_rehearsal.hosts import session_manager_plugin
 from podwright_rehearsal.hosts.description import File, HostDescription
 from podwright_rehearsal.hosts.errors import HostError
@@ -60,6 +62,8 @@ class NamespacedCluster(RehearsedCluster):
         task_plugin: as slurm.conf names it; task/cgroup, where ``cgroups.version_1()``, confines jobs to their cores
             and memory.
         lists_login_nodes: whether the service puts login nodes into slurm.conf.
+        by_api: the file systems that the service mounts where it sets Slurm up itself, before a node's first boot.
+            Default: the lifecycle scripts set Slurm up.
 
     Raises:
         ValueError: the nodes do not make a cluster; all problems are named.
@@ -82,6 +86,7 @@ class NamespacedCluster(RehearsedCluster):
         image_has: Mapping[str, File] | None = None,
         task_plugin: str = "task/none",
         lists_login_nodes: bool = True,
+        by_api: Sequence[FileSystem] | None = None,
     ) -> None:
         _check(nodes, subnet_cidr, relay)
         super().__init__(nodes)
@@ -96,6 +101,8 @@ class NamespacedCluster(RehearsedCluster):
         self._image_has = image_has or {}
         self._task_plugin = task_plugin
         self._lists_login_nodes = lists_login_nodes
+        self._by_api = by_api
+        self._is_set_up: set[str] = set()  # instances, by the service
         self._munge_key = secrets.token_bytes(128)
         self._boots: Counter[str] = Counter()
         # A child that another thread forks while a script is copied has it open: "text file busy" for who starts it.
@@ -167,6 +174,7 @@ class NamespacedCluster(RehearsedCluster):
         """
         if not (lifecycle / entry).is_file():
             raise HostError(f"{hostname} did not boot: no {entry} in {lifecycle}")
+        self._set_up(hostname)
         folder = Path(f"/tmp/lifecycle-{secrets.token_hex(4)}")  # noqa: S108 -- of the host, and the service takes /tmp too
         inside = self.path(hostname, folder)
         with self._no_program_starts:
@@ -187,6 +195,16 @@ class NamespacedCluster(RehearsedCluster):
             )
         exit_code = follow(process, log, timeout_s, lambda line: on_line(hostname, line) if on_line else None)
         return BootResult(hostname=hostname, exit_code=exit_code, log=log, seconds=time.monotonic() - began)
+
+    def _set_up(self, hostname: str) -> None:
+        """Act as the service before a new instance's scripts run, where it sets Slurm up itself."""
+        node = self.nodes[hostname]
+        if self._by_api is None or node.instance_id in self._is_set_up:
+            return
+        controller = self.nodes[self.controller].private_ip
+        script = set_up_by_api.script(node, cluster=self.cluster_name, controller=controller, file_systems=self._by_api)
+        self.run(script, host=hostname, user="root")
+        self._is_set_up.add(node.instance_id)
 
     # ---- use ------------------------------------------------------------------------------------------------------
 
@@ -269,7 +287,8 @@ class NamespacedCluster(RehearsedCluster):
             if is_up:
                 self.path(name, RESOURCE_CONFIG).write_text(self._files().resource_config())
         result = self.boot_one(hostname, lifecycle, entry=entry, timeout_s=timeout_s, on_line=on_line)
-        self._lift_mark(hostname)
+        if result.ok:
+            self._lift_mark(hostname)
         return result
 
     def rewrite_slurm_conf(self) -> None:
@@ -348,6 +367,7 @@ class NamespacedCluster(RehearsedCluster):
             munge_key=self._munge_key,
             task_plugin=self._task_plugin,
             lists_login_nodes=self._lists_login_nodes,
+            by_api=self._by_api is not None,
         )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from podwright_bootstrap.contract import RESOURCE_CONFIG, SLURM_ROOT
 from podwright_constructs.catalog import InstanceType
 from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.clusters.set_up_by_api import ACCOUNTING_CONF, SLURMDBD_CONF
 from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
 from podwright_rehearsal.hosts.description import File
 from podwright_rehearsal.hosts.image import SOURCES
@@ -32,6 +33,7 @@ class NodeFiles:
     munge_key: bytes
     task_plugin: str = "task/none"
     lists_login_nodes: bool = True  # whether the service puts login nodes into slurm.conf
+    by_api: bool = False  # whether the service sets Slurm up itself
 
     def of(self, node: Node) -> dict[str, File]:
         """Return the files of a node by path."""
@@ -48,6 +50,8 @@ class NodeFiles:
         }
         if node.role == "controller":  # the others are configless
             files |= {f"{SLURM_ROOT}/etc/{name}": File(text) for name, text in self.slurm_files().items()}
+            if self.by_api:
+                files[f"{SLURM_ROOT}/etc/slurmdbd.conf"] = File(SLURMDBD_CONF, mode=0o600, owner="slurm")
         return files
 
     def resource_config(self) -> str:
@@ -99,16 +103,17 @@ class NodeFiles:
         hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
         roles = {"compute", "login"} if self.lists_login_nodes else {"compute"}
         members = [node for node in self.nodes if node.role in roles]
+        workers = [node for node in members if node.role == "compute" or not self.by_api]
         return {
             "slurm.conf": head
-            + "".join(f"{line}\n" for line in (*hosts, *map(node_line, members), *partition_lines(members))),
+            + "".join(f"{line}\n" for line in (*hosts, *map(node_line, members), *partition_lines(workers))),
             "gres.conf": "".join(
                 f"NodeName={node.hostname} Name=gpu File=/dev/nvidia{index}\n"
                 for node in members
                 for index in range(node.accelerators)  # a gpu without File= is dropped silently
             ),
             "cgroup.conf": CONFINED if self._is_confined else UNCONFINED,
-            "accounting.conf": "",
+            "accounting.conf": ACCOUNTING_CONF if self.by_api else "",
         }
 
 

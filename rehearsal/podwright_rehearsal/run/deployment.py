@@ -15,12 +15,13 @@ from podwright.deploy.terraform import terraform_environment
 from podwright.operations.deployment.kit import find_program, kit_name
 from podwright.settings import names
 from podwright.settings.root import Settings
-from podwright_bootstrap.contract import PROVISIONING_PARAMETERS_NAME
+from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME
 from podwright_constructs import lifecycle_archive
 from podwright_constructs.catalog import InstanceType
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.clusters.set_up_by_api import FileSystem
 from podwright_rehearsal.run.progress import StepFailed
 
 SKIP_SYNTH = "--skip-synth"  # the stacks in the output folder are up to date
@@ -104,7 +105,7 @@ class Deployment:
             StepFailed: there is something else than this checkout's scripts, and hosts run scripts as root.
         """
         expected = lifecycle_archive.pack(checkout.ROOT / "lifecycle_scripts", into=self.project / "lifecycle")
-        names = {PROVISIONING_PARAMETERS_NAME, *(file.name for file in expected.iterdir())}
+        names = {self.parameters_name, *(file.name for file in expected.iterdir())}
         objects = list(self._lifecycle_objects())
         if {item["name"] for item in objects} != names:
             found = ", ".join(sorted(item["name"] for item in objects))
@@ -115,6 +116,28 @@ class Deployment:
             if (folder / file.name).read_bytes() != file.read_bytes():
                 raise StepFailed(f"{file.name} in the bucket is not the checkout's")
         return folder
+
+    @property
+    def is_by_api(self) -> bool:
+        """Return True if the service sets Slurm up before scripts run."""
+        return "Slurm" in (self._describe_cluster().get("Orchestrator") or {})
+
+    def mounts(self) -> list[FileSystem]:
+        """Return the file systems that the service mounts on every node."""
+        storage = self._describe_cluster()["InstanceGroups"][0].get("InstanceStorageConfigs", ())
+        mounts = []
+        for config in storage:
+            if lustre := config.get("FsxLustreConfig"):
+                source = f"{lustre['DnsName']}@tcp:/{lustre['MountName']}"
+                mounts.append(FileSystem(kind="lustre", source=source, path=lustre["MountPath"]))
+            if home := config.get("FsxOpenZfsConfig"):
+                mounts.append(FileSystem(kind="nfs", source=f"{home['DnsName']}:/fsx", path=home["MountPath"]))
+        return mounts
+
+    @property
+    def parameters_name(self) -> str:
+        """The name of the file with parameters beside the scripts."""
+        return API_PARAMETERS_NAME if self.is_by_api else PROVISIONING_PARAMETERS_NAME
 
     def _lifecycle_objects(self) -> Iterator[dict[str, str]]:
         uri = self._describe_cluster()["InstanceGroups"][0]["LifeCycleConfig"]["SourceS3Uri"]

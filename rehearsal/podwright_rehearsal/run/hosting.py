@@ -18,7 +18,6 @@ from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import (
     BOOTSTRAP_JSON,
     NODE_JSON,
-    PROVISIONING_PARAMETERS_NAME,
     SHARED_DIRECTORY,
     NodeRecord,
 )
@@ -154,6 +153,7 @@ class NamespacedHosts(Hosts):
             binds=[(self.supplies.wheelhouse, WHEELS)],
             image_lacks=() if self.settings.nodes.pam_slurm_adopt else STOCK,
             image_has=metadata_service(),
+            by_api=self.deployment.mounts() if self.deployment.is_by_api else None,
         )
         self.cluster.start()
         self.logs = LifecycleLogs(self.deployment.aws.client("logs"), self.deployment.log_group)
@@ -279,7 +279,7 @@ class FlatHosts(Hosts):
     def build_environment(self) -> str:
         """Build the training environment from the bucket's wheel and lock, by the bootstrap's code."""
         folder = self.deployment.download_lifecycle(self._empty("lifecycle"))
-        parameters, log = folder / PROVISIONING_PARAMETERS_NAME, self.directory / "logs" / "environment.log"
+        parameters, log = folder / self.deployment.parameters_name, self.directory / "logs" / "environment.log"
         self.environment = self.shared / SHARED_DIRECTORY / "environment"
         code = processes.run_logged(
             [sys.executable, "-m", flat_environment.__name__, str(parameters), str(self.environment)],

@@ -27,6 +27,7 @@ from podwright_training.spelling import flag
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test compares them.
 NODE_JSON = Path("/opt/podwright/node.json")
 PROVISIONING_PARAMETERS = Path("/opt/ml/config/provisioning_parameters.json")
+API_PARAMETERS = PROVISIONING_PARAMETERS.with_name("podwright_parameters.json")  # where HyperPod sets Slurm up
 HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node, with our bootstrap or without
 
 ACCELERATORS = ("gpu", "neuron", "cpu")
@@ -102,7 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Render the script and submit or print it; return the exit status."""
-    job = plan(args, read_nodes(args.partition, NODE_JSON, PROVISIONING_PARAMETERS))
+    parameters = API_PARAMETERS if API_PARAMETERS.exists() else PROVISIONING_PARAMETERS
+    job = plan(args, read_nodes(args.partition, NODE_JSON, parameters))
     if args.print_only:
         print(render(job), end="")
         return 0

@@ -1,0 +1,41 @@
+"""A node as slurmctld knows it: its state, and a hold on its jobs.
+
+https://slurm.schedmd.com/scontrol.html#OPT_State=
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List
+
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.slurm.slurm_conf import SCONTROL
+
+BEING_SET_UP = "podwright: being set up"
+
+
+def state(hostname: str) -> List[str]:
+    """Return the node's state and flags, as in IDLE+DRAIN; empty if Slurm does not know the node."""
+    match = re.search(r"\bState=(\S+)", _shown(hostname))
+    return match[1].split("+") if match else []
+
+
+def drain(hostname: str, reason: str) -> None:
+    """Let no further job start there."""
+    _update(hostname, "State=DRAIN", f"Reason={reason}")
+
+
+def release(hostname: str) -> bool:
+    """Let jobs in again if it was drained until it is set up; return whether it was."""
+    if f"Reason={BEING_SET_UP} [" not in _shown(hostname):
+        return False
+    _update(hostname, "State=RESUME")
+    return True
+
+
+def _update(hostname: str, *changes: str) -> None:
+    shell.run(SCONTROL, "update", f"NodeName={hostname}", *changes, timeout_s=30)
+
+
+def _shown(hostname: str) -> str:
+    return shell.run(SCONTROL, "show", "node", "-o", hostname, timeout_s=30, check=False, quiet=True).output

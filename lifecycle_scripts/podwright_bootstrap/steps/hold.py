@@ -1,0 +1,46 @@
+"""A hold on jobs, where HyperPod starts Slurm before these scripts run.
+
+https://docs.aws.amazon.com/sagemaker/latest/dg/sagemaker-hyperpod-slurm-api-config.html
+"""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from podwright_bootstrap import report
+from podwright_bootstrap.contract import COMPUTE
+from podwright_bootstrap.host import shell
+from podwright_bootstrap.node import Node
+from podwright_bootstrap.slurm import nodes
+from podwright_bootstrap.steps import Step
+
+KNOWN_LIMIT_S = 120
+
+
+class Hold(Step):
+    """No job starts on the node before it is set up; step slurm lets jobs in."""
+
+    name = "hold"
+    whose = "compute nodes of clusters whose Slurm HyperPod sets up"
+    hint = "`scontrol show node` says what Slurm knows of it"
+    time_limit_s = 300
+    without = "a hold on jobs: some may start before the node is set up"
+
+    def applies(self, node: Node) -> bool:
+        """Run where slurmd is there already."""
+        return node.parameters.slurm_by_api and node.role == COMPUTE
+
+    def apply(self, node: Node) -> Iterator[str]:
+        """Drain it at its first boot; later ones find it set up, with jobs, or held by one that failed."""
+        if report.load():
+            return
+        what = f"slurmctld to know {node.hostname}"
+        shell.wait_until(
+            lambda: bool(nodes.state(node.hostname)), what=what, limit_s=KNOWN_LIMIT_S, every_s=node.poll_s
+        )
+        if "DRAIN" not in nodes.state(node.hostname):
+            nodes.drain(node.hostname, nodes.BEING_SET_UP)
+            yield f"drained {node.hostname} until it is set up"
+
+    def verify(self, node: Node) -> None:
+        """Nothing: from here on people may drain it, or let jobs in."""

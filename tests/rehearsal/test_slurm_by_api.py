@@ -1,0 +1,110 @@
+"""The lifecycle scripts as OnInitComplete: HyperPod has set Slurm up and mounted the file systems before they run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
+from podwright_bootstrap.features import Account, NodeFeatures, Prolog, SlurmPolicy, User
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Node
+from podwright_rehearsal.clusters.set_up_by_api import FileSystem
+from podwright_rehearsal.hosts.waiting import wait_for
+from podwright_testing.boots import require_booted
+
+pytestmark = pytest.mark.hosts
+CONTROLLER, WORKER, LOGIN = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-8"
+LUSTRE, HOMES = (f"fs-0123456789abcdef{digit}.fsx.us-west-2.amazonaws.com" for digit in (0, 1))
+FILE_SYSTEMS = (
+    FileSystem(kind="lustre", source=f"{LUSTRE}@tcp:/abcdefgh", path="/fsx"),
+    FileSystem(kind="nfs", source=f"{HOMES}:/fsx", path="/home"),
+)
+PARAMETERS = ProvisioningParameters(
+    cluster_name="demo",
+    controller_group="controller",
+    login_group="login",
+    worker_groups=[WorkerGroup("workers", "gpu")],
+    fsx_dns_name=LUSTRE,
+    fsx_mountname="abcdefgh",
+    fsx_openzfs_dns_name=HOMES,
+    region="us-west-2",
+    instance_facts={"workers": InstanceFacts("gpu", 2, "A10G", 1)},
+    slurm_by_api=True,
+    nodes=NodeFeatures(
+        users=(User("ada", uid=2001),),
+        prolog=Prolog(),
+        slurm=SlurmPolicy(accounts=(Account("research", users=("ada", "ubuntu")),)),
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    make_cluster: Callable[..., NamespacedCluster],
+    make_node: Callable[..., Node],
+    bundle: Callable[[ProvisioningParameters], Path],
+) -> NamespacedCluster:
+    """A cluster whose nodes ran the scripts twice, after the service had set it up."""
+    cluster = make_cluster(
+        nodes=[make_node(CONTROLLER, role="controller"), make_node(WORKER), make_node(LOGIN, role="login")],
+        by_api=FILE_SYSTEMS,
+    )
+    cluster.start()
+    scripts = bundle(PARAMETERS)
+    shutil.copytree(scripts, cluster.directory / "fsx" / "scripts")
+    for _ in range(2):
+        require_booted(cluster.boot(scripts, timeout_s=600).values())
+    cluster.wait_until_idle([WORKER])
+    return cluster
+
+
+@pytest.mark.parametrize("host", [CONTROLLER, WORKER, LOGIN])
+def test_second_boot_changes_nothing(cluster: NamespacedCluster, host: str) -> None:
+    """Nothing that the service has set up is set up again, and its file stays its own."""
+    first, second = ((cluster.directory / f"{host}-boot-{number}.log").read_text() for number in (1, 2))
+    assert ", 0 changes, " in second
+    for ours in ("mounted ", "entered ", "started slurm", "wrote /opt/slurm/etc/slurmdbd.conf"):
+        assert ours not in first, ours
+    assert "the service" in cluster.path(host, "/opt/ml/config/provisioning_parameters.json").read_text()
+
+
+def test_nodes_features_work(cluster: NamespacedCluster) -> None:
+    """A user of cluster.yaml runs a job under the declared account, with the prolog that slurm.conf names."""
+    shown = cluster.run("scontrol show config", host=LOGIN).stdout
+    assert "/opt/podwright/prolog.d/*" in shown
+    listed = cluster.run("srun --partition gpu --account research sh -c 'hostname; id -un'", host=LOGIN, user="ada")
+    assert listed.stdout.split() == [WORKER, "ada"]
+    row = cluster.run("sacctmgr --noheader --parsable2 show assoc user=ada format=account").stdout
+    assert row.split() == ["research"]
+
+
+def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> None:
+    """Slurm runs before the scripts do, so they hold a node until it is set up; one whose boot failed stays held."""
+    wrong = cluster.directory / "wrong"
+    shutil.copytree(cluster.directory / "fsx" / "scripts", wrong)
+    parameters = replace(PARAMETERS, fsx_mountname="ijklmnop")
+    (wrong / parameters.file_name).write_text(json.dumps(parameters.to_dict()))
+    failed = cluster.replace(WORKER, instance_id="i-0fedcba9876543210", lifecycle=wrong)
+    assert not failed.ok
+    assert "drained" in cluster.node_states()[WORKER]
+    again = cluster.boot_one(WORKER, cluster.directory / "fsx" / "scripts")
+    assert again.ok, again.describe()
+    assert f"let jobs onto {WORKER}" in again.log.read_text()
+    assert cluster.node_states()[WORKER] == "idle"
+
+
+def test_what_the_agent_takes_away_comes_back(cluster: NamespacedCluster) -> None:
+    """After the agent has rewritten slurm.conf, our part is put back beside its own."""
+
+    def conf() -> str:
+        return cluster.path(CONTROLLER, "/opt/slurm/etc/slurm.conf").read_text()
+
+    before = conf()
+    cluster.rewrite_slurm_conf()
+    wait_for(lambda: conf() == before, timeout_s=600, what=lambda: f"our part of slurm.conf:\n{conf()[-500:]}")
