@@ -134,7 +134,8 @@ class LifecycleBundle(Construct):
         packed = lifecycle_archive.pack(scripts, into=Path(App.of(self).outdir) / "lifecycle")
         users_key, hooks_prefix = f"{prefix}/{USERS_NAME}", f"{prefix}/hooks"
         sha256_of_hooks = {script: sha256_of(file) for script, file in hooks.items()}
-        prefix = f"{prefix}/{packed.name[:16]}"
+        # Apart: while a cluster moves to the API, the parameters that AWS refuses there still lie in the other folder.
+        prefix = f"{prefix}/api-{packed.name[:16]}" if by_api else f"{prefix}/{packed.name[:16]}"
         region = DataRegion(self, "region").id
         parameters = _parameters(
             cluster_name,

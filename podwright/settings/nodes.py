@@ -195,7 +195,10 @@ class Observability(Section):
 
 
 class PamSlurmAdopt(Section):
-    """Allow logins on compute nodes only to users with a job there, and to root; needs Slurm's PAM module."""
+    """Allow logins on compute nodes only to users with a job there, and to root.
+
+    Slurm's PAM module comes with the image, or is installed where Slurm is the distribution's.
+    """
 
     admins: tuple[str, ...] = Field(("ubuntu",), description="Users who may log in without a job.")
 

@@ -16,6 +16,7 @@ from podwright_rehearsal.hosts.errors import tail
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import SHARDS
 from podwright_testing import trainer
+from podwright_testing.boots import require_booted
 from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.hosts
@@ -44,10 +45,39 @@ POLICY = SlurmPolicy(
 )
 
 
+# The module's package as a repository of the host's own apt, and gone from the host.
+OFFER_PACKAGE = r"""
+set -e
+mkdir -p /opt/debs/root/DEBIAN
+cd /opt/debs
+dpkg --listfiles libpam-slurm-adopt | while read -r path; do
+  if [[ -f $path ]]; then install -D "$path" "root$path"; fi
+done
+dpkg --status libpam-slurm-adopt | grep --extended-regexp '^(Package|Version|Architecture|Maintainer|Depends): ' \
+  | tee Packages >root/DEBIAN/control
+echo 'Description: module' | tee --append Packages >>root/DEBIAN/control
+dpkg-deb --build root module.deb >/dev/null
+printf 'Filename: ./module.deb
+Size: %s
+SHA256: %s
+' "$(stat --format=%s module.deb)"   "$(sha256sum module.deb | cut --delimiter=' ' --fields=1)" >>Packages
+dpkg --purge libpam-slurm-adopt >/dev/null
+rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*
+echo 'deb [trusted=yes] file:/opt/debs ./' >/etc/apt/sources.list
+"""
+
+
 @pytest.fixture(scope="module")
-def cluster(booted, bundle) -> NamespacedCluster:
-    """A cluster that booted twice, with accounts on its controller; the second boot's logs are the last."""
-    return booted(bundle(PARAMETERS), boots=2, environment={"PODWRIGHT_PATIENCE": "0.5"}, binds=trainer.binds())
+def cluster(make_cluster, bundle) -> NamespacedCluster:
+    """A cluster that booted twice, with accounts on its controller; the first node's image lacked the PAM module."""
+    cluster = make_cluster(environment={"PODWRIGHT_PATIENCE": "0.5"}, binds=trainer.binds())
+    cluster.start()
+    cluster.run(OFFER_PACKAGE, host=FIRST, user="root")
+    scripts = bundle(PARAMETERS)
+    for _ in range(2):
+        require_booted(cluster.boot(scripts, timeout_s=600).values())
+    cluster.wait_until_idle(timeout_s=600)
+    return cluster
 
 
 def test_sacct_knows_a_job_that_has_ended(cluster):
@@ -93,6 +123,7 @@ def test_sacct_answers_on_a_compute_node(cluster):
 
 def test_who_has_no_job_on_a_node_stays_outside(cluster):
     """Sshd lets a user in while a job of theirs is there, administrators and root always."""
+    assert "installed libpam-slurm-adopt " in (cluster.directory / f"{FIRST}-boot-1.log").read_text()
     login = "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null -o StrictHostKeyChecking=no"
     outside = cluster.run(f"{login} {FIRST} true", check=False)
     assert outside.returncode != 0

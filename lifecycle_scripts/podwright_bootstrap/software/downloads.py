@@ -107,7 +107,8 @@ def needed(nodes: NodeFeatures, *, sends: bool, trains: bool) -> List[str]:
         trains: whether the nodes build the training environment.
     """
     names = ["uv"] if trains else []
-    names += ["enroot", "enroot-caps", "pyxis"] if nodes.containers and nodes.containers.enroot else []
+    if nodes.containers and nodes.containers.enroot:
+        names += ["enroot", "enroot-caps", "libnvidia-container1", "libnvidia-container-tools", "pyxis"]
     names += ["mount-s3"] if nodes.s3_mounts else []
     if nodes.observability:
         names += ["node_exporter", *(["prometheus"] if sends else [])]

@@ -13,7 +13,7 @@ from typing import Iterator
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import plugstack, slurm_conf, slurmctld
 from podwright_bootstrap.software import after_reboot, downloads, packages
@@ -26,6 +26,8 @@ TMPFILES = Path("/etc/tmpfiles.d/podwright-enroot.conf")  # /run is empty after 
 SRUN = contract.SLURM_ROOT / "bin" / "srun"
 BUILD_LIMIT_S = 300
 STICKY = 0o1777
+CONTAINER_CLI = "nvidia-container-cli"
+CONTAINER_CLI_PACKAGES = ("libnvidia-container1", "libnvidia-container-tools")
 
 
 class Enroot(Step):
@@ -45,6 +47,7 @@ class Enroot(Step):
         """Containers run on all nodes but controllers; controllers name what srun loads."""
         if node.role != CONTROLLER:
             yield from _enroot(node)
+            yield from _container_cli(node)
             yield from after_reboot.repeat(self.name)
         if not plugstack.find_pyxis():
             _build_pyxis(node)
@@ -68,11 +71,6 @@ class Enroot(Step):
                 raise BootstrapError(f"srun --help shows no --container-image; {plugstack.PLUGSTACK} loads Pyxis")
             return
         shell.run("enroot", "version", timeout_s=60)
-        if node.facts.accelerator == "gpu" and not shutil.which("nvidia-container-cli"):
-            shell.say(
-                "warning: nvidia-container-cli is not there: containers see no GPU until libnvidia-container-tools is "
-                "installed, as it is where the image has Docker"
-            )
 
 
 def _enroot(node: Node) -> Iterator[str]:
@@ -88,6 +86,18 @@ def _enroot(node: Node) -> Iterator[str]:
     for path, text in ((ENROOT_CONF, _configured(root)), (TMPFILES, f"d {RUNTIME} 1777 root root -\n")):
         if shell.write_file(path, text):
             yield f"wrote {path}"
+
+
+def _container_cli(node: Node) -> Iterator[str]:
+    """Install what shows GPUs to containers; without it a node's other jobs run."""
+    if node.facts.accelerator != "gpu" or shutil.which(CONTAINER_CLI):
+        return
+    try:
+        packages.install(*(downloads.fetch(name, node) for name in CONTAINER_CLI_PACKAGES), node=node)
+    except (BootstrapError, CommandError, OSError) as error:
+        shell.say(f"warning: {CONTAINER_CLI} is not there: containers see no GPU: {error}")
+    else:
+        yield f"installed {', '.join(CONTAINER_CLI_PACKAGES)}"
 
 
 def _configured(root: Path) -> str:

@@ -13,10 +13,12 @@ from podwright_bootstrap.contract import COMPUTE
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
+from podwright_bootstrap.software import packages
 from podwright_bootstrap.steps import Step
 
 PAM_SSHD = Path("/etc/pam.d/sshd")
 MODULE = "pam_slurm_adopt.so"
+PACKAGE = "libpam-slurm-adopt"  # of Debian and Ubuntu
 # Where PAM's modules are on Ubuntu and Debian, and where Slurm's own build puts it.
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
 ADMINS = contract.STATE_DIRECTORY / "pam_slurm_adopt.admins"
@@ -30,6 +32,7 @@ class PamSlurmAdopt(Step):
     whose = "compute nodes of clusters that ask for it"
     hint = f"look at {PAM_SSHD} and /var/log/auth.log"
     time_limit_s = 900
+    without = "a rule for logins: users without a job may log in to this node"
 
     def applies(self, node: Node) -> bool:
         """Nobody's job runs on a login node."""
@@ -37,12 +40,31 @@ class PamSlurmAdopt(Step):
 
     def apply(self, node: Node) -> Iterator[str]:
         """Let sshd ask Slurm; step slurm_conf lets jobs contain sessions."""
-        return _restrict(node)
+        if not _module():
+            yield from _install(node)
+        yield from _restrict(node)
 
     def verify(self, node: Node) -> None:
         """Sshd asks PAM at all."""
         if "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
             raise BootstrapError("sshd does not ask PAM", hint="write `UsePAM yes` in /etc/ssh/sshd_config")
+
+
+def _install(node: Node) -> Iterator[str]:
+    """Install the distribution's module if Slurm is the distribution's too, in the same version: no other one fits."""
+    slurmd = (contract.SLURM_ROOT / "sbin" / "slurmd").resolve()
+    owner = shell.run("dpkg-query", "--search", slurmd, timeout_s=60, check=False, quiet=True)
+    if owner.exit_code:
+        raise BootstrapError(
+            f"this image has no {MODULE}, and a Slurm of its own, for which no package has one",
+            hint="build it into an image, from the contribs of the image's Slurm, or leave nodes.pam_slurm_adopt out",
+        )
+    package = owner.output.split(":")[0]
+    version = shell.run("dpkg-query", "--show", "--showformat=${Version}", package, timeout_s=60, quiet=True).output
+    packages.install(f"{PACKAGE}={version.strip()}", node=node)
+    if not _module():
+        raise BootstrapError(f"{PACKAGE} {version.strip()} has no {MODULE}", hint="look at `dpkg --listfiles` of it")
+    yield f"installed {PACKAGE} {version.strip()}"
 
 
 def _restrict(node: Node) -> Iterator[str]:
@@ -60,12 +82,7 @@ def _restrict(node: Node) -> Iterator[str]:
         yield f"wrote {PAM_SSHD}"
 
 
-def _module() -> Path:
-    """The module, which has to come with the image: it is built for one version of Slurm."""
-    found = [path for folder in MODULE_FOLDERS for path in Path("/").glob(f"{folder}/{MODULE}")]
-    if not found:
-        raise BootstrapError(
-            f"this image has no {MODULE}",
-            hint="build it into an image, from the contribs of the image's Slurm, or leave nodes.pam_slurm_adopt out",
-        )
-    return found[0]
+def _module() -> Path | None:
+    """Return the module, which fits one version of Slurm alone."""
+    found = (path for folder in MODULE_FOLDERS for path in Path("/").glob(f"{folder}/{MODULE}"))
+    return next(found, None)
