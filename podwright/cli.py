@@ -22,6 +22,7 @@ from typing import NamedTuple
 from podwright.checkout import INSTALLED, TRAINING
 from podwright.config_file import add_file, config_path
 from podwright.errors import PodwrightError
+from podwright.parser import Parser, add_examples
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return OK
         if not arguments[0].startswith("-"):
             _require_known(arguments[0], parser)
-        options = parser.parse_args(arguments)
+        options = parser.parse_whole(arguments)
         status: int = options.command(options)
         sys.stdout.flush()
     except PodwrightError as error:
@@ -97,17 +98,16 @@ def _set_up() -> None:
         answer(_parser)
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(arguments: Sequence[str]) -> Parser:
     """Build the parser; only commands named in the arguments add theirs."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="podwright",
         description="Deploy a SageMaker HyperPod Slurm cluster and train on it, from one YAML file.",
-        allow_abbrev=False,
     )
     parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _commands():
-        subparser = subparsers.add_parser(command.name, help=command.help, allow_abbrev=False)
+        subparser = subparsers.add_parser(command.name, help=command.help)
         subparser.set_defaults(command=command.run)
         if command.name in arguments:
             command.add_arguments(subparser)
@@ -146,7 +146,7 @@ def _commands() -> Sequence[Command]:
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
-        Command("align", "prepare Terraform's state for an update of instance groups", add_file, _align),
+        Command("align", "prepare Terraform's state for an update of instance groups", _align_arguments, _align),
         Command("adopt", "import what a killed deployment left in AWS into Terraform", _adopt_arguments, _adopt),
         _operation(
             "import_export.import_cluster",
@@ -203,6 +203,7 @@ def _check_arguments(parser: argparse.ArgumentParser) -> None:
         "--live", action="store_true", help="also ask your AWS account: quotas, zones, existing resources"
     )
     parser.add_argument("--strict", action="store_true", help="fail on warnings too")
+    add_examples(parser, "podwright check", "podwright check --live --strict", "podwright check --run run.yaml --json")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -240,6 +241,12 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codes", action="store_true", help="list the codes of findings, a line each")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg", help="draw the file's cluster as .svg, .html or .md"
+    )
+    add_examples(
+        parser,
+        "podwright explain lustre.capacity_gib",
+        "podwright explain vpc-dns",
+        "podwright explain cluster.yaml -o cluster.svg",
     )
 
 
@@ -303,6 +310,11 @@ def _plan_arguments(parser: argparse.ArgumentParser) -> None:
     from podwright.planning.arguments import add_arguments
 
     add_arguments(parser)
+    add_examples(
+        parser,
+        "podwright plan --model llama3_1_8b --instance ml.p5.48xlarge --nodes 4 --tokens 100B",
+        "podwright plan --run run.yaml --instance ml.p5.48xlarge --nodes 4 --search",
+    )
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -321,6 +333,7 @@ def _bundle_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, where nodes look")
     parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python. Default: %(default)s")
+    add_examples(parser, "podwright bundle -o bundle", "podwright bundle --upload")
 
 
 def _bundle(options: argparse.Namespace) -> int:
@@ -337,6 +350,7 @@ def _bundle(options: argparse.Namespace) -> int:
 def _outputs_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument("--json", action="store_true", help="print outputs as JSON")
+    add_examples(parser, "podwright outputs", "podwright outputs --json | jq .")
 
 
 def _outputs(options: argparse.Namespace) -> int:
@@ -349,6 +363,11 @@ def _outputs(options: argparse.Namespace) -> int:
 
 
 # ---- align -------------------------------------------------------------------------------------
+
+
+def _align_arguments(parser: argparse.ArgumentParser) -> None:
+    add_file(parser)
+    add_examples(parser, "podwright align")
 
 
 def _align(options: argparse.Namespace) -> int:
@@ -366,6 +385,7 @@ def _align(options: argparse.Namespace) -> int:
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument("--apply", action="store_true", help="change Terraform's state. Default: only list")
+    add_examples(parser, "podwright adopt", "podwright adopt --apply")
 
 
 def _adopt(options: argparse.Namespace) -> int:
@@ -400,6 +420,12 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         help="nodes in the first compute group. Default: its count",
     )
     parser.add_argument("--clean", action="store_true", help="end what an earlier rehearsal left, and list it")
+    add_examples(
+        parser,
+        "podwright rehearse",
+        "podwright rehearse --hosts debian-12 --compute-nodes 4",
+        "podwright rehearse --keep",
+    )
 
 
 def _count(text: str) -> int:

@@ -113,7 +113,7 @@ def parser_of(words: tuple[str, ...]) -> argparse.ArgumentParser:
         (command,) = [item for item in cli._commands() if item.name == name]
         command.add_arguments(parser)
     else:
-        trainer._add(parser, trainer.COMMANDS[name][0])
+        trainer._add(parser, name)
     return parser
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from podwright import cli
 from podwright.check.explain import keys
 from podwright.check.report import codes
+from podwright.parser import Parser
 from podwright_training import __main__ as trainer
 from podwright_training.config.json_schema import run_schema
 from podwright_training.config.train_config import SECTIONS
@@ -135,15 +136,15 @@ def _help(program: str, commands: Iterator[tuple[str, str, argparse.ArgumentPars
 
 def _podwright() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
     for command in cli._commands():
-        parser = argparse.ArgumentParser(prog=f"podwright {command.name}")
+        parser = Parser(prog=f"podwright {command.name}")
         command.add_arguments(parser)
         yield command.name, command.help, parser
 
 
 def _podwright_train() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    for name, (module, summary) in trainer.COMMANDS.items():
+    for name, (_, summary) in trainer.COMMANDS.items():
         parser = argparse.ArgumentParser(prog=f"podwright-train {name}")
-        trainer._add(parser, module)
+        trainer._add(parser, name)
         yield name, summary, parser
 
 

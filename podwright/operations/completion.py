@@ -17,7 +17,7 @@ from podwright.config_file import config_path
 from podwright.operations.target import add_examples
 
 SHELLS = ("bash", "zsh", "fish")
-PROGRAM = "podwright"
+PROGRAMS = ["podwright", "podwright-train"]
 FILES = ("FILE", "PATH", "DIR")  # in a metavar; other values are no files
 
 
@@ -26,14 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="the script is for this shell")
     add_examples(
         parser,
-        "source <(podwright completion bash)      # in ~/.bashrc; of zsh: after compinit in ~/.zshrc",
-        "podwright completion fish | source       # in ~/.config/fish/config.fish",
+        "source <(podwright completion bash)    # in ~/.bashrc; zsh: in ~/.zshrc",
+        "podwright completion fish | source     # in ~/.config/fish/config.fish",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the script that lets a shell ask."""
-    print(shellcode([PROGRAM], shell=options.shell))
+    print(shellcode(PROGRAMS, shell=options.shell))
     return 0
 
 

@@ -12,6 +12,9 @@ from podwright.operations.account import cluster
 from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
+from podwright.parser import add_examples
+
+__all__ = ["NODE_HELP", "Target", "add_examples", "add_profile", "add_target_arguments", "target"]
 
 NODE_HELP = "Slurm name, instance id, private address, GROUP/INDEX, or controller"
 
@@ -57,14 +60,6 @@ def add_target_arguments(parser: argparse.ArgumentParser, *, has_json: bool = Tr
 def add_profile(parser: argparse._ActionsContainer) -> None:
     """Take ``--profile``."""
     parser.add_argument("--profile", help="name in your AWS configuration. Default: AWS_PROFILE")
-
-
-def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
-    """End a command's help with examples, one per line."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "\n".join(
-        ["examples:" if len(examples) > 1 else "example:", *(f"  {line}" for line in examples), ""]
-    )
 
 
 def target(options: argparse.Namespace) -> Target:

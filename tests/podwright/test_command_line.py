@@ -1,11 +1,15 @@
 """Both programs speak one language."""
 
+import argparse
 import json
 import re
 import subprocess
 import sys
 
 import pytest
+
+from podwright import cli
+from podwright_training import __main__ as trainer
 
 PROGRAMS = ("podwright", "podwright_training")
 
@@ -58,6 +62,57 @@ def test_switches_have_dashes(given, tmp_path):
     answer = call("podwright_training", *command, f"--run-dir={tmp_path}/run", f"--environment={sys.prefix}")
     assert answer.returncode == 0, answer.stderr
     assert ("--auto-resume=1" in answer.stdout) == (not given.startswith("--no"))
+
+
+def parsers_below(parser):
+    """Yield a parser and those of the commands in it."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers_below(below)
+
+
+def all_parsers():
+    """Yield the parser of each command of both programs, as a user's call builds it."""
+    for command in cli._commands():
+        (commands,) = (item for item in cli._parser([command.name])._actions if item.choices)
+        yield from parsers_below(commands.choices[command.name])
+    for name in trainer.COMMANDS:
+        (commands,) = (item for item in trainer._parser([name])._actions if item.choices)
+        yield from parsers_below(commands.choices[name])
+
+
+def test_every_command_speaks_the_language(monkeypatch):
+    """Dashes, no abbreviations, an example, and help within 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    wrong = {}
+    for parser in all_parsers():
+        text = parser.format_help()
+        found = {
+            "underscores": [flag for item in parser._actions for flag in item.option_strings if "_" in flag],
+            "abbreviations": parser.allow_abbrev,
+            "example": not re.search("^examples?:$", text, re.MULTILINE) and parser.prog.count(" ") < 2,
+            "too wide": [line for line in text.splitlines() if len(line) > 80],
+        }
+        wrong |= {parser.prog: {what: is_so for what, is_so in found.items() if is_so}} if any(found.values()) else {}
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "meant"),
+    [
+        ("podwright", "check --strickt", "--strict"),
+        ("podwright", "nodes list --jsn", "--json"),
+        ("podwright_training", "report --run-dir runs/a --usd-per-houre 3", "--usd-per-hour"),
+        ("podwright_training", "tokenizer inspect t --dataset d --document 3", "--documents"),
+    ],
+)
+def test_a_misspelt_flag(program, words, meant):
+    """The closest flag of the command is named."""
+    answer = call(program, *words.split())
+    assert answer.returncode == 2
+    assert answer.stderr.endswith(f"; did you mean {meant}?\n")
 
 
 HEAVY = ("boto3", "botocore", "cdktf", "moto", "pydantic", "rich.console", "torch")

@@ -19,7 +19,7 @@ source <(podwright completion bash)
 while read -r COMP_LINE; do
     COMP_LINE=${COMP_LINE%.}
     COMP_POINT=${#COMP_LINE} COMP_TYPE=9 COMPREPLY=()
-    _python_argcomplete podwright
+    _python_argcomplete "${COMP_LINE%% *}"
     echo "${COMPREPLY[*]}"
 done
 """
@@ -36,6 +36,8 @@ OFFERED = {
     "podwright deploy --only ": {"cluster", "foundation"},
     "podwright completion ": {"bash", "fish", "zsh"},
     "podwright check clu": {"cluster.yaml"},
+    "podwright-train consol": {"consolidate"},
+    "podwright-train train --lr-sched": {"--lr-schedule"},
 }
 
 
@@ -61,7 +63,7 @@ def test_what_a_shell_offers(shell, script, environment, tmp_path):
         timeout=LIMIT_S,
         check=True,
     )
-    offered = [{word for word in line.split() if not word.startswith("-") or "--on" in word}
+    offered = [{word for word in line.split() if not word.startswith("-") or word.startswith(("--on", "--lr-"))}
                for line in answer.stdout.splitlines()]  # fmt: skip
     assert dict(zip(OFFERED, offered, strict=True)) == OFFERED, answer.stderr
 

@@ -9,12 +9,13 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from podwright_training.errors import UserError
-from podwright_training.spelling import as_shown
+from podwright_training.spelling import as_shown, known
 
+ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 USER_ERROR_STATUS = 2  # what argparse exits with too
 
 COMMANDS = {  # name: (module, summary)
@@ -34,29 +35,41 @@ COMMANDS = {  # name: (module, summary)
     "prepare": ("prepare", "convert text files to a dataset in C4's layout, and train a tokenizer"),
 }
 
+EXAMPLES = {
+    "train": ("train --preset tiny --run-dir runs/tiny --dataset data", "train --config run.yaml"),
+    "launch": ("launch --preset llama3_1_8b --nodes 4", "launch --run-dir runs/a --nodes 2 -- --config run.yaml"),
+    "dry-run": ("dry-run --preset llama3_1_70b --world-size 256 --memory-gb 80",),
+    "consolidate": ("consolidate --run-dir runs/tiny",),
+    "evaluate": ("evaluate --run-dir runs/tiny",),
+    "generate": ("generate --run-dir runs/tiny --max-new-tokens 32",),
+    "report": ("report --run-dir runs/tiny", "report --run-dir runs/a runs/b --usd-per-hour 98.32"),
+    "watch": ("watch --run-dir runs/tiny",),
+    "replay": ("replay --run-dir runs/tiny --step 40 --losses",),
+    "tokenize": ("tokenize --dataset data --tokenizer tokenizer --output tokens",),
+    "tokenizer": ("tokenizer train --dataset data --output tokenizer",),
+    "curate": ("curate --dataset raw --tokenizer tokenizer --output curated",),
+    "schema": ("schema > run.schema.json",),
+    "prepare": ("prepare books.zip --output data",),
+}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, or 2 for an error the user can fix."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(format="%(levelname)s: %(message)s")
-    parser = argparse.ArgumentParser(
-        prog="podwright-train", description="Pre-train a language model and use it.", allow_abbrev=False
-    )
-    parser.add_argument("--version", action=_Version)
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, (module, summary) in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
-        if name in arguments[:1]:
-            _add(subparser, module)
-            arguments = as_shown(arguments, subparser)
+    if ASKED_BY_SHELL in os.environ:
+        from argcomplete import autocomplete  # podwright, whose `completion` makes shells ask, needs it too
+
+        autocomplete(_parser(os.environ["COMP_LINE"].split()[1:2]))
+    parser = _parser(arguments[:1])
     if not arguments:
         parser.print_help()
         return 0
     if not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         parser.error(_unknown_command(arguments[0]))
-    args, unknown = parser.parse_known_args(arguments)
+    args, unknown = parser.parse_known_args(as_shown(arguments, parser))
     if unknown and not hasattr(args, "unknown_flags"):
-        parser.error(f"unknown arguments: {' '.join(unknown)}")
+        parser.error(f"unknown argument {unknown[0]}{_meant(unknown[0], known(parser))}")
     args.unknown_flags = [item for item in unknown if item.startswith("-")]
     try:
         status: int = args.command(args)
@@ -66,10 +79,35 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
-def _add(subparser: argparse.ArgumentParser, module: str) -> None:
-    command = importlib.import_module(f"podwright_training.commands.{module}")
+def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
+    """Build the parser; only a command that is named adds its arguments."""
+    parser = argparse.ArgumentParser(
+        prog="podwright-train", description="Pre-train a language model and use it.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action=_Version)
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, (_, summary) in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        if name in named:
+            _add(subparser, name)
+    return parser
+
+
+def _add(subparser: argparse.ArgumentParser, name: str) -> None:
+    """Give a command's parser its arguments and examples."""
+    command = importlib.import_module(f"podwright_training.commands.{COMMANDS[name][0]}")
     command.add_arguments(subparser)
     subparser.set_defaults(command=command.run)
+    subparser.formatter_class = argparse.RawDescriptionHelpFormatter
+    lines = [f"  podwright-train {example}" for example in EXAMPLES[name]]
+    subparser.epilog = "\n".join(["examples:" if len(lines) > 1 else "example:", *lines])
+
+
+def _meant(word: str, flags: Iterable[str]) -> str:
+    from difflib import get_close_matches  # only a mistake needs it
+
+    close = get_close_matches(word.partition("=")[0], list(flags), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _unknown_command(name: str) -> str:

@@ -31,21 +31,31 @@ def as_item(word: str) -> tuple[str, str]:
 
 def as_shown(arguments: Sequence[str], parser: argparse.ArgumentParser) -> list[str]:
     """Return the arguments with the flags before ``--`` spelt as the help shows them."""
-    known = parser._option_string_actions  # noqa: SLF001 -- argparse has no public list
+    flags = known(parser)
     end = arguments.index("--") if "--" in arguments else len(arguments)
     words: list[str] = []
     for word in arguments[:end]:
-        if words and word.lower() in SWITCHED and _is_switch(known.get(words[-1])):
+        if words and word.lower() in SWITCHED and _is_switch(flags.get(words[-1])):
             words[-1] = _switched(words[-1], word, parser)
             continue
         name, equals, value = word.partition("=")
-        if not name.startswith("--") or flag(name) not in known:
+        if not name.startswith("--") or flag(name) not in flags:
             words.append(word)
-        elif equals and _is_switch(known[flag(name)]):
+        elif equals and _is_switch(flags[flag(name)]):
             words.append(_switched(flag(name), value, parser))
         else:
             words.append(f"{flag(name)}{equals}{value}")
     return [*words, *arguments[end:]]
+
+
+def known(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """Return the flags of a parser, and of the commands in it that have any."""
+    found = dict(parser._option_string_actions)  # noqa: SLF001 -- argparse has no public list
+    for action in parser._actions:  # noqa: SLF001 -- as above
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 -- as above
+            for below in action.choices.values():
+                found |= known(below)
+    return found
 
 
 def _is_switch(action: argparse.Action | None) -> bool:

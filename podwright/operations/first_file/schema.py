@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "podwright schema",
-        f"podwright schema -o {CLUSTER_SCHEMA}      # where `podwright init` wrote it",
+        f"podwright schema -o {CLUSTER_SCHEMA}  # as `podwright init`",
     )
 
 

@@ -21,11 +21,9 @@ ALL_KINDS = "all-kinds"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of ``podwright-train dry-run``, then one per option of ``TrainConfig``."""
-    parser.epilog = (
-        "Example: podwright-train dry-run --preset llama3_1_70b --world-size 256 --tensor-parallel 8 --memory-gb 80. "
-        "Nothing is allocated, sent or computed; data, metrics and checkpoints are left out."
+    group = parser.add_argument_group(
+        "dry run", "Nothing is allocated, sent or computed; no data, metrics, checkpoints."
     )
-    group = parser.add_argument_group("dry run")
     group.add_argument("--world-size", type=_positive, required=True, metavar="N", help="ranks of the job")
     group.add_argument("--ranks-per-node", type=_positive, default=8, metavar="N", help="ranks of a node. Default: 8")
     group.add_argument(
@@ -33,7 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     memory = group.add_mutually_exclusive_group()
     memory.add_argument("--memory-gb", type=_gb, metavar="GB", help="a GPU's memory; exit with 1 if a peak exceeds it")
-    memory.add_argument("--gpu", choices=sorted(MEMORY_GB), help="the GPU, instead of its memory")
+    memory.add_argument(
+        "--gpu",
+        choices=sorted(MEMORY_GB),
+        metavar="NAME",
+        help=f"the GPU, instead of its memory: one of {', '.join(sorted(MEMORY_GB))}",
+    )
     group.add_argument("--json", action="store_true", help="print one JSON document")
     sources.add_arguments(parser)
 

@@ -75,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run-dir", type=Path, help="folder of the run, on the shared file system. Default: runs/<preset> there"
     )
-    parser.add_argument("--preset", choices=preset_names(), help="model preset, passed to the trainer")
+    parser.add_argument(
+        "--preset", choices=preset_names(), metavar="NAME", help=f"the model: one of {', '.join(preset_names())}"
+    )
     parser.add_argument("--nodes", type=int, required=True)
     parser.add_argument("--nproc-per-node", type=int, help="ranks per node. Default: the node's accelerators")
     parser.add_argument("--partition", help="Slurm partition. Default: the nodes' own, or Slurm's default")

@@ -10,7 +10,6 @@ from podwright_training.config.json_schema import run_schema
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take no flag: the schema is for an editor, or a file."""
-    parser.epilog = "example: podwright-train schema > run.schema.json"
 
 
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001 -- as every command

@@ -32,7 +32,7 @@ class TokenizerError(UserError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``train`` and ``inspect`` with their flags; those named as the trainer's have the same meaning."""
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    training = actions.add_parser("train", help="train on the training split of a dataset")
+    training = actions.add_parser("train", allow_abbrev=False, help="train on the training split of a dataset")
     training.add_argument("--output", type=Path, required=True, help="folder to create, for train's --tokenizer")
     training.add_argument(
         "--vocab-size", type=int, default=32_000, help="tokens, special ones included. Default: 32000"
@@ -49,7 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     training.add_argument("--special-tokens", nargs="+", default=[], metavar="TOKEN", help="further ones, as <|user|>")
     training.add_argument("--documents", type=int, help="read only the first ones. Default: all")
     training.set_defaults(action=_train)
-    inspecting = actions.add_parser("inspect", help="measure compression and fertility on the validation split")
+    inspecting = actions.add_parser(
+        "inspect", allow_abbrev=False, help="measure compression and fertility on the validation split"
+    )
     inspecting.add_argument("tokenizers", nargs="+", metavar="TOKENIZER", help="folder, or name on the hub")
     inspecting.add_argument(
         "--documents", type=int, default=SAMPLE_DOCUMENTS, help=f"read only the first ones. Default: {SAMPLE_DOCUMENTS}"
@@ -60,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action.add_argument("--dataset", required=True, help="folder, s3:// prefix or name on the hub")
         for name in ("dataset_config_name", "text_column"):
             default = getattr(defaults, name)
-            action.add_argument(flag(name), default=default, help=f"as train's. Default: {default}")
+            action.add_argument(flag(name), metavar="NAME", default=default, help=f"as train's. Default: {default}")
 
 
 def run(args: argparse.Namespace) -> int:

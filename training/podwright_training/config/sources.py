@@ -19,6 +19,7 @@ from podwright_training.spelling import flag
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add ``--config`` and one flag per option, grouped by section; ``load`` reads their values."""
+    parser.usage = "%(prog)s [options]"  # a hundred, in groups below
     parser.add_argument("--config", metavar="run.yaml", help="YAML file of options; flags override it")
     for title, section in SECTIONS.items():
         group = parser.add_argument_group(title)
@@ -192,13 +193,17 @@ def _add_flag(group: argparse._ArgumentGroup, item: Field[Any]) -> None:
         *(flag(name) for name in (item.name, alias) if name),
         dest=item.name,
         default=argparse.SUPPRESS,
-        help=item.metadata["text"] + _default(item.default),
+        help=item.metadata["text"] + _choices(allowed) + _default(item.default),
         **({"action": argparse.BooleanOptionalAction} if kind is bool else {"metavar": _metavar(kind, allowed)}),
     )
 
 
 def _metavar(kind: type, allowed: Sequence[str]) -> str:
-    return "|".join(allowed) or {int: "N", float: "X", str: "TEXT"}[kind]
+    return "NAME" if allowed else {int: "N", float: "X", str: "TEXT"}[kind]
+
+
+def _choices(allowed: Sequence[str]) -> str:
+    return f" One of {', '.join(allowed)}." if allowed else ""
 
 
 def _unknown(name: str, what: str, known: Iterable[str]) -> str:

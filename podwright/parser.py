@@ -1,0 +1,65 @@
+"""The parser of commands: it takes no abbreviations, names what was meant, and its help fits the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses one command line; its commands' parsers are of this class too."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, "formatter_class": Help, **options})
+
+    def parse_whole(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Return the values; end with the flags that were meant if there are unknown ones."""
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            self.error(f"unknown argument {unknown[0]}{_meant(unknown[0], flags(self, arguments))}")
+        return options
+
+
+class Help(argparse.HelpFormatter):
+    """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        lines = (_wrapped(f"{indent}{line}", width) for line in text.splitlines())
+        return "\n".join(lines)
+
+
+def flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the flags of a parser, and of the commands in it that the arguments name."""
+    for action in parser._actions:  # noqa: SLF001 — argparse has no public list
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 — as above
+            for name in set(arguments) & set(action.choices):
+                yield from flags(action.choices[name], arguments)
+
+
+def _meant(word: str, known: Iterator[str]) -> str:
+    close = get_close_matches(word.partition("=")[0], list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _wrapped(line: str, width: int) -> str:
+    is_command = line.startswith("  ")
+    lines = textwrap.wrap(
+        line,
+        width - 2 * is_command,
+        subsequent_indent="      " * is_command,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return (" \\\n" if is_command else "\n").join(lines)
+
+
+def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:
+    """End a command's help with examples, one per line."""
+    parser.formatter_class = Help
+    parser.epilog = "\n".join(
+        ["examples:" if len(examples) > 1 else "example:", *(f"  {line}" for line in examples), ""]
+    )
