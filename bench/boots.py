@@ -1,18 +1,26 @@
 """Boot hosts of tests/bootstrap for benchmarks: root, namespaces, real files, mounts, pip and ssh-keygen.
 
-Used by bootstrap.py and scale.py.
+Used by bootstrap.py and scale.py. ``python bench/boots.py CHECKOUT`` prints the seconds of each step of that checkout's
+boots as JSON: another version is measured by its own hosts and scripts.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podwright.checkout import ROOT
 
+HOSTS = {  # in the order in which they boot
+    "builder": {"address": "10.1.0.5"},
+    "joining": {"address": "10.1.0.57"},
+    "controller": {"role": "controller"},
+}
 TRACED = "%file,flock,write"
 
 
@@ -24,9 +32,9 @@ class Measured:
     seconds: dict[str, float]
 
 
-def cluster(folder: Path) -> tuple[Any, Any]:
+def cluster(folder: Path, *, checkout: Path = ROOT) -> tuple[Any, Any]:
     """A shared file system, bucket and package index below ``folder``, and the class of their hosts."""
-    sys.path.insert(0, str(ROOT))
+    sys.path[:0] = [str(checkout), str(checkout / "lifecycle_scripts")]
     from tests.bootstrap import conftest
 
     return conftest.Cloud(folder / "cloud"), conftest.Host
@@ -60,3 +68,17 @@ def per_step(trace: str) -> list[int]:
         elif call == "flock" or (call not in {"execve", "write"} and '"/mnt/fsx' in rest):
             counts[-1] += 1
     return counts[:-1]
+
+
+def seconds_by_step(checkout: Path) -> dict[str, dict[str, float]]:
+    """Boot each of ``HOSTS`` once; the seconds of its steps."""
+    with tempfile.TemporaryDirectory() as name:
+        cloud, make_host = cluster(Path(name), checkout=checkout)
+        results = {}
+        for host, options in HOSTS.items():
+            results[host] = boot(make_host(cloud, Path(name), patience=1.0, **options))
+    return {host: {step: result["seconds"] for step, result in steps.items()} for host, steps in results.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(seconds_by_step(Path(sys.argv[1]).resolve())))

@@ -1,11 +1,13 @@
 """Time a node's bootstrap, beside AWS's reference scripts for HyperPod on the same hosts.
 
-    python bench/bootstrap.py [--rounds 5]
+    python bench/bootstrap.py [--rounds 5] [--before COMMIT]
 
-Smallest: python bench/bootstrap.py --rounds 1
+Smallest: python bench/bootstrap.py --rounds 1 --before HEAD
 
 As root, on hosts of tests/bootstrap. Prints medians of interleaved rounds.
 
+By step: this version beside another commit of the repository, each with its own scripts and hosts. Default: the last
+commit that built the training environment with venv and pip, which uv does today.
 Measured: our boots, and those commands of the reference that a host of tests/bootstrap can run: mounts, key pairs,
 daemons.
 Counted, not slept: the waits that the reference's scripts hard-code on a path without any fault. Counted, not timed, in
@@ -17,15 +19,25 @@ options (Docker, Enroot and Pyxis on; OpenZFS, observability, LDAP off).
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from boots import boot, cluster
+from boots import HOSTS, boot, cluster
+
+from podwright.checkout import ROOT
 
 ROUNDS = 5
+BEFORE = "a13792b^"
+Steps = dict[str, dict[str, float]]  # seconds, by host and step
+SHOWN_FROM_S = 0.005
 CONTROLLER, COMPUTE = "controller", "compute"
 
 
@@ -109,14 +121,60 @@ def one_round(folder: Path) -> dict[str, float]:
     return taken
 
 
+@contextmanager
+def checkout_of(commit: str) -> Iterator[Path]:
+    """A folder with the files of another commit."""
+    with tempfile.TemporaryDirectory() as name:
+        archive = subprocess.run(("git", "archive", commit), cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+        subprocess.run(("tar", "--extract", "--directory", name), input=archive, check=True)
+        yield Path(name)
+
+
+def seconds_by_step(checkout: Path) -> Steps:
+    """Boot the hosts of a checkout, in a process of its own: both have modules of the same names."""
+    command = (sys.executable, Path(__file__).with_name("boots.py"), checkout)
+    steps: Steps = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    return steps
+
+
+def print_steps(before: list[Steps], now: list[Steps], commit: str) -> None:
+    """Print the medians of each step that took time, both versions side by side."""
+    print(f"{'median of ' + str(len(now)) + ', seconds':24}" + "".join(f"{host:>22}" for host in HOSTS))
+    print(f"{'step':24}" + f"{commit[:11]:>12}{'now':>10}" * len(HOSTS))
+    totals = {(host, when): 0.0 for host in HOSTS for when in ("before", "now")}
+    for step in dict.fromkeys([*now[0]["builder"], *before[0]["builder"]]):
+        cells = []
+        for host in HOSTS:
+            for when, rounds in (("before", before), ("now", now)):
+                taken = [taken[host][step] for taken in rounds if step in taken[host]]
+                cells.append(median(taken) if taken else None)
+                totals[host, when] += cells[-1] or 0.0
+        if any((cell or 0.0) >= SHOWN_FROM_S for cell in cells):
+            print(f"{step:24}" + "".join(_cell(cell, 10 if i % 2 else 12) for i, cell in enumerate(cells)))
+    print(f"{'all':24}" + "".join(_cell(total, 10 if i % 2 else 12) for i, total in enumerate(totals.values())))
+    print()
+
+
+def _cell(seconds_taken: float | None, width: int) -> str:
+    return f"{'-' if seconds_taken is None else f'{seconds_taken:.2f}':>{width}}"
+
+
 def main() -> None:
     """Measure, count, compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    rounds = []
-    for _ in range(parser.parse_args().rounds):
-        with tempfile.TemporaryDirectory() as name:
-            rounds.append(one_round(Path(name)))
+    parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help="to compare with. Default: %(default)s")
+    options = parser.parse_args()
+    rounds: list[dict[str, float]] = []
+    before: list[Steps] = []
+    now: list[Steps] = []
+    with checkout_of(options.before) as other:
+        for _ in range(options.rounds):
+            before.append(seconds_by_step(other))
+            now.append(seconds_by_step(ROOT))
+            with tempfile.TemporaryDirectory() as name:
+                rounds.append(one_round(Path(name)))
+    print_steps(before, now, options.before)
     middle = {name: median(taken[name] for taken in rounds) for name in rounds[0]}
     print(f"{f'median of {len(rounds)}':24} measured")
     for name, taken_s in middle.items():

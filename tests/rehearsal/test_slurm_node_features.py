@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -232,3 +233,17 @@ def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: Nam
     shown = cluster.run(f"scontrol show node {FIRST}").stdout
     assert "Reason=Action:Reboot" in shown
     assert cluster.node_states()[FIRST] == "fail"
+
+
+def test_features_that_are_switched_off_leave_the_nodes(
+    cluster: NamespacedCluster, bundle: Callable[..., Path]
+) -> None:
+    """A boot without them removes their timers, services and programs; the node still takes jobs."""
+    plain = bundle(dataclasses.replace(PARAMETERS, nodes=NodeFeatures()))
+    ours = "systemctl list-unit-files --no-legend 'podwright-*'"
+    assert "podwright-remediation.timer" in cluster.run(ours, host=SECOND).stdout
+    require_booted([cluster.boot_one(host, plain) for host in (CONTROLLER, SECOND)])
+    assert cluster.run(ours, host=SECOND, check=False).stdout == ""
+    assert "podwright-remediation" not in cluster.run(ours, host=CONTROLLER, check=False).stdout
+    assert "podwright/prolog.d" not in cluster.run("scontrol show config").stdout
+    cluster.run(f"srun --partition gpu --nodelist {SECOND} true")

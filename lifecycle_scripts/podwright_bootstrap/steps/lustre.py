@@ -55,6 +55,8 @@ class Lustre(Step):
             yield from _mount_at_boot(node)
         if _is_tuned(node):
             yield from lustre_client.parameters(node.facts, root)
+        else:
+            yield from lustre_client.forget()
         own_folder.refuse_writable(root)
         shared = node.shared(contract.SHARED_DIRECTORY)
         if not shared.is_dir():

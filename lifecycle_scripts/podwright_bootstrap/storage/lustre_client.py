@@ -32,6 +32,12 @@ def parameters(facts: InstanceFacts, mount_path: Path) -> Iterator[str]:
         yield from units.run_at_boot(UNIT, _unit(wanted, mount_path))
 
 
+def forget() -> Iterator[str]:
+    """Leave modules and client as they are by themselves, from the next reboot on."""
+    yield from units.remove(UNIT)
+    yield from shell.remove_files(MODULES)
+
+
 def _parameters(facts: InstanceFacts) -> List[str]:
     wanted: List[str] = []
     if facts.memory_gib > LARGE_MEMORY_GIB:
