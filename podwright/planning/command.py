@@ -130,7 +130,9 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
         raise PlanInputError(
             f"--capacity-block: no price is known for {args.instance}, only for {known}. Give --usd-per-hour"
         )
-    of_run = {**arguments(run), "tokens": total_tokens(run, hardware)} if run else {"sequence": USUAL_SEQUENCE}
+    of_run = (
+        {**arguments(run, hardware), "tokens": total_tokens(run, hardware)} if run else {"sequence": USUAL_SEQUENCE}
+    )
     plan = make_plan(_model(args, run), hardware, **{**of_run, **_given(args)})
     if args.svg:
         args.svg.write_text(to_svg(roofline(plan)), encoding="utf-8")

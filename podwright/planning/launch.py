@@ -74,7 +74,8 @@ def obstacles(plan: Plan, source: Source) -> list[str]:
 
 def _other_flags(plan: Plan, base: TrainConfig, source: Source) -> Iterator[str]:
     """Yield the flags of steps, checkpoints and data."""
-    steps = ceil(plan.tokens / plan.layout.tokens_per_step) if plan.tokens else base.max_steps
+    tokens_per_step = trainer_options.batch_sequences(plan.layout, base) * plan.layout.sequence
+    steps = ceil(plan.tokens / tokens_per_step) if plan.tokens else base.max_steps
     if not source.run or steps != base.max_steps:
         yield f"--max-steps={steps}"
     if not source.run and plan.checkpoint_steps():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from math import lcm
 from typing import Any
 
@@ -66,11 +67,22 @@ def flags(layout: Layout, base: TrainConfig = DEFAULTS) -> list[str]:
     From the defaults, batch, sequence, recomputation and sharding are always given.
     """
     given = options(layout)
+    if base.global_batch_size is not None:
+        del given["gradient_accumulation_steps"]
+        given["global_batch_size"] = batch_sequences(layout, base)
     if base.data_streams % layout.data == 0:
         del given["data_streams"]
     if given.setdefault("precision", "bf16") == base.compute_precision:
         del given["precision"]
     return as_flags(given, base, always=ALWAYS if base is DEFAULTS else ())
+
+
+def batch_sequences(layout: Layout, base: TrainConfig = DEFAULTS) -> int:
+    """Return the sequences of a step: the run's own global batch where the layout's micro-batches are as many."""
+    given = options(layout)
+    here = replace(base, train_batch_size=given["train_batch_size"])
+    kept = here.micro_batches(layout.data) == given["gradient_accumulation_steps"]
+    return base.global_batch_size if base.global_batch_size and kept else layout.global_batch
 
 
 def as_flags(given: Mapping[str, Any], base: TrainConfig, *, always: Collection[str] = ()) -> list[str]:

@@ -39,14 +39,14 @@ def model_of(config: TrainConfig) -> Model:
         return Model(name=config.preset or "model", **same)
 
 
-def arguments(config: TrainConfig) -> dict[str, Any]:
-    """Return the arguments of ``make_plan`` for a run."""
+def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
+    """Return the arguments of ``make_plan`` for a run on these nodes."""
     pieces = (config.pipeline_micro_batches or config.train_batch_size) if config.pipeline_parallel > 1 else 1
     precision = "fp32" if config.compute_precision == "fp32" else "bf16"  # fp16 has the size and speed of bf16
     return {
         "sequence": config.max_context_width,
         "micro_batch": max(1, config.train_batch_size // pieces),
-        "micro_batches": pieces * config.gradient_accumulation_steps,
+        "micro_batches": pieces * config.micro_batches(_data_ranks(config, hardware)),
         "recompute": config.activation_checkpointing_mode if config.activation_checkpointing else "none",
         "offload_activations": config.offload_activations,
         "offload_optimizer": config.cpu_offload,
@@ -68,9 +68,12 @@ def arguments(config: TrainConfig) -> dict[str, Any]:
 
 def total_tokens(config: TrainConfig, hardware: Hardware) -> float:
     """Return the tokens of all steps of a run on these nodes."""
-    shares = hardware.gpus // (config.tensor_parallel * config.context_parallel * config.pipeline_parallel)
-    sequences = config.train_batch_size * config.gradient_accumulation_steps * shares
+    sequences = config.batch_sequences(_data_ranks(config, hardware))
     return float(config.max_steps * sequences * config.max_context_width)
+
+
+def _data_ranks(config: TrainConfig, hardware: Hardware) -> int:
+    return max(1, hardware.gpus // (config.tensor_parallel * config.context_parallel * config.pipeline_parallel))
 
 
 def plan_run(config: TrainConfig, hardware: Hardware) -> Plan:
@@ -79,4 +82,4 @@ def plan_run(config: TrainConfig, hardware: Hardware) -> Plan:
     Raises:
         LayoutError: the layout is impossible.
     """
-    return make_plan(model_of(config), hardware, tokens=total_tokens(config, hardware), **arguments(config))
+    return make_plan(model_of(config), hardware, tokens=total_tokens(config, hardware), **arguments(config, hardware))

@@ -40,7 +40,7 @@ def test_every_model_is_the_one_that_was_planned():
         assert config.model.parameters == model.parameters
         assert total_tokens(config, NODES) >= 1e9
         assert (config.dataset, config.tokenizer) == ("data", "data/tokenizer")
-        again = make_plan(model, NODES, tokens=1e9, **arguments(config))
+        again = make_plan(model, NODES, tokens=1e9, **arguments(config, NODES))
         assert again.layout == plan.layout
     assert given["llama3_2_1b"] == "--preset=llama3_2_1b"
     assert given["qwen3_8b"] == "--run-dir=runs/qwen3_8b"
@@ -52,11 +52,24 @@ def test_a_run_is_started_from_its_file(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("preset: llama3_2_1b\ntrain_batch_size: 1\nmax_steps: 70\nbf16: false\nrun_dir: runs/a\n")
     run = sources.load_file(path)
-    unchanged = make_plan(model_of(run), NODES, tokens=total_tokens(run, NODES), **arguments(run))
+    unchanged = make_plan(model_of(run), NODES, tokens=total_tokens(run, NODES), **arguments(run, NODES))
     words = command(unchanged, Source(run=(path, run)))
     assert words == ["podwright-train", "launch", "--run-dir=runs/a", "--nodes=4", "--", f"--config={path}"]
-    changed = make_plan(model_of(run), NODES, **{**arguments(run), "precision": "bf16", "micro_batch": 2})
+    changed = make_plan(model_of(run), NODES, **{**arguments(run, NODES), "precision": "bf16", "micro_batch": 2})
     assert command(changed, Source(run=(path, run)))[6:] == ["--train-batch-size=2", "--precision=bf16"]
+
+
+def test_a_runs_global_batch_is_kept_where_the_layout_holds_it(tmp_path):
+    """A layout of as many micro-batches gets no flag; one of another batch sets it, and nothing per rank."""
+    path = tmp_path / "run.yaml"
+    path.write_text("preset: llama3_2_1b\ntrain_batch_size: 1\nmax_steps: 70\nrun_dir: a\nglobal_batch_size: 60\n")
+    run = sources.load_file(path)
+    given = arguments(run, NODES)
+    assert given["micro_batches"] == -(-60 // NODES.gpus)
+    same = make_plan(model_of(run), NODES, tokens=total_tokens(run, NODES), **given)
+    assert command(same, Source(run=(path, run)))[6:] == []
+    other = make_plan(model_of(run), NODES, tokens=1e9, **{**given, "micro_batches": 5})
+    assert command(other, Source(run=(path, run)))[6] == f"--global-batch-size={5 * NODES.gpus}"
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_all_problems_are_reported_at_once(tmp_path):
             "--lr-schedule wsd --warmup 0.5 --wsd-decay 0.5 --plateau 0.1",
             "warmup 0.5, wsd_decay 0.5 and plateau 0.1 add up to more than 1",
         ),
-        ("--batch-ramp 0.1", "batch_ramp 0.1 needs more than one micro-batch: set gradient_accumulation_steps"),
+        ("--batch-ramp 0.1", "batch_ramp 0.1 needs more than one micro-batch: set global_batch_size"),
         ("--noise-scale-freq 5", "noise_scale_freq 5 needs more than one micro-batch"),
         ("--profile-steps 15-10", "profile_steps 15-10: write the first and last step, as in 10-15"),
         ("--profile-steps 10-15 --max-steps 12", "profile_steps 10-15 goes beyond max_steps 12"),

@@ -109,6 +109,32 @@ def test_order_does_not_depend_on_world_size(make_ranks, corpus, world_size):
     assert [draw(one) for _ in range(15)] == [draw(several) for _ in range(15)]
 
 
+@settings(max_examples=25, deadline=None)
+@given(world_size=st.sampled_from([2, 3, 4, 8]), sizes=st.lists(st.integers(1, 24), min_size=1, max_size=6))
+def test_batches_of_any_size_are_shared_evenly(corpus, word_tokenizer, world_size, sizes):
+    """Ranks have numbers of sequences that differ by one at most; together they are the next ones, each once."""
+    one = {
+        "sources": [Source(name="c4", dataset=str(corpus), dataset_config_name="en")], "split": "train",
+        "tokenizer": word_tokenizer, "streams": 24, "context_width": CONTEXT,
+    }  # fmt: skip
+    alone = PackedStream(**one, rank=0, world_size=1, local_batch_size=24)
+    ranks = [
+        PackedStream(**one, rank=rank, world_size=world_size, local_batch_size=24 // world_size)
+        for rank in range(world_size)
+    ]
+    for size in sizes:
+        whole, parts = alone.next_batch(size), [rank.next_batch(size) for rank in ranks]
+        own = [rank.own_sequences() for rank in ranks]
+        assert max(map(len, own)) - min(map(len, own)) <= 1
+        assert sorted(number for numbers in own for number in numbers) == list(alone.own_sequences())
+        first = alone.own_sequences().start
+        for numbers, part in zip(own, parts, strict=True):
+            for row, number in enumerate(numbers):
+                assert torch.equal(part.tokens_BT[row], whole.tokens_BT[number - first])
+            assert part.counted_tokens == len(numbers) * CONTEXT
+    assert state_of(ranks) == state_of([alone])
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.slow
 def test_stop_at_four_ranks_and_go_on(make_ranks, mixture, workers):

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.loop.schedule import learning_rate, micro_batches
+from podwright_training.loop.schedule import batch_sequences, learning_rate
 
 fractions = st.floats(0, 1)
 
@@ -78,7 +78,7 @@ def test_a_line_and_a_stable_rate():
 def test_the_batch_grows_to_its_full_size(max_steps, most, ramp):
     """From 1, never falling, in parts that differ by a step at most, and it is full when the ramp ends."""
     config = TrainConfig(max_steps=max_steps, gradient_accumulation_steps=most, batch_ramp=ramp)
-    sizes = [micro_batches(step, config) for step in range(1, max_steps + 1)]
+    sizes = [batch_sequences(step, config, 5) / 10 for step in range(1, max_steps + 1)]  # 2 of each of 5 ranks
     ramp_steps = math.ceil(ramp * max_steps)
     assert sizes == sorted(sizes)
     assert sizes[ramp_steps:] == [most] * (max_steps - ramp_steps)
@@ -87,3 +87,18 @@ def test_the_batch_grows_to_its_full_size(max_steps, most, ramp):
     if most <= ramp_steps:
         times = [sizes[:ramp_steps].count(size) for size in range(1, most + 1)]
         assert max(times) - min(times) <= 1
+
+
+@given(st.integers(1, 300), st.integers(1, 100), st.integers(1, 9), fractions)
+def test_a_global_batch_is_the_same_for_any_number_of_ranks(max_steps, most, micro_batch, ramp):
+    """It grows from one micro-batch to its full size, whoever takes part; the ranks' micro-batches hold it."""
+    config = TrainConfig(max_steps=max_steps, global_batch_size=most, train_batch_size=micro_batch, batch_ramp=ramp)
+    sizes = [batch_sequences(step, config, 1) for step in range(1, max_steps + 1)]
+    ramp_steps = math.ceil(ramp * max_steps)
+    assert sizes == sorted(sizes)
+    assert sizes[ramp_steps:] == [most] * (max_steps - ramp_steps)
+    assert not ramp_steps or sizes[0] == min(micro_batch, most)
+    for ranks in (2, 3, 8):
+        assert sizes == [batch_sequences(step, config, ranks) for step in range(1, max_steps + 1)]
+        held = config.micro_batches(ranks) * micro_batch * ranks
+        assert held - micro_batch * ranks < most <= held

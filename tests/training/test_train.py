@@ -82,6 +82,42 @@ def test_two_ranks_learn_what_one_process_learns(undisturbed, tiny_flags, tmp_pa
     assert same_learning(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
+def test_the_number_of_ranks_changes_nothing_with_a_global_batch(tiny_flags, tmp_path, call_ranks):
+    """On 4, 3, 2 ranks and in a pipeline, none of which divides the batch: one process's batches, losses to 1e-5."""
+    settings = {"global_batch_size": 6, "data_streams": 12, "batch_ramp": 0.3, "checkpoint_freq": 3, "keep_every": 3}
+    alone = tmp_path / "alone"
+    assert main(["train", *tiny_flags(alone, ranks=1, train_batch_size=1, **settings)]) == 0
+    names, compared = ("batch_digest", "sequences"), ("loss", "grad_norm")
+    batches, expected = history(alone, *names), history(alone, *compared)
+    pipeline = {"pipeline_parallel": 2, "train_batch_size": 4, "pipeline_micro_batches": 2}
+    saved = None
+    for begin, ranks, options in ((0, 4, {}), (3, 3, {}), (6, 2, {"tensor_parallel": 2}), (9, 2, pipeline)):
+        folder = tmp_path / f"from-{begin}"
+        if saved:
+            shutil.copytree(saved, folder / "checkpoints" / saved.name)
+        flags = tiny_flags(folder, **{"train_batch_size": 1, "val_batch_size": 2} | settings | options)
+        status, output = call_ranks(ranks, "train", *flags)
+        assert status == 0, output
+        assert history(folder, *names) == {step: batches[step] for step in range(begin + 1, 13)}
+        for step, (loss, norm) in history(folder, *compared).items():
+            assert loss == pytest.approx(expected[step][0], abs=1e-5)
+            assert norm == pytest.approx(expected[step][1], rel=1e-4)
+        saved = folder / "checkpoints" / f"step-{begin + 3:08d}"
+
+
+def test_a_global_batch_that_the_ranks_cannot_share_is_refused(tiny_flags, tmp_path, call_ranks):
+    """Fewer sequences than ranks, sequences that experts' routers would invent, and two sizes for one batch."""
+    status, output = call_ranks(2, "train", *tiny_flags(tmp_path / "few", global_batch_size=1))
+    assert (status, "global_batch_size 1 leaves some of the 2 ranks" in output) == (2, True), output
+    experts = {"model_type": "mixtral", "num_local_experts": 4, "train_batch_size": 4}
+    status, output = call_ranks(2, "train", *tiny_flags(tmp_path / "experts", global_batch_size=12, **experts))
+    assert (status, "global_batch_size 12 is not divisible by 8" in output) == (2, True), output
+    both = tiny_flags(tmp_path / "both", global_batch_size=8, gradient_accumulation_steps=2)
+    status, output = call_ranks(1, "train", *both)
+    assert (status, "leave out gradient_accumulation_steps 2" in output) == (2, True), output
+
+
 def test_hybrid_sharding_learns_the_same(undisturbed, tiny_flags, tmp_path, call_ranks):
     """Two hosts of two ranks each, replicas between and shards within: the loss of full sharding on two ranks."""
     flags = tiny_flags(tmp_path, ranks=4, sharding_strategy="hybrid")

@@ -7,6 +7,7 @@ wherever it has the option; dimensions of the model have Hugging Face's names.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -74,6 +75,14 @@ class TrainConfig(
         folder = None if self.remote_checkpoints else self.checkpoint_dir
         return Path(folder or Path(self.run_dir) / "checkpoints")
 
+    def batch_sequences(self, data_ranks: int) -> int:
+        """Return the sequences of a step after the ramp, for so many ranks that read different data."""
+        return self.global_batch_size or self.train_batch_size * self.gradient_accumulation_steps * data_ranks
+
+    def micro_batches(self, data_ranks: int) -> int:
+        """Return the micro-batches per rank of a step after the ramp."""
+        return math.ceil(self.batch_sequences(data_ranks) / (self.train_batch_size * data_ranks))
+
     def to_dict(self) -> dict[str, Any]:
         """Return every option with its value, in the order of ``SECTIONS``."""
         return {name: getattr(self, name) for name in option_names()}
@@ -114,7 +123,7 @@ def conflicts(config: TrainConfig) -> Conflicts:
     for section in (model, schedule, checkpoint, memory, compute):
         yield from section.conflicts(config)
     every = config.noise_scale_freq
-    if every and config.gradient_accumulation_steps == 1:
+    if every and config.gradient_accumulation_steps == 1 and config.global_batch_size is None:
         yield (
             ("noise_scale_freq", "gradient_accumulation_steps"),
             f"noise_scale_freq {every} needs more than one micro-batch: set gradient_accumulation_steps",

@@ -139,8 +139,12 @@ class PackedStream:
         self._running: list[Worker] = []
         self._makers: list[Iterator[Packed]] = []
 
-    def next_batch(self) -> Batch:
+    def next_batch(self, sequences: int | None = None) -> Batch:
         """Return this rank's ``local_batch_size`` sequences of ``context_width`` tokens of the next global batch.
+
+        Args:
+            sequences: Size of the global batch, if it is smaller than ``local_batch_size`` of every rank. What a rank
+                then lacks has labels that do not count; ``own_sequences`` says which it has.
 
         Raises:
             DataError: A shard cannot be read, too much is broken, a stream owns no document, or a worker died.
@@ -149,11 +153,17 @@ class PackedStream:
 
         from podwright_training.batch import Batch
 
-        self._last = range(self._sequences, self._sequences + self._local_batch_size * self._world_size)
-        rows = np.stack(list(self._draw_until(self._last.stop))).astype(np.int64)
+        size = self._local_batch_size * self._world_size if sequences is None else sequences
+        self._last = range(self._sequences, self._sequences + size)
+        rows = np.zeros((self._local_batch_size, self._recipe.width), dtype=np.int64)
+        drawn = 0
+        for tokens in self._draw_until(self._last.stop):
+            rows[drawn] = tokens
+            drawn += 1
         positions = document_positions(rows[:, :-1], self._recipe.encoder.end) if self._document_mask else None
-        sequences = torch.from_numpy(rows)
-        return Batch(sequences[:, :-1], sequences[:, 1:], None if positions is None else torch.from_numpy(positions))
+        all_BT = torch.from_numpy(rows)
+        batch = Batch(all_BT[:, :-1], all_BT[:, 1:], None if positions is None else torch.from_numpy(positions))
+        return batch.counting_first(drawn)
 
     def check_streams(self, most: int) -> None:
         """Read the first documents of ``most`` of this rank's streams: each must own one in each source.

@@ -38,6 +38,7 @@ class Step:
     Attributes:
         rank: the rank that ran, for all of its kind.
         kind: which ranks it stands for.
+        sequences: those of one step in the rank's share of the data.
         parameters: those in the rank's shards.
         memory_bytes: at the peak of the step, by category (``memory.CATEGORIES``).
         collectives: of one step.
@@ -50,6 +51,7 @@ class Step:
 
     rank: int
     kind: str
+    sequences: int
     parameters: int
     memory_bytes: dict[str, int]
     collectives: dict[Collective, Traffic]
@@ -122,6 +124,7 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
     return Step(
         rank=ranks.rank,
         kind=kind,
+        sequences=options.train_batch_size * options.micro_batches(parallel.data_size),
         parameters=sum(_local(item).numel() for item in parameters.values()),
         memory_bytes=recorder.memory.peak(),
         collectives=recorder.collectives,
@@ -145,7 +148,7 @@ def _step(options: TrainConfig, parallel: ParallelModel, optimizers: Optimizers,
     """Take a step as the trainer does, without its data, metrics and checks."""
     shape = options.train_batch_size, options.max_context_width
     batches = []
-    for _ in range(options.gradient_accumulation_steps):
+    for _ in range(options.micro_batches(parallel.data_size)):
         tokens = torch.zeros(shape, dtype=torch.int64)
         positions = torch.zeros(shape, dtype=torch.int64) if options.document_mask else None
         batches.append(Batch(tokens, tokens, positions))

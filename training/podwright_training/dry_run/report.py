@@ -72,7 +72,7 @@ def document(
         "schema": SCHEMA,
         "world_size": world_size,
         "findings": [line for step in steps for line in findings(options, step, memory_gb=memory_gb)],
-        "model_flops": _model_flops(options),
+        "model_flops": _model_flops(options, steps[0].sequences),
         "ranks": [
             {
                 "rank": step.rank,
@@ -107,7 +107,7 @@ def _lines(options: TrainConfig, step: Step, memory_gb: float | None) -> Iterato
     yield f"  kernels of a step: {sum(step.kernels.values()):,} ({kernels})"
     waits = ", ".join(f"{count} at {line}" for line, count in sorted(step.waits.items()))
     yield f"  the host waits for the GPU: {waits or 'never'}"
-    computed, model = step.flops / 1e12, _model_flops(options) / 1e12
+    computed, model = step.flops / 1e12, _model_flops(options, step.sequences) / 1e12
     yield f"  matrix products and attention: {computed:,.3f} TFLOP; an even share of the model's: {model:,.3f}"
     if options.compile:
         breaks, again = (sum(found.values()) for found in (step.compilation.breaks, step.compilation.recompiles))
@@ -127,8 +127,8 @@ def _verdict(peak_gb: float, memory_gb: float) -> str:
     return f"of {memory_gb:g}: " + ("fits" if peak_gb <= memory_gb else "does not fit")
 
 
-def _model_flops(options: TrainConfig) -> float:
+def _model_flops(options: TrainConfig, sequences: int) -> float:
     """Return the model's floating-point operations of a step, divided evenly among the ranks that share it."""
-    tokens = options.train_batch_size * options.gradient_accumulation_steps * options.max_context_width
+    tokens = sequences * options.max_context_width
     ranks = options.tensor_parallel * options.context_parallel * options.pipeline_parallel
     return tokens * options.model.flops_per_token(options.max_context_width) / ranks

@@ -86,6 +86,7 @@ def _problems_of_data(
             "data; change the number of ranks, or data_streams in a new run"
         )
         return
+    yield from _problems_of_batch(options, here.data_size)
     share = here.data_rank(ranks.rank)
     try:
         data = open_data(replace(options, data_workers=0), tokenizer, share=share, shares=here.data_size)
@@ -106,6 +107,24 @@ def _problems_of_data(
             stream.check_streams(streams)  # find empty streams here, not when all ranks wait for this one
         except DataError as error:
             yield str(error)
+
+
+def _problems_of_batch(options: TrainConfig, data_ranks: int) -> Iterator[str]:
+    """Check that each rank has a sequence, and the same number where the loss depends on how they are divided."""
+    size = options.global_batch_size
+    if size is None:
+        return
+    if size < data_ranks:
+        yield (
+            f"global_batch_size {size} leaves some of the {data_ranks} ranks that read different data without a "
+            f"sequence; allowed: {data_ranks} or more on so many ranks"
+        )
+    whole = options.train_batch_size * data_ranks
+    if options.num_local_experts and size % whole:
+        yield (
+            f"global_batch_size {size} is not divisible by {whole}, train_batch_size x ranks that read different data: "
+            "the experts' routers would balance sequences that are not there"
+        )
 
 
 def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:

@@ -28,11 +28,18 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return config.min_lr + (config.lr - config.min_lr) * _remaining(progress, config.lr_schedule)
 
 
-def micro_batches(step: int, config: TrainConfig) -> int:
-    """Return the micro-batches of ``step``: over ``batch_ramp`` they rise evenly from 1 to the number accumulated."""
+def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:
+    """Return the sequences of ``step``, for so many ranks that read different data; over ``batch_ramp`` they rise.
+
+    They rise evenly: with ``global_batch_size`` by ``train_batch_size``, so that any number of ranks takes the same
+    steps, else by one micro-batch of every rank.
+    """
+    whole = config.batch_sequences(data_ranks)
     ramp_steps = math.ceil(config.batch_ramp * config.max_steps)
-    most = config.gradient_accumulation_steps
-    return most if step > ramp_steps else 1 + (step - 1) * most // ramp_steps
+    if step > ramp_steps:
+        return whole
+    rise = config.train_batch_size * (1 if config.global_batch_size else data_ranks)
+    return min(whole, rise * (1 + (step - 1) * math.ceil(whole / rise) // ramp_steps))
 
 
 def _remaining(progress: float, shape: str) -> float:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -50,7 +49,7 @@ from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
 from podwright_training.loop.samples import Samples
-from podwright_training.loop.schedule import learning_rate, micro_batches
+from podwright_training.loop.schedule import batch_sequences, learning_rate
 from podwright_training.loop.sinks import open_sinks
 from podwright_training.loop.step_timer import StepTimer, Timing
 from podwright_training.optim import Optimizers, clip_adaptively
@@ -269,7 +268,7 @@ class Trainer:
     def _take_step(self, stop_requests: list[int]) -> None:
         with self._profile.step(self.step + 1), self._timer.step():
             lr = learning_rate(self.step + 1, self.options)
-            drawn = self._draw(micro_batches(self.step + 1, self.options), stop_requests)
+            drawn = self._draw(batch_sequences(self.step + 1, self.options, self.model.data_size), stop_requests)
             loss, noise_scale = self._accumulate(drawn)
             grad_norm = self._clip()
             self.step += 1
@@ -287,16 +286,16 @@ class Trainer:
         elif good and self._due(self.options.logging_freq):
             self._log(good, self._timer.timing())
 
-    def _draw(self, number: int, stop_requests: list[int]) -> Drawn:
-        """Draw the next global batch, of ``number`` micro-batches per rank.
+    def _draw(self, sequences: int, stop_requests: list[int]) -> Drawn:
+        """Draw the next global batch of so many sequences.
 
         In the same all-reduce, without waiting for a GPU, the ranks share whether to stop (on request, because saves
         fail, or because the data was read often enough), how often they read it and how long they took.
         """
         with self._timer.data():
-            batches = [self.data.training.next_batch() for _ in range(number)]
+            batches, rows = self._micro_batches(sequences)
             counted = [batch.counted_tokens for batch in batches]
-            own_hash = batch_hash(chain.from_iterable(batch.tokens_BT for batch in batches))
+            own_hash = batch_hash(rows)
         epochs = self.data.training.finished_epochs()
         head = torch.zeros(5 + len(epochs), dtype=torch.int64)
         head[3:5] = torch.tensor([len(stop_requests) + self.saver.failed, self.data.training.is_spent])
@@ -311,15 +310,24 @@ class Trainer:
         self._timer.add_alone_us(shared[len(head) :])
         self._stop_agreed = stops > 0
         self._data_spent = spent > 0
-        drawn = number * self.options.train_batch_size * self.model.data_size
-        self.sequences += drawn
+        self.sequences += sequences
         coordinates = {
             "sequences": self.sequences,
-            "batch_sequences": drawn,
+            "batch_sequences": sequences,
             "batch_digest": digest_text(total_hash),
             **self._sources(epochs),
         }
         return Drawn(batches, tokens, first_tokens, coordinates)
+
+    def _micro_batches(self, sequences: int) -> tuple[list[Batch], list[Tensor]]:
+        """Return this rank's micro-batches, as many as every rank has, and the tokens of each sequence."""
+        data, most = self.data.training, self.options.train_batch_size * self.model.data_size
+        batches: list[Batch] = []
+        rows: list[Tensor] = []
+        for begin in range(0, sequences, most):
+            batches.append(data.next_batch(min(most, sequences - begin)))
+            rows += batches[-1].tokens_BT[: len(data.own_sequences())]
+        return batches, rows
 
     def _sources(self, finished_epochs: list[int]) -> dict[str, Any]:
         """Return the number of the epoch, of several sources the highest, and each source's tokens and epoch."""

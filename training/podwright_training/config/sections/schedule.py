@@ -12,10 +12,17 @@ class ScheduleOptions:
     """Set the number of steps, the global batch and the learning-rate schedule."""
 
     max_steps: int = option(5000, "Steps of the whole run.", at_least=1)
+    global_batch_size: int | None = option(
+        None,
+        "Sequences of a step, of all ranks together: the same on any number of ranks, which share them evenly, but for "
+        "one sequence. Default: train_batch_size x gradient_accumulation_steps per rank.",
+        at_least=1,
+    )
     gradient_accumulation_steps: int = option(1, "Micro-batches per rank and step.", at_least=1)
     batch_ramp: float = option(
         0.0,
-        "Fraction of max_steps over which the micro-batches per step rise from 1 to gradient_accumulation_steps.",
+        "Fraction of max_steps over which a step's batch rises: from one micro-batch per rank to "
+        "gradient_accumulation_steps, or from train_batch_size to global_batch_size.",
         at_least=0,
         at_most=1,
     )
@@ -43,8 +50,14 @@ def conflicts(options: ScheduleOptions) -> Conflicts:
     if sum(getattr(options, name) for name in parts) > 1:
         *first, last = [f"{name} {getattr(options, name)}" for name in parts]
         yield parts, f"{', '.join(first)} and {last} add up to more than 1"
-    if options.batch_ramp and options.gradient_accumulation_steps == 1:
+    accumulated, together = options.gradient_accumulation_steps, options.global_batch_size
+    if options.batch_ramp and accumulated == 1 and together is None:
         yield (
             ("batch_ramp", "gradient_accumulation_steps"),
-            f"batch_ramp {options.batch_ramp} needs more than one micro-batch: set gradient_accumulation_steps",
+            f"batch_ramp {options.batch_ramp} needs more than one micro-batch: set global_batch_size",
+        )
+    if together is not None and accumulated != 1:
+        yield (
+            ("global_batch_size", "gradient_accumulation_steps"),
+            f"global_batch_size {together} sets the micro-batches: leave out gradient_accumulation_steps {accumulated}",
         )
