@@ -1,7 +1,6 @@
 """Boot hosts of tests/bootstrap for benchmarks: root, namespaces, real files, mounts, pip and ssh-keygen.
 
-Used by bootstrap.py and scale.py. ``python bench/boots.py CHECKOUT`` prints the seconds of each step of that checkout's
-boots as JSON: another version is measured by its own hosts and scripts.
+Used by bootstrap.py and scale.py.
 """
 
 from __future__ import annotations
@@ -70,15 +69,15 @@ def per_step(trace: str) -> list[int]:
     return counts[:-1]
 
 
-def seconds_by_step(checkout: Path) -> dict[str, dict[str, float]]:
-    """Boot each of ``HOSTS`` once; the seconds of its steps."""
+def print_seconds_by_step(checkout: Path) -> None:
+    """Boot each of ``HOSTS`` of a checkout once; print the seconds of its steps as JSON.
+
+    For a process of its own: another checkout has modules of the same names.
+    """
     with tempfile.TemporaryDirectory() as name:
         cloud, make_host = cluster(Path(name), checkout=checkout)
         results = {}
         for host, options in HOSTS.items():
             results[host] = boot(make_host(cloud, Path(name), patience=1.0, **options))
-    return {host: {step: result["seconds"] for step, result in steps.items()} for host, steps in results.items()}
-
-
-if __name__ == "__main__":
-    print(json.dumps(seconds_by_step(Path(sys.argv[1]).resolve())))
+    taken = {host: {step: result["seconds"] for step, result in steps.items()} for host, steps in results.items()}
+    print(json.dumps(taken))

@@ -132,8 +132,10 @@ def checkout_of(commit: str) -> Iterator[Path]:
 
 def seconds_by_step(checkout: Path) -> Steps:
     """Boot the hosts of a checkout, in a process of its own: both have modules of the same names."""
-    command = (sys.executable, Path(__file__).with_name("boots.py"), checkout)
-    steps: Steps = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    code = f"import boots, pathlib; boots.print_seconds_by_step(pathlib.Path({str(checkout)!r}))"
+    command = (sys.executable, "-c", code)
+    printed = subprocess.run(command, cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE).stdout
+    steps: Steps = json.loads(printed)
     return steps
 
 
