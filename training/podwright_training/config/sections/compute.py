@@ -16,7 +16,7 @@ class ComputeOptions:
     bf16: bool = option(True, "Compute in bf16; weights, reductions and optimizer state stay in fp32.")
     precision: str | None = option(
         None,
-        "Precision to compute in; fp16 uses dynamic loss scaling. Default: bf16, or fp32 with --bf16 0.",
+        "Precision to compute in; fp16 uses dynamic loss scaling. Default: bf16, or fp32 with --no-bf16.",
         choices=PRECISIONS,
     )
     float8: bool = option(False, "Multiply the blocks' matrices in float8; needs torchao and an H100 or newer.")
