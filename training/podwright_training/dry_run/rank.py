@@ -131,7 +131,7 @@ def _run(options: TrainConfig, ranks: Ranks, kind: str, device: torch.device) ->
         kernels=dict(recorder.kernels),
         waits=dict(recorder.waits),
         flops=recorder.flops,
-        compilation=compiler.found(),
+        compilation=compiler.found() if options.compile else Compilation(),
         start_s=start_s,
     )
 
