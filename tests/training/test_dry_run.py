@@ -47,7 +47,7 @@ RUNS = {
 PLANNED = {
     "8B": "--train-batch-size 2",
     "8B, selective": "--train-batch-size 2 --activation-checkpointing-mode selective",
-    "8B, nothing again": "--train-batch-size 1 --activation-checkpointing 0",
+    "8B, nothing again": "--train-batch-size 1 --no-activation-checkpointing",
     "8B, pipeline": "--train-batch-size 4 --pipeline-parallel 2",
     "8B, tensor": "--train-batch-size 2 --tensor-parallel 8",
     "8B, context, accumulating": "--train-batch-size 1 --context-parallel 2 --gradient-accumulation-steps 2",
