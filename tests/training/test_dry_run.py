@@ -40,6 +40,8 @@ RUNS = {
     "documents": f"--world-size 512 {SIZES} --document-mask",
     "documents, all pairs": f"--world-size 512 {SIZES} --document-mask --attention sdpa",
     "experts": "--world-size 16 --preset tiny_moe --precision bf16 --expert-parallel 2",
+    "experts, compiled": "--world-size 16 --preset tiny_moe --precision bf16 --expert-parallel 2 "
+    "--activation-checkpointing 1 --compile",
     "compiled": f"--world-size 512 {SIZES} --compile",
     "compiled, tensor": f"--world-size 512 {SIZES} --compile --tensor-parallel 4",
     "too-large": f"--world-size 512 {SIZES} --memory-gb 0.001",
@@ -151,7 +153,7 @@ def test_documents_make_no_mask_of_all_pairs(results: dict[str, Any]) -> None:
 
 def test_nothing_waits_for_the_device_but_experts(results: dict[str, Any]) -> None:
     """Only the exchange between experts reads numbers from the device: how many rows go where."""
-    for name in set(RUNS) - {"experts"}:
+    for name in set(RUNS) - {"experts", "experts, compiled"}:
         assert all(rank["waits"] == {} for rank in results[name]["ranks"]), name
     assert {line.partition(":")[0] for line in _rank(results, "experts")["waits"]} == {"parallel/expert.py"}
 
@@ -212,6 +214,13 @@ def test_graphs_breaks_and_repetitions_of_the_compiler_are_counted(results: dict
         assert sum(compilation["recompiles"].values()) <= 1
     assert _rank(results, "compiled")["memory_bytes"] == _rank(results, "sharded")["memory_bytes"]
     assert _rank(results, "sharded")["compilation"]["graphs"] == 0
+
+
+def test_a_mixture_is_compiled_without_breaks_and_waits_once_per_block(results: dict[str, Any]) -> None:
+    """Four blocks wait four times, as their recomputation remembers the numbers of rows; no graph breaks."""
+    rank = _rank(results, "experts, compiled")
+    assert sum(rank["waits"].values()) == 4
+    assert rank["compilation"]["breaks"] == rank["compilation"]["recompiles"] == {}
 
 
 def test_a_job_that_cannot_start_is_refused(training_errors: Callable[..., str]) -> None:

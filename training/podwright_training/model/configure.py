@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.model.experts import MixtureOfExperts
 from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 
@@ -27,10 +28,22 @@ def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:
         if isinstance(block, Block):
             if options.activation_checkpointing:
                 block.recomputation = Recomputation(
-                    mode=options.activation_checkpointing_mode, offload=options.offload_activations
+                    mode=options.activation_checkpointing_mode,
+                    offload=options.offload_activations,
+                    remembers=isinstance(block.mlp, MixtureOfExperts),
                 )
             if options.compile:
-                block.compile()
+                _compile(block)
+
+
+def _compile(block: Block) -> None:
+    """Compile a block; of one with a mixture, each part: no graph goes on where weights are gathered or rows sent."""
+    if not isinstance(block.mlp, MixtureOfExperts):
+        block.compile()
+        return
+    for part in (block.input_layernorm, block.self_attn, block.post_attention_layernorm, block.mlp.gate):
+        part.compile()
+    block.mlp.experts.compile(dynamic=True)  # each step routes another number of rows
 
 
 def float8_problem(device: torch.device) -> str | None:

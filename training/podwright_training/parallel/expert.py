@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from podwright_training.model import experts
+from podwright_training.model.recomputation import once
 
 
 def divide_experts(whole: nn.Module, expert: DeviceMesh) -> None:
@@ -24,8 +25,8 @@ def divide_experts(whole: nn.Module, expert: DeviceMesh) -> None:
     for name, parameter in list(whole.named_parameters(recurse=False)):
         whole.register_parameter(name, nn.Parameter(distribute_tensor(parameter, expert, [Shard(0)])))
     exchange = _Exchange(expert)
-    whole.register_forward_pre_hook(exchange.dispatch)
-    whole.register_forward_hook(exchange.combine)
+    whole.register_forward_pre_hook(torch.compiler.disable(exchange.dispatch))  # reads numbers of rows
+    whole.register_forward_hook(torch.compiler.disable(exchange.combine))
 
 
 class SumOverRanks:
@@ -55,14 +56,15 @@ class _Exchange:
         dist.all_to_all_single(arriving_E, counts_E, group=self._group)
         arriving_RL = arriving_E.view(self._size, -1)
         rows = torch.cat([counts_E.view(self._size, -1).sum(dim=1), arriving_RL.sum(dim=1)])
-        numbers = experts.to_host(rows, 2 * len(x_PD))  # at once: the host waits for the device
+        total = 2 * len(x_PD)
+        numbers = once(self, lambda: experts.to_host(rows, total))  # at once: the host waits for the device
         self._sent, self._arrived = numbers[: self._size], numbers[self._size :]
-        rows = all_to_all_single_autograd(x_PD, self._arrived, self._sent, self._group)
+        rows_PD = all_to_all_single_autograd(x_PD, self._arrived, self._sent, self._group)
         expert_of_row = torch.arange(arriving_RL.shape[1], device=x_PD.device).repeat(self._size)
         # the number of rows is known here: counting them again would wait for the device
-        expert_of_row = expert_of_row.repeat_interleave(arriving_E, output_size=len(rows))
+        expert_of_row = expert_of_row.repeat_interleave(arriving_E, output_size=len(rows_PD))
         self._order = expert_of_row.argsort(stable=True)
-        return rows[self._order], arriving_RL.sum(dim=0)
+        return rows_PD[self._order], arriving_RL.sum(dim=0)
 
     def combine(self, _: nn.Module, _arguments: Any, y: Tensor) -> Tensor:
         """Return the experts' results to the ranks and in the order that the rows came from."""
