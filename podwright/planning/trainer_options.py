@@ -24,7 +24,6 @@ OFFLOADED_OPTIMIZER = "offloading the optimizer alone"
 ALWAYS = ("train_batch_size", "max_context_width", "activation_checkpointing", "sharding_strategy")
 PRECISIONS: dict[str, dict[str, Any]] = {"bf16": {}, "fp32": {"precision": "fp32"}, "fp8": {"float8": True}}
 ARCHITECTURES = tuple(family.architecture for family in FAMILIES.values())  # published models are named after them
-SCHEDULES = {parallel_dims.STAGES_PER_RANK[name]: name for name in ("1f1b", "interleaved_1f1b")}
 
 
 def options(layout: Layout) -> dict[str, Any]:
@@ -55,7 +54,9 @@ def options(layout: Layout) -> dict[str, Any]:
         given["data_replicas"] = layout.data * layout.context // layout.shards
     if layout.pipeline > 1:
         given["pipeline_micro_batches"] = pieces
-        given["pipeline_schedule"] = SCHEDULES.get(layout.virtual_stages, "1f1b")
+        given["pipeline_schedule"] = schedule = "1f1b" if layout.virtual_stages == 1 else "interleaved_1f1b"
+        if layout.virtual_stages != parallel_dims.STAGES_PER_RANK[schedule]:
+            given["pipeline_stages_per_rank"] = layout.virtual_stages
     if layout.loss_chunk_tokens != OUR_CHUNK_TOKENS:
         given["loss_chunk_tokens"] = layout.loss_chunk_tokens
     return given
@@ -106,7 +107,6 @@ def _unknown(layout: Layout, model: Model) -> Iterator[str]:
         f"recomputation of {layout.recompute}": layout.recompute not in OUR_RECOMPUTES,
         # a pipeline's weights stay gathered from one piece to the next: on the GPU that is like ZeRO-1
         f"{layout.sharding} sharding": layout.sharding != "full" and layout.pipeline == 1 and layout.data > 1,
-        f"{layout.virtual_stages} stages per rank": layout.virtual_stages not in SCHEDULES,
         OFFLOADED_OPTIMIZER: layout.offload_optimizer,
         f"precision {layout.precision}": layout.precision not in PRECISIONS,
         f"optimizer {layout.optimizer}": layout.optimizer not in ("adamw", "muon"),

@@ -42,7 +42,12 @@ MODELS = {
     "tied": {"tie_word_embeddings": True, "qk_norm": True},
     "window": {"model_type": "mistral", "sliding_window": 5},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4},
-    "mixtral in pieces": {"model_type": "mixtral", "num_local_experts": 4, "gradient_accumulation_steps": 2},
+    "mixtral in pieces": {
+        "model_type": "mixtral",
+        "num_local_experts": 4,
+        "gradient_accumulation_steps": 2,
+        "activation_checkpointing": True,
+    },
 }
 HYBRID = {"sharding_strategy": "hybrid", "data_replicas": 2}
 LAYOUTS = {  # what four ranks do with a model
@@ -86,6 +91,10 @@ LAYOUTS = {  # what four ranks do with a model
             "pipeline_micro_batches": 2,
             "reshard_after_forward": "never",
         },
+    ),
+    "pipeline of embedding, blocks and head": (
+        "llama",
+        {"pipeline_parallel": 4, "pipeline_micro_batches": 4},
     ),
     "experts 4": ("mixtral", {"expert_parallel": 4}),
     "experts 2 at once": ("mixtral", {"expert_parallel": 2, "reshard_after_forward": "auto"}),

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import yaml
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -32,6 +32,26 @@ def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, sh
     assert {here.data_rank(rank) for rank in ranks[: context * tensor]} == {0}
 
 
+@given(blocks=st.integers(1, 130), count=st.integers(1, 132))
+def test_stages_are_even_and_have_every_block_once(blocks, count):
+    """Stages differ by one block at most, embedding and head counted as one each where blocks do not divide evenly."""
+    assume(count <= blocks + 2)
+    ranges = [parallel_dims.blocks_of_stage(number, count, blocks) for number in range(count)]
+    assert [block for own in ranges for block in own] == list(range(blocks))
+    ends = blocks % count != 0
+    sizes = [len(own) + ends * ((number == 0) + (number == count - 1)) for number, own in enumerate(ranges)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_the_published_pipeline_of_405b_is_possible():
+    """126 blocks on 16 ranks of 8 stages: the first stage is the embedding, the last one the head."""
+    sizes = {"num_layers": 126, "hidden_size": 16384, "num_heads": 128, "num_key_value_heads": 8}
+    pipeline = {"pipeline_parallel": 16, "pipeline_schedule": "interleaved_1f1b", "pipeline_stages_per_rank": 8}
+    options = TrainConfig(**sizes, intermediate_size=53248, train_batch_size=16, tensor_parallel=8, **pipeline)
+    assert list(parallel_dims.problems(options, world_size=1024, nodes=128)) == []
+    assert [len(parallel_dims.blocks_of_stage(number, 128, 126)) for number in (0, 1, 126, 127)] == [0, 1, 1, 0]
+
+
 @pytest.mark.parametrize(
     ("choices", "world_size", "words"),
     [
@@ -42,11 +62,15 @@ def test_every_share_of_the_data_is_read_by_as_many_ranks(pipeline, replicas, sh
         ({"tensor_parallel": 4, "intermediate_size": 90}, 4, "intermediate_size 90 is not divisible"),
         ({"context_parallel": 4, "max_context_width": 100}, 4, "max_context_width 100 is not divisible by 8"),
         ({"tensor_parallel": 4, "max_context_width": 102}, 4, "max_context_width 102 is not divisible by 4"),
-        ({"pipeline_parallel": 3, "train_batch_size": 3}, 3, "num_layers 8 is not divisible by the 3 stages"),
+        (
+            {"pipeline_parallel": 2, "pipeline_stages_per_rank": 3},
+            2,
+            "pipeline_stages_per_rank: got 3, need 1 with pipeline_schedule 1f1b",
+        ),
         (
             {"pipeline_parallel": 8, "pipeline_schedule": "zero_bubble", "train_batch_size": 8},
             8,
-            "by the 16 stages of pipeline_parallel 8 with pipeline_schedule zero_bubble",
+            "embedding and head are fewer than the 16 stages of pipeline_parallel 8 with pipeline_schedule zero_b",
         ),
         (
             {"pipeline_parallel": 4, "train_batch_size": 2},
@@ -93,8 +117,8 @@ def test_parallel_dims_that_do_not_fit_are_one_line(choices, world_size, words):
 
 def test_all_problems_of_the_parallel_dims_are_reported():
     """A line for each."""
-    options = TrainConfig(num_layers=7, num_heads=6, tensor_parallel=4, pipeline_parallel=2, tie_word_embeddings=True)
-    assert len(list(parallel_dims.problems(options, world_size=8, nodes=1))) == 4
+    options = TrainConfig(num_layers=1, num_heads=6, tensor_parallel=4, pipeline_parallel=4, tie_word_embeddings=True)
+    assert len(list(parallel_dims.problems(options, world_size=16, nodes=2))) == 5
 
 
 @pytest.fixture

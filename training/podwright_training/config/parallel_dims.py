@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from podwright_training.config.train_config import TrainConfig
 
-STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2}
+STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2}  # by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,21 @@ class ParallelDims:
 
 def stages_per_rank(options: TrainConfig) -> int:
     """Return the number of pipeline stages per rank."""
-    return STAGES_PER_RANK[options.pipeline_schedule] if options.pipeline_parallel > 1 else 1
+    if options.pipeline_parallel == 1:
+        return 1
+    return options.pipeline_stages_per_rank or STAGES_PER_RANK[options.pipeline_schedule]
+
+
+def blocks_of_stage(number: int, count: int, blocks: int) -> range:
+    """Return the blocks of a stage, of ``count``.
+
+    Where they do not divide evenly, embedding and head count as a block each, so that the ends have fewer.
+    """
+    if blocks % count == 0:
+        return range(number * blocks // count, (number + 1) * blocks // count)
+    parts = blocks + 2
+    first, last = (min(max(at * parts // count - 1, 0), blocks) for at in (number, number + 1))
+    return range(first, last)
 
 
 def vocabulary_shares(options: TrainConfig) -> int:
@@ -135,32 +149,40 @@ def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
     if pipeline == 1:
         return
     stages = pipeline * stages_per_rank(options)
-    if options.num_layers % stages:
+    if stages > options.num_layers + 2:
         yield (
-            f"num_layers {options.num_layers} is not divisible by the {stages} stages of pipeline_parallel {pipeline} "
-            f"with pipeline_schedule {options.pipeline_schedule}"
+            f"num_layers {options.num_layers}, embedding and head are fewer than the {stages} stages of "
+            f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
+        )
+    each = stages_per_rank(options)
+    if (options.pipeline_schedule == "1f1b") != (each == 1):
+        wanted = "1" if options.pipeline_schedule == "1f1b" else "2 or more"
+        yield (
+            f"pipeline_stages_per_rank: got {each}, need {wanted} with pipeline_schedule {options.pipeline_schedule}"
         )
     micro_batches = options.pipeline_micro_batches or options.train_batch_size
     if options.train_batch_size % micro_batches:
         yield f"train_batch_size {options.train_batch_size} is not divisible by pipeline_micro_batches {micro_batches}"
-    if micro_batches < pipeline or (options.pipeline_schedule != "1f1b" and micro_batches % pipeline):
-        wanted = "at least" if options.pipeline_schedule == "1f1b" else "a multiple of"
+    any_number = options.pipeline_schedule == "1f1b"
+    if micro_batches < pipeline or (not any_number and micro_batches % pipeline):
+        wanted = "at least" if any_number else "a multiple of"
         yield (
             f"pipeline_micro_batches: got {micro_batches} (default: train_batch_size), need {wanted} "
             f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
         )
     if options.tie_word_embeddings:
-        yield "tie_word_embeddings does not work with pipeline_parallel: embedding and head are on different ranks"
+        yield "tie_word_embeddings does not work with pipeline_parallel: embedding and head are different stages"
     if options.pipeline_schedule == "zero_bubble":
         yield from _problems_of_zero_bubble(options)
 
 
 def _problems_of_zero_bubble(options: TrainConfig) -> Iterator[str]:
     """Zero bubble computes the gradients of activations and of weights at different times."""
+    schedule = options.pipeline_schedule
     if options.compile:
-        yield "compile does not work with pipeline_schedule zero_bubble, which splits the backward pass"
+        yield f"compile does not work with pipeline_schedule {schedule}, which splits the backward pass"
     if options.activation_checkpointing and options.activation_checkpointing_mode == "selective":
         yield (
-            "activation_checkpointing_mode selective does not work with pipeline_schedule zero_bubble, which splits "
+            f"activation_checkpointing_mode selective does not work with pipeline_schedule {schedule}, which splits "
             "the backward pass: choose full, or activation_checkpointing 0"
         )

@@ -65,19 +65,24 @@ class Pipeline:
 
     def _forward(self, batch: Batch, **more: Tensor) -> Tensor | None:
         """Return what the last stage returns; ``None`` where another rank has it."""
-        count = self._size * len(self._stages)
-        for number in range(self._rank, count, self._size):
-            stage = self._stages[number // self._size]
-            x = batch.tokens_BT if stage.is_first else self._receive(batch, from_stage=number - 1)
+        x = batch.tokens_BT
+        for stage in self._stages:
+            before, after = (self._rank_of(stage.number + step) for step in (-1, 1))
+            if not stage.is_first:
+                x = self._receive(batch, before)
             x = cast("Tensor", stage(x, **_labels_and_positions(batch), **more))
             if stage.is_last:
                 return x
-            dist.send(x, group=self._group, group_dst=(number + 1) % self._size)
+            dist.send(x, group=self._group, group_dst=after)
         return None
 
-    def _receive(self, batch: Batch, *, from_stage: int) -> Tensor:
+    def _rank_of(self, stage: int) -> int:
+        """Return the rank of a stage: ranks take turns."""
+        return stage % self._size
+
+    def _receive(self, batch: Batch, rank: int) -> Tensor:
         x = torch.empty(self._shape(*batch.tokens_BT.shape), dtype=self._dtype, device=batch.tokens_BT.device)
-        dist.recv(x, group=self._group, group_src=from_stage % self._size)
+        dist.recv(x, group=self._group, group_src=rank)
         return x
 
     def _schedule_of(self, batch: Batch, pieces: int) -> Any:
@@ -98,14 +103,14 @@ class Pipeline:
         stages = [
             PipelineStage(
                 stage,
-                self._rank + number * self._size,
+                stage.number,
                 self._size * len(self._stages),
                 batch.tokens_BT.device,
                 input_args=tokens if stage.is_first else hidden,
                 output_args=torch.empty((), device="meta", requires_grad=True) if stage.is_last else hidden,
                 group=self._group,
             )
-            for number, stage in enumerate(self._stages)
+            for stage in self._stages
         ]
         return self._schedule(
             stages[0] if self._schedule is Schedule1F1B else stages, pieces, loss_fn=self._share, scale_grads=False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from podwright_training.config.parallel_dims import blocks_of_stage
 from podwright_training.model import LlamaForCausalLM, Mask, make_mask
 from podwright_training.parallel.sequence import SequenceShare
 
@@ -14,6 +15,7 @@ class Stage(nn.Module):
     """Consecutive blocks, with the embedding before the first block and the loss after the last.
 
     Attributes:
+        number: of the pipeline's stages.
         model: the whole model's module tree without other stages' modules, so that parameters keep their names.
         embeds_together: the embedding is divided: from the tokens of all ranks that share matrices, it returns a rank's
             own embedded.
@@ -26,8 +28,8 @@ class Stage(nn.Module):
         self.model = model
         self.is_first, self.is_last = number == 0, number == count - 1
         self._share = share
-        layers = model.model.layers
-        self._own = range(number * len(layers) // count, (number + 1) * len(layers) // count)
+        self.number = number
+        self._own = blocks_of_stage(number, count, len(model.model.layers))
         self._drop_others()
 
     def forward(
