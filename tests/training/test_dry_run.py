@@ -41,7 +41,7 @@ RUNS = {
     "documents, all pairs": f"--world-size 512 {SIZES} --document-mask --attention sdpa",
     "experts": "--world-size 16 --preset tiny_moe --precision bf16 --expert-parallel 2",
     "experts, compiled": "--world-size 16 --preset tiny_moe --precision bf16 --expert-parallel 2 "
-    "--activation-checkpointing 1 --compile",
+    "--activation-checkpointing --compile",
     "compiled": f"--world-size 512 {SIZES} --compile",
     "compiled, tensor": f"--world-size 512 {SIZES} --compile --tensor-parallel 4",
     "too-large": f"--world-size 512 {SIZES} --memory-gb 0.001",
