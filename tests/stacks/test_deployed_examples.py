@@ -13,7 +13,7 @@ from podwright.cli import main
 from podwright.deploy.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.identity import ACCOUNT_ID
-from podwright_testing.workspace import Workspace, kill, wait_until
+from podwright_testing.workspace import Workspace, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BRING_YOUR_OWN, PRODUCTION = (EXAMPLES / name / "cluster.yaml" for name in ("bring_your_own", "production"))
@@ -150,8 +150,7 @@ def die_while_planning(workspace: Workspace, aws: AwsStandIn, bucket: str) -> st
         listed = s3.list_objects_v2(Bucket=bucket).get("Contents", [])
         return [item["Key"] for item in listed if item["Key"].endswith(".tflock")]
 
-    process = workspace.start("foundation", "plan", log=workspace.folder / "killed.log")
-    wait_until(locks)
-    kill(process)
+    with workspace.started("foundation", "plan", log=workspace.folder / "killed.log"):
+        wait_until(locks)
     (lock,) = locks()
     return str(json.load(s3.get_object(Bucket=bucket, Key=lock)["Body"])["ID"])

@@ -11,7 +11,7 @@ import pytest
 from podwright.deploy.terraform import TerraformError
 from podwright.settings import names
 from podwright_rehearsal.aws import AwsStandIn
-from podwright_testing.workspace import ALL_AT_ONCE, Stack, Workspace, kill, wait_until
+from podwright_testing.workspace import ALL_AT_ONCE, Stack, Workspace, wait_until
 
 MINIMAL = Path(__file__).parents[2] / "examples" / "minimal" / "cluster.yaml"
 LOST = ("aws_vpc.", "aws_route", "aws_fsx_lustre_file_system.", "aws_iam_role.")
@@ -93,7 +93,7 @@ def refused(workspace: Workspace, aws: AwsStandIn, stack: Stack, verb: str, *, c
 def killed(workspace: Workspace, aws: AwsStandIn, stack: Stack, verb: str, *, call: str) -> None:
     """A run that ends by SIGKILL as soon as a call was made."""
     aws.interrupt(at=0)
-    process = workspace.start(stack, verb, "-auto-approve", ALL_AT_ONCE, log=workspace.folder / "killed.log")
-    wait_until(lambda: process.poll() is not None or any(call in seen for seen in aws.changing_calls()))
-    assert process.poll() is None, (workspace.folder / "killed.log").read_text(encoding="utf-8")
-    kill(process)
+    log = workspace.folder / "killed.log"
+    with workspace.started(stack, verb, "-auto-approve", ALL_AT_ONCE, log=log) as exit_code:
+        wait_until(lambda: exit_code() is not None or any(call in seen for seen in aws.changing_calls()))
+        assert exit_code() is None, log.read_text(encoding="utf-8")

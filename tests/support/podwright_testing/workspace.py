@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from podwright import checkout
 from podwright.check.load import load
 from podwright.deploy.terraform import TerraformError, terraform_environment
 from podwright_rehearsal.aws import AwsStandIn
-from podwright_testing.provider import running_provider
+from podwright_testing.provider import VARIABLE, running_provider
 
 if TYPE_CHECKING:
     from typing_extensions import Self  # typing's own is Python 3.11's
@@ -103,18 +104,28 @@ class Workspace:
         environment = self._environment | self._provider
         return _run(self._command(*arguments), cwd=self.directory(stack), environment=environment)
 
-    def start(self, stack: Stack, *arguments: str, log: Path) -> subprocess.Popen[bytes]:
-        """Start Terraform with a provider of its own, in a process group of its own; ``kill`` ends both."""
-        with log.open("wb") as output:
-            return subprocess.Popen(
+    @contextmanager
+    def started(self, stack: Stack, *arguments: str, log: Path) -> Iterator[Callable[[], int | None]]:
+        """Start Terraform with a provider of its own; kill both at the end of the block.
+
+        Yields what returns Terraform's exit code, or None while it runs.
+        """
+        with running_provider(self.directory("cluster"), self._environment) as provider, log.open("wb") as output:
+            (reattached,) = json.loads(provider[VARIABLE]).values()
+            with subprocess.Popen(
                 self._command(*arguments),
                 cwd=self.directory(stack),
-                env=self._environment,
+                env=self._environment | provider,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-            )
+            ) as process:
+                try:
+                    yield process.poll
+                finally:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    os.kill(reattached["Pid"], signal.SIGKILL)
 
     def directory(self, stack: Stack) -> Path:
         """Return the folder of the synthesized stack."""
@@ -122,12 +133,6 @@ class Workspace:
 
     def _command(self, *arguments: str) -> list[str]:
         return [self._environment["TERRAFORM_BINARY_NAME"], *arguments, "-no-color"]
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill Terraform and its providers at once."""
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def wait_until(happened: Callable[[], object]) -> None:
