@@ -76,7 +76,8 @@ def parse_nodes(shown: str) -> List[NodeState]:
                     report=Report.from_text(comment[1]) if comment else None,
                 )
             )
-    return [state for state in states if state.reason != LOGIN_NODE_REASON]
+    # Slurm itself adds ": Not responding" to a reason
+    return [state for state in states if not state.reason.startswith(LOGIN_NODE_REASON)]
 
 
 def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation, now: int) -> List[Act]:

@@ -27,7 +27,7 @@ def drain(hostname: str, reason: str) -> None:
 
 def release(hostname: str) -> bool:
     """Let jobs in again if it was drained until it is set up; return whether it was."""
-    if f"Reason={BEING_SET_UP} [" not in _shown(hostname):
+    if f"Reason={BEING_SET_UP}" not in _shown(hostname):  # Slurm itself may have added to it
         return False
     _update(hostname, "State=RESUME")
     return True

@@ -24,7 +24,7 @@ def source() -> Path:
         if path.is_file():
             return path
     raise BootstrapError(
-        f"no {' or '.join(reversed(NAMES))} beside the scripts ({SCRIPTS})",
+        f"no {NAMES[-1]} beside the scripts ({SCRIPTS}), and no {NAMES[0]}",
         hint="deploy the cluster stack again: it uploads the file with the scripts",
     )
 
