@@ -33,7 +33,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from podwright.checkout import CACHE
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.export import ExportOptions, export
+from podwright_training.checkpoint.export import export
+from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import LlamaForCausalLM
 

@@ -16,11 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.export import ExportOptions, export, weights_of
+from podwright_training.checkpoint.export import export, weights_of
 from podwright_training.checkpoint.tensor_reader import TensorReader
 from podwright_training.code_version import code_version
 from podwright_training.commands.consolidate import consolidate
 from podwright_training.commands.evaluate import evaluate
+from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.data import open_stream
 from podwright_training.errors import UserError

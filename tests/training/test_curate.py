@@ -189,7 +189,7 @@ def test_formats_languages_and_personal_data(text_dataset, tmp_path, capsys):
         == 0
     )
     printed = capsys.readouterr().out.splitlines()
-    assert "--data-streams 1 " in printed[-1]
+    assert printed[-1].startswith("training needs validation documents")  # one document is left
     steps = {step["step"]: step for step in json.loads((output / "manifest.json").read_text())["steps"]}
     assert (steps["read"]["documents"], steps["languages"]["removed"]) == (2, 1)
     (text,) = texts_of(output, text_dataset / "tokenizer")
@@ -261,12 +261,17 @@ def test_no_space_left(text_dataset, tmp_path, capsys):
 
 
 def test_without_validation_documents_there_is_nothing_to_train_on_yet(text_dataset, tmp_path, capsys):
-    """The last line says which fraction holds some out, not how to train."""
+    """The last line says which fraction holds some out; with it, it is a command with streams that own a document."""
     dataset = write(tmp_path / "raw", [" ".join(document()) for _ in range(8)])
     arguments = flags(dataset, tmp_path / "tokens", text_dataset, "--keep-exact", "--keep-near", "--filters")
     assert main(["curate", *arguments, "--validation-fraction", "1e-9"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert last == "training needs validation documents: curate again with --validation-fraction 0.25 or more"
+    arguments = flags(dataset, tmp_path / "again", text_dataset, "--keep-exact", "--keep-near", "--filters")
+    assert main(["curate", *arguments, "--validation-fraction", "0.5"]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    held_out = json.loads((tmp_path / "again/manifest.json").read_text())["splits"]["validation"]["documents"]
+    assert 1 <= int(last.split("--data-streams ")[1].split()[0]) <= held_out < 8
 
 
 def test_nothing_is_left(text_dataset, tmp_path, capsys):

@@ -25,6 +25,7 @@ from xxhash import xxh3_128
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.tensor_reader import TensorReader
+from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import load_tokenizer
 from podwright_training.errors import UserError
@@ -34,24 +35,8 @@ from podwright_training.run_folder import CARD, ORIGIN, commit_folder, write_ato
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 STORED = {torch.float32: "F32", torch.bfloat16: "BF16"}  # names in safetensors
 INDEX = "model.safetensors.index.json"
-SHARD_GB = 5.0
 BLOCK_BYTES = 8 * 2**20
 ALIGNMENT = 8  # of a header of safetensors
-
-
-@dataclass(frozen=True)
-class ExportOptions:
-    """Choice of the weights to export, and of their form.
-
-    Attributes:
-        ema: The moving average of the weights.
-        dtype: Key of ``DTYPES``.
-        max_shard_gb: Largest file, in 10⁹ bytes; larger weights are split into several files.
-    """
-
-    ema: bool = False
-    dtype: str = "fp32"
-    max_shard_gb: float = SHARD_GB
 
 
 @dataclass(frozen=True)

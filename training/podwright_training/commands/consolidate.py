@@ -8,11 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.export import DTYPES, SHARD_GB, ExportOptions, export, is_exported, total_bytes
+from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
-from podwright_training.model_card import model_card
 from podwright_training.run_folder import RunFolder
 
 
@@ -25,9 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all-checkpoints", action="store_true", help="export each to hf-steps in the run's folder, but those there"
     )
     parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
-    parser.add_argument(
-        "--dtype", choices=tuple(DTYPES), default="fp32", help="dtype of the exported weights. Default: fp32"
-    )
+    parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="dtype of the exported weights. Default: fp32")
     parser.add_argument(
         "--max-shard-gb", type=float, default=SHARD_GB, help=f"largest weights file. Default: {SHARD_GB}"
     )
@@ -35,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write ``<run_dir>/hf``, replacing an older one when complete, or ``<run_dir>/hf-steps``; return the status."""
+    from podwright_training.checkpoint import export, step_folder  # seconds
+
     folder, chosen = RunFolder(Path(args.run_dir)), ExportOptions(args.ema, args.dtype, args.max_shard_gb)
     if not args.max_shard_gb > 0:
         raise UserError(f"got --max-shard-gb {args.max_shard_gb}, need a number above 0")
@@ -43,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for path in reversed(step_folder.intact(load_run(folder).checkpoints)):
         target = folder.hf_steps / path.name
-        if is_exported(path, target, chosen):
+        if export.is_exported(path, target, chosen):
             print(f"{target} is there")
             continue
         _export(folder, path, target, chosen)
@@ -57,20 +55,25 @@ def consolidate(folder: RunFolder, chosen: ExportOptions | None = None, *, step:
     Raises:
         UserError: There is no run or checkpoint, it is damaged, or it has no moving average.
     """
+    from podwright_training.checkpoint import step_folder
+
     path = step_folder.find(load_run(folder).checkpoints, step)
     _export(folder, path, folder.hf, chosen or ExportOptions())
     return path
 
 
 def _export(folder: RunFolder, path: Path, target: Path, chosen: ExportOptions) -> None:
+    from podwright_training.checkpoint import export
+    from podwright_training.model_card import model_card
+
     options = load_run(folder)
     card = model_card(folder, path, options)
-    with _progress(path, chosen) as advance:
-        export(path, target, options, chosen, card=card, on_bytes=advance)
+    with _progress(path, export.total_bytes(path, chosen)) as advance:
+        export.export(path, target, options, chosen, card=card, on_bytes=advance)
 
 
 @contextmanager
-def _progress(path: Path, chosen: ExportOptions) -> Iterator[Callable[[int], object]]:
+def _progress(path: Path, total_bytes: int) -> Iterator[Callable[[int], object]]:
     """Show on a terminal how many bytes are written."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -78,5 +81,5 @@ def _progress(path: Path, chosen: ExportOptions) -> Iterator[Callable[[int], obj
     console = Console(file=sys.stderr)
     columns = (TextColumn(path.name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(path.name, total=total_bytes(path, chosen))
+        task = progress.add_task(path.name, total=total_bytes)
         yield lambda count: progress.advance(task, count)

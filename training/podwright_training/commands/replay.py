@@ -3,33 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
-
-from podwright_training.batch import Batch
-from podwright_training.checkpoint import step_folder
-from podwright_training.config.sources import load_run
-from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import load_tokenizer, open_stream
-from podwright_training.errors import UserError
-from podwright_training.loop.metrics import batch_hash, digest_text
-from podwright_training.loop.preflight import checkpoint_directories
-from podwright_training.model import LlamaForCausalLM
-from podwright_training.run_folder import RunFolder
-
-BEGINNING_TOKENS = 24
-BEGINNING_CHARACTERS = 72
-
-
-class ReplayError(UserError):
-    """A batch is not reproducible; the message says why."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,95 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print each sequence of the batch with the first words of its documents; return the exit status."""
-    folder = RunFolder(args.run_dir)
-    event = _event(folder, args.step)
-    options = load_run(folder)
-    tokenizer = load_tokenizer(options.tokenizer)
-    before = _checkpoint_before(options, event)
-    batches = _read(options, tokenizer, event, before)
-    model = _model(options, before) if args.losses else None
-    first = event["sequences"] - event["batch_sequences"]
-    print(
-        f"step {args.step}: sequences {first} to {event['sequences'] - 1}, "
-        f"digest {event['batch_digest']}, as in training"
-        + (f"; losses after step {step_folder.read_state(before).step if before else 0}" if model else "")
-    )
-    for number, batch in enumerate(batches, start=first):
-        print(f"sequence {number}" + (f" | loss {_loss(model, batch):.4f}" if model else ""))
-        for beginning in _beginnings(batch.tokens_BT[0], tokenizer):
-            print(f"    {beginning}")
+    from podwright_training.loop.replay import replay  # seconds
+    from podwright_training.run_folder import RunFolder
+
+    for line in replay(RunFolder(args.run_dir), args.step, losses=args.losses):
+        print(line)
     return 0
-
-
-def _event(folder: RunFolder, step: int) -> dict[str, Any]:
-    """Return a step's event: the one that says why it was skipped, or the last one."""
-    events = [event for event in folder.events() if event["event"] in {"train", "guard", "overflow"}]
-    of_step = [event for event in events if event["step"] == step]
-    bad = [event for event in of_step if event["event"] != "train"]
-    if not of_step:
-        nearest = sorted({event["step"] for event in events}, key=lambda other: abs(other - step))[:3]
-        hint = f"; the nearest are {', '.join(map(str, sorted(nearest)))}" if nearest else ""
-        raise ReplayError(f"{folder.metrics} has no step {step}{hint}")
-    return (bad or of_step)[-1]
-
-
-def _checkpoint_before(options: TrainConfig, event: dict[str, Any]) -> Path | None:
-    """Return the last checkpoint before the batch; ``None`` to start at the beginning of the data."""
-    first = event["sequences"] - event["batch_sequences"]
-    paths = chain.from_iterable(step_folder.intact(directory) for directory in checkpoint_directories(options))
-    positions = {path: step_folder.read_state(path).sequences for path in paths}
-    return max((path for path in positions if positions[path] <= first), key=positions.__getitem__, default=None)
-
-
-def _read(
-    options: TrainConfig, tokenizer: PreTrainedTokenizerBase, event: dict[str, Any], before: Path | None
-) -> list[Batch]:
-    """Yield the sequences of the batch; raise ``ReplayError`` if they are not those trained on."""
-    stream = open_stream(
-        replace(options, data_workers=0),
-        split="train",
-        tokenizer=tokenizer,
-        rank=0,
-        world_size=1,
-        local_batch_size=1,
-    )
-    position = 0
-    if before:
-        state = step_folder.read_state(before)
-        stream.load_state_dict(state.data)
-        position = state.sequences
-    for _ in range(event["sequences"] - event["batch_sequences"] - position):
-        stream.next_batch()
-    batches = [stream.next_batch() for _ in range(event["batch_sequences"])]
-    digest = digest_text(batch_hash(batch.tokens_BT[0] for batch in batches))
-    if digest != event["batch_digest"]:
-        raise ReplayError(
-            f"the batch of step {event['step']} now has digest {digest}, in training it had {event['batch_digest']}: "
-            f"dataset {options.dataset} or tokenizer {options.tokenizer} has changed"
-        )
-    return batches
-
-
-def _model(options: TrainConfig, before: Path | None) -> LlamaForCausalLM:
-    """Return the whole model on the CPU, from the checkpoint or newly initialized."""
-    model = LlamaForCausalLM(step_folder.model_config(before) if before else options.model)
-    if before:
-        step_folder.load_weights(model, before)
-    else:
-        model.init_weights(seed=options.seed)
-    return model.eval()
-
-
-@torch.no_grad()
-def _loss(model: LlamaForCausalLM, batch: Batch) -> float:
-    total: Tensor = model(batch.tokens_BT, labels_BT=batch.labels_BT)
-    return total.item() / batch.counted_tokens
-
-
-def _beginnings(tokens_T: Tensor, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """Yield the first words of every document with a part in the sequence."""
-    ends_D = (tokens_T == tokenizer.eos_token_id).nonzero().flatten() + 1
-    for document in tokens_T.tensor_split(ends_D):
-        if len(document):
-            text = " ".join(tokenizer.decode(document[:BEGINNING_TOKENS]).split())
-            yield f"{text[:BEGINNING_CHARACTERS]!r}, {len(document)} tokens"
