@@ -31,7 +31,7 @@ from podwright.check.load import load
 from podwright.deploy.terraform import TerraformError
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.aws.interruption import KINDS, Kind
-from podwright_testing.workspace import ALL_AT_ONCE, STACKS, Workspace, kill
+from podwright_testing.workspace import ALL_AT_ONCE, STACKS, Workspace
 
 KILLED: Literal["killed"] = "killed"
 MINIMAL = ROOT / "examples" / "minimal" / "cluster.yaml"
@@ -132,12 +132,12 @@ def adopt(workspace: Workspace) -> str:
 def killed(workspace: Workspace, aws: AwsStandIn, *, at: int) -> str:
     """Deploy until the call of number ``at`` was made, then SIGKILL."""
     for stack in STACKS:
-        process = workspace.start(stack, "apply", "-auto-approve", ALL_AT_ONCE, log=workspace.folder / "killed.log")
-        while process.poll() is None:
-            if len(aws.changing_calls()) >= at:
-                kill(process)
-                return f"killed in {stack}"
-            time.sleep(POLL_S)
+        log = workspace.folder / "killed.log"
+        with workspace.started(stack, "apply", "-auto-approve", ALL_AT_ONCE, log=log) as exit_code:
+            while exit_code() is None:
+                if len(aws.changing_calls()) >= at:
+                    return f"killed in {stack}"
+                time.sleep(POLL_S)
     return "done before"
 
 

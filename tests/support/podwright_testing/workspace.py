@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -124,7 +124,8 @@ class Workspace:
                 try:
                     yield process.poll
                 finally:
-                    os.killpg(process.pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it may have ended
+                        os.killpg(process.pid, signal.SIGKILL)
                     os.kill(reattached["Pid"], signal.SIGKILL)
 
     def directory(self, stack: Stack) -> Path:
