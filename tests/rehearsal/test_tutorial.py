@@ -30,6 +30,7 @@ from podwright_rehearsal.run.progress import Progress
 from podwright_rehearsal.run.rehearsal import MAX_STEPS, Rehearsal, steps
 from podwright_rehearsal.run.supplies import supplies
 from podwright_testing import transcript
+from podwright_testing.provider import running_provider
 from podwright_testing.terminal import Terminal
 from podwright_testing.transcript import Command, Event
 from podwright_training.checkpoint import step_folder
@@ -114,6 +115,8 @@ class Newcomer:
             self.rehearsal.prepare(name)
         self.rehearsal.look_at_slurm(self.stack)
         self.environment["PATH"] = f"{self.rehearsal.hosts.cluster.session_plugin()}:{self.environment['PATH']}"
+        stack = self.folder / "cdktf.out" / "stacks" / f"{self.rehearsal.settings.name}-cluster"
+        self.environment |= self.stack.enter_context(running_provider(stack, self.environment))
 
     def wait_until_running(self) -> None:
         """Wait until Slurm has started the job."""
@@ -188,7 +191,7 @@ class Newcomer:
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
         agent = self.stack.enter_context(subprocess.Popen(["ssh-agent", "-D", "-a", self.root / "agent"]))
         self.stack.callback(agent.terminate)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not (self.root / "agent").exists():
             assert time.monotonic() < deadline, "ssh-agent did not start"
             time.sleep(0.05)
