@@ -36,7 +36,7 @@ OFFERED = {
     "podwright deploy --only ": {"cluster", "foundation"},
     "podwright completion ": {"bash", "fish", "zsh"},
     "podwright check clu": {"cluster.yaml"},
-    "podwright-train consol": {"consolidate"},
+    "podwright-train consoli": {"consolidate"},
     "podwright-train train --lr-sched": {"--lr-schedule"},
 }
 
