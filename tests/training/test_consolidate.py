@@ -5,8 +5,12 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -27,6 +31,7 @@ from podwright_training.data import open_stream
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder
 
+SMALL_FILES = ExportOptions(max_shard_gb=20e-6)
 STILL = {"lr": 1e-12, "min_lr": 0}  # steps that change no weight
 
 
@@ -179,19 +184,26 @@ def test_a_run_can_be_exported_from_any_folder(text_dataset, tiny_flags, tmp_pat
     assert len(AutoTokenizer.from_pretrained(tmp_path / "moved" / "hf")) == 300
 
 
-def test_a_killed_export_goes_on(exported, model_of):
-    """Files that were read back stay, one that changed since is written again, and the result is whole."""
-    chosen, options = ExportOptions(max_shard_gb=20e-6), load_run(exported)
-    path, target = step_folder.newest(exported.checkpoints), exported.root / "killed"
-    calls = []
+def export_until_killed(folder):
+    """Export a run's newest checkpoint; end by SIGKILL in the middle, when two files were read back."""
+    written, record = [], folder.root / ".killed.partial" / "podwright.json"
 
     def end_it(count):
-        calls.append(count)
-        if sum(calls) > 90_000:
-            raise KeyboardInterrupt
+        written.append(count)
+        if sum(written) > 90_000:
+            while len(json.loads(record.read_text())["files"]) < 2:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(KeyboardInterrupt):
-        export(path, target, options, chosen, on_bytes=end_it)
+    path = step_folder.newest(folder.checkpoints)
+    export(path, folder.root / "killed", load_run(folder), SMALL_FILES, on_bytes=end_it)
+
+
+def test_a_killed_export_goes_on(exported, model_of, fork_server):
+    """Files that were read back stay, one that changed since is written again, and the result is whole."""
+    path, target = step_folder.newest(exported.checkpoints), exported.root / "killed"
+    answer = fork_server(script=__file__, argv=[str(exported.root)], ranks=1)
+    assert answer["status"] == -signal.SIGKILL, answer["output"]
     assert not target.exists()
     partial = exported.root / ".killed.partial"
     first, second, *_ = finished = sorted(json.loads((partial / "podwright.json").read_text())["files"])
@@ -199,7 +211,7 @@ def test_a_killed_export_goes_on(exported, model_of):
     content = bytearray((partial / second).read_bytes())
     content[-1] ^= 1
     (partial / second).write_bytes(content)
-    export(path, target, options, chosen)
+    export(path, target, load_run(exported), SMALL_FILES)
     assert len(finished) < len(list(target.glob("*.safetensors")))
     assert (target / first).stat().st_mtime_ns == before
     theirs = AutoModelForCausalLM.from_pretrained(target).state_dict()
@@ -408,3 +420,7 @@ def test_a_missing_run_or_model_is_an_error(tmp_path, undisturbed, capsys):
     assert "training has not started there" in capsys.readouterr().err
     assert main(["evaluate", "--run-dir", str(undisturbed)]) == 2
     assert f"run `podwright-train consolidate --run-dir {undisturbed}` first" in capsys.readouterr().err
+
+
+if __name__ == "__main__":
+    export_until_killed(RunFolder(Path(sys.argv[1])))

@@ -1,5 +1,6 @@
 """The report shows what happened, restarts included."""
 
+import base64
 import html
 import json
 import math
@@ -230,6 +231,32 @@ def test_browser_draws_it(reported, browse, tmp_path, scheme, page, curve):
     seen = colours(picture)
     assert seen.most_common(1)[0][0] == page
     assert seen[curve] > 100
+
+
+USED = """<script>
+const plot = document.querySelector(".plot");
+plot.focus();
+for (const key of ["ArrowRight", "ArrowRight", "PageDown", "ArrowLeft"])
+  plot.dispatchEvent(new KeyboardEvent("keydown", { key }));
+HTMLAnchorElement.prototype.click = function () {
+  Object.assign(document.body.dataset, { file: this.download, picture: this.href });
+};
+document.querySelector("[data-save]").click();
+document.body.dataset.focused = document.activeElement === plot;
+document.body.dataset.at = plot.querySelector(".u-legend .u-value").textContent;
+</script></body>"""
+
+
+def test_keys_move_the_cursor_and_a_button_saves_the_picture(reported, browse, tmp_path):
+    """After two steps, a page and a step back on a figure its legend shows step 21; the PNG has its curve."""
+    page = tmp_path / "used.html"
+    page.write_text((reported.report / "index.html").read_text().replace("</body>", USED))
+    dom = browse(page.as_uri(), "--blink-settings=preferredColorScheme=1", "--window-size=800,600", "--dump-dom")
+    seen = dict(re.findall(r' data-(at|file|focused|picture)="([^"]*)"', dom))
+    assert (seen["focused"], seen["at"], seen["file"]) == ("true", "21", "loss.png")
+    picture = tmp_path / "loss.png"
+    picture.write_bytes(base64.b64decode(seen["picture"].removeprefix("data:image/png;base64,")))
+    assert colours(picture)[31, 95, 168] > 100
 
 
 def test_live(folder, browse):
