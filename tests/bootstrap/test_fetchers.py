@@ -30,6 +30,7 @@ PROGRAMS = {
 LIBRARIES = {"urllib.request", "http.client", "ftplib", "requests", "xmlrpc.client"}
 # By module: what it may use, and what proves that the content is what was meant. Faults of each are in the matrix.
 CHECKED = {
+    "dcgm": {"docker": "lists the image's own images and runs one of them, with --pull never"},
     "docker": {"docker": "only asked whether it runs"},
     "downloads": {
         "http.client": "its errors alone",
@@ -45,7 +46,7 @@ CHECKED = {
         "http.client": "its errors alone",
         "urllib.request": "the host's own metadata service, compared with resource_config.json",
     },
-    "observability": {
+    "metrics_service": {
         "http.client": "its errors alone",
         "urllib.request": "exporters on the host itself, asked whether they answer",
     },

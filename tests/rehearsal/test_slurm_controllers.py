@@ -254,7 +254,10 @@ def test_the_second_takes_over(cluster):
     cluster.run("srun --partition gpu --job-name before true")
     state = cluster.directory / "fsx/aws/hyperpod/demo/var/spool/slurmctld/job_state"
     wait_for(
-        lambda: state.exists() and "COMPLETED" in run("sacct --name before --noheader --format=State --allocations"),
+        lambda: (
+            b"before" in (state.read_bytes() if state.exists() else b"")
+            and "COMPLETED" in run("sacct --name before --noheader --format=State --allocations")
+        ),
         timeout_s=600,
         what=lambda: f"the first job to be remembered: {run('sacct')}",
     )

@@ -108,5 +108,5 @@ def _container(options: str) -> str:
     mounts = f"--volume {FIELDS}:{FIELDS}:ro --volume {gpu_jobs.FOLDER}:{gpu_jobs.FOLDER}:ro"
     rights = "--gpus all --cap-add SYS_ADMIN --network host"
     docker = shutil.which("docker")
-    run = f"exec {docker} run --rm --name {UNIT} {rights} {mounts} {image} {options}"
+    run = f"exec {docker} run --pull never --rm --name {UNIT} {rights} {mounts} {image} {options}"
     return f"/bin/sh -c '{docker} rm --force {UNIT}; {run}'"

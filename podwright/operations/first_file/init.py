@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser, "the file to write. ")
     parser.set_defaults(example=None)
     if example_names():  # a wheel has none
-        parser.add_argument("--example", choices=example_names(), help="copy this example instead")
+        names = example_names()
+        words = f"copy this example instead: {', '.join(names)}"
+        parser.add_argument("--example", choices=names, metavar="NAME", help=words)
     answers = parser.add_argument_group("answers", "asked for on a terminal unless given")
     for question in QUESTIONS:
         answers.add_argument(question.flag, metavar=question.metavar, choices=question.choices, help=question.help)
