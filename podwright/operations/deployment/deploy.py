@@ -27,7 +27,7 @@ from podwright.operations.deployment import changes
 from podwright.operations.deployment.boots import followed
 from podwright.operations.deployment.changes import CREATE, REPLACE, UPDATE, Change
 from podwright.operations.deployment.guard import refuse_losses
-from podwright.operations.deployment.kit import OUTPUT, Kit
+from podwright.operations.deployment.kit import OUTPUT, Kit, find_program
 from podwright.operations.errors import OperationError
 from podwright.operations.output import confirm, print_json
 from podwright.operations.target import add_examples, add_profile
@@ -91,7 +91,8 @@ def run(options: argparse.Namespace) -> int:
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    kit.run("synth")
+    find_program()  # before anybody waits
+    kit.synthesize()
     preview = Preview.of(settings, kit, options.only)
     if not options.json:
         print(preview.text())

@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    kit.run("synth")
+    kit.synthesize()
     going = Going.of(settings, kit, session, only=options.only, empty_bucket=options.empty_bucket)
     say = speaker(quiet=options.json)
     say(going.text())

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     session = Session(region=settings.region, profile=options.profile)
     if options.simulate:
         session.require_answer()
-    kit.run("synth")
+    kit.synthesize()
     types = {resource.type for resource in read(kit.folder / OUTPUT)}
     policy = deployer_policy(settings, types)
     missing = list(_missing(session, options.simulate, policy)) if options.simulate else []

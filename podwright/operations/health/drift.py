@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     session = Session(region=settings.region, profile=options.profile)
     session.require_answer()
-    kit.run("synth")
+    kit.synthesize()
     found: list[Finding] = []
     for part, stack in stacks(settings.name, folder=kit.folder).items():
         plans = Plans.of(part, stack)

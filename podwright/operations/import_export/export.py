@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """
     settings, kit = load(options.file), Kit(options.file, Path.cwd())
     Session(region=settings.region).require_answer()
-    kit.run("synth")
+    kit.synthesize()
     stack = stacks(settings.name, folder=kit.folder)["cluster"]
     if not stack.is_there:
         stack.terraform("init", "-input=false", "-no-color")

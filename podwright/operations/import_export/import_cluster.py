@@ -208,7 +208,7 @@ def _import(file: Path, source: Source) -> None:
         reasons = "; ".join(dict.fromkeys(finding.message for finding in error.findings))
         raise OperationError(f"a settings file cannot describe {name}: {reasons}") from error
     kit = Kit(file, Path.cwd())
-    kit.run("synth")
+    kit.synthesize()
     deployed = stacks(settings.name, folder=kit.folder)
     for stack in deployed.values():
         stack.terraform("init", "-input=false", "-no-color")

@@ -131,7 +131,7 @@ def _changes(settings: Settings, file: Path) -> list[Change] | None:
     stack = stacks(settings.name, folder=Path.cwd())["cluster"]
     if not stack.is_there:
         return None
-    Kit(file, Path.cwd()).run("synth")
+    Kit(file, Path.cwd()).synthesize()
     return planned(stack)
 
 

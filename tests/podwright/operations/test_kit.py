@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,15 +13,16 @@ import pytest
 
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.errors import PodwrightError
 from podwright.operations.deployment.kit import Kit
-from podwright.operations.errors import ArgumentError
+from podwright.operations.errors import ArgumentError, OperationError
 
 pytestmark = pytest.mark.terraform
 
 # A kit that says a line, waits, says many more and then writes its state, as Terraform does.
 PROGRAM = """\
 #!{python}
-import signal, sys, time
+import os, signal, sys, time
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(True))
 print("begun", flush=True)
@@ -29,6 +31,8 @@ while {waits} and not stopped:
 for number in range(5000):
     print("created", number, flush=True)
 open("state", "w").write("whole")
+os.makedirs("cdktf.out/stacks/demo", exist_ok=True)
+open("cdktf.out/manifest.json", "w").write('{{"stacks": {{"demo": {{}}}}}}')
 """
 RUN = """\
 import sys
@@ -43,8 +47,8 @@ except (KeyboardInterrupt, OSError) as error:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose kit is a program of this test."""
-    (tmp_path / "cdktf.json").write_text("{}")
+    """A project whose kit and app are one program of this test."""
+    (tmp_path / "cdktf.json").write_text(json.dumps({"app": str(tmp_path / "kit")}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("podwright.operations.deployment.kit.find_program", lambda: str(tmp_path / "kit"))
     return tmp_path
@@ -76,12 +80,40 @@ def test_a_folder_is_deployed_by_one_command_at_a_time(place: Path) -> None:
     def beside(_: str) -> None:
         if not refused:
             with pytest.raises(ArgumentError, match="another podwright command runs in"):
-                kit.run("synth")
+                kit.synthesize()
             refused.append(True)
 
     kit.run("deploy", on_line=beside)
-    kit.run("synth")
+    kit.synthesize()
     assert refused
+
+
+def test_stacks_that_the_app_no_longer_has_are_removed(place: Path) -> None:
+    """Output of a former name is not deployed by ``cdktf deploy '*'``; what else lies there stays."""
+    write_kit(place, waits=False)
+    for folder in ("former", "demo"):
+        (place / "cdktf.out" / "stacks" / folder).mkdir(parents=True)
+    (place / "cdktf.out" / "stacks" / "notes.txt").touch()
+    Kit(place / "cluster.yaml", place).synthesize()
+    assert {path.name for path in (place / "cdktf.out" / "stacks").iterdir()} == {"demo", "notes.txt"}
+
+
+@pytest.mark.parametrize(
+    ("project", "error", "message"),
+    [
+        ('{"app": "true"}', OperationError, "wrote no cdktf.out/manifest.json"),
+        ('{"app": "echo my reason >&2; exit 3"}', OperationError, "exit 3` failed; its log is .*\nmy reason$"),
+        ('{"language": "python"}', ArgumentError, "cdktf.json names no app"),
+        ("{", ArgumentError, "cdktf.json is not JSON: "),
+    ],
+)
+def test_an_app_that_does_not_synthesize_is_named(
+    place: Path, project: str, error: type[PodwrightError], message: str
+) -> None:
+    """The message says why: a wrong ``cdktf.json``, or the last lines of its app."""
+    (place / "cdktf.json").write_text(project)
+    with pytest.raises(error, match=message):
+        Kit(place / "cluster.yaml", place).synthesize()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
