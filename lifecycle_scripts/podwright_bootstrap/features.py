@@ -261,6 +261,16 @@ class NodeFeatures:
     hooks: Tuple[Hook, ...] = ()
     remediation: Optional[Remediation] = None
 
+    @property
+    def runs_containers(self) -> bool:
+        """Return whether Slurm's jobs run in containers of Enroot."""
+        return self.containers is not None and self.containers.enroot
+
+    @property
+    def has_prolog(self) -> bool:
+        """Return whether Slurm runs our programs before and after jobs; before, they make containers' folders."""
+        return self.prolog is not None or self.runs_containers
+
     def to_dict(self) -> Dict[str, Any]:
         """The features that are on, as JSON has them: with lists for tuples."""
         return {name: value for name, value in json.loads(json.dumps(asdict(self))).items() if value}

@@ -48,15 +48,23 @@ def test_what_a_user_planted_is_moved_aside(public, kind):
     assert list(make_own(path, mode=0o711)) == []
 
 
+def test_nobody_else_can_rename_a_folder_of_ours(public):
+    """Where everybody may write, only root renames root's folder from then on."""
+    public.chmod(0o777)
+    assert len(list(make_own(public / "jobs", mode=0o711))) == 2
+    assert public.stat().st_mode & 0o7777 == 0o1777
+
+
 @pytest.mark.parametrize("kind", ["nothing", "file", "folder", "link"])
 def test_a_job_gets_a_folder_of_its_own(public, kind):
     """A job's folder is the user's alone, and follows no link; the job that comes again keeps what it wrote."""
     jobs = public / "jobs"
     list(make_own(jobs, mode=0o711))
     _plant(jobs / "7", kind)
-    make_for(jobs / "7", uid=USER + 1, gid=USER + 1, mode=0o700)
+    changes = list(make_for(jobs / "7", uid=USER + 1, gid=USER + 1, mode=0o700))
+    assert len(changes) == (1 if kind == "nothing" else 2)
     (jobs / "7" / "kept").touch()
-    make_for(jobs / "7", uid=USER + 1, gid=-1, mode=0o700)
+    assert list(make_for(jobs / "7", uid=USER + 1, gid=-1, mode=0o700)) == []
     status = (jobs / "7").lstat()
     assert (status.st_uid, status.st_gid, oct(status.st_mode)) == (USER + 1, USER + 1, "0o40700")
     assert (jobs / "7" / "kept").exists()
@@ -66,4 +74,4 @@ def test_a_job_gets_a_folder_of_its_own(public, kind):
 def test_a_job_gets_no_folder_where_others_may_write(public):
     """The parent is root's alone, or there is no folder."""
     with pytest.raises(BootstrapError, match="public is uid 0's, mode 1777"):
-        make_for(public / "7", uid=USER, gid=USER, mode=0o700)
+        list(make_for(public / "7", uid=USER, gid=USER, mode=0o700))

@@ -69,7 +69,7 @@ def wanted(parameters: ProvisioningParameters) -> Dict[str, str]:
     nodes = parameters.nodes
     flags, scheduler = [CONTAIN] if nodes.pam_slurm_adopt else [], []
     settings = take_over.settings(parameters)
-    if nodes.prolog:
+    if nodes.has_prolog:
         _refuse_programs()
         settings.update({name.capitalize(): f"{program.parent}/*" for name, program in PROGRAMS.items()})
         flags.append(ALLOC)
@@ -124,5 +124,5 @@ def _refuse_programs() -> None:
             raise BootstrapError(
                 f"{SLURM_CONF} has {name.capitalize()}={given[-1]} already",
                 hint=f"put that program into {program.parent} of the nodes and take the line away, "
-                "or leave nodes.prolog out of cluster.yaml",
+                "or leave nodes.prolog and nodes.containers.enroot out of cluster.yaml",
             )

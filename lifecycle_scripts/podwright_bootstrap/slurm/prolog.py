@@ -12,7 +12,7 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import PARENT_MODE, Job, folder_of
-from podwright_bootstrap.storage import own_folder
+from podwright_bootstrap.storage import own_folder, user_folders
 
 # Every job waits for these: only what takes little time, and can break while a node is up.
 QUICK = (accelerators.count, accelerators.gpu_memory)
@@ -37,6 +37,8 @@ def main() -> int:
         _drain(found, job)
         return 1
     _make_folder(job, parameters)
+    if parameters.nodes.runs_containers:
+        user_folders.make(job.uid, job.gid)
     _note_gpus(job, parameters)
     return 0
 
@@ -49,7 +51,8 @@ def _make_folder(job: Job, parameters: ProvisioningParameters) -> None:
     try:
         for change in own_folder.make_own(folder.parent, mode=PARENT_MODE):
             shell.say(f"prolog: {change}")
-        own_folder.make_for(folder, uid=job.uid, gid=job.gid, mode=0o700)
+        for change in own_folder.make_for(folder, uid=job.uid, gid=job.gid, mode=0o700):
+            shell.say(f"prolog: {change}")
     except (BootstrapError, OSError) as error:
         shell.say(f"prolog: job {job.id} has no folder: {error}")
 

@@ -6,26 +6,32 @@ https://github.com/NVIDIA/enroot/blob/master/doc/configuration.md, https://githu
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Iterator
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.host.shell import BootstrapError, CommandError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import plugstack, slurm_conf, slurmctld
-from podwright_bootstrap.software import after_reboot, downloads, packages
+from podwright_bootstrap.software import after_reboot, downloads, installed_copy, packages
 from podwright_bootstrap.steps import Step
+from podwright_bootstrap.storage import user_folders
 from podwright_bootstrap.storage.local_disk import local_disk
 
 ENROOT_CONF = Path("/etc/enroot/enroot.conf")
-RUNTIME = Path("/run/enroot")
 TMPFILES = Path("/etc/tmpfiles.d/podwright-enroot.conf")  # /run is empty after a reboot
+# systemd starts this unit as root before a user's first session: jobs have the prolog, logins have this.
+SESSION_UNIT, DROP_IN = "user-runtime-dir@.service", "podwright-enroot"
+SESSION = f"""[Service]
+Environment=PYTHONPATH={installed_copy.FOLDER}
+ExecStartPost=-{sys.executable} -m {user_folders.__name__} %i
+"""
 SRUN = contract.SLURM_ROOT / "bin" / "srun"
 BUILD_LIMIT_S = 300
-STICKY = 0o1777
 CONTAINER_CLI = "nvidia-container-cli"
 CONTAINER_CLI_PACKAGES = ("libnvidia-container1", "libnvidia-container-tools")
 
@@ -40,14 +46,15 @@ class Enroot(Step):
 
     def applies(self, node: Node) -> bool:
         """Run with nodes.containers."""
-        wanted = node.parameters.nodes.containers
-        return wanted is not None and wanted.enroot
+        return node.parameters.nodes.runs_containers
 
     def apply(self, node: Node) -> Iterator[str]:
         """Containers run on all nodes but controllers; controllers name what srun loads."""
         if node.role != CONTROLLER:
             yield from _enroot(node)
             yield from _container_cli(node)
+            yield from installed_copy.install()
+            yield from units.drop_in(SESSION_UNIT, DROP_IN, SESSION)
             yield from after_reboot.repeat(self.name)
         if not plugstack.find_pyxis():
             _build_pyxis(node)
@@ -60,8 +67,9 @@ class Enroot(Step):
                 slurmctld.reconfigure()  # nodes load what slurmctld has given them
 
     def remove(self, node: Node) -> Iterator[str]:
-        """Remove the unit; images stay."""
+        """Remove the units; images stay."""
         yield from after_reboot.forget(self.name)
+        yield from shell.remove_files(units.FOLDER / f"{SESSION_UNIT}.d" / f"{DROP_IN}.conf")
 
     def verify(self, node: Node) -> None:
         """Controllers ask srun. The others get Slurm's configuration only from slurmd, which starts last."""
@@ -77,13 +85,10 @@ def _enroot(node: Node) -> Iterator[str]:
     if not shutil.which("enroot"):
         packages.install(*(downloads.fetch(name, node) for name in ("enroot", "enroot-caps")), node=node)
         yield "installed enroot"
-    root = local_disk() / "enroot"
-    for folder in (*(root / name for name in ("cache", "data", "temporary")), RUNTIME):
-        if not folder.is_dir() or folder.stat().st_mode & 0o7777 != STICKY:
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(STICKY)  # as /tmp: each user makes folders of their own
-            yield f"made {folder}"
-    for path, text in ((ENROOT_CONF, _configured(root)), (TMPFILES, f"d {RUNTIME} 1777 root root -\n")):
+    disk = local_disk()
+    yield from user_folders.make_parents(disk)
+    runtime = f"d {user_folders.RUNTIME} {user_folders.PARENT_MODE:04o} root root -\n"
+    for path, text in ((ENROOT_CONF, _configured(disk)), (TMPFILES, runtime)):
         if shell.write_file(path, text):
             yield f"wrote {path}"
 
@@ -100,14 +105,9 @@ def _container_cli(node: Node) -> Iterator[str]:
         yield f"installed {', '.join(CONTAINER_CLI_PACKAGES)}"
 
 
-def _configured(root: Path) -> str:
+def _configured(disk: Path) -> str:
     """Return the file's text with our paths; the first line of a key counts."""
-    ours = {
-        "ENROOT_RUNTIME_PATH": f"{RUNTIME}/user-$(id -u)",
-        "ENROOT_CACHE_PATH": f"{root}/cache/user-$(id -u)",
-        "ENROOT_DATA_PATH": f"{root}/data/user-$(id -u)",
-        "ENROOT_TEMP_PATH": f"{root}/temporary",
-    }
+    ours = {key: f"{folder}/user-$(id -u)" for key, folder in user_folders.parents(disk).items()}
     lines = ENROOT_CONF.read_text().splitlines() if ENROOT_CONF.exists() else []
     others = [line for line in lines if "".join(line.split()[:1]) not in ours]
     return "\n".join([*(f"{key} {value}" for key, value in ours.items()), *others]) + "\n"

@@ -28,13 +28,13 @@ class Prolog(Step):
     """Slurm checks a node before each job, drains it if it is not sound, and clears away what a job leaves."""
 
     name = "prolog"
-    whose = "compute nodes of clusters with nodes.prolog"
+    whose = "compute nodes of clusters with nodes.prolog or nodes.containers.enroot"
     hint = f"look at {PROGRAMS['prolog'].parent} on the node"
     time_limit_s = 900
 
     def applies(self, node: Node) -> bool:
-        """Run with nodes.prolog."""
-        return node.parameters.nodes.prolog is not None and node.role == COMPUTE
+        """Run where it checks nodes, or makes folders of jobs or of containers."""
+        return node.parameters.nodes.has_prolog and node.role == COMPUTE
 
     def apply(self, node: Node) -> Iterator[str]:
         """Write the programs; step slurm_conf names them on the controller."""
@@ -64,12 +64,13 @@ def _install(node: Node) -> Iterator[str]:
 
 
 def _wanted_programs(node: Node) -> Dict[str, bool]:
-    wanted = node.parameters.nodes.prolog
-    if wanted is None:
-        return dict.fromkeys(PROGRAMS, False)
-    folder = wanted.job_folder and node.scratch is not None
-    gpus = node.parameters.nodes.observability is not None and node.facts.accelerator == "gpu"
-    return {"prolog": wanted.check or folder or gpus, "epilog": wanted.clean or folder or gpus}
+    nodes = node.parameters.nodes
+    if nodes.prolog is None:
+        return {"prolog": nodes.runs_containers, "epilog": False}
+    folder = nodes.prolog.job_folder and node.scratch is not None
+    gpus = nodes.observability is not None and node.facts.accelerator == "gpu"
+    either = folder or gpus
+    return {"prolog": nodes.prolog.check or either or nodes.runs_containers, "epilog": nodes.prolog.clean or either}
 
 
 def _program(name: str) -> str:
@@ -79,5 +80,6 @@ def _program(name: str) -> str:
     return (
         f"#!/bin/sh\n# Written by podwright's bootstrap.\n"
         f"export PATH={path} PYTHONPATH={installed_copy.FOLDER} PYTHONDONTWRITEBYTECODE=1\n"
+        f"cd /\n"  # Python looks for modules in the folder it is started in
         f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {MODULES[name]} "$@"\n'
     )

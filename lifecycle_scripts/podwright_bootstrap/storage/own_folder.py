@@ -16,17 +16,20 @@ _NO_LINK = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def make_own(path: Path, *, mode: int) -> Iterator[str]:
     """Make ``path`` a folder of ours with this mode; whatever a user put in its place is moved aside.
 
-    Its parent is a folder that is trusted, or where, as in /tmp, each removes only what is theirs.
+    Its parent is a trusted folder. If everybody may write there, from now on each removes only what is theirs.
     """
     parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        yield from _make_sticky(path.parent, parent)
         yield from _make(path, parent, owner=os.geteuid(), group=-1, mode=mode)
     finally:
         os.close(parent)
 
 
-def make_for(path: Path, *, uid: int, gid: int, mode: int) -> None:
+def make_for(path: Path, *, uid: int, gid: int, mode: int) -> Iterator[str]:
     """Make ``path`` a folder of a user's, in a parent where only we write; the user's own folder stays as it is.
+
+    What lies there and is not the user's, since others could write there once, is moved aside.
 
     Raises:
         BootstrapError: the parent is not ours alone.
@@ -36,7 +39,7 @@ def make_for(path: Path, *, uid: int, gid: int, mode: int) -> None:
         status = os.fstat(parent)
         if status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise BootstrapError(f"{path.parent} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}")
-        list(_make(path, parent, owner=uid, group=gid, mode=mode))
+        yield from _make(path, parent, owner=uid, group=gid, mode=mode)
     finally:
         os.close(parent)
 
@@ -56,6 +59,13 @@ def refuse_writable(path: Path) -> None:
         f"{path} is uid {status.st_uid}'s, mode {stat.S_IMODE(status.st_mode):o}: who may write there can become root",
         hint=f"chown root:root {path} && chmod go-w {path}",
     )
+
+
+def _make_sticky(path: Path, folder: int) -> Iterator[str]:
+    mode = stat.S_IMODE(os.fstat(folder).st_mode)
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        os.fchmod(folder, mode | stat.S_ISVTX)
+        yield f"gave {path} mode {mode | stat.S_ISVTX:o}"
 
 
 def _make(path: Path, parent: int, *, owner: int, group: int, mode: int) -> Iterator[str]:
