@@ -44,6 +44,13 @@ class PamSlurmAdopt(Step):
             yield from _install(node)
         yield from _restrict(node)
 
+    def remove(self, node: Node) -> Iterator[str]:
+        """Take our lines out of sshd's rules first: without the list nobody would be an administrator."""
+        if OURS in _rules():
+            shell.write_file(PAM_SSHD, _others())
+            yield f"took our lines out of {PAM_SSHD}"
+        yield from shell.remove_files(ADMINS)
+
     def verify(self, node: Node) -> None:
         """Sshd asks PAM at all."""
         if "usepam yes" not in shell.run("sshd", "-T", timeout_s=30, quiet=True).output:
@@ -77,9 +84,16 @@ def _restrict(node: Node) -> Iterator[str]:
         f"account sufficient pam_listfile.so item=user sense=allow onerr=fail file={ADMINS} {OURS}",
         f"account required {module} {OURS}",  # the last: it may only be asked about who may log in otherwise
     ]
-    others = [line for line in PAM_SSHD.read_text().splitlines() if OURS not in line]
-    if shell.write_file(PAM_SSHD, "\n".join([*others, *ours]) + "\n"):
+    if shell.write_file(PAM_SSHD, _others() + "".join(f"{line}\n" for line in ours)):
         yield f"wrote {PAM_SSHD}"
+
+
+def _rules() -> str:
+    return PAM_SSHD.read_text() if PAM_SSHD.exists() else ""
+
+
+def _others() -> str:
+    return "".join(f"{line}\n" for line in _rules().splitlines() if OURS not in line)
 
 
 def _module() -> Path | None:
