@@ -36,10 +36,13 @@ PARAMETERS = ProvisioningParameters(
 POLICY = SlurmPolicy(
     accounts=(
         # an exclusive job counts all GPUs of its nodes
-        Account("research", users=("ubuntu",), fair_share=3, qos=("normal", "urgent"), max_gpus=8),
+        Account("research", users=("ubuntu",), fair_share=3, qos=("normal", "urgent", "night"), max_gpus=8),
         Account("teaching", users=("ubuntu",), max_jobs_per_user=5),
     ),
-    qos=(Qos("urgent", priority=100, preempts=("normal",), max_wall_minutes=240),),
+    qos=(
+        Qos("urgent", priority=100, preempts=("normal",), max_wall_minutes=240),
+        Qos("night", priority=10, max_jobs_per_user=1, max_gpus_per_user=2),
+    ),
     partitions=(PartitionLimits("gpu", max_minutes=600, accounts=("research", "teaching")),),
     settings={"MaxArraySize": "2001"},
 )
@@ -74,6 +77,7 @@ def cluster(make_cluster, bundle) -> NamespacedCluster:
     cluster.start()
     cluster.run(OFFER_PACKAGE, host=FIRST, user="root")
     scripts = bundle(PARAMETERS)
+    shutil.copytree(scripts, cluster.directory / "fsx" / "scripts")
     for _ in range(2):
         require_booted(cluster.boot(scripts, timeout_s=600).values())
     cluster.wait_until_idle(timeout_s=600)
@@ -154,6 +158,29 @@ def test_daemons_go_on_in_a_new_log(cluster):
     wait_for(lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=600, what=lambda: f"lines in both: {sizes()}")
 
 
+def test_state_of_another_cluster_is_left_alone(cluster):
+    """State of the same name and another id is taken; of another name, the boot fails in one line with what to do."""
+    folder = cluster.run("scontrol show config | awk '/^StateSaveLocation/ {print $3}'").stdout.strip()
+    file = f"{folder}/clustername"
+
+    def boot_with(text: str) -> tuple[int, str]:
+        line = f"systemctl stop slurmctld; printf {text} >{file}; /fsx/scripts/on_create.sh --only slurm"
+        done = cluster.run(f"{line}; status=$?; echo; cat {file}; exit $status", user="root", check=False)
+        return done.returncode, done.stdout
+
+    status, said = boot_with("demo:4018")
+    assert status == 0, said
+    assert "with the id that slurmdbd gave to the cluster" in said
+    assert said.splitlines()[-1] not in {"demo:4018", ""}
+
+    status, said = boot_with("other:4018")
+    assert status == 1
+    assert "slurmctld ended: CLUSTER NAME MISMATCH, and " in said
+    assert "if it is this one's old name, `rm " in said
+    assert said.splitlines()[-1] == "other:4018"
+    assert boot_with("demo:4018")[0] == 0
+
+
 def train(cluster: NamespacedCluster) -> tuple[int, RunFolder]:
     """Submit a training job for all nodes in account research; return its number and its run folder."""
     shared = cluster.directory / "fsx"
@@ -194,12 +221,36 @@ def associations(cluster: NamespacedCluster) -> set[str]:
     return set(cluster.run(f"sacctmgr -nP show assoc cluster=demo format={columns}").stdout.split())
 
 
+def refuse_by_limits_and_order_by_priority(cluster: NamespacedCluster) -> None:
+    """Check that each QOS has its own limits and priority: squeue says why a job waits, and how urgent it is."""
+
+    def submit(options: str) -> int:
+        line = f"sbatch --parsable --partition gpu --account research {options} --wrap 'sleep 3600'"
+        return int(cluster.run(line).stdout)
+
+    runs, second, greedy = (submit(f"--qos night {options}") for options in ("", "", "--gres=gpu:2 -N 2"))
+    long, whole = submit("--qos urgent --time 300"), submit("--qos urgent -N 2 --exclusive --time 10")
+    cluster.wait_for_job(runs, frozenset({"RUNNING"}))
+    jobs = (second, greedy, long, whole)
+
+    def shown() -> dict[int, list[str]]:
+        listed = cluster.run(f"squeue --noheader --format='%A %r %Q' --jobs {','.join(map(str, jobs))}").stdout
+        return {int(number): rest for number, *rest in map(str.split, listed.splitlines())}
+
+    limits = ["QOSMaxJobsPerUserLimit", "QOSMaxGRESPerUser", "QOSMaxWallDurationPerJobLimit", "Resources"]
+    wait_for(lambda: [shown()[job][0] for job in jobs] == limits, timeout_s=600, what=lambda: f"{limits}: {shown()}")
+    assert int(shown()[whole][1]) > int(shown()[second][1])
+    cluster.run("scancel --user ubuntu")
+    for job in (runs, *jobs):
+        cluster.wait_for_job(job)
+
+
 def test_a_policy_is_applied_changed_and_removed(cluster, declare):
     """Accounts, QOS and limits are those declared, once; a job of lower QOS gives way, is requeued and resumes."""
     before = associations(cluster)
     said = declare(POLICY)
     assert "added account teaching" in said
-    assert {"research||3|normal,urgent|gres/gpu=8|", "teaching||1|normal||5"} <= associations(cluster)
+    assert {"research||3|night,normal,urgent|gres/gpu=8|", "teaching||1|normal||5"} <= associations(cluster)
     assert "default|ubuntu|1|normal||" not in associations(cluster)
     assert declare(POLICY).count("1 steps, 0 changes") == 3
     shown = cluster.run("scontrol show partition gpu; scontrol show config").stdout
@@ -216,6 +267,7 @@ def test_a_policy_is_applied_changed_and_removed(cluster, declare):
     assert first == 0
     assert second > 0
     assert cluster.job(low)["Restarts"] == "1"
+    refuse_by_limits_and_order_by_priority(cluster)
 
     research = replace(POLICY.accounts[0], fair_share=1, max_gpus=None, qos=("normal",))
     declare(SlurmPolicy(accounts=(research,)))

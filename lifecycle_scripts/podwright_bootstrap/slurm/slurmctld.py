@@ -16,7 +16,7 @@ from podwright_bootstrap.slurm.slurm_conf import ACCOUNTING_CONF, SCONTROL
 
 UNIT = "slurmctld"
 ANSWER_LIMIT_S = 120
-MISMATCH = "CLUSTER ID MISMATCH"  # slurmctld's word
+ID_MISMATCH, NAME_MISMATCH = "CLUSTER ID MISMATCH", "CLUSTER NAME MISMATCH"  # slurmctld's words
 
 # What slurmctld takes only at its start, where we write it: key, part of the value, file.
 STARTED_WITH = (
@@ -69,33 +69,38 @@ def start(*, restart: bool = False) -> Iterator[str]:
     """
     log = Path(slurm_conf.value("SlurmctldLogFile", "/var/log/slurm/slurmctld.log"))
     before = log.stat().st_size if log.exists() else 0
-    refused: List[bool] = []
+    refused: List[str] = []
 
     def settled() -> bool:
-        refused[:] = [MISMATCH in _tail(log, before)]
-        return refused[0] or answers()
+        refused[:] = _mismatches(log, before)
+        return bool(refused) or answers()
 
     try:
         yield from units.keep_on(UNIT, restart=restart)
     except CommandError as error:
-        if MISMATCH not in _tail(log, before):
+        if not _mismatches(log, before):
             raise
         shell.say(str(error))
     shell.wait_until(settled, what="slurmctld to answer scontrol ping", limit_s=ANSWER_LIMIT_S)
-    if refused[0]:
-        yield from _forget_id()
+    if refused:
+        yield from _forget_id(refused[0])
         shell.run("systemctl", "restart", UNIT, timeout_s=ANSWER_LIMIT_S)
         yield f"started {UNIT} with the id that slurmdbd gave to the cluster"
 
 
-def _forget_id() -> Iterator[str]:
+def _mismatches(log: Path, start: int) -> List[str]:
+    text = _tail(log, start)
+    return [word for word in (NAME_MISMATCH, ID_MISMATCH) if word in text]
+
+
+def _forget_id(why: str) -> Iterator[str]:
     """Remove the file with the id; never that of another cluster, whose jobs are in the same folder."""
     file = Path(slurm_conf.value("StateSaveLocation", "/var/spool")) / "clustername"
     name = file.read_text().split(":")[0].strip() if file.exists() else ""
     if name.lower() != slurm_conf.cluster_name():
         raise BootstrapError(
-            f"slurmctld ended: {MISMATCH}, and {file} is of cluster {name or '(none)'}",
-            hint="give each cluster a StateSaveLocation of its own",
+            f"slurmctld ended: {why}, and {file} is of cluster {name or '(none)'}",
+            hint=f"give each cluster a StateSaveLocation of its own; if it is this one's old name, `rm {file}`",
         )
     file.unlink()
     yield f"removed {file}"
