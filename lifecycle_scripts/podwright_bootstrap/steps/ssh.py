@@ -1,7 +1,8 @@
 """SSH between the nodes for the job user: one key pair for the cluster, every host's key known to all.
 
 A host publishes its key in files of its own, and ssh opens the file of the host it goes to (UserKnownHostsFile takes
-tokens since OpenSSH 8.4): what a host reads and writes does not grow with the cluster, and no lock is needed.
+tokens since OpenSSH 8.4; %h is the name it connects to, whatever alias the user gave it): what a host reads and writes
+does not grow with the cluster, and no lock is needed.
 https://man.openbsd.org/ssh_config#TOKENS
 """
 
@@ -63,9 +64,9 @@ class Ssh(Step):
         for name in (node.hostname, node.address):
             shell.run("ssh-keygen", "-F", name, "-f", known / name, timeout_s=30, quiet=True)
         settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output.split()
-        if f"{known}/%k" in settings:
+        if f"{known}/%h" in settings:
             shell.say(
-                "warning: this OpenSSH does not fill in %k (8.4 and later do), so that ssh between nodes knows no host "
+                "warning: this OpenSSH does not fill in %h (8.4 and later do), so that ssh between nodes knows no host "
                 "key. An image of Ubuntu 22.04 or later has one that does: image_id of the instance group"
             )
         elif str(known / node.hostname) not in settings:
@@ -138,7 +139,7 @@ def _publish(node: Node) -> Iterator[str]:
 
 def _look_into(known: Path) -> Iterator[str]:
     """Configure the host's ssh client, for every user, with the cluster's host keys."""
-    if shell.write_file(OUR_PART, f"UserKnownHostsFile {USERS_OWN} {known}/%k\n"):
+    if shell.write_file(OUR_PART, f"UserKnownHostsFile {USERS_OWN} {known}/%h\n"):
         yield f"wrote {OUR_PART}"
     if INCLUDE not in _lines(CLIENT):
         text = CLIENT.read_text() if CLIENT.exists() else ""
