@@ -1,6 +1,7 @@
 """The batch script fits the nodes it runs on, and Slurm gets it."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -240,6 +241,22 @@ def test_all_problems_are_reported_at_once():
         "write --run-dir before --",
         "--time-limit",
     ]
+
+
+@pytest.mark.hosts  # needs root
+@pytest.mark.parametrize("planted", ["folder", "link"])
+def test_nobody_elses_run_folder(tmp_path, planted):
+    """What another user made, a folder or a link to one of ours, is refused: they could swap the script in it."""
+    (tmp_path / "mine").mkdir()
+    run = tmp_path / "run"
+    if planted == "folder":
+        run.mkdir(mode=0o777)
+    else:
+        run.symlink_to(tmp_path / "mine")
+    os.chown(run, 54321, 54321, follow_symlinks=False)
+    with pytest.raises(LaunchError, match=r"--run-dir: .*/run is uid 54321's, who could change what your job runs"):
+        plan(parse("--run-dir", str(run), "--nodes", "1", "--nproc-per-node", "1"), Nodes())
+    plan(parse("--run-dir", str(tmp_path / "mine"), "--nodes", "1", "--nproc-per-node", "1"), Nodes())
 
 
 @pytest.mark.parametrize(

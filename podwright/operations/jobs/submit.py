@@ -32,6 +32,10 @@ JOB_NUMBER = re.compile(r"^(?:submitted job )?(\d+)\b", re.MULTILINE)
 # Each file gets its name when all of them have arrived.
 UNPACK = """set -e
 mkdir -p {folder}
+if [ -L {folder} ] || [ ! -O {folder} ]; then
+  echo {folder} "is $(stat --format=%U {folder})'s, who could change what your job runs: choose another --name" >&2
+  exit 1
+fi
 new=$(mktemp -d {folder}/.incoming.XXXXXX)
 trap 'rm -rf "$new"' EXIT
 tar -x -f - -C "$new" --no-same-owner

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pwd
 import re
 import shlex
 import subprocess
@@ -226,6 +228,8 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
         yield f"--run-dir: got {root}, need only letters, digits and ./+=@_-, because Slurm's log is there"
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
         yield f"--run-dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
+    if owner := _other_owner(root):
+        yield f"--run-dir: {root} is {owner}'s, who could change what your job runs; name a folder of your own"
     if any(flag(argument.split("=")[0]) == "--run-dir" for argument in args.trainer_arguments):
         yield "write --run-dir before --: it also names the job's folder"
     if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
@@ -233,6 +237,18 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
             f"--time-limit: got {args.time_limit}, need Slurm's [days-]hours:minutes:seconds or minutes, at least "
             f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are reserved for saving"
         )
+
+
+def _other_owner(root: Path) -> str:
+    """Return whose the folder is, or the link to it, if it is neither ours nor root's; empty if it is not there."""
+    try:
+        owners = {root.lstat().st_uid, root.stat().st_uid} - {os.geteuid(), 0}
+    except FileNotFoundError:
+        return ""
+    try:
+        return pwd.getpwuid(min(owners)).pw_name if owners else ""
+    except KeyError:
+        return f"uid {min(owners)}"
 
 
 def _worker_group(partition: str | None, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
