@@ -40,6 +40,29 @@ ln -s /dev/zero /fsx/runs/link/metrics.jsonl
 touch $'/fsx/runs/\xff/metrics.jsonl'
 chmod 0 /fsx/runs/closed
 
+# A name that would be a metric of its own, or a command.
+mkdir $'/fsx/runs/a"} 1\nnode_load1{x="' '/fsx/runs/$(touch owned)'
+for folder in /fsx/runs/a* '/fsx/runs/$(touch owned)'; do
+  echo '{"event": "train", "step": 1, "loss": NaN, "mfu": 1e999, "tokens_per_s": 1}' >"$folder/metrics.jsonl"
+done
+
+# Secrets in files that everybody reads, and in arguments of programs; what root runs and others may write.
+cat >/tmp/secrets <<'PATTERNS'
+PRIVATE KEY-----
+IDENTIFIED BY
+StoragePass=
+ldap_default_authtok =
+aws_secret_access_key
+SecretString
+PATTERNS
+try grep --recursive --quiet --exclude='*.py' --file=/tmp/secrets /opt/podwright /opt/slurm/etc /opt/ml /etc/sssd \
+  /var/log/provision
+try grep --quiet --text --file=/tmp/secrets /proc/[0-9]*/cmdline
+try grep --quiet . <(find /opt/podwright /opt/slurm /opt/ml /etc /usr/local /var/log /run/podwright* -writable ! -type l \
+  2>/dev/null)
+try sh -c 'cat /proc/1/environ'
+try sudo --non-interactive true
+
 # Memory that the epilog clears: a link instead of a folder.
 ln -s /etc /dev/shm/link
 

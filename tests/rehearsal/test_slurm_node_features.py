@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
+import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from podwright_bootstrap.contract import InstanceFacts, ProvisioningParameters, WorkerGroup
 from podwright_bootstrap.features import (
+    Containers,
     Health,
     Limits,
     LustreClient,
@@ -22,12 +25,52 @@ from podwright_bootstrap.features import (
     User,
 )
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.hosts.description import File
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
 ATTACK = Path(__file__).with_name("attack.sh")
+# Reads its settings, and makes folders, as Enroot does before each command.
+ENROOT = """#!/bin/bash
+set -eu
+while IFS=$' \\t=' read -r key value; do
+  if [[ $key =~ ^ENROOT_[[:upper:]_]+$ ]]; then export "$key=$(eval echo "$value")"; fi
+done </etc/enroot/enroot.conf
+folders=("$ENROOT_CACHE_PATH" "$ENROOT_DATA_PATH" "$ENROOT_RUNTIME_PATH")
+(umask 077 && mkdir -p "${folders[@]}")
+if [[ $1 == import ]]; then
+  mktemp -d -p "$ENROOT_TEMP_PATH" enroot.XXXXXXXXXX >/dev/null
+  stat --format='%U %a' "${folders[@]}" "$ENROOT_TEMP_PATH"
+fi
+"""
+# An older boot made Enroot's folders like /tmp, and Mallory was there before Ada.
+PLANT = """
+set -e
+mkdir --mode 777 /run/enroot/user-2001
+mkdir --mode 700 /opt/dlami/nvme/enroot/data/user-2001
+ln -s /etc /opt/dlami/nvme/enroot/cache/user-2001
+touch /opt/dlami/nvme/enroot/temporary/user-2001
+"""
+AGAIN = """
+enroot import x
+for parent in /run/enroot /opt/dlami/nvme/enroot/{cache,data,temporary}; do
+  mkdir $parent/user-2003 && echo "LEAK mkdir in $parent"
+  mv $parent/user-2001 $parent/mine && echo "LEAK mv in $parent"
+  mv $parent/user-2002 $parent/user-2003 && echo "LEAK mv of mine in $parent"
+  ls $parent/user-2001 && echo "LEAK ls in $parent"
+done 2>/dev/null
+mv /opt/dlami/nvme/enroot /opt/dlami/nvme/mine 2>/dev/null && echo LEAK mv
+true
+"""
+# What a root shell, or a reader of Slurm's lines, would take for more than a name.
+CRAFTED = shlex.quote("x$(touch /tmp/owned)`touch /tmp/owned`; touch /tmp/owned\nJobId=1 JobState=RUNNING BatchFlag=1")
+MEASURE = """
+from pathlib import Path
+from podwright_bootstrap.collectors.__main__ import measure
+measure(["training", "slurm"], Path("/root"))
+"""
 PARAMETERS = ProvisioningParameters(
     cluster_name="demo",
     controller_group="controller",
@@ -68,7 +111,9 @@ def lifecycle(bundle: Callable[[ProvisioningParameters], Path]) -> Path:
 @pytest.fixture(scope="module")
 def cluster(booted: Callable[..., NamespacedCluster], lifecycle: Path) -> NamespacedCluster:
     """A cluster of a controller and two nodes with two accelerators each."""
-    return booted(lifecycle, environment={"AWS_EC2_METADATA_DISABLED": "true"})
+    programs = {"enroot": ENROOT, "nvidia-container-cli": "#!/bin/sh\n"}
+    has = {f"/usr/bin/{name}": File(text, mode=0o755) for name, text in programs.items()}
+    return booted(lifecycle, environment={"AWS_EC2_METADATA_DISABLED": "true"}, image_has=has)
 
 
 def boot(cluster: NamespacedCluster, lifecycle: Path) -> str:
@@ -127,17 +172,18 @@ def test_disks_that_a_reboot_empties_are_ready_before_jobs(cluster: NamespacedCl
 
 
 def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster) -> None:
-    """A job's scratch folder is its user's alone; a daemon, shared memory and the folder are gone after the job."""
+    """A job's scratch folder is its user's alone; daemons, also a hidden one, memory and folder go with the job."""
     script = """
         stat --format='%U %a' /scratch/jobs/$SLURM_JOB_ID
         echo x >/scratch/jobs/$SLURM_JOB_ID/file && echo x >/dev/shm/left
         setsid bash -c 'exec -a left-behind sleep 3600' >/dev/null 2>&1 &
-        until pgrep --full left-behind >/dev/null; do sleep 0.1; done
+        setsid env -i bash -c 'exec -a left-hidden sleep 3600' >/dev/null 2>&1 &
+        until [[ $(pgrep --count --full '^left-') == 2 ]]; do sleep 0.1; done
     """
     job = submit(cluster, script, "--nodelist", FIRST)
     assert cluster.wait_for_job(job, timeout_s=600)["JobState"] == "COMPLETED"
     assert said(cluster, job).splitlines() == ["ubuntu 700"]
-    look = f"ls -d /scratch/jobs/{job} /dev/shm/left; pgrep --full [l]eft-behind"
+    look = f"ls -d /scratch/jobs/{job} /dev/shm/left; pgrep --full '^left-'"
 
     def is_clean() -> bool:
         return not cluster.run(look, host=FIRST, user="root", check=False).stdout
@@ -193,17 +239,58 @@ def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecyc
     before = cluster.run(kept, host=FIRST, user="root").stdout
     shutil.copy(ATTACK, cluster.directory / "fsx" / "runs" / "attack.sh")
     following = submit(cluster, "true", "--nodelist", FIRST) + 2  # after the attack's own
-    attack = f"srun --nodelist={FIRST} --chdir=/tmp bash /fsx/runs/attack.sh {following}"
+    named = f"--job-name={CRAFTED} --comment={CRAFTED}"
+    attack = f"srun {named} --nodelist={FIRST} --chdir=/tmp bash /fsx/runs/attack.sh {following}"
     said_by_it = cluster.run(attack, user="mallory", timeout_s=600).stdout
     assert said_by_it.splitlines() == ["DONE"]
 
     log = boot(cluster, lifecycle)
+    cluster.run(f"cd /opt/podwright/lib && python3 -c {shlex.quote(MEASURE)}", user="root")
+    metrics = cluster.path(CONTROLLER, "/root/podwright.prom").read_text().splitlines()
+    assert any("podwright_training_step" in line and "node_load1" in line for line in metrics)
+    wrong = [line for line in metrics if not re.fullmatch(r"#.*|podwright_\w+(\{.*\})? \S+", line)]
+    assert wrong == []
+    assert not cluster.run("ls /fsx/runs/owned /tmp/owned", host=FIRST, user="root", check=False).stdout
 
     assert "warning: mallory's home" in log
     assert cluster.run(kept, host=FIRST, user="root").stdout == before
     look = "stat --format=%U:%a /scratch/jobs/$SLURM_JOB_ID"
     answer = cluster.run(f"srun --nodelist={FIRST} --chdir=/tmp sh -c '{look}'", user="ada", timeout_s=600)
     assert answer.stdout.strip() == "ada:700"
+    assert set(cluster.node_states().values()) <= {"idle", "mixed", "allocated", "completing"}
+
+
+def in_job(cluster: NamespacedCluster, user: str, script: str) -> list[str]:
+    """Return the lines that a script prints in a job of a user's on the first node."""
+    words = ["srun", f"--nodelist={FIRST}", "--chdir=/tmp", "bash", "-c", script]
+    return cluster.run(words, user=user, timeout_s=600).stdout.splitlines()
+
+
+def test_nobody_makes_the_folders_of_another_users_containers(
+    cluster: NamespacedCluster, bundle: Callable[..., Path]
+) -> None:
+    """What Mallory planted is moved aside, no link is followed, and users of jobs and logins have their own folders."""
+    old = "mkdir -p -m 1777 /run/enroot /opt/dlami/nvme/enroot && cd /opt/dlami/nvme/enroot && mkdir -m 1777 cache data"
+    plugin = "mkdir -p /opt/slurm/lib/slurm && touch /opt/slurm/lib/slurm/spank_pyxis.so"
+    cluster.run(f"{old} temporary && {plugin}", host=FIRST, user="root")
+    in_job(cluster, "mallory", PLANT)
+    scripts = cluster.directory / "fsx" / "containers"
+    shutil.move(
+        bundle(replace(PARAMETERS, nodes=replace(PARAMETERS.nodes, containers=Containers(docker=False)))), scripts
+    )
+    for step in ("parameters", "enroot", "prolog"):
+        cluster.run(f"/fsx/containers/on_create.sh --only {step}", host=FIRST, user="root")
+    kept = "stat --format='%n %U %a' /etc /etc/passwd"
+    before = cluster.run(kept, host=FIRST, user="root").stdout
+
+    assert in_job(cluster, "ada", "enroot import x") == ["ada 700"] * 4
+    assert in_job(cluster, "mallory", AGAIN) == ["mallory 700"] * 4
+    assert in_job(cluster, "ada", "enroot import x") == ["ada 700"] * 4
+
+    assert cluster.run(kept, host=FIRST, user="root").stdout == before
+    gone = "rm -r /run/enroot/user-2001 /opt/dlami/nvme/enroot/*/user-2001"
+    cluster.run(f"{gone} && systemctl start user-runtime-dir@2001.service", host=FIRST, user="root")
+    assert cluster.run("enroot import x", host=FIRST, user="ada").stdout.splitlines() == ["ada 700"] * 4
     assert set(cluster.node_states().values()) <= {"idle", "mixed", "allocated", "completing"}
 
 
@@ -239,7 +326,7 @@ def test_features_that_are_switched_off_leave_the_nodes(
     cluster: NamespacedCluster, bundle: Callable[..., Path]
 ) -> None:
     """A boot without them removes their timers, services and programs; the node still takes jobs."""
-    plain = bundle(dataclasses.replace(PARAMETERS, nodes=NodeFeatures()))
+    plain = bundle(replace(PARAMETERS, nodes=NodeFeatures()))
     ours = "systemctl list-unit-files --no-legend 'podwright-*'"
     assert "podwright-remediation.timer" in cluster.run(ours, host=SECOND).stdout
     require_booted([cluster.boot_one(host, plain) for host in (CONTROLLER, SECOND)])

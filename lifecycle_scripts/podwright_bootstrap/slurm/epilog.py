@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Tuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
@@ -21,6 +21,8 @@ from podwright_bootstrap.slurm.job import Job, folder_of
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (what a job left there is taken away)
 FIRST_PERSON = 1000  # below are the system's own users
 REMOVE_LIMIT_S = 240
+SLURMS_GROUP = b"/slurm"  # slurmd.service, slurmstepd.scope, or /slurm of cgroups of version 1
+COMPLETING = "CG"  # of two jobs that end at once, either is the last
 
 
 def main() -> int:
@@ -50,35 +52,44 @@ def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
 
 
 def _clean(job: Job, parameters: ProvisioningParameters) -> None:
-    """End what carries the job's id. With his last job here a user's shared memory is nobody's any more."""
+    """End what carries the job's id. With a user's last job here go all that jobs started, and the shared memory."""
     if not parameters.nodes.prolog or not parameters.nodes.prolog.clean or job.uid < FIRST_PERSON:
         return
-    for pid in _processes(job):
+    started = list(_processes(job))  # before the question, or a job that begins now would be among them
+    is_last = _is_last(job)
+    for pid in [pid for pid, has_id in started if has_id or is_last]:
         shell.say(f"ending process {pid} of job {job.id}")
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    if _is_last(job):
+    if is_last:
         shell.run("find", SHARED_MEMORY, "-mindepth", "1", "-xdev", "-uid", str(job.uid), "-delete", timeout_s=30)
 
 
-def _processes(job: Job) -> Iterator[int]:
-    """The user's processes that were started in the job: a login of his own, or another job of his, goes on."""
+def _processes(job: Job) -> Iterator[Tuple[int, bool]]:
+    """Give the user's processes that Slurm's jobs started, and whether they say that it was this one.
+
+    A program can drop its environment, but not leave the control group of slurmd. Logins are in other groups.
+    """
     mark = f"SLURM_JOB_ID={job.id}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if folder.stat().st_uid == job.uid and mark in (folder / "environ").read_bytes().split(b"\0"):
-                yield int(folder.name)
+            if folder.stat().st_uid != job.uid:
+                continue
+            has_id = mark in (folder / "environ").read_bytes().split(b"\0")
+            if has_id or SLURMS_GROUP in (folder / "cgroup").read_bytes():
+                yield int(folder.name), has_id
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended by itself
 
 
 def _is_last(job: Job) -> bool:
-    """Return whether the user has no other job on this node; False if the controller does not answer."""
-    command = ("squeue", "--noheader", "--format=%A", f"--user={job.uid}", f"--nodelist={job.node}")
+    """Return whether the user has no other job on this node that goes on; False if the controller does not answer."""
+    command = ("squeue", "--noheader", "--format=%A:%t", f"--user={job.uid}", f"--nodelist={job.node}")
     listed = shell.run(*command, timeout_s=20, check=False)
-    return listed.exit_code == 0 and set(listed.output.split()) <= {job.id}
+    others = {row.split(":")[0] for row in listed.output.split() if not row.endswith(f":{COMPLETING}")}
+    return listed.exit_code == 0 and others <= {job.id}
 
 
 if __name__ == "__main__":
