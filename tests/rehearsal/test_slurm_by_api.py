@@ -85,7 +85,11 @@ def test_nodes_features_work(cluster: NamespacedCluster) -> None:
 
 
 def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> None:
-    """Slurm runs before the scripts do, so they hold a node until it is set up; one whose boot failed stays held."""
+    """The scripts hold a node, on which Slurm runs already, until it is set up and has the plugin that Slurm loads."""
+    plugin = "/usr/local/lib/slurm/spank_pyxis.so"  # any plugin, built late as Pyxis is
+    build = f"install -D /opt/slurm/lib/auto_resume.so {plugin}"
+    loads = f"{build} && echo 'required {plugin}' > /opt/slurm/etc/plugstack.conf && scontrol reconfigure"
+    cluster.run(loads, user="root")
     wrong = cluster.directory / "wrong"
     shutil.copytree(cluster.directory / "fsx" / "scripts", wrong)
     parameters = replace(PARAMETERS, fsx_mountname="ijklmnop")
@@ -93,10 +97,13 @@ def test_jobs_wait_for_a_new_node_to_be_set_up(cluster: NamespacedCluster) -> No
     failed = cluster.replace(WORKER, instance_id="i-0fedcba9876543210", lifecycle=wrong)
     assert not failed.ok
     assert "drained" in cluster.node_states()[WORKER]
+    assert cluster.run("systemctl is-active slurmd", host=WORKER).stdout.strip() == "active"
+    cluster.run(build, host=WORKER, user="root")
     again = cluster.boot_one(WORKER, cluster.directory / "fsx" / "scripts")
     assert again.ok, again.describe()
     assert f"let jobs onto {WORKER}" in again.log.read_text()
     assert cluster.node_states()[WORKER] == "idle"
+    assert cluster.run("srun --partition gpu hostname", host=LOGIN).stdout.strip() == WORKER
 
 
 def test_what_the_agent_takes_away_comes_back(cluster: NamespacedCluster) -> None:
