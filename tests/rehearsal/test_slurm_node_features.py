@@ -269,7 +269,7 @@ def in_job(cluster: NamespacedCluster, user: str, script: str) -> list[str]:
 def test_nobody_makes_the_folders_of_another_users_containers(
     cluster: NamespacedCluster, bundle: Callable[..., Path]
 ) -> None:
-    """What Mallory planted is moved aside, no link is followed, and users of jobs and logins have their own folders."""
+    """Mallory's folders and links are moved aside, and each user of jobs and logins has folders of their own."""
     old = "mkdir -p -m 1777 /run/enroot /opt/dlami/nvme/enroot && cd /opt/dlami/nvme/enroot && mkdir -m 1777 cache data"
     plugin = "mkdir -p /opt/slurm/lib/slurm && touch /opt/slurm/lib/slurm/spank_pyxis.so"
     cluster.run(f"{old} temporary && {plugin}", host=FIRST, user="root")

@@ -246,7 +246,7 @@ def test_all_problems_are_reported_at_once():
 @pytest.mark.hosts  # needs root
 @pytest.mark.parametrize("planted", ["folder", "link"])
 def test_nobody_elses_run_folder(tmp_path, planted):
-    """What another user made, a folder or a link to one of ours, is refused: they could swap the script in it."""
+    """A folder or link that another user made is refused: they could swap the script in it."""
     (tmp_path / "mine").mkdir()
     run = tmp_path / "run"
     if planted == "folder":
