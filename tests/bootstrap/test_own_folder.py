@@ -49,7 +49,7 @@ def test_what_a_user_planted_is_moved_aside(public, kind):
 
 
 def test_nobody_else_can_rename_a_folder_of_ours(public):
-    """Where everybody may write, only root renames root's folder from then on."""
+    """A parent that everybody may write gets the sticky bit: only root renames root's folder there."""
     public.chmod(0o777)
     assert len(list(make_own(public / "jobs", mode=0o711))) == 2
     assert public.stat().st_mode & 0o7777 == 0o1777
