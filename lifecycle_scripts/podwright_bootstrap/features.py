@@ -143,6 +143,7 @@ class Containers:
     docker: bool = True
     enroot: bool = True
     docker_for_job_user: bool = False
+    shared_cache: bool = False  # of Enroot: a user's layers on the shared file system
 
 
 @dataclass(frozen=True)

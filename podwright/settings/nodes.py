@@ -183,6 +183,10 @@ class Containers(Section):
         default=False,
         description="Allow ubuntu to use Docker. This equals root on the node: Docker can read and change every file.",
     )
+    shared_cache: bool = Field(
+        default=False,
+        description="Keep the image layers that a user's Enroot downloads on the shared file system, for all nodes.",
+    )
 
 
 class Observability(Section):

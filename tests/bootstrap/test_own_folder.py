@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -69,6 +70,22 @@ def test_a_job_gets_a_folder_of_its_own(public, kind):
     assert (status.st_uid, status.st_gid, oct(status.st_mode)) == (USER + 1, USER + 1, "0o40700")
     assert (jobs / "7" / "kept").exists()
     assert (public.parent / "victim").stat().st_uid == 0
+
+
+def test_hosts_that_make_a_folder_at_once_make_one(public):
+    """The nodes of a job share the folder of its user: nothing is moved aside, and what is in it stays."""
+    jobs = public / "jobs"
+    list(make_own(jobs, mode=0o711))
+
+    def make(name):
+        list(make_for(jobs / name, uid=USER, gid=USER, mode=0o700))
+        (jobs / name / "kept").touch()
+
+    names = [str(number // 8) for number in range(800)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, names))
+    assert {path.name for path in jobs.iterdir()} == set(names)
+    assert {path.stat().st_uid for path in jobs.iterdir()} == {USER}
 
 
 def test_a_job_gets_no_folder_where_others_may_write(public):

@@ -578,6 +578,11 @@ BROKEN = [
         {"nodes": {"containers": {"docker": False, "docker_for_job_user": True}}},
         "nodes.containers.docker_for_job_user",
     ),
+    (
+        "unused-image-cache",
+        {"nodes": {"containers": {"enroot": False, "shared_cache": True}}},
+        "nodes.containers.shared_cache",
+    ),
     ("metrics-interval", {"nodes": {"observability": {"interval_s": 1}}}, "nodes.observability.interval_s"),
     ("unsent-metrics", {"prometheus": {"source": "create"}}, "prometheus.source"),
     ("workspace-endpoint", {**offline(), "prometheus": {"source": "create"}}, "network.endpoints"),

@@ -49,13 +49,12 @@ fi
 PLANT = """
 set -e
 mkdir --mode 777 /run/enroot/user-2001
-mkdir --mode 700 /opt/dlami/nvme/enroot/data/user-2001
-ln -s /etc /opt/dlami/nvme/enroot/cache/user-2001
+ln -s /etc /opt/dlami/nvme/enroot/data/user-2001
 touch /opt/dlami/nvme/enroot/temporary/user-2001
 """
 AGAIN = """
 enroot import x
-for parent in /run/enroot /opt/dlami/nvme/enroot/{cache,data,temporary}; do
+for parent in /run/enroot /fsx/podwright/enroot /opt/dlami/nvme/enroot/{data,temporary}; do
   mkdir $parent/user-2003 && echo "LEAK mkdir in $parent"
   mv $parent/user-2001 $parent/mine && echo "LEAK mv in $parent"
   mv $parent/user-2002 $parent/user-2003 && echo "LEAK mv of mine in $parent"
@@ -275,9 +274,8 @@ def test_nobody_makes_the_folders_of_another_users_containers(
     cluster.run(f"{old} temporary && {plugin}", host=FIRST, user="root")
     in_job(cluster, "mallory", PLANT)
     scripts = cluster.directory / "fsx" / "containers"
-    shutil.move(
-        bundle(replace(PARAMETERS, nodes=replace(PARAMETERS.nodes, containers=Containers(docker=False)))), scripts
-    )
+    containers = Containers(docker=False, shared_cache=True)
+    shutil.move(bundle(replace(PARAMETERS, nodes=replace(PARAMETERS.nodes, containers=containers))), scripts)
     for step in ("parameters", "enroot", "prolog"):
         cluster.run(f"/fsx/containers/on_create.sh --only {step}", host=FIRST, user="root")
     kept = "stat --format='%n %U %a' /etc /etc/passwd"
@@ -288,7 +286,7 @@ def test_nobody_makes_the_folders_of_another_users_containers(
     assert in_job(cluster, "ada", "enroot import x") == ["ada 700"] * 4
 
     assert cluster.run(kept, host=FIRST, user="root").stdout == before
-    gone = "rm -r /run/enroot/user-2001 /opt/dlami/nvme/enroot/*/user-2001"
+    gone = "rm -r /run/enroot/user-2001 /fsx/podwright/enroot/user-2001 /opt/dlami/nvme/enroot/*/user-2001"
     cluster.run(f"{gone} && systemctl start user-runtime-dir@2001.service", host=FIRST, user="root")
     assert cluster.run("enroot import x", host=FIRST, user="ada").stdout.splitlines() == ["ada 700"] * 4
     assert set(cluster.node_states().values()) <= {"idle", "mixed", "allocated", "completing"}

@@ -38,7 +38,7 @@ def main() -> int:
         return 1
     _make_folder(job, parameters)
     if parameters.nodes.runs_containers:
-        user_folders.make(job.uid, job.gid)
+        user_folders.make(job.uid, job.gid, parameters.nodes, record.shared_root)
     _note_gpus(job, parameters)
     return 0
 

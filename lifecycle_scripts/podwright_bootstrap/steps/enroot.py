@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Mapping
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
@@ -20,7 +20,6 @@ from podwright_bootstrap.slurm import plugstack, slurm_conf, slurmctld
 from podwright_bootstrap.software import after_reboot, downloads, installed_copy, packages
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import user_folders
-from podwright_bootstrap.storage.local_disk import local_disk
 
 ENROOT_CONF = Path("/etc/enroot/enroot.conf")
 TMPFILES = Path("/etc/tmpfiles.d/podwright-enroot.conf")  # /run is empty after a reboot
@@ -85,10 +84,10 @@ def _enroot(node: Node) -> Iterator[str]:
     if not shutil.which("enroot"):
         packages.install(*(downloads.fetch(name, node) for name in ("enroot", "enroot-caps")), node=node)
         yield "installed enroot"
-    disk = local_disk()
-    yield from user_folders.make_parents(disk)
+    folders = user_folders.parents(node.parameters.nodes, str(node.mount_path) if node.has_shared else "")
+    yield from user_folders.make_parents(folders.values())
     runtime = f"d {user_folders.RUNTIME} {user_folders.PARENT_MODE:04o} root root -\n"
-    for path, text in ((ENROOT_CONF, _configured(disk)), (TMPFILES, runtime)):
+    for path, text in ((ENROOT_CONF, _configured(folders)), (TMPFILES, runtime)):
         if shell.write_file(path, text):
             yield f"wrote {path}"
 
@@ -105,9 +104,9 @@ def _container_cli(node: Node) -> Iterator[str]:
         yield f"installed {', '.join(CONTAINER_CLI_PACKAGES)}"
 
 
-def _configured(disk: Path) -> str:
+def _configured(folders: Mapping[str, Path]) -> str:
     """Return the file's text with our paths; the first line of a key counts."""
-    ours = {key: f"{folder}/user-$(id -u)" for key, folder in user_folders.parents(disk).items()}
+    ours = {key: f"{folder}/user-$(id -u)" for key, folder in folders.items()}
     lines = ENROOT_CONF.read_text().splitlines() if ENROOT_CONF.exists() else []
     others = [line for line in lines if "".join(line.split()[:1]) not in ours]
     return "\n".join([*(f"{key} {value}" for key, value in ours.items()), *others]) + "\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
 import time
 from pathlib import Path
@@ -75,10 +76,7 @@ def _make(path: Path, parent: int, *, owner: int, group: int, mode: int) -> Iter
             aside = f".{path.name}.not-podwrights-{time.time_ns()}"
             os.rename(path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
             yield f"moved {path} aside, to {aside}"
-        os.mkdir(path.name, 0o700, dir_fd=parent)
-        folder = os.open(path.name, _NO_LINK, dir_fd=parent)
-        os.fchown(folder, owner, group)
-        os.fchmod(folder, mode)
+        folder = _put(path.name, parent, owner=owner, group=group, mode=mode)
         yield f"made {path}"
     try:
         if stat.S_IMODE(os.fstat(folder).st_mode) != mode and owner == os.geteuid():
@@ -86,6 +84,25 @@ def _make(path: Path, parent: int, *, owner: int, group: int, mode: int) -> Iter
             yield f"gave {path} mode {mode:o}"
     finally:
         os.close(folder)
+
+
+def _put(name: str, parent: int, *, owner: int, group: int, mode: int) -> int:
+    """Make a folder under another name, and rename it: other hosts see none that is not its owner's yet."""
+    new = f".{name}.{secrets.token_hex(8)}"
+    os.mkdir(new, 0o700, dir_fd=parent)
+    folder = os.open(new, _NO_LINK, dir_fd=parent)
+    os.fchown(folder, owner, group)
+    os.fchmod(folder, mode)
+    try:
+        os.rename(new, name, src_dir_fd=parent, dst_dir_fd=parent)
+    except OSError:  # another host was first, and its folder is in use
+        os.close(folder)
+        os.rmdir(new, dir_fd=parent)
+        theirs = _open(name, parent, owner)
+        if theirs is None:
+            raise
+        return theirs
+    return folder
 
 
 def _open(name: str, parent: int, owner: int) -> "int | None":

@@ -8,8 +8,11 @@ from __future__ import annotations
 import pwd
 import sys
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Dict, Iterable, Iterator
 
+from podwright_bootstrap import contract
+from podwright_bootstrap.contract import NodeRecord, ProvisioningParameters
+from podwright_bootstrap.features import NodeFeatures
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.storage import own_folder
@@ -20,27 +23,29 @@ PARENT_MODE = 0o755  # Enroot looks for its folders as the user
 OWN_MODE = 0o700
 
 
-def parents(disk: Path) -> Dict[str, Path]:
+def parents(nodes: NodeFeatures, shared_root: str) -> Dict[str, Path]:
     """Return the folder in which users have theirs, by the setting of Enroot that names it."""
-    root = disk / "enroot"
+    root = local_disk() / "enroot"
+    shares = shared_root and nodes.containers and nodes.containers.shared_cache
     return {
         "ENROOT_RUNTIME_PATH": RUNTIME,
-        "ENROOT_CACHE_PATH": root / "cache",
+        "ENROOT_CACHE_PATH": Path(shared_root) / contract.LAYERS_DIRECTORY if shares else root / "cache",
         "ENROOT_DATA_PATH": root / "data",
         "ENROOT_TEMP_PATH": root / "temporary",
     }
 
 
-def make_parents(disk: Path) -> Iterator[str]:
+def make_parents(folders: Iterable[Path]) -> Iterator[str]:
     """Make them root's alone, also those that an older boot opened to everybody."""
-    for folder in (disk / "enroot", *parents(disk).values()):
-        yield from own_folder.make_own(folder, mode=PARENT_MODE)
+    for folder in (local_disk() / "enroot", *folders):
+        if folder.parent.is_dir():  # after a reboot the shared file system, which keeps its folder, may come later
+            yield from own_folder.make_own(folder, mode=PARENT_MODE)
 
 
-def make(uid: int, gid: int) -> None:
+def make(uid: int, gid: int, nodes: NodeFeatures, shared_root: str) -> None:
     """Make a user's folders; one that cannot be made is said, and the node is sound all the same."""
     try:
-        for parent in parents(local_disk()).values():
+        for parent in parents(nodes, shared_root).values():
             for change in own_folder.make_for(parent / f"user-{uid}", uid=uid, gid=gid, mode=OWN_MODE):
                 shell.say(f"containers: {change}")
     except (BootstrapError, OSError) as error:
@@ -49,4 +54,6 @@ def make(uid: int, gid: int) -> None:
 
 if __name__ == "__main__":
     user = pwd.getpwuid(int(sys.argv[1]))
-    make(user.pw_uid, user.pw_gid)
+    installed = ProvisioningParameters.from_json(contract.installed_parameters().read_text())
+    record = NodeRecord.from_json(contract.NODE_JSON.read_text())
+    make(user.pw_uid, user.pw_gid, installed.nodes, record.shared_root)

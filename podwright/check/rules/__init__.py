@@ -103,6 +103,7 @@ RULES: tuple[Rule, ...] = (
     hardware.lustre_efa_connections,
     hardware.neuron_nodes,
     software.unused_docker_access,
+    software.unused_image_cache,
     software.metrics_interval,
     software.unsent_metrics,
     software.workspace_endpoint,

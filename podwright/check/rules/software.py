@@ -21,6 +21,14 @@ def unused_docker_access(settings: Settings) -> Iterator[Finding]:
         yield error(path, "docker_for_job_user has no effect without docker", "delete the line, or say docker: true")
 
 
+def unused_image_cache(settings: Settings) -> Iterator[Finding]:
+    """Image layers are to be shared, but Enroot is off."""
+    containers = settings.nodes.containers
+    if containers and containers.shared_cache and not containers.enroot:
+        path = ("nodes", "containers", "shared_cache")
+        yield error(path, "shared_cache has no effect without enroot", "delete the line, or say enroot: true")
+
+
 def metrics_interval(settings: Settings) -> Iterator[Finding]:
     """The interval is shorter than exporters need to answer, or so long that graphs have gaps."""
     wanted = settings.nodes.observability
