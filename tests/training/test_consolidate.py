@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, Gemma2Config, Gemma2ForCausalLM
 
 from podwright_training.__main__ import main
 from podwright_training.checkpoint import step_folder
@@ -260,6 +260,76 @@ def test_ranks_share_an_evaluation(exported, call_ranks):
     shared, alone = json.loads(exported.evaluation.read_text()), evaluate(exported)
     assert shared["loss"] == pytest.approx(alone["loss"], rel=1e-9)
     assert shared["bits_per_byte"] == pytest.approx(alone["bits_per_byte"], rel=1e-9)
+
+
+def test_any_model_is_judged_on_a_text(exported, text_dataset, call_ranks, capsys):
+    """An export has its run's loss on the run's text, on two ranks too; what a model does to its logits counts."""
+    assert main(["evaluate", "--model", str(exported.hf), "--config", str(exported.config)]) == 0
+    found, of_run = json.loads(capsys.readouterr().out), evaluate(exported)
+    assert found == {"model": str(exported.hf), **{name: of_run[name] for name in list(found)[1:]}}
+    text = ("--dataset", text_dataset, "--max-context-width", 32, "--validation-sequences", 16, "--data-streams", 4)
+    status, output = call_ranks(2, "evaluate", "--model", exported.hf, *text)
+    assert status == 0, output
+    assert json.loads(output[output.index("{") :])["loss"] == pytest.approx(of_run["loss"], rel=1e-9)
+    capped = exported.root / "capped"
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = Gemma2Config(vocab_size=300, head_dim=8, num_key_value_heads=1, final_logit_softcapping=0.1, **shape)
+    model = Gemma2ForCausalLM(config)
+    model.save_pretrained(capped)
+    AutoTokenizer.from_pretrained(exported.hf).save_pretrained(capped)
+    assert main(["evaluate", "--model", str(capped), *map(str, text)]) == 0
+    options = replace(load_run(exported), data_workers=0)
+    stream = open_stream(
+        options, split="validation", tokenizer=str(capped), rank=0, world_size=1, local_batch_size=16
+    )  # fmt: skip
+    batch = stream.next_batch()
+    with torch.no_grad():
+        logits_SV = model.eval()(input_ids=batch.tokens_BT).logits.flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits_SV, batch.labels_BT.flatten())
+    assert json.loads(capsys.readouterr().out)["loss"] == pytest.approx(float(loss), rel=1e-5)
+
+
+def test_a_folder_that_is_no_whole_language_model_is_refused(exported, text_dataset, tmp_path, capsys):
+    """Without its tokenizer, without a weight, cut short, of another kind: each is one line, and no figure."""
+    shutil.copytree(exported.hf, tmp_path, dirs_exist_ok=True)
+    weights, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    command = ["evaluate", "--model", str(tmp_path), "--dataset", str(text_dataset)]
+
+    def refusal(*more):
+        assert main([*command, *more]) == 2
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+        return line
+
+    assert refusal() == (
+        "error: max_context_width is 2048, the model's max_position_embeddings 32: use --max-context-width 32, or less"
+    )
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-8])
+    assert "Error while deserializing header" in refusal()
+    weights.write_bytes(content)
+    tensors = load_file(weights)
+    tensors.pop("model.norm.weight")
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert "lacks 1 weights of its model, the first of them model.norm.weight" in refusal()
+    config.write_text('{"model_type": "t5"}')
+    assert "Unrecognized configuration class" in refusal()
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert "has no tokenizer (tokenizer.json)" in refusal()
+
+
+def test_a_model_and_a_run_are_judged_on_their_own_text(exported, text_dataset, capsys):
+    """A model without a text, or a run with one, is refused before anything is loaded."""
+    for arguments, reason in (
+        (("--model", exported.hf), "--model needs a text to judge it on: --dataset, or --config"),
+        (
+            ("--model", exported.hf, "--dataset", text_dataset, "--all-checkpoints"),
+            "checkpoints are those of --run-dir",
+        ),
+        (("--run-dir", exported.root, "--val-batch-size", 2), "got --val-batch-size with --run-dir"),
+    ):
+        assert main(["evaluate", *map(str, arguments)]) == 2
+        assert reason in capsys.readouterr().err
 
 
 def test_an_export_that_fails_leaves_nothing(exported, capsys):

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from podwright_training.data.faults import first_line
 from podwright_training.errors import UserError
 from podwright_training.openmp import sleep_when_idle
+
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model")  # without one, transformers makes up an empty tokenizer
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class LoadedModel:
     tokenizer: Any
 
 
-def load(
+def load_model(
     folder: Path, *, tokenizer: str | None = None, device: str | None = None, dtype: str = "float32"
 ) -> LoadedModel:
     """Load a folder in Hugging Face's layout, or a checkpoint of a run.
@@ -30,13 +33,16 @@ def load(
         dtype: name of torch's type of weights and activations.
 
     Raises:
-        UserError: The folder has neither, or the checkpoint is damaged.
+        UserError: The folder has neither, or it is damaged or of another kind of model.
     """
     if not (folder / "config.json").exists() and tokenizer is None:
         raise UserError(f"{folder} has no config.json: need a folder in Hugging Face's layout")
+    if tokenizer is None and not any(path for name in TOKENIZER_FILES for path in folder.glob(name)):
+        raise UserError(f"{folder} has no tokenizer (tokenizer.json): copy the one that the model was trained with")
     sleep_when_idle()
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from safetensors import SafetensorError
+    from transformers import AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
     from podwright_training.data import load_tokenizer
@@ -46,11 +52,13 @@ def load(
     try:
         if tokenizer is None:
             encoder = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True)
+            model = _of_folder(folder, kind)
         else:
             encoder, model = load_tokenizer(tokenizer), _of_checkpoint(folder, kind)
-    except (OSError, KeyError) as error:
-        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+    except UserError:
+        raise
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        raise UserError(f"cannot load {folder}: {first_line(error)}") from error
     return LoadedModel(model.eval().to(device or default_device()), encoder)
 
 
@@ -61,6 +69,22 @@ def default_device() -> str:
     from podwright_training.ranks import Ranks
 
     return f"cuda:{Ranks.from_environment().local_rank}" if torch.cuda.is_available() else "cpu"
+
+
+def _of_folder(folder: Path, dtype: Any) -> Any:
+    """Return the model of a folder in Hugging Face's layout; transformers would make up weights that are missing."""
+    from transformers import AutoModelForCausalLM
+
+    model, found = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, local_files_only=True, output_loading_info=True
+    )
+    kinds = model.config.architectures or [type(model).__name__]
+    if type(model).__name__ not in kinds:
+        raise UserError(f"{folder} is a {kinds[0]}: need a model that predicts the next token")
+    missing = sorted(found["missing_keys"])
+    if missing:
+        raise UserError(f"{folder} lacks {len(missing)} weights of its model, the first of them {missing[0]}")
+    return model
 
 
 def _of_checkpoint(path: Path, dtype: Any) -> Any:

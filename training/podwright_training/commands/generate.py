@@ -10,7 +10,7 @@ from typing import Any
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, write_atomically
-from podwright_training.transformers_model import LoadedModel, load
+from podwright_training.transformers_model import LoadedModel, load_model
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
 TOP_K = 50
@@ -89,7 +89,7 @@ def generate(
     Raises:
         UserError: ``folder`` has no model.
     """
-    loaded = load(folder, tokenizer=tokenizer, device=device)
+    loaded = load_model(folder, tokenizer=tokenizer, device=device)
     sampling: dict[str, Any] = {"do_sample": False}
     if temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": TOP_K, "top_p": top_p}

@@ -28,16 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(unknown_flags=[])
 
 
-def load(args: argparse.Namespace) -> TrainConfig:
+def add_options(group: argparse._ArgumentGroup, names: Sequence[str]) -> None:
+    """Add the flags of a few options; ``load`` reads their values."""
+    by_name = {item.name: item for item in fields(TrainConfig)}
+    for name in names:
+        _add_flag(group, by_name[name])
+
+
+def load(args: argparse.Namespace, names: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that preset, file and flags add up to.
 
     Args:
         args: Result of a parser that ``add_arguments`` extended; ``unknown_flags`` lists flags it did not know.
+        names: Options that are flags, as ``add_options`` added them. Default: all.
 
     Raises:
         ConfigError: With every problem of all sources.
     """
-    flags = {name: getattr(args, name) for name in option_names() if hasattr(args, name)}
+    flags = {name: getattr(args, name) for name in names or option_names() if hasattr(args, name)}
     known = [flag(name) for name in _types()]
     problems = [_unknown(flag(word.split("=")[0]), "flag", known) for word in args.unknown_flags]
     return _resolve(args.config, flags, problems)

@@ -1,0 +1,146 @@
+"""Compute the loss of a model of transformers on the validation split that options describe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.errors import UserError
+from podwright_training.ranks import Ranks
+from podwright_training.transformers_model import LoadedModel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from podwright_training.batch import Batch
+
+HEAD_TOKENS = 512  # whose logits exist at a time
+PROBE_TOKENS = 8
+PROBE_TOLERANCE = 1e-2  # of the largest logit; what models do to logits changes them more
+
+
+@dataclass
+class Sums:
+    """Counts of a model on some text.
+
+    Attributes:
+        nats: Cross-entropy of all tokens.
+        tokens: Their number.
+        text_bytes: Bytes of the text that they are.
+    """
+
+    nats: float = 0.0
+    tokens: int = 0
+    text_bytes: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        """Return the counts on both texts."""
+        return Sums(self.nats + other.nats, self.tokens + other.tokens, self.text_bytes + other.text_bytes)
+
+    def figures(self) -> dict[str, float]:
+        """Return loss (nats per token), perplexity and bits per byte."""
+        loss = self.nats / self.tokens
+        bits_per_byte = self.nats / math.log(2) / max(self.text_bytes, 1)
+        return {"loss": loss, "perplexity": math.exp(loss), "bits_per_byte": bits_per_byte}
+
+
+def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) -> dict[str, Sums]:
+    """Return the counts on the first ``tokens`` of the validation split, by source.
+
+    They are the same tokens for any number of ranks, each of which reads and judges its own.
+
+    Raises:
+        UserError: The number of ranks does not divide the streams, or sequences are too long for the model.
+    """
+    import torch
+
+    from podwright_training.data import open_stream
+
+    most = getattr(loaded.model.config, "max_position_embeddings", None) or math.inf
+    if options.max_context_width > most:
+        raise UserError(
+            f"max_context_width is {options.max_context_width}, the model's max_position_embeddings {most}: "
+            f"use --max-context-width {most}, or less"
+        )
+    ranks, device = Ranks.from_environment(), loaded.model.device
+    try:
+        stream = open_stream(
+            replace(options, data_workers=0),  # a few batches: workers would only have to be started
+            split="validation",
+            tokenizer=loaded.tokenizer,
+            rank=ranks.rank,
+            world_size=ranks.world_size,
+            local_batch_size=options.val_batch_size,
+        )
+    except ValueError as error:  # the number of ranks
+        raise UserError(str(error)) from error
+    sequences = tokens // options.max_context_width
+    by_source: dict[str, Sums] = {}
+    with torch.no_grad():
+        by_parts = _ends_with_its_head(loaded.model)
+        for _ in range(math.ceil(sequences / (ranks.world_size * options.val_batch_size))):
+            batch = stream.next_batch()
+            count = len(stream.own_sequences(before=sequences))  # of the last batch, some may be too many
+            nats = _cross_entropy(loaded.model, batch.to(device), by_parts=by_parts)[:count]
+            for name, row, labels_T in zip(stream.sources()[:count], nats, batch.labels_BT[:count], strict=True):
+                text = loaded.tokenizer.decode(labels_T, skip_special_tokens=True)
+                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(labels_T), len(text.encode()))
+    return _of_all_ranks(by_source, ranks)
+
+
+def _of_all_ranks(by_source: dict[str, Sums], ranks: Ranks) -> dict[str, Sums]:
+    """Return the counts of all ranks, added up, by source."""
+    if ranks.world_size == 1:
+        return by_source
+    import torch.distributed as dist
+
+    parts: list[Any] = [None] * ranks.world_size
+    dist.all_gather_object(parts, by_source)
+    names = sorted({name for part in parts for name in part})
+    return {name: sum((part.get(name, Sums()) for part in parts), Sums()) for name in names}
+
+
+def _ends_with_its_head(model: Any) -> bool:
+    """Return whether a model's logits are what its head returns: Gemma 2 caps them, Cohere scales them."""
+    import torch
+
+    inputs = {"input_ids": torch.arange(PROBE_TOKENS, device=model.device)[None], "use_cache": False}
+    logits, ours = model(**inputs).logits, torch.cat(list(_logits_by_parts(model, inputs)))
+    return bool((logits[0] - ours).abs().max() <= PROBE_TOLERANCE * logits.abs().max())
+
+
+def _cross_entropy(model: Any, batch: Batch, *, by_parts: bool) -> list[float]:
+    """Return the sum over each sequence's tokens, from transformers' own layers and head.
+
+    The head sees a few tokens at a time: the logits of a batch of 8 x 8192 tokens over 128,256 words take 34 GB. Where
+    a model does more to them, they are those of one sequence at a time.
+    """
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    # Without a cache, transformers attends within the documents that the positions show.
+    inputs = {"input_ids": batch.tokens_BT, "use_cache": False}
+    if batch.positions_BT is not None:
+        inputs["position_ids"] = batch.positions_BT
+    labels_BT = batch.labels_BT
+    if by_parts:
+        parts, logits = labels_BT.flatten().split(HEAD_TOKENS), _logits_by_parts(model, inputs)
+    else:
+        parts, logits = labels_BT.unbind(), _logits_by_sequence(model, inputs)
+    nats = [cross_entropy(l_NV.double(), part_N, reduction="none") for l_NV, part_N in zip(logits, parts, strict=True)]
+    sums: list[float] = torch.cat(nats).view_as(labels_BT).sum(dim=1).tolist()
+    return sums
+
+
+def _logits_by_parts(model: Any, inputs: dict[str, Any]) -> Iterator[Tensor]:
+    hidden_BTD = model.base_model(**inputs).last_hidden_state
+    return map(model.get_output_embeddings(), hidden_BTD.flatten(0, 1).split(HEAD_TOKENS))
+
+
+def _logits_by_sequence(model: Any, inputs: dict[str, Any]) -> Iterator[Tensor]:
+    for row in range(len(inputs["input_ids"])):
+        one = {name: value if name == "use_cache" else value[row : row + 1] for name, value in inputs.items()}
+        yield model(**one).logits[0]
