@@ -4,6 +4,7 @@ import base64
 import html
 import json
 import math
+import os
 import random
 import re
 import shutil
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from argparse import ArgumentParser
 from collections import Counter
 from xml.etree import ElementTree as ET
 
@@ -23,7 +23,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwright_training.commands import report
+from podwright_training.__main__ import main
 from podwright_training.report import summary
 from podwright_training.report.curve import forecast, judge, smooth
 from podwright_training.report.figures import tables
@@ -85,7 +85,8 @@ def make_run(root):
     second = [start(100, 2)]
     for step in range(101, 301):
         spike = {"loss": 9.0} if step in {240, 241} else {}
-        second += [train(step) | spike, *([validation(step)] if step % 50 == 0 else [])]
+        later = {"time": train(step)["time"] + 100}
+        second += [train(step) | spike | later, *([validation(step)] if step % 50 == 0 else [])]
     second += [{"event": "checkpoint", "step": step, "path": "x", "paused_s": 0.1} for step in (200, 300)]
     end = {"event": "end", "step": 300, "reason": "max_steps"}
     run.metrics.write_text("".join(json.dumps(event) + "\n" for event in [*first, *second, end]))
@@ -104,11 +105,55 @@ def test_the_last_word_on_a_step_counts(folder):
     assert [event["step"] for event in history.validation] == [50, 100, 150, 200, 250, 300]
 
 
+@pytest.mark.parametrize(
+    "back", [start(100, 2), {**GUARD, "policy": "rollback", "checkpoint": "checkpoints/step-00000100"}]
+)
+def test_what_training_went_back_behind_does_not_count(tmp_path, back):
+    """Until the steps are done again, the run stands where it is: step, figures, verdict and time left."""
+    events = [{**start(0, 4), "time": 1.7e9}, *map(train, range(1, 101)), *map(validation, (50, 100, 150))]
+    events += [{**train(step), "loss": math.nan} for step in range(101, 200)]
+    again = [{**train(step), "time": 1.7e9 + 3600} for step in range(101, 111)]
+    history = history_of(tmp_path, *events, back, *again, config={"max_steps": 210})
+    assert (history.last_step, history.hours, summary.hours_left(history)) == (110, 1.0, 100 * 0.4 / 3600)
+    assert [event["step"] for event in history.validation] == [50, 100]
+    assert summary.verdict(history).word == "healthy"
+
+
+def history_of(folder, *events, config=None):
+    """The history of a run with these events."""
+    run = RunFolder(folder)
+    run.metrics.write_text("".join(json.dumps(event) + "\n" for event in events))
+    run.config.write_text(yaml.safe_dump(config or {}))
+    return History.of(run)
+
+
+def test_a_clock_may_be_wrong(tmp_path):
+    """Set back, it goes on from where it was; a date after the year 9999 is left out."""
+    events = [{**start(0, 2), "time": 1.7e9}, train(1)]
+    later = [{**train(step), "time": 1.7e9 - 7200 + step} for step in (2, 3602)]
+    history = history_of(tmp_path, *events, *later, config={"max_steps": 10**13})
+    assert history.hours == pytest.approx((200 / 300 + 3600) / 3600)
+    assert tables(history)["train"]["hours"] == sorted(tables(history)["train"]["hours"])
+    assert "expected end" not in dict(summary.headline(history))
+
+
+def test_the_end_of_long_metrics_knows_when_the_run_began(tmp_path):
+    """The first event counts with the last ones, so hours and cost are those of the whole run."""
+    events = [{**start(0, 2), "time": 1.7e9}, *map(train, range(1, 301))]
+    whole = history_of(tmp_path, *events)
+    end = History.of(RunFolder(tmp_path), last_bytes=5000)
+    assert len(end.train) < 30
+    assert (end.hours, end.starts[0]["parameters"]) == (whole.hours, 4_200_000)
+
+
 def write(folder, *arguments):
     """Run the command."""
-    parser = ArgumentParser()
-    report.add_arguments(parser)
-    assert report.run(parser.parse_args(["--run-dir", *map(str, folder), *arguments])) == 0
+    assert run(folder, *arguments) == 0
+
+
+def run(folder, *arguments):
+    """Run the command and return its exit status, as the program does."""
+    return main(["report", "--run-dir", *map(str, folder), *arguments])
 
 
 def text_of(page):
@@ -125,7 +170,7 @@ def test_page(reported):
         "Ended after step 300: max_steps.",
         f"validation perplexity {validation(300)['perplexity']:.4f}",
         "tokens seen 409,600",
-        "cost so far $2.00",  # 200 s at $0.01 a second
+        "cost so far $3.00",  # 300 s at $0.01 a second
         "tokens per second 9,150",
         "tokens per step 1,024",
         "stopped after step resumed after step ranks 137 100 2",
@@ -310,6 +355,59 @@ def test_a_loss_that_is_no_number(folder):
     assert "NaN" not in re.search(r'id="report-data">(.*?)</script>', page.read_text(), re.DOTALL)[1]
 
 
+def test_a_loss_that_never_was_a_number(tmp_path):
+    """There is no curve to draw; the line says since when. A folder that is not there is named."""
+    with pytest.raises(ReportError, match="no curve: the loss of 2 steps is no finite number, the first at step 1"):
+        history_of(tmp_path, *({**train(step), "loss": math.nan} for step in (1, 2)))
+    with pytest.raises(ReportError, match="nowhere is not there"):
+        History.of(RunFolder(tmp_path / "nowhere"))
+
+
+def test_names_may_have_dollar_signs(tmp_path):
+    """A name is a name, and no formula."""
+    make_run(tmp_path / "exp$a_$")
+    write([tmp_path / "exp$a_$"])
+    assert "exp$a_$: loss" in (tmp_path / "exp$a_$" / "report" / "loss.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("evaluation.json", b'{"model": "x', "is damaged (Unterminated string"),
+        ("samples.txt", b"abc \xff", "'utf-8' codec can't decode byte 0xff"),
+        ("report", b"", "report: File exists"),
+    ],
+)
+def test_what_cannot_be_read_or_written_is_one_line(folder, capsys, name, content, reason):
+    """The line names file and reason, and no part of a report is left."""
+    (folder.root / name).write_bytes(content)
+    assert run([folder.root]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(folder.root / name) in line
+    assert reason in line
+    assert not list(folder.root.glob("report/*"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_full_disk_leaves_no_half_report(folder, tmp_path, capsys):
+    """One line says so."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=100k", "none", disk], check=True)
+    try:
+        assert run([folder.root], "--output", str(disk / "report")) == 2
+        assert "disk/report: No space left on device" in capsys.readouterr().err
+        assert not list((disk / "report").iterdir())
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_a_port_that_does_not_exist(folder, capsys):
+    """The line says which do."""
+    assert run([folder.root], "--live", "--port", "99999") == 2
+    assert "port: got 99999, need 0 (any free one) to 65535" in capsys.readouterr().err
+
+
 def test_long_run_is_thinned_out():
     """Of a long run the page has a thousand points a curve, and no step's loss lies outside the band drawn."""
     steps = [{**train(step), "loss": 50.0 if step == 4321 else 3.0} for step in range(1, 20_001)]
@@ -338,6 +436,7 @@ def test_verdicts():
     flat = [*losses[:500], *([losses[499]] * 500)]
     assert judge(steps, flat).word == "plateau"
     assert judge(steps[:10], losses[:10]).word == "too short"
+    assert judge(steps, [0.0] * 1000).reason == "the smoothed loss fell 0.0% in the last fifth of the run; no spike"
 
 
 @given(floor=st.floats(0, 3), exponent=st.floats(0.2, 0.9), seed=st.integers(0, 99))

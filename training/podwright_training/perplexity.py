@@ -127,7 +127,7 @@ def _cross_entropy(model: Any, batch: Batch, *, by_parts: bool) -> list[float]:
         inputs["position_ids"] = batch.positions_BT
     labels_BT = batch.labels_BT
     if by_parts:
-        parts, logits = labels_BT.flatten().split(HEAD_TOKENS), _logits_by_parts(model, inputs)
+        parts, logits = torch.split(labels_BT.flatten(), HEAD_TOKENS), _logits_by_parts(model, inputs)
     else:
         parts, logits = labels_BT.unbind(), _logits_by_sequence(model, inputs)
     nats = [cross_entropy(l_NV.double(), part_N, reduction="none") for l_NV, part_N in zip(logits, parts, strict=True)]

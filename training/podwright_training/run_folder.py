@@ -108,7 +108,7 @@ class RunFolder:
         return self.root / "evaluation.json"
 
     def events(self, kind: str | None = None, *, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the metrics' events in order, optionally of one ``kind``, or those in the file's last bytes.
+        """Yield the metrics' events in order, optionally of one ``kind``, or the first and those in the last bytes.
 
         A half-written last line is skipped, and so is a damaged line, with a warning.
         """
@@ -116,9 +116,11 @@ class RunFolder:
             return
         with self.metrics.open("rb") as file:
             begin = max(0, file.seek(0, os.SEEK_END) - last_bytes) if last_bytes else 0
-            file.seek(begin)
+            file.seek(0)
+            first = file.readline() if begin else b""
+            file.seek(max(begin, len(first)))
             lines = file.read().split(b"\n")[:-1]
-        for number, line in enumerate(lines[1:] if begin else lines, start=1):
+        for number, line in enumerate([first, *lines[1:]] if begin else lines, start=1):
             event = _event(line)
             if event is None:
                 if not begin:

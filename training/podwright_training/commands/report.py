@@ -6,6 +6,7 @@ import argparse
 import http.server
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -19,6 +20,7 @@ from podwright_training.run_folder import RunFolder, write_atomically
 
 PAGE = "index.html"
 PORT = 8000
+LARGEST_PORT = 65_535
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,22 +40,34 @@ def run(args: argparse.Namespace) -> int:
     if args.live:
         return serve(folders, port=args.port, usd_per_hour=args.usd_per_hour)
     histories = [History.of(folder) for folder in folders]
-    output = args.output or folders[0].report
-    output.mkdir(parents=True, exist_ok=True)
-    drawing = Drawing.of(histories)
-    for figure in drawing.figures:
-        draw(figure, drawing.data, output, moments=drawing.moments, title=histories[0].name)
-    write_atomically(output / PAGE, _page(folders, histories, usd_per_hour=args.usd_per_hour))
+    output, drawing = args.output or folders[0].report, Drawing.of(histories)
+    page = _page(folders, histories, usd_per_hour=args.usd_per_hour)
+    try:
+        _write(output, page, drawing, title=histories[0].name)
+    except OSError as error:
+        raise UserError(f"cannot write {output}: {error.strerror or error}") from error
     names = ", ".join(figure.name for figure in drawing.figures)
     print(f"{output / PAGE}\n{names}: .svg and .png in {output}")
     return 0
+
+
+def _write(output: Path, page: str, drawing: Drawing, *, title: str) -> None:
+    """Write page and figures, or nothing."""
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".report-") as name:
+        made = Path(name)
+        for figure in drawing.figures:
+            draw(figure, drawing.data, made, moments=drawing.moments, title=title)
+        write_atomically(made / PAGE, page)
+        for file in made.iterdir():
+            file.replace(output / file.name)
 
 
 def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None) -> int:
     """Serve the page on this host's loopback until Ctrl-C; every request reads the metrics anew.
 
     Raises:
-        UserError: The port is taken.
+        UserError: The port is taken, or there is no such port.
     """
 
     class Page(http.server.BaseHTTPRequestHandler):
@@ -75,6 +89,8 @@ def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None
         def log_message(self, *_: object) -> None:
             """Keep the terminal quiet."""
 
+    if not 0 <= port <= LARGEST_PORT:
+        raise UserError(f"port: got {port}, need 0 (any free one) to {LARGEST_PORT}")
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Page)
     except OSError as error:
@@ -90,6 +106,17 @@ def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None
 
 def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options: Any) -> str:
     first = folders[0]
-    samples = first.samples.read_text().rstrip() if first.samples.exists() else ""
-    evaluation = json.loads(first.evaluation.read_text()) if first.evaluation.exists() else None
-    return render(histories, samples=samples, evaluation=evaluation, **options)
+    samples, evaluation = _text(first.samples), _text(first.evaluation)
+    try:
+        figures = json.loads(evaluation) if evaluation else {}
+    except ValueError as error:
+        raise ReportError(f"{first.evaluation} is damaged ({error}): evaluate again, or remove it") from error
+    return render(histories, samples=samples.rstrip(), evaluation=figures, **options)
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file, empty without one."""
+    try:
+        return path.read_text() if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ReportError(f"cannot read {path}: {error}; remove it, or write it again") from error

@@ -16,6 +16,7 @@ SPIKE_SHARE = 0.02  # and by this share of the loss: a curve with almost no nois
 DIVERGED_SHARE = 0.05  # the smoothed curve ends this share above its minimum
 PLATEAU_SHARE = 0.002  # the smoothed curve falls by less than this share in the last fifth of the run
 SPIKES_NAMED = 5
+TINY = 1e-12  # a loss of 0 falls by no share of itself
 FEWEST_TO_JUDGE = 50  # training steps; of fewer the curve says nothing
 RESAMPLES, BLOCK = 60, 10  # of the moving-block bootstrap (Kuensch 1989): noise of neighbouring steps is alike
 EXPONENTS = np.linspace(0.05, 1.5, 60)
@@ -72,12 +73,12 @@ def judge(steps: Sequence[int], losses: Sequence[float]) -> Verdict:
     smoothed = np.array(smooth_run(losses))
     spikes = _spikes(steps, np.array(losses), smoothed)
     lowest = int(np.argmin(smoothed))
-    rise = (smoothed[-1] - smoothed[lowest]) / abs(smoothed[lowest])
+    rise = _share(smoothed[-1] - smoothed[lowest], smoothed[lowest])
     if rise > DIVERGED_SHARE:
         since = f"the smoothed loss rose {rise:.1%} above its minimum of {smoothed[lowest]:.3f} at step {steps[lowest]}"
         return Verdict("diverged", since, spikes)
     tail = smoothed[-max(2, len(smoothed) // 5) :]
-    fall = (tail[0] - tail[-1]) / abs(tail[0])
+    fall = _share(tail[0] - tail[-1], tail[0])
     fell = f"the smoothed loss fell {fall:.1%} in the last fifth of the run"
     if spikes:
         first = ", ".join(str(step) for step in spikes[:SPIKES_NAMED])
@@ -109,6 +110,10 @@ def forecast(steps: Sequence[int], losses: Sequence[float], *, until: int, point
     low, high = np.quantile(refits, (0.05, 0.95), axis=0)
     low, high = np.minimum(low, predicted), np.maximum(high, predicted)
     return Forecast(ahead.tolist(), predicted.tolist(), low.tolist(), high.tolist())
+
+
+def _share(change: float, whole: float) -> float:
+    return change / max(abs(whole), TINY)
 
 
 def _spikes(steps: Sequence[int], losses: Floats, smoothed: Floats) -> list[int]:

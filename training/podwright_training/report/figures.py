@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from podwright_training.report.curve import Forecast, buckets, forecast, judge, smooth_run
-from podwright_training.report.history import History
+from podwright_training.report.history import History, elapsed_hours
 
 POINTS = 1000  # of a curve, as many as a screen has columns; a longer run shows range and mean of neighbouring steps
 GIB = 2**30
@@ -137,7 +137,7 @@ def tables(history: History) -> dict[str, Table]:
                 train[f"{name}_low"].append(_brief(min(known)) if known else None)
                 train[f"{name}_high"].append(_brief(max(known)) if known else None)
     validation = [
-        (_locate(history, event["step"], event.get("time")), float(event["loss"]))
+        (_locate(history, event["step"], event), float(event["loss"]))
         for event in history.validation
         if math.isfinite(event["loss"])
     ]
@@ -263,14 +263,15 @@ def draw(figure: Figure, data: Mapping[str, Table], folder: Path, *, moments: Se
             _plot(right if line.right and right else axes, data[line.table], line)
         _mark(axes, moments)
         axes.set(xlabel="step", ylabel=figure.left, yscale="log" if figure.log else "linear")
-        axes.set_title(f"{title}: {figure.title.lower()}", loc="left", fontweight="bold")
+        axes.set_title(f"{title}: {figure.title.lower()}", loc="left", fontweight="bold", parse_math=False)
         axes.set_xlim(left=0)
         axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
         if right:
             right.set_ylabel(figure.right)
             right.set_ylim(bottom=0)
         handles = [handle for side in (axes, right) if side for handle in side.get_legend_handles_labels()[0]]
-        axes.legend(handles=handles, loc="upper right", frameon=False)
+        for text in axes.legend(handles=handles, loc="upper right", frameon=False).get_texts():
+            text.set_parse_math(False)  # names of runs and sources may have dollar signs
         for suffix, metadata in (("svg", {"Date": None}), ("png", {})):
             temporary = folder / f".{figure.name}.{suffix}"
             canvas.savefig(temporary, format=suffix, dpi=150, metadata=metadata)
@@ -315,7 +316,7 @@ def _train_columns(history: History) -> dict[str, Column]:
     return {
         "step": column("step"),
         "tokens": [history.tokens(event) for event in history.train],
-        "hours": [_hours(history, event.get("time")) for event in history.train],
+        "hours": [_hours(event) for event in history.train],
         "smoothed": list(smooth_run(_steps_and_losses(history)[1])),
         "mfu_percent": column("mfu", 100),
         "memory_peak_gib": column("memory_peak_bytes", 1 / GIB),
@@ -327,14 +328,14 @@ def _train_columns(history: History) -> dict[str, Column]:
 def _sources_table(history: History) -> Table:
     events = [history.train[part.stop - 1] for part in buckets(len(history.train), POINTS)]
     known = [event for event in events if event.get("source_tokens")]
-    located = [_locate(history, event["step"], event.get("time")) for event in known]
+    located = [_locate(history, event["step"], event) for event in known]
     table: Table = {axis: [at[axis] for at in located] for axis in AXES}
     columns = {f"of {name}": [event["source_tokens"].get(name) for event in known] for name in sources_of(history)}
     return table | columns
 
 
 def _sets_table(history: History) -> Table:
-    located = [_locate(history, event["step"], event.get("time")) for event in history.validation]
+    located = [_locate(history, event["step"], event) for event in history.validation]
     table: Table = {axis: [at[axis] for at in located] for axis in AXES}
     for name in validation_sets(history):
         losses = [(event.get("losses") or {}).get(name) for event in history.validation]
@@ -362,16 +363,18 @@ def _forecast_table(history: History, ahead: Forecast) -> Table:
     }
 
 
-def _locate(history: History, step: int, time: float | None = None) -> dict[str, float | None]:
-    """Return where a step lies on each axis."""
+def _locate(history: History, step: int, own: Mapping[str, Any] | None = None) -> dict[str, float | None]:
+    """Return where a step lies on each axis, or its own event."""
     index = bisect_left(history.train, step, key=lambda event: event["step"])
     event = history.train[min(index, len(history.train) - 1)]
     tokens = 0 if step == 0 else history.tokens(event)
-    return {"step": step, "tokens": tokens, "hours": _hours(history, time or event.get("time"))}
+    hours = _hours(own or {})
+    return {"step": step, "tokens": tokens, "hours": _hours(event) if hours is None else hours}
 
 
-def _hours(history: History, time: float | None) -> float | None:
-    return None if time is None or history.began is None else _brief((time - history.began) / 3600)
+def _hours(event: Mapping[str, Any]) -> float | None:
+    hours = elapsed_hours(event)
+    return None if hours is None else _brief(hours)
 
 
 def _has_values(data: Mapping[str, Table], line: Line) -> bool:

@@ -1,12 +1,14 @@
 """Read the history of a run from its metrics.
 
-A restarted run wrote some steps twice: the last event of a step counts, as training continued from it.
+A run that went back to a checkpoint, by a restart or a rollback, goes on from there: what it had logged of later steps
+does not count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder
 
 NOTABLE = ("start", "guard", "overflow", "straggler", "checkpoint", "end")
+ELAPSED = "elapsed_s"  # added to events
+CHECKPOINT = re.compile(r"step-(\d+)$")
 
 
 class ReportError(UserError):
@@ -54,20 +58,25 @@ class History:
         Raises:
             ReportError: No step was logged, or the configuration is damaged.
         """
-        events = list(folder.events(last_bytes=last_bytes))
-        steps = _last_per_step(events, "train")
+        if not folder.root.is_dir():
+            raise ReportError(f"run_dir {folder.root} is not there")
+        events = list(_with_elapsed(folder.events(last_bytes=last_bytes)))
+        steps = _that_count(events, "train")
         train = [event for event in steps if math.isfinite(event["loss"])]
-        if not train:
+        not_finite = [event["step"] for event in steps if not math.isfinite(event["loss"])]
+        if not steps:
             raise ReportError(f"{folder.metrics} has no training step yet: has the job started? See {folder.log}")
+        if not train:
+            raise ReportError(f"{folder.metrics} has no curve: {not_a_number(not_finite)}")
         return cls(
             name=folder.root.absolute().name,
             config=_configuration(folder.config) if folder.config.exists() else {},
             starts=[event for event in events if event["event"] == "start"],
             restarts=list(_restarts(events)),
             train=train,
-            not_finite=[event["step"] for event in steps if not math.isfinite(event["loss"])],
-            validation=_last_per_step(events, "validation"),
-            samples=_last_per_step(events, "sample"),
+            not_finite=not_finite,
+            validation=_that_count(events, "validation"),
+            samples=_that_count(events, "sample"),
             notable=[event for event in events if event["event"] in NOTABLE],
             end=_end(events),
         )
@@ -78,16 +87,9 @@ class History:
         return int(self.train[-1]["step"])
 
     @property
-    def began(self) -> float | None:
-        """Return when the first start was written, in seconds since 1970; None where no time is known."""
-        first = (self.starts or self.train)[0]
-        return first.get("time")
-
-    @property
     def hours(self) -> float | None:
         """Return the hours between the first start and the last training step, restarts and waits included."""
-        end = self.train[-1].get("time")
-        return None if self.began is None or end is None else (end - self.began) / 3600
+        return elapsed_hours(self.train[-1])
 
     def tokens(self, event: dict[str, Any]) -> int | None:
         """Return the tokens seen by the end of a training step; None where the context width is unknown."""
@@ -105,9 +107,47 @@ def _configuration(path: Path) -> dict[str, Any]:
     return content
 
 
-def _last_per_step(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    by_step = {event["step"]: event for event in events if event["event"] == kind}
+def not_a_number(steps: Sequence[int]) -> str:
+    """Return a sentence about steps whose loss is NaN or infinite."""
+    return f"the loss of {len(steps)} steps is no finite number, the first at step {steps[0]}"
+
+
+def elapsed_hours(event: Mapping[str, Any]) -> float | None:
+    """Return the hours from the first event with a time to this one."""
+    return None if ELAPSED not in event else float(event[ELAPSED]) / 3600
+
+
+def _with_elapsed(events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Add the seconds since the first event; a clock that was set back goes on from where it was."""
+    first, last, lost_s = None, 0.0, 0.0
+    for event in events:
+        time = event.get("time")
+        if time is not None:
+            first = time if first is None else first
+            lost_s = max(lost_s, last - (time - first))
+            last = event[ELAPSED] = time - first + lost_s
+        yield event
+
+
+def _that_count(events: Iterable[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """Return the events of a kind, of each step the last, without those that training went back behind."""
+    by_step: dict[int, dict[str, Any]] = {}
+    for event in events:
+        back = _went_back_to(event)
+        if back is not None:
+            by_step = {step: earlier for step, earlier in by_step.items() if step <= back}
+        if event["event"] == kind:
+            by_step[event["step"]] = event
     return [by_step[step] for step in sorted(by_step)]
+
+
+def _went_back_to(event: dict[str, Any]) -> int | None:
+    """Return the step from which a start or a rollback went on."""
+    if event["event"] == "start":
+        return int(event["step"])
+    if event["event"] == "guard" and (found := CHECKPOINT.search(str(event.get("checkpoint")))):
+        return int(found[1])
+    return None
 
 
 def _restarts(events: Iterable[dict[str, Any]]) -> Iterator[Restart]:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from podwright_training.report.curve import Verdict, judge, smooth_run
-from podwright_training.report.history import History
+from podwright_training.report.history import ELAPSED, History, not_a_number
 
 LARGEST_LOSS = 700.0  # with a finite perplexity
 RECENT_STEPS = 200  # of the present speed
@@ -26,8 +26,7 @@ Row = tuple[str, str]
 def verdict(history: History) -> Verdict:
     """Judge the loss curve."""
     if history.not_finite:
-        count, first = len(history.not_finite), history.not_finite[0]
-        return Verdict("diverged", f"the loss of {count} steps is no finite number, the first at step {first}", [])
+        return Verdict("diverged", not_a_number(history.not_finite), [])
     return judge([event["step"] for event in history.train], [event["loss"] for event in history.train])
 
 
@@ -59,8 +58,8 @@ def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator
         yield "hours", f"{hours:.2f}"
     if left is not None:
         yield "hours left", f"{left:.2f}"
-        if history.train[-1].get("time") is not None:
-            end = datetime.fromtimestamp(history.train[-1]["time"] + 3600 * left, timezone.utc)
+        end = _utc(history.train[-1].get("time"), after_s=3600 * left)
+        if end is not None:
             yield "expected end", f"{end:%Y-%m-%d %H:%M} UTC"
     if usd_per_hour is not None and hours is not None:
         yield "cost so far", f"${hours * usd_per_hour:,.2f}"
@@ -133,15 +132,23 @@ def _of(total: object) -> str:
 
 
 def _when(event: dict[str, Any]) -> str:
-    time = event.get("time")
-    return "" if time is None else f"{datetime.fromtimestamp(time, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+    time = _utc(event.get("time"))
+    return "" if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _utc(time: float | None, *, after_s: float = 0.0) -> datetime | None:
+    """Return the date of a time in seconds since 1970; None without one, or where there is no such date."""
+    try:
+        return None if time is None else datetime.fromtimestamp(time + after_s, timezone.utc)
+    except (ValueError, OverflowError, OSError):  # as after the year 9999
+        return None
 
 
 def _text(event: dict[str, Any]) -> str:
     shown = {
         key: value
         for key, value in event.items()
-        if key not in ("event", "time", "config", "batch_digest", "flops_convention")
+        if key not in ("event", "time", ELAPSED, "config", "batch_digest", "flops_convention")
         and value is not None
         and not isinstance(value, dict)
     }
