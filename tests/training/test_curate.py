@@ -8,44 +8,24 @@ import random
 import signal
 import subprocess
 import time
-from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from transformers import AutoTokenizer
 
+from podwright_testing.planted import Planted, documents_of
 from podwright_training.__main__ import main
 from podwright_training.data import PackedStream, Source
-from podwright_training.data.token_shards import TokenShard
 
-SHINGLE_WORDS = 5
-SINGLE, PAIRS, RELATED = 300, 300, 150  # documents planted
+PAIRS, OTHERS, COPIES = 300, 450, 50  # documents planted
 DICE = random.Random(3)  # noqa: S311 - not for secrets
-WORDS = ["".join(DICE.choices("abcdefghijklmnoprstuvw", k=DICE.randint(3, 9))) for _ in range(20_000)]
 
 
 def document(words=229):
-    """A document of random words with two of English."""
-    return [*DICE.choices(WORDS, k=words - 2), "the", "of"]
-
-
-def changed(words, number):
-    """The document with some words replaced, far from each other: each changes five shingles of five words."""
-    places = range(SHINGLE_WORDS, len(words) - SHINGLE_WORDS, (len(words) - 2 * SHINGLE_WORDS) // number)
-    again = list(words)
-    for place in list(places)[:number]:
-        again[place] = f"new{DICE.random():.9f}".replace(".", "")
-    return again
-
-
-def similarity(one, other):
-    """The share of the shingles of both documents that are in both."""
-    sets = [
-        {tuple(words[start : start + SHINGLE_WORDS]) for start in range(len(words) - SHINGLE_WORDS + 1)}
-        for words in (one, other)
-    ]
-    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+    """A text of random words, two of them English."""
+    return " ".join(
+        ["".join(DICE.choices("abcdefghij", k=DICE.randint(3, 9))) for _ in range(words - 2)] + ["the", "of"]
+    )
 
 
 def write(folder, texts, files=3):
@@ -69,26 +49,12 @@ def contents(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def texts_of(output, tokenizer):
-    """Yield every document of the shards."""
-    decoder = AutoTokenizer.from_pretrained(tokenizer)
-    for path in sorted(output.glob("*.safetensors")):
-        shard = TokenShard(str(path))
-        yield from (decoder.decode(shard[number], skip_special_tokens=True) for number in range(len(shard)))
-
-
 @pytest.fixture(scope="module")
 def planted(text_dataset, tmp_path_factory):
     """Documents with planted duplicates, and the manifest of what was made of them."""
     folder = tmp_path_factory.mktemp("curated")
-    single = [["single", *document(228)] for _ in range(SINGLE)]
-    pairs = [[f"pair{number}", *document(228)] for number in range(PAIRS)]
-    near = [changed(words, 5) for words in pairs]
-    assert {similarity(one, other) for one, other in zip(pairs, near, strict=True)} == {0.8}
-    related = [["related", *changed(words, 24)[1:]] for words in single[:RELATED]]
-    assert all(0.25 < similarity(one, other) < 0.35 for one, other in zip(single, related, strict=False))
-    texts = [" ".join(words) for words in (*single, *pairs, *near, *related)]
-    texts += [*texts[:50], "the", "of"]
+    documents = Planted.make(PAIRS)
+    texts = [*documents.texts, *documents.texts[:COPIES], "the", "of"]
     DICE.shuffle(texts)
     dataset = write(folder / "raw", texts)
     arguments = flags(dataset, folder / "tokens", text_dataset, "gopher_quality")
@@ -101,16 +67,14 @@ def test_near_duplicates_are_found_and_others_are_kept(planted, text_dataset):
     """Of pairs with similarity 0.8, 95 % lose one; of the other documents, less than 1 % go."""
     _, output, manifest = planted
     removed = {step["step"]: step for step in manifest["steps"]}
-    assert removed["read"]["documents"] == SINGLE + 2 * PAIRS + RELATED + 52
+    assert removed["read"]["documents"] == 2 * PAIRS + OTHERS + COPIES + 2
     assert removed["gopher_quality"]["reasons"] == {"gopher_short_doc": 2}
-    assert removed["exact duplicates"]["removed"] == 50
-    left = Counter(text.split()[0] for text in texts_of(output, text_dataset / "tokenizer"))
-    found = sum(left[f"pair{number}"] < 2 for number in range(PAIRS))
-    gone = sum(left[f"pair{number}"] < 1 for number in range(PAIRS))
-    lost = gone + SINGLE + RELATED - left["single"] - left["related"]
-    assert found >= 0.95 * PAIRS, found / PAIRS
-    assert lost < 0.01 * (PAIRS + SINGLE + RELATED)
-    assert left.total() == SINGLE + 2 * PAIRS + RELATED - removed["near duplicates"]["removed"]
+    assert removed["exact duplicates"]["removed"] == COPIES
+    left = list(documents_of(output, text_dataset / "tokenizer"))
+    recall, lost = Planted([], PAIRS, OTHERS).found(left)
+    assert recall >= 0.95
+    assert lost < 0.01
+    assert len(left) == 2 * PAIRS + OTHERS - removed["near duplicates"]["removed"]
 
 
 def test_the_manifest_lists_every_shard_and_training_reads_them(planted, text_dataset):
@@ -192,7 +156,7 @@ def test_formats_languages_and_personal_data(text_dataset, tmp_path, capsys):
     assert printed[-1].startswith("training needs validation documents")  # one document is left
     steps = {step["step"]: step for step in json.loads((output / "manifest.json").read_text())["steps"]}
     assert (steps["read"]["documents"], steps["languages"]["removed"]) == (2, 1)
-    (text,) = texts_of(output, text_dataset / "tokenizer")
+    (text,) = documents_of(output, text_dataset / "tokenizer")
     assert "email@example.com" in text
     assert "192.0.2.1" in text
     assert "jane" not in text
@@ -233,7 +197,7 @@ def test_damage_is_named_and_the_rest_is_kept(text_dataset, tmp_path, capsys):
         "latin.jsonl:2": "no column 'text' (text_column); columns: body",
         "long.jsonl.gz:1": "a line of more than 64 MiB",
     }
-    texts = list(texts_of(tmp_path / "other", text_dataset / "tokenizer"))
+    texts = list(documents_of(tmp_path / "other", text_dataset / "tokenizer"))
     assert "after the long line" in texts
     assert sum("another file" in text for text in texts) == 2000
     assert sum("a good file" in text for text in texts) > 0
@@ -244,7 +208,7 @@ def test_damage_is_named_and_the_rest_is_kept(text_dataset, tmp_path, capsys):
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
 def test_no_space_left(text_dataset, tmp_path, capsys):
     """A full disk is named and leaves nothing under the final name; with more space the same command goes on."""
-    dataset = write(tmp_path / "raw", [" ".join(document()) for _ in range(200)])
+    dataset = write(tmp_path / "raw", [document() for _ in range(200)])
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", disk], check=True)
@@ -255,14 +219,14 @@ def test_no_space_left(text_dataset, tmp_path, capsys):
         assert not (disk / "tokens").exists()
         subprocess.run(["mount", "-o", "remount,size=64M", disk], check=True)
         assert main(["curate", *arguments]) == 0
-        assert sum(1 for _ in texts_of(disk / "tokens", text_dataset / "tokenizer")) == 200
+        assert sum(1 for _ in documents_of(disk / "tokens", text_dataset / "tokenizer")) == 200
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
 def test_without_validation_documents_there_is_nothing_to_train_on_yet(text_dataset, tmp_path, capsys):
     """The last line says which fraction holds some out; with it, it is a command with streams that own a document."""
-    dataset = write(tmp_path / "raw", [" ".join(document()) for _ in range(8)])
+    dataset = write(tmp_path / "raw", [document() for _ in range(8)])
     arguments = flags(dataset, tmp_path / "tokens", text_dataset, "--keep-exact", "--keep-near", "--filters")
     assert main(["curate", *arguments, "--validation-fraction", "1e-9"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
@@ -272,6 +236,13 @@ def test_without_validation_documents_there_is_nothing_to_train_on_yet(text_data
     *_, last = capsys.readouterr().out.splitlines()
     held_out = json.loads((tmp_path / "again/manifest.json").read_text())["splits"]["validation"]["documents"]
     assert 1 <= int(last.split("--data-streams ")[1].split()[0]) <= held_out < 8
+
+
+@pytest.mark.parametrize("name", ["v[2]", "a*", "b?/tokens"])
+def test_a_path_that_is_a_pattern_is_refused(planted, text_dataset, tmp_path, capsys, name):
+    """In such a folder no duplicate would be found; the message says which characters are meant."""
+    assert main(["curate", *flags(planted[0], tmp_path / name, text_dataset)]) == 2
+    assert "in the path, which datatrove takes for a pattern: choose another" in capsys.readouterr().err
 
 
 def test_nothing_is_left(text_dataset, tmp_path, capsys):

@@ -32,7 +32,7 @@ from podwright_training.data import (
     sources_of,
     validation_sources_of,
 )
-from podwright_training.data.faults import BadRecordError
+from podwright_training.data.faults import BadRecordError, BadShardError
 from podwright_training.data.formats import read_blocks
 from podwright_training.data.token_shards import write_token_shard
 from podwright_training.spelling import as_flag
@@ -55,9 +55,15 @@ def write_arrow_file(folder):
         writer.write_table(table, max_chunksize=25)
 
 
+def zstd(text):
+    """The text compressed, as files of ``.zst`` are."""
+    return pa.compress(text.encode(), "zstd", asbytes=True)
+
+
 WRITERS = {
     "jsonl": lambda folder: (folder / "train.jsonl").write_text(lines()),
     "jsonl.gz": lambda folder: (folder / "train.jsonl.gz").write_bytes(gzip.compress(lines().encode())),
+    "jsonl.zst": lambda folder: (folder / "train.jsonl.zst").write_bytes(zstd(lines())),
     "json": lambda folder: (folder / "train.json").write_text(lines().rstrip("\n")),
     "parquet": write_parquet,
     "arrow file": write_arrow_file,
@@ -170,15 +176,16 @@ def test_token_shards_without_checksums_are_read(tmp_path):
 
 
 def test_broken_records_are_named_and_skipped(tmp_path, open_stream, caplog):
-    """A record that is no JSON or has no text is logged with its place and left out."""
+    """A record that is no JSON, too deep or has no whole text is logged with its place and left out."""
     path = tmp_path / "a.jsonl"
-    path.write_text(lines(["w1"]) + '{"text": "w\n{}\n[]\n{"text": 3}\n' + lines(["w2"]))
+    deep, half = f'{{"text": "w", "more": {"[" * 100_000}{"]" * 100_000}}}', '{"text": "w3 \\ud83d"}'
+    path.write_text(lines(["w1"]) + f'{{"text": "w\n{{}}\n[]\n{{"text": 3}}\n{deep}\n{half}\n' + lines(["w2"]))
     stream = open_stream(path.parent)
     assert set(tokens_of(stream).flatten().tolist()) == {0, 1, 2}
     assert sorted(record.getMessage().split(" ")[0] for record in caplog.records) == [
-        f"{path}:{n}:" for n in (2, 3, 4, 5)
+        f"{path}:{n}:" for n in (2, 3, 4, 5, 6, 7)
     ]
-    assert stream.faults.count("record") == 4
+    assert stream.faults.count("record") == 6
 
 
 def test_too_many_broken_records(tmp_path, open_stream):
@@ -191,7 +198,19 @@ def test_too_many_broken_records(tmp_path, open_stream):
         tokens_of(open_stream(tmp_path, max_bad_records=2))
 
 
-@pytest.mark.parametrize("kind", ["jsonl.gz", "parquet", "arrow file", "saved by datasets"])
+@pytest.mark.parametrize("rest", [b"garbage", None])
+def test_zstd_is_read_up_to_its_damage(tmp_path, rest):
+    """All but the last few documents before garbage or the end are there; an empty file is named."""
+    path, whole = tmp_path / "a.jsonl.zst", zstd(lines([f"w{number}" for number in range(50_000)]))
+    path.write_bytes(whole + rest if rest else b"")
+    blocks = []
+    with pytest.raises(BadShardError, match="truncated or damaged" if rest else "empty: it has no byte"):
+        blocks.extend(read_blocks(str(path), column="text"))
+    count = sum(map(len, blocks))
+    assert count > 49_000 if rest else count == 0
+
+
+@pytest.mark.parametrize("kind", ["jsonl.gz", "jsonl.zst", "parquet", "arrow file", "saved by datasets"])
 def test_broken_shard(tmp_path, open_stream, kind, caplog):
     """A truncated shard is used up to the cut, the rest skipped, up to the limit."""
     WRITERS[kind](tmp_path)

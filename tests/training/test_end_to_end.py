@@ -25,21 +25,24 @@ VOCAB_SIZE = 512
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    """This project's pages, prepared, tokenized by a tokenizer of their own, and curated; and how to train on them."""
+    """This project's pages, prepared, tokenized by a tokenizer of their own, and curated: what each command printed."""
     folder = tmp_path_factory.mktemp("prose")
     (folder / "texts").mkdir()
     for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")):
         shutil.copy(page, folder / "texts")
-    run("prepare", folder / "texts", "--output", folder / "data", "--shards", 2, "--validation-fraction", 0.1)
-    data = ("--dataset", folder / "data")
-    run("tokenizer", "train", *data, "--output", folder / "tok", "--vocab-size", VOCAB_SIZE, "--pattern", "llama3")
-    printed = run(
-        *("curate", *data, "--tokenizer", folder / "tok", "--output", folder / "tokens", "--workers", 1),
-        *("--filters", "gopher_repetition", "--mask-personal", "--validation-fraction", 0.2),
-    )
-    *_, words = map(shlex.split, printed.splitlines())
-    assert words[:2] == ["podwright-train", "train"]
-    return dict(zip((word[2:].replace("-", "_") for word in words[2::2]), words[3::2], strict=True))
+    data, made = ("--dataset", folder / "data"), ("--tokenizer", folder / "tok", "--output")
+    kept = ("--filters", "gopher_repetition", "--mask-personal", "--validation-fraction", 0.2)
+    return {
+        "prepare": run(
+            "prepare", folder / "texts", "--output", folder / "data", "--shards", 2, "--validation-fraction", 0.1
+        ),
+        "tokenizer": run(
+            *("tokenizer", "train", *data, "--output", folder / "tok"),
+            *("--vocab-size", VOCAB_SIZE, "--pattern", "llama3"),
+        ),
+        "tokenize": run("tokenize", *data, *made, folder / "shards", "--data-workers", 1),
+        "curate": run("curate", *data, *made, folder / "tokens", "--workers", 1, *kept),
+    }
 
 
 def run(*arguments):
@@ -47,6 +50,35 @@ def run(*arguments):
     with redirect_stdout(io.StringIO()) as printed:
         assert main(list(map(str, arguments))) == 0
     return printed.getvalue()
+
+
+def last_line(printed):
+    """The command that the last line is, as arguments."""
+    program, *arguments = shlex.split(printed.splitlines()[-1])
+    assert program == "podwright-train"
+    return arguments
+
+
+@pytest.fixture
+def small(tiny_flags, tmp_path):
+    """Flags of a run that takes seconds, without those that say what it reads."""
+    read = ("--dataset", "--tokenizer", "--vocab-size", "--data-streams")
+
+    def small(**options):
+        return [flag for flag in tiny_flags(tmp_path / "run", ranks=1, **options) if not flag.startswith(read)]
+
+    return small
+
+
+@pytest.mark.parametrize("command", ["prepare", "tokenize", "tokenizer"])
+def test_the_last_line_is_the_next_command(dataset, small, tmp_path, monkeypatch, command):
+    """It runs as it was printed: training on the dataset or its tokens, or an inspection of the tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    arguments = last_line(dataset[command])
+    if arguments[0] == "train":
+        run(*arguments, *small(max_steps=1))
+    else:
+        assert "bytes per token" in run(*arguments)
 
 
 def loss_of_transformers(folder, tokens):
@@ -67,16 +99,14 @@ def loss_of_transformers(folder, tokens):
 
 
 @pytest.mark.slow
-def test_from_prose_to_a_model_that_writes(dataset, tiny_flags, tmp_path):
-    """Perplexities by the trainer, by ``evaluate`` and by transformers' forward agree to 4 digits; the model writes."""
+def test_from_prose_to_a_model_that_writes(dataset, small, tmp_path):
+    """After the line that curate printed, perplexities by the trainer, us and transformers agree to 4 digits."""
     folder = RunFolder(tmp_path / "run")
-    given = {
-        name: dataset[name] for name in ("dataset", "dataset_config_name", "tokenizer", "vocab_size", "data_streams")
-    }
     size = {"max_context_width": 64, "max_steps": 20, "validation_freq": 10, "sample_tokens": 8}
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("The cluster\n\nIf you want to train a model\n")
-    run("train", *tiny_flags(folder.root, ranks=1, **given, **size, checkpoint_freq=10, sample_prompts=prompts))
+    run(*last_line(dataset["curate"]), *small(**size, checkpoint_freq=10, sample_prompts=prompts))
+    assert next(Path(load_run(folder).dataset).glob("train-*.safetensors"))
     run("consolidate", "--run-dir", folder.root)
     printed = run("evaluate", "--run-dir", folder.root, "--all-checkpoints", "--prompts", "The cluster")
     found = json.loads(printed)

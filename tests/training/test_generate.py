@@ -84,5 +84,18 @@ def test_no_model(tmp_path):
 
 def test_numbers_out_of_range(tmp_path):
     """Numbers that cannot work are named before anything is loaded."""
-    with pytest.raises(GenerateError, match=r"got max_new_tokens 0 and temperature 0\.8, need at least 1"):
-        run("--run-dir", str(tmp_path), "--max-new-tokens", "0")
+    for flag, value, reason in (
+        ("--max-new-tokens", "0", r"got max_new_tokens 0 and temperature 0\.8, need at least 1"),
+        ("--temperature", "nan", "got max_new_tokens 64 and temperature nan, need at least 1 and 0"),
+        ("--seed", str(2**63), f"got seed {2**63}, need 0 to {2**63 - 1}"),
+    ):
+        with pytest.raises(GenerateError, match=reason):
+            run("--run-dir", str(tmp_path), flag, value)
+
+
+def test_an_empty_prompt_and_a_device_that_is_not_there(run_folder):
+    """A text may begin with nothing; the device is named with the reason."""
+    (text,) = generate(run_folder.hf, [""], max_new_tokens=8, temperature=0, seed=0)
+    assert text
+    with pytest.raises(UserError, match="device foo: Expected one of cpu"):
+        run("--run-dir", str(run_folder.root), "--device", "foo")

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, decoders, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from podwright_training.__main__ import main
 from podwright_training.commands.tokenizer import fit
+from podwright_training.data import token_bytes
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
 
@@ -72,6 +74,17 @@ def test_inspect(trained, text_dataset, capsys):
     assert lines[-1].split() == ["decodes", "to", "the", "same", "text", "yes", "yes"]
 
 
+def test_tokens_are_counted_in_bytes(trained):
+    """Tokens add up to the bytes of the text wherever it is cut, also within a character; special ones are none."""
+    lengths = token_bytes(trained)
+    for text in (*TEXTS, "気象庁は🌊を観測した<|user|>"):
+        ids = trained(text, add_special_tokens=False).input_ids
+        assert lengths[ids].sum() == len(text.removesuffix("<|user|>").encode())
+    pieces = Tokenizer(models.BPE({"<0xE6>": 0, "\u2581\u6c17": 1, "a": 2, "b": 3}, [], byte_fallback=True))
+    pieces.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    assert token_bytes(PreTrainedTokenizerFast(tokenizer_object=pieces)).tolist() == [1, 4, 1, 1]
+
+
 def test_every_problem_is_named(text_dataset, tmp_path, capsys):
     """Numbers out of range and a folder that is there are one error; nothing is written."""
     flags = ("--dataset", text_dataset, "--output", tmp_path, "--vocab-size", 100, "--multiple", 0, "--documents", 0)
@@ -80,4 +93,8 @@ def test_every_problem_is_named(text_dataset, tmp_path, capsys):
     assert [line.split()[1] for line in errors] == ["vocab-size:", "multiple:", "documents:", "output"]
     assert main(["tokenizer", "train", "--dataset", str(tmp_path), "--output", str(tmp_path / "new")]) == 2
     assert "does not exist or is empty" in capsys.readouterr().err
+    flags = ("--dataset", text_dataset, "--output", tmp_path / "new", "--special-tokens")
+    assert main(["tokenizer", "train", *map(str, flags), "<|a|>", "<|a|>", "", "<|reserved_0|>"]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert [line.split()[3] for line in errors] == ["<|a|>", "'',", "<|reserved_0|>"]
     assert not list(tmp_path.iterdir())

@@ -57,7 +57,7 @@ def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) ->
     """
     import torch
 
-    from podwright_training.data import open_stream
+    from podwright_training.data import open_stream, token_bytes
 
     most = getattr(loaded.model.config, "max_position_embeddings", None) or math.inf
     if options.max_context_width > most:
@@ -77,6 +77,7 @@ def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) ->
         )
     except ValueError as error:  # the number of ranks
         raise UserError(str(error)) from error
+    lengths = token_bytes(loaded.tokenizer)
     sequences = tokens // options.max_context_width
     by_source: dict[str, Sums] = {}
     with torch.no_grad():
@@ -86,8 +87,11 @@ def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) ->
             count = len(stream.own_sequences(before=sequences))  # of the last batch, some may be too many
             nats = _cross_entropy(loaded.model, batch.to(device), by_parts=by_parts)[:count]
             for name, row, labels_T in zip(stream.sources()[:count], nats, batch.labels_BT[:count], strict=True):
-                text = loaded.tokenizer.decode(labels_T, skip_special_tokens=True)
-                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(labels_T), len(text.encode()))
+                if lengths is None:
+                    text_bytes = len(loaded.tokenizer.decode(labels_T, skip_special_tokens=True).encode())
+                else:
+                    text_bytes = int(lengths[labels_T.numpy()].sum())
+                by_source[name] = by_source.get(name, Sums()) + Sums(row, len(labels_T), text_bytes)
     return _of_all_ranks(by_source, ranks)
 
 

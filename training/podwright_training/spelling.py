@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,12 @@ def as_flag(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return flag(name) if value else flag(f"no_{name}")
     return f"{flag(name)}={value}"
+
+
+def command_line(command: str, **options: Any) -> str:
+    """Return a command with its options, to paste into a shell."""
+    words = [word for name, value in options.items() for word in (flag(name), str(value))]
+    return shlex.join(["podwright-train", *shlex.split(command), *words])
 
 
 def as_item(word: str) -> tuple[str, str]:

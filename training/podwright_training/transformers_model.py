@@ -59,7 +59,14 @@ def load_model(
         raise
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot load {folder}: {first_line(error)}") from error
-    return LoadedModel(model.eval().to(device or default_device()), encoder)
+    return LoadedModel(_on(device or default_device(), model.eval()), encoder)
+
+
+def _on(device: str, model: Any) -> Any:
+    try:
+        return model.to(device)
+    except (RuntimeError, AssertionError) as error:  # no such device, or not in this build, or too small
+        raise UserError(f"device {device}: {first_line(error)}") from error
 
 
 def default_device() -> str:

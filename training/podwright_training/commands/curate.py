@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
 from podwright_training.data.faults import DataError
@@ -105,23 +105,9 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
         least = min(0.5, 2 / documents["train"])  # holds out two of them
         print(f"training needs validation documents: curate again with --validation-fraction {least:.2g} or more")
         return 0
-    print(shlex.join((
-        *("podwright-train", "train", "--preset", "tiny", "--dataset", str(args.output)),
-        *("--dataset-config-name", "none", "--tokenizer", args.tokenizer, "--vocab-size", str(manifest["vocabulary"])),
-        *("--data-streams", str(_streams(manifest["shards"]))),
-        *("--run-dir", f"runs/{args.output.name}"),
-    )))  # fmt: skip
+    shards = [[s["documents"] for s in manifest["shards"] if s["split"] == split] for split in documents]
+    print(train_on_shards(args.output, args.tokenizer, vocab_size=manifest["vocabulary"], documents=shards))
     return 0
-
-
-def _streams(shards: list[dict[str, Any]]) -> int:
-    """Return the most streams, up to the trainer's default, that each own a document of either split."""
-    streams = TrainConfig().data_streams
-    for split in {shard["split"] for shard in shards}:
-        documents = [shard["documents"] for shard in shards if shard["split"] == split]
-        while streams > len(documents) and min(documents) < -(-streams // len(documents)):
-            streams //= 2
-    return streams
 
 
 def _settings(args: argparse.Namespace) -> CurationSettings:

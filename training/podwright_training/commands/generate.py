@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from podwright_training.transformers_model import LoadedModel, load_model
 
 PROMPTS = ("The", "In this chapter,", "If you want to", "It is not possible to")  # a token begins with its space
 TOP_K = 50
+LARGEST_SEED = 2**63 - 1
 
 
 class GenerateError(UserError):
@@ -123,18 +125,29 @@ def continue_texts(
     texts = []
     for prompt in prompts:
         torch.manual_seed(seed)  # per prompt: a text does not depend on the prompts before it
-        ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).to(model.device)
+        ids = tokenizer(prompt or _beginning(tokenizer), return_tensors="pt", add_special_tokens=False)
         tokens = model.generate(
-            **ids, max_new_tokens=max_new_tokens, pad_token_id=tokenizer.eos_token_id, streamer=streamer, **sampling
+            **ids.to(model.device),
+            max_new_tokens=max_new_tokens,
+            pad_token_id=tokenizer.eos_token_id,
+            streamer=streamer,
+            **sampling,
         )
         texts.append(tokenizer.decode(tokens[0], skip_special_tokens=True))
     return texts
 
 
+def _beginning(tokenizer: Any) -> str:
+    """Return what an empty prompt is: the token that begins a text, or that ends the one before."""
+    return str(tokenizer.bos_token or tokenizer.eos_token)
+
+
 def _check(args: argparse.Namespace) -> None:
-    if args.max_new_tokens < 1 or args.temperature < 0:
+    if args.max_new_tokens < 1 or not 0 <= args.temperature < math.inf:
         given = f"max_new_tokens {args.max_new_tokens} and temperature {args.temperature}"
         raise GenerateError(f"got {given}, need at least 1 and 0")
+    if not 0 <= args.seed <= LARGEST_SEED:
+        raise GenerateError(f"got seed {args.seed}, need 0 to {LARGEST_SEED}")
     if not 0 < args.top_p <= 1:
         raise GenerateError(f"got top_p {args.top_p}, need a number above 0, at most 1")
     if args.step is not None and args.model:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import math
 import re
-import shlex
 import sys
 import tarfile
 import tempfile
@@ -27,6 +26,7 @@ from podwright_training.data.byte_level_bpe import SMALLEST_VOCABULARY
 from podwright_training.data.byte_level_bpe import train as train_tokenizer
 from podwright_training.data.prose import READERS, UnreadableError, check_packages
 from podwright_training.errors import UserError
+from podwright_training.spelling import command_line
 
 CONFIG_NAME = "en"
 TOKENIZER_FOLDER = "tokenizer"
@@ -112,11 +112,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _train_command(prepared: Prepared) -> str:
     """Return a command that trains the smallest preset on the dataset."""
-    return shlex.join((
-        *("podwright-train", "train", "--preset", "tiny", "--dataset", str(prepared.folder)),
-        *("--tokenizer", str(prepared.folder / TOKENIZER_FOLDER), "--vocab-size", str(prepared.vocab_size)),
-        *("--data-streams", str(prepared.shards), "--run-dir", f"runs/{prepared.folder.name}"),
-    ))  # fmt: skip
+    return command_line(
+        "train",
+        preset="tiny",
+        dataset=prepared.folder,
+        tokenizer=prepared.folder / TOKENIZER_FOLDER,
+        vocab_size=prepared.vocab_size,
+        data_streams=prepared.shards,
+        run_dir=f"runs/{prepared.folder.name}",
+    )
 
 
 def prepare(source: Path, output: Path, *, shards: int, vocab_size: int, validation_fraction: float) -> Prepared:

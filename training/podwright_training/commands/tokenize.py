@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from podwright_training.data.faults import DataError, Faults
 from podwright_training.data.splits import Split, find_split
 from podwright_training.data.token_shards import SUFFIX, TokenShard, write_token_shard
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
-from podwright_training.spelling import flag
+from podwright_training.spelling import command_line, flag
 
 SPLITS = ("train", "validation")
 
@@ -54,19 +55,48 @@ def run(args: argparse.Namespace) -> int:
         max_bad_records=args.max_bad_records,
     )
     print(
-        f"{args.output}: {written.documents:,} documents, {written.tokens:,} tokens; {written.bad_records} broken "
-        f"records skipped\nnext: podwright-train train --dataset {args.output} --dataset-config-name none "
-        f"--tokenizer {args.tokenizer} …"
+        f"{args.output}: {sum(map(sum, written.documents)):,} documents, {written.tokens:,} tokens; "
+        f"{written.bad_records} broken records skipped"
     )
+    if all(map(sum, written.documents)):
+        print(train_on_shards(args.output, args.tokenizer, vocab_size=written.vocabulary, documents=written.documents))
+    else:
+        print("training needs documents of either split: add some to the dataset, or a file for validation")
     return 0
+
+
+def train_on_shards(folder: Path, tokenizer: str, *, vocab_size: int, documents: Sequence[Sequence[int]]) -> str:
+    """Return a command that trains the smallest preset on token shards, with streams that each own a document.
+
+    Args:
+        folder: of the shards.
+        tokenizer: that they were made with.
+        vocab_size: of the tokenizer.
+        documents: number in each shard, by split.
+    """
+    streams = TrainConfig().data_streams
+    for split in documents:
+        while streams > len(split) and min(split) < -(-streams // len(split)):
+            streams //= 2
+    return command_line(
+        "train",
+        preset="tiny",
+        dataset=folder,
+        dataset_config_name="none",
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        data_streams=streams,
+        run_dir=f"runs/{folder.name}",
+    )
 
 
 @dataclass(frozen=True)
 class Written:
     """Contents of token shards."""
 
-    documents: int
+    documents: list[list[int]]  # of each shard, by split
     tokens: int
+    vocabulary: int
     bad_records: int  # of the shards that this call wrote
 
 
@@ -88,12 +118,13 @@ def tokenize(
     """
     if output.exists():
         raise DataError(f"output {output} exists: remove it, or choose another folder")
-    encoder = Encoder(load_tokenizer(tokenizer))
+    loaded = load_tokenizer(tokenizer)
+    encoder = Encoder(loaded)
     partial_folder = output.with_name(f"{output.name}.partial")
     partial_folder.mkdir(parents=True, exist_ok=True)
     work = []
-    for name in SPLITS:
-        split = find_split(dataset, dataset_config_name, name)
+    splits = [find_split(dataset, dataset_config_name, name) for name in SPLITS]
+    for name, split in zip(SPLITS, splits, strict=True):
         for number, (shard, file) in enumerate(zip(split.names, split.files, strict=True)):
             path = partial_folder / f"{name}.{number:05d}-of-{len(split.files):05d}{SUFFIX}"
             work.append((Split((shard,), (file,), split.held_out), path))
@@ -101,7 +132,10 @@ def tokenize(
     with ProcessPoolExecutor(min(workers, len(work)), multiprocessing.get_context("spawn")) as pool:
         written = list(pool.map(write, *zip(*work, strict=True)))
     partial_folder.rename(output)
-    return Written(*map(sum, zip(*written, strict=True)))
+    documents, tokens, bad_records = zip(*written, strict=True)
+    training = len(splits[0].files)
+    by_split = [list(documents[:training]), list(documents[training:])]
+    return Written(by_split, sum(tokens), len(loaded), sum(bad_records))
 
 
 def _write(

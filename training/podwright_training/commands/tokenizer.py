@@ -12,14 +12,14 @@ from itertools import islice
 from pathlib import Path
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, train
+from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
 from podwright_training.data.faults import BadRecordError, DataError, Fault, Faults
 from podwright_training.data.formats import format_of, read_blocks
 from podwright_training.data.splits import find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.errors import UserError
-from podwright_training.spelling import flag
+from podwright_training.spelling import command_line, flag
 
 SAMPLE_DOCUMENTS = 1000  # that ``inspect`` reads
 ENCODE_DOCUMENTS = 64  # one call of the tokenizer
@@ -156,8 +156,8 @@ def _train(args: argparse.Namespace) -> int:
     print(f"{args.output}: {size:,} tokens")
     if size < args.vocab_size:
         print(f"fewer than {args.vocab_size:,}, as the text has no more words to learn")
-    source = ("--dataset", args.dataset, "--dataset-config-name", args.dataset_config_name)
-    print(shlex.join(("podwright-train", "tokenizer", "inspect", str(args.output), *source)))
+    text = {name: getattr(args, name) for name in ("dataset", "dataset_config_name", "text_column")}
+    print(command_line(f"tokenizer inspect {shlex.quote(str(args.output))}", **text))
     return 0
 
 
@@ -189,6 +189,7 @@ def _check(args: argparse.Namespace) -> None:
         problems.append(f"multiple: got {args.multiple}, need at least 1")
     if args.documents is not None and args.documents < 1:
         problems.append(f"documents: got {args.documents}, need at least 1")
+    problems += special_token_problems(args.special_tokens)
     if args.output.exists():
         problems.append(f"output {args.output} exists: remove it, or choose another folder")
     if problems:

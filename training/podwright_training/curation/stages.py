@@ -62,6 +62,7 @@ from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.run_folder import write_atomically
 
 FAULTS_NAMED = 5  # of those that left nothing
+PATTERN_CHARACTERS = frozenset("[]*?")  # a stage would find none of its files, and so no duplicate
 BEGUN = "begun.json"  # in the work folder: whose output it is
 SUBMITTED = "submitted.json"  # there: the numbers of the jobs on Slurm
 LAUNCHER = "datatrove.tools.launch_pickled_pipeline"
@@ -102,8 +103,12 @@ class Curation:
         """Find the files and make the work folder, or go on in one with the same settings.
 
         Raises:
-            DataError: There is no such dataset or tokenizer, the output exists, or the work folder has other settings.
+            DataError: There is no such dataset or tokenizer, the output exists or has a path that datatrove takes for a
+                pattern, or the work folder has other settings.
         """
+        if wild := sorted(PATTERN_CHARACTERS.intersection(str(output.absolute()))):
+            where = f"output {output.absolute()}: got {' '.join(wild)} in the path"
+            raise DataError(f"{where}, which datatrove takes for a pattern: choose another folder")
         if output.exists():
             raise DataError(f"output {output} exists: remove it, or choose another folder")
         split = find_split(settings.dataset, settings.dataset_config_name, "train")

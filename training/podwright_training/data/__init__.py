@@ -11,7 +11,7 @@ from podwright_training.data.mixture import Source, sources_of, validation_sourc
 from podwright_training.data.splits import find_split
 from podwright_training.data.storage import shared_listings
 from podwright_training.data.stream import PackedStream, merge_states, open_stream
-from podwright_training.data.tokenizer import load_tokenizer
+from podwright_training.data.tokenizer import load_tokenizer, token_bytes
 
 __all__ = [
     "DataError",
@@ -23,5 +23,6 @@ __all__ = [
     "open_stream",
     "shared_listings",
     "sources_of",
+    "token_bytes",
     "validation_sources_of",
 ]

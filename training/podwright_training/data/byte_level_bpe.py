@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
 RESERVED = "<|reserved_{}|>"  # fills the vocabulary up to a multiple
+RESERVED_NAME = re.compile(r"<\|reserved_\d+\|>")
 SMALLEST_VOCABULARY = 256 + len(SPECIAL_TOKENS)  # every byte is a token
 PATTERNS = {  # what cuts text into words, inside which tokens are merged
     "gpt2": None,  # the library's own
@@ -14,6 +16,17 @@ PATTERNS = {  # what cuts text into words, inside which tokens are merged
     "llama3": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+",
 }
+
+
+def special_token_problems(tokens: Sequence[str]) -> Iterator[str]:
+    """Yield one line for each special token that cannot be added."""
+    taken = {*SPECIAL_TOKENS.values()}
+    for token in tokens:
+        if not token.strip():
+            yield f"special-tokens: got {token!r}, need text"
+        elif token in taken or RESERVED_NAME.fullmatch(token):
+            yield f"special-tokens: got {token} twice, or it is one of every tokenizer: name each once"
+        taken.add(token)
 
 
 def train(

@@ -24,6 +24,7 @@ from podwright_training.data.token_shards import TokenShard
 
 BLOCK_DOCUMENTS = 1024  # documents are shuffled within a block
 CHUNK_BYTES = 1 << 20
+ZSTD_BYTES = 8 << 10  # Arrow reads a piece whole or not at all: before damage, this much is lost
 LINE_BYTES = 64 << 20  # of a JSON record: longer ones are broken, and never held in memory
 
 Document = str | NDArray[Any]  # text, or token ids with the end-of-text token
@@ -83,7 +84,7 @@ class _JsonBlock(Block):
             raise BadRecordError(f"a line of more than {LINE_BYTES >> 20} MiB")
         try:
             record = json.loads(self._lines[index])
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadRecordError(f"not JSON ({error})") from error
         if not isinstance(record, dict):
             raise BadRecordError(f"a {type(record).__name__}, not an object with {self._column!r}")
@@ -125,6 +126,10 @@ class _TokenBlock(Block):
 def _text(value: object, column: str) -> str:
     if not isinstance(value, str) or not value:
         raise BadRecordError(f"no text in {column!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:  # JSON may write half a character
+        raise BadRecordError(f"no text in {column!r}: half of a surrogate pair") from error
     return value
 
 
@@ -132,8 +137,9 @@ def _json_blocks(path: str, column: str, start: int) -> Iterator[Block]:
     first = start * BLOCK_DOCUMENTS
     lines: list[bytes] = []
     with open_file(path) as file:
+        read = _reader(path, file)
         try:
-            for some in _lines(_reader(path, file), skipped=first):
+            for some in _lines(read, skipped=first):
                 lines += some
                 while len(lines) >= BLOCK_DOCUMENTS:
                     yield _JsonBlock(first, lines[:BLOCK_DOCUMENTS], column)
@@ -150,11 +156,15 @@ def _json_blocks(path: str, column: str, start: int) -> Iterator[Block]:
 
 
 def _reader(path: str, file: BinaryIO) -> Callable[[int], bytes]:
-    """Return what reads up to so many bytes of the decompressed content, all of it that is before any damage."""
+    """Return what reads up to so many bytes of the decompressed content, what is before any damage too.
+
+    Arrow closes the file with what reads it.
+    """
     if path.endswith(".gz"):
         return gzip.GzipFile(fileobj=file).read1  # one of its own pieces; nothing is buffered twice
     if path.endswith(".zst"):
-        return cast("Callable[[int], bytes]", pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd").read)
+        stream = pa.CompressedInputStream(pa.PythonFile(file, "r"), "zstd")
+        return lambda _: cast("bytes", stream.read(ZSTD_BYTES))
     return file.read
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from podwright_training.data.faults import DataError, first_line
 
 if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
     from transformers import PreTrainedTokenizerBase
+
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
@@ -32,6 +35,32 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
             f"serves to this machine ({first_line(error)})"
         ) from error
+
+
+def token_bytes(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int64] | None:
+    """Return how many bytes of text each token is, by its id; special ones are none.
+
+    ``None`` if the tokenizer is neither on the level of bytes nor of characters with bytes for the others: then tokens
+    do not add up to the text. Decoding a sequence does not do: the end of one cuts characters.
+    """
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    decoder = backend["decoder"] or {}
+    kinds = {part["type"] for part in decoder.get("decoders", [decoder]) if part}
+    if not kinds & {"ByteLevel", "ByteFallback"}:
+        return None
+    vocabulary = tokenizer.get_vocab()
+    lengths = np.zeros(max(vocabulary.values()) + 1, dtype=np.int64)
+    added = {
+        token["id"]: 0 if token["special"] else len(token["content"].encode()) for token in backend["added_tokens"]
+    }
+    for token, number in vocabulary.items():
+        if number in added:
+            lengths[number] = added[number]
+        elif "ByteLevel" in kinds:
+            lengths[number] = len(token)  # a character for each byte
+        else:
+            lengths[number] = 1 if BYTE_TOKEN.fullmatch(token) else len(token.replace("\u2581", " ").encode())
+    return lengths
 
 
 class Encoder:
