@@ -34,7 +34,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from podwright.checkout import ROOT
 from podwright_rehearsal.run.supplies import dataset
+
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
 from podwright_testing.planted import JACCARD, Planted, documents_of
 
 TOKENIZE, CURATE, DATATROVE, DATASETS = "podwright, tokens alone", "podwright, curated", "datatrove", "datasets.map"

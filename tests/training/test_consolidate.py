@@ -109,6 +109,18 @@ def test_a_harness_that_is_missing_or_fails_is_one_line(exported, capsys):
     assert f"{shutil.which('uname')} failed with exit status 1:" in capsys.readouterr().err
 
 
+def test_a_step_without_validation_is_evaluated(exported, capsys):
+    """A run that was stopped between validations has its own figures; an export that names no step is refused."""
+    consolidate(exported, step=8)
+    of_run = evaluate(exported)
+    assert (of_run["step"], of_run["tokens"]) == (8, 16 * 32)
+    assert "trainer_loss" not in of_run
+    (exported.hf / "podwright.json").write_text("{}")
+    assert main(["evaluate", "--run-dir", str(exported.root)]) == 2
+    assert "podwright.json does not say of which step the model is: run `podwright-train" in capsys.readouterr().err
+    consolidate(exported)
+
+
 def test_bits_per_byte(exported):
     """Loss and bits per byte agree for the text whose tokens were predicted."""
     found, options = evaluate(exported), load_run(exported)

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import random
 import re
 import shlex
@@ -18,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from podwright_training.__main__ import main
 from podwright_training.commands import prepare as command
 from podwright_training.commands.prepare import PrepareError, prepare, split_documents
 from podwright_training.data import PackedStream, Source, load_tokenizer
@@ -54,6 +56,19 @@ def test_splits_are_disjoint_and_complete(prose, tmp_path):
     assert not set(train) & set(validation)
     source = {p for file in prose.iterdir() for p in file.read_text().split("\n\n")}
     assert {paragraph for text in train + validation for paragraph in text.split("\n\n")} == source
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_full_disk_is_one_line(prose, tmp_path, capsys):
+    """The line says why, and nothing is left."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32k", "none", tmp_path], check=True)
+    try:
+        output = str(tmp_path / "c4")
+        assert main(["prepare", str(prose), "--output", output, "--shards", "4", "--validation-fraction", "0.2"]) == 2
+        assert f"cannot prepare {prose}: {output}: No space left on device" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_same_prose_same_bytes(prose, tmp_path):

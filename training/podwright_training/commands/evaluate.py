@@ -84,8 +84,8 @@ def _check(args: argparse.Namespace) -> None:
 
 def _of_model(args: argparse.Namespace) -> dict[str, Any]:
     options = load(args, TEXT)
-    tokens = options.validated_sequences(readers=1) * options.max_context_width
-    return {"model": str(args.model), **_figures(args.model, options, tokens, device=args.device, dtype=args.dtype)}
+    figures = _figures(args.model, options, _validated_tokens(options), device=args.device, dtype=args.dtype)
+    return {"model": str(args.model), **figures}
 
 
 def _of_run(args: argparse.Namespace) -> dict[str, Any]:
@@ -139,23 +139,37 @@ def evaluate(folder: RunFolder, *, device: str | None = None, dtype: str = "floa
         dtype: name of torch's type of weights and activations; the loss is summed in float64.
 
     Raises:
-        UserError: The run is not consolidated, or the trainer did not validate the step it was consolidated from.
+        UserError: The run is not consolidated, or its model is damaged.
     """
+    step, options = _exported_step(folder), load_run(folder)
+    validations = {event["step"]: event for event in folder.events("validation")}
+    trainer = validations.get(step)  # none if the run was stopped between validations
+    tokens = next((event["tokens"] for event in reversed(validations.values())), _validated_tokens(options))
+    figures = _figures(folder.hf, options, trainer["tokens"] if trainer else tokens, device=device, dtype=dtype)
+    found = {"model": str(folder.hf), "step": step, **figures}
+    if trainer:
+        perplexity = trainer["perplexity"]
+        found |= {
+            "trainer_loss": trainer["loss"],
+            "trainer_perplexity": perplexity,
+            "relative_difference": abs(figures["perplexity"] - perplexity) / perplexity,
+        }
+    return found
+
+
+def _exported_step(folder: RunFolder) -> int:
+    """Return the step that the exported model is of."""
+    again = f"run `podwright-train consolidate --run-dir {folder.root}`"
     if not folder.hf.exists():
-        raise UserError(f"{folder.hf} does not exist: run `podwright-train consolidate --run-dir {folder.root}` first")
-    step = json.loads((folder.hf / ORIGIN).read_text())["step"]
-    trainer = next((event for event in reversed(list(folder.events("validation"))) if event["step"] == step), None)
-    if trainer is None:
-        raise UserError(f"{folder.metrics} has no validation of step {step}, from which {folder.hf} was consolidated")
-    figures = _figures(folder.hf, load_run(folder), trainer["tokens"], device=device, dtype=dtype)
-    return {
-        "model": str(folder.hf),
-        "step": step,
-        **figures,
-        "trainer_loss": trainer["loss"],
-        "trainer_perplexity": trainer["perplexity"],
-        "relative_difference": abs(figures["perplexity"] - trainer["perplexity"]) / trainer["perplexity"],
-    }
+        raise UserError(f"{folder.hf} does not exist: {again} first")
+    try:
+        return int(json.loads((folder.hf / ORIGIN).read_text())["step"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder.hf / ORIGIN} does not say of which step the model is: {again} again") from error
+
+
+def _validated_tokens(options: TrainConfig) -> int:
+    return options.validated_sequences(readers=1) * options.max_context_width
 
 
 def _figures(model: Path, options: TrainConfig, tokens: int, *, device: str | None, dtype: str) -> dict[str, Any]:

@@ -93,13 +93,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare the dataset and print a summary; return the exit status."""
-    prepared = prepare(
-        args.source,
-        args.output,
-        shards=args.shards,
-        vocab_size=args.vocab_size,
-        validation_fraction=args.validation_fraction,
-    )
+    try:
+        prepared = prepare(
+            args.source,
+            args.output,
+            shards=args.shards,
+            vocab_size=args.vocab_size,
+            validation_fraction=args.validation_fraction,
+        )
+    except OSError as error:
+        where = error.filename or args.output
+        raise PrepareError(f"cannot prepare {args.source}: {where}: {error.strerror or error}") from error
     for line in prepared.dropped.lines():
         print(line, file=sys.stderr)
     print(
