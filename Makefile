@@ -5,18 +5,21 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/
 # Found by their first lines. Tests check the batch script's template when they render it.
 SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.md' ':!*.py' ':!*.sbatch')
 
-# Three workers more than cores: they mostly wait, for Terraform and Slurm. tests/conftest.py groups tests by worker.
-SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 3)) --maxprocesses=8 --dist=loadfile
+# Six workers more than cores: they mostly wait, for Terraform and Slurm. tests/conftest.py groups tests by worker.
+SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 6)) --maxprocesses=8 --dist=loadfile
 
 # Tests start hundreds of Pythons; without bytecode on disk each would compile the checkout's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs release rehearse test setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
+.PHONY: docs release rehearse test tests setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
 
 rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
 
-test: setup-test lint types ## run everything CI checks
+test: setup-test lint ## run everything CI checks
+	@$(MAKE) --no-print-directory --jobs=2 types tests
+
+tests:
 	$(BIN)/pytest $(SIDE_BY_SIDE) --slowest 20
 
 quick: setup lint types ## run the tests that take milliseconds: no hosts, no Terraform, no AWS stand-in

@@ -21,7 +21,7 @@ from podwright_training.ranks import Ranks
 
 pytestmark = pytest.mark.slow
 
-RANKS, SEQUENCES, CONTEXT, STEPS = 4, 8, 16, 16
+RANKS, SEQUENCES, CONTEXT, STEPS = 4, 8, 16, 8
 SMALL = {
     "vocab_size": 96,
     "hidden_size": 32,
@@ -122,10 +122,10 @@ def runs(tmp_path_factory, run_ranks):
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_learns_what_one_process_learns(runs, name):
-    """16 steps of AdamW, half of them with document masks; between them an evaluation and likeliest next tokens."""
+    """8 steps of AdamW, half of them with document masks; between them an evaluation and likeliest next tokens."""
     alone, divided = runs[LAYOUTS[name][0]], runs[name]
     assert len(alone["losses"]) == STEPS
-    assert alone["losses"][-1] < alone["losses"][0] - 0.5
+    assert alone["losses"][-1] < alone["losses"][0] - 0.2
     assert divided["losses"] == pytest.approx(alone["losses"], abs=1e-5)
     assert divided["norms"] == pytest.approx(alone["norms"], rel=1e-4)
     assert divided["evaluation"] == pytest.approx(alone["evaluation"], rel=1e-6)
