@@ -51,6 +51,7 @@ CHECKED = {
         "urllib.request": "exporters on the host itself, asked whether they answer",
     },
     "packages": {"apt-get": "the repository's signature of its packages"},
+    "user_folders": {"enroot": "a folder's name"},
     "uv": {"uv": "the manifest's sha256 of its wheel or release"},
     "s3": {"s3": "whoever asks compares: the contract's sha256, the manifest's or the lock's"},
 }
