@@ -95,8 +95,8 @@ def test_a_bundle_is_made_checked_and_uploaded_once(aws, settings_file, tmp_path
     assert main(command) == 0, capsys.readouterr().err
     first = capsys.readouterr().out
     assert main(command) == 0
-    assert "uploaded 1 of 10 objects" in capsys.readouterr().out
-    assert "uploaded 10 of 10 objects to s3://sagemaker-mine/demo/bundle" in first
+    assert "uploaded 1 of 12 objects" in capsys.readouterr().out
+    assert "uploaded 12 of 12 objects to s3://sagemaker-mine/demo/bundle" in first
     client = aws.client("s3")
     stored = {item["Key"] for item in client.list_objects_v2(Bucket=BUCKET, Prefix="demo/bundle/")["Contents"]}
     names = {key.removeprefix("demo/bundle/") for key in stored}

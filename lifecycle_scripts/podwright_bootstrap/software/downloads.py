@@ -108,7 +108,10 @@ def needed(nodes: NodeFeatures, *, sends: bool, trains: bool) -> List[str]:
     """
     names = ["uv"] if trains else []
     if nodes.containers and nodes.containers.enroot:
-        names += ["enroot", "enroot-caps", "libnvidia-container1", "libnvidia-container-tools", "pyxis"]
+        names += ["enroot", "enroot-caps", "pyxis"]
+    if nodes.containers:
+        names += ["libnvidia-container1", "libnvidia-container-tools"]
+        names += ["nvidia-container-toolkit-base", "nvidia-container-toolkit"] if nodes.containers.docker else []
     names += ["mount-s3"] if nodes.s3_mounts else []
     if nodes.observability:
         names += ["node_exporter", *(["prometheus"] if sends else [])]

@@ -16,7 +16,7 @@ from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import shell, units
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
-from podwright_bootstrap.software import packages
+from podwright_bootstrap.software import gpu_containers, packages
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage.local_disk import local_disk
 
@@ -48,13 +48,9 @@ class Docker(Step):
             yield "installed docker.io"
         containerd = list(_move_containerd()) if shutil.which("containerd") else []
         yield from containerd
-        settings = _read()
-        root = str(local_disk() / "docker")
-        moved = settings.get("data-root") != root
-        if moved:
-            shell.write_file(DAEMON_JSON, json.dumps({**settings, "data-root": root}, indent=2) + "\n")
-            yield f"moved Docker's images to {root}"
-        yield from units.keep_on("docker", restart=moved or bool(containerd))
+        configured = list(_configure(node))
+        yield from configured
+        yield from units.keep_on("docker", restart=bool(configured or containerd))
         wanted = node.parameters.nodes.containers
         if wanted and wanted.docker_for_job_user and GROUP not in _groups():
             shell.run("usermod", "--append", "--groups", GROUP, contract.JOB_USER, timeout_s=30)
@@ -67,6 +63,18 @@ class Docker(Step):
             raise BootstrapError(
                 f"Docker stores images in {shown}, not on the local disk", hint=f"look at {DAEMON_JSON} and its unit"
             )
+
+
+def _configure(node: Node) -> Iterator[str]:
+    """Name the folder of images and, on GPU nodes, NVIDIA's runtime, as `nvidia-ctk runtime configure` does."""
+    settings, root = _read(), str(local_disk() / "docker")
+    yield from gpu_containers.install(gpu_containers.RUNTIME, node)
+    wanted = {**settings, "data-root": root}
+    if shutil.which(gpu_containers.RUNTIME):
+        wanted["runtimes"] = {"nvidia": {"args": [], "path": gpu_containers.RUNTIME}, **settings.get("runtimes", {})}
+    if wanted != settings:
+        shell.write_file(DAEMON_JSON, json.dumps(wanted, indent=2) + "\n")
+        yield f"wrote {DAEMON_JSON}: images go to {root}"
 
 
 def _move_containerd() -> Iterator[str]:

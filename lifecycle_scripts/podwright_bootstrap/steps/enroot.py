@@ -14,10 +14,10 @@ from typing import Iterator, Mapping
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import CONTROLLER
 from podwright_bootstrap.host import shell, units
-from podwright_bootstrap.host.shell import BootstrapError, CommandError
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.node import Node
 from podwright_bootstrap.slurm import plugstack, slurm_conf, slurmctld
-from podwright_bootstrap.software import after_reboot, downloads, installed_copy, packages
+from podwright_bootstrap.software import after_reboot, downloads, gpu_containers, installed_copy, packages
 from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import user_folders
 
@@ -31,8 +31,6 @@ ExecStartPost=-{sys.executable} -m {user_folders.__name__} %i
 """
 SRUN = contract.SLURM_ROOT / "bin" / "srun"
 BUILD_LIMIT_S = 300
-CONTAINER_CLI = "nvidia-container-cli"
-CONTAINER_CLI_PACKAGES = ("libnvidia-container1", "libnvidia-container-tools")
 
 
 class Enroot(Step):
@@ -51,7 +49,7 @@ class Enroot(Step):
         """Containers run on all nodes but controllers; controllers name what srun loads."""
         if node.role != CONTROLLER:
             yield from _enroot(node)
-            yield from _container_cli(node)
+            yield from gpu_containers.install(gpu_containers.CLI, node)
             yield from installed_copy.install()
             yield from units.drop_in(SESSION_UNIT, DROP_IN, SESSION)
             yield from after_reboot.repeat(self.name)
@@ -90,18 +88,6 @@ def _enroot(node: Node) -> Iterator[str]:
     for path, text in ((ENROOT_CONF, _configured(folders)), (TMPFILES, runtime)):
         if shell.write_file(path, text):
             yield f"wrote {path}"
-
-
-def _container_cli(node: Node) -> Iterator[str]:
-    """Install what shows GPUs to containers; without it a node's other jobs run."""
-    if node.facts.accelerator != "gpu" or shutil.which(CONTAINER_CLI):
-        return
-    try:
-        packages.install(*(downloads.fetch(name, node) for name in CONTAINER_CLI_PACKAGES), node=node)
-    except (BootstrapError, CommandError, OSError) as error:
-        shell.say(f"warning: {CONTAINER_CLI} is not there: containers see no GPU: {error}")
-    else:
-        yield f"installed {', '.join(CONTAINER_CLI_PACKAGES)}"
 
 
 def _configured(folders: Mapping[str, Path]) -> str:
