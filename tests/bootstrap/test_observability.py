@@ -291,6 +291,21 @@ def test_a_collector_that_fails_says_so_and_leaves_the_others_alone(measured, mo
     assert "slurm: " in capsys.readouterr().out
 
 
+@pytest.mark.hosts  # needs root
+def test_a_user_with_many_runs_hides_nobody_elses(tmp_path, monkeypatch):
+    """Of more runs than are looked at each user has the newest, however many another one has."""
+    monkeypatch.setattr(training, "RUNS", tmp_path)
+    monkeypatch.setattr(training, "MOST_RUNS", 3)
+    for number, name in enumerate(("mine", "fake-0", "fake-1", "fake-2", "fake-3")):
+        path = tmp_path / name / training.METRICS_NAME
+        path.parent.mkdir()
+        path.write_text('{"event": "train", "step": 1}\n')
+        os.utime(path, (time.time() - 60 + number,) * 2)
+        os.chown(path.parent, 0 if name == "mine" else 54321, 0)
+    steps = next(family for family in training.collect() if family.name == "podwright_training_step")
+    assert set(steps.samples) == {f'{{run="{name}"}}' for name in ("mine", "fake-3", "fake-2")}
+
+
 def test_runs_that_users_broke_take_nothing_from_the_others(tmp_path, monkeypatch):
     """Beside pipes, links, names and numbers that are none, the run that works is measured; each is counted."""
     runs, output = tmp_path / "runs", tmp_path / "output"
