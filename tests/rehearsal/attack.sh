@@ -41,7 +41,9 @@ touch $'/fsx/runs/\xff/metrics.jsonl'
 chmod 0 /fsx/runs/closed
 
 # A name that would be a metric of its own, or a command.
+# shellcheck disable=SC2016 # names as a user gives them
 mkdir $'/fsx/runs/a"} 1\nnode_load1{x="' '/fsx/runs/$(touch owned)'
+# shellcheck disable=SC2016
 for folder in /fsx/runs/a* '/fsx/runs/$(touch owned)'; do
   echo '{"event": "train", "step": 1, "loss": NaN, "mfu": 1e999, "tokens_per_s": 1}' >"$folder/metrics.jsonl"
 done
