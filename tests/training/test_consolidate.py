@@ -29,6 +29,7 @@ from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.data import open_stream
 from podwright_training.errors import UserError
+from podwright_training.harness import run_tasks
 from podwright_training.run_folder import RunFolder
 
 SMALL_FILES = ExportOptions(max_shard_gb=20e-6)
@@ -119,6 +120,15 @@ def test_a_step_without_validation_is_evaluated(exported, capsys):
     assert main(["evaluate", "--run-dir", str(exported.root)]) == 2
     assert "podwright.json does not say of which step the model is: run `podwright-train" in capsys.readouterr().err
     consolidate(exported)
+
+
+def test_the_harness_gets_the_whole_path(tmp_path):
+    """A folder's name may have commas and equals signs, as those of sweeps."""
+    program = tmp_path / "harness"
+    program.write_text('#!/bin/sh\necho "$4"; exit 1\n')
+    program.chmod(0o755)
+    with pytest.raises(UserError, match=re.escape('"pretrained": "lr=1,wd=2/hf"')):
+        run_tasks(Path("lr=1,wd=2/hf"), ["a"], program=str(program), include_path=None, device="cpu", dtype="float32")
 
 
 def test_bits_per_byte(exported):

@@ -188,6 +188,25 @@ def test_broken_records_are_named_and_skipped(tmp_path, open_stream, caplog):
     assert stream.faults.count("record") == 6
 
 
+def test_blank_lines_are_no_records(tmp_path, open_stream, caplog):
+    """They are not counted, and what is broken keeps the number of its line."""
+    text = "\n" + lines(["w1"]) + "\n \n\r\n" + lines(["w2"]) + "\nx\n"
+    (tmp_path / "a.jsonl").write_text(text)
+    stream = open_stream(tmp_path)
+    assert set(tokens_of(stream).flatten().tolist()) == {0, 1, 2}
+    assert [record.getMessage().split(" ")[0] for record in caplog.records] == [f"{tmp_path}/a.jsonl:8:"]
+
+
+def test_linked_folders_are_read(tmp_path):
+    """Once each, though a link leads back."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "far").mkdir()
+    WRITERS["jsonl"](tmp_path / "far")
+    (tmp_path / "data" / "linked").symlink_to(tmp_path / "far")
+    (tmp_path / "far" / "back").symlink_to(tmp_path / "data")
+    assert find_split(str(tmp_path / "data"), None, "train").names == ("linked/train.jsonl",)
+
+
 def test_too_many_broken_records(tmp_path, open_stream):
     """More than the limit stop the run, with the last one's place."""
     (tmp_path / "a.jsonl").write_text(lines(["w1"]) + "x\n" * 3)

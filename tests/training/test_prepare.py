@@ -71,6 +71,38 @@ def test_a_full_disk_is_one_line(prose, tmp_path, capsys):
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
+def test_damage_in_an_archive_is_named(prose, tmp_path, capsys):
+    """A damaged or encrypted file of an archive is skipped, an archive that is cut is one line, links are followed."""
+    text, archive = (prose / "0.txt").read_bytes(), tmp_path / "a.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(prose.iterdir()):
+            file.write(path, path.name)
+    content = bytearray(archive.read_bytes())
+    content[content.index(text[:40]) + 30] ^= 1
+    archive.write_bytes(content)
+    flags = ("--shards", "2", "--validation-fraction", "0.2", "--vocab-size", "300")
+    assert main(["prepare", str(archive), "--output", str(tmp_path / "a"), *flags]) == 0
+    assert "skipped 0.txt: truncated or damaged" in capsys.readouterr().err
+    with tarfile.open(tmp_path / "b.tar.gz", "w:gz") as tar:
+        tar.add(prose, "prose")
+    whole = (tmp_path / "b.tar.gz").read_bytes()
+    (tmp_path / "b.tar.gz").write_bytes(whole[: len(whole) * 2 // 3])
+    assert main(["prepare", str(tmp_path / "b.tar.gz"), "--output", str(tmp_path / "b"), *flags]) == 2
+    assert "b.tar.gz is truncated or damaged: Compressed file ended" in capsys.readouterr().err
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "linked").symlink_to(prose)
+    (prose / "back").symlink_to(prose)
+    (tmp_path / "texts" / "lost.txt").symlink_to("nowhere")
+    try:
+        assert main(["prepare", str(tmp_path / "texts"), "--output", str(tmp_path / "c"), *flags]) == 0
+    finally:
+        (prose / "back").unlink()
+    assert "skipped lost.txt: No such file or directory" in capsys.readouterr().err
+    assert "file:linked/7.txt#0" in "".join(
+        gzip.decompress(path.read_bytes()).decode() for path in (tmp_path / "c" / "en").iterdir()
+    )
+
+
 def test_same_prose_same_bytes(prose, tmp_path):
     """The same prose gives the same files, byte by byte, from a folder, a zip and a tar archive."""
     shutil.make_archive(tmp_path / "prose", "zip", prose)

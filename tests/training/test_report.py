@@ -175,7 +175,7 @@ def test_page(reported):
         "tokens per step 1,024",
         "stopped after step resumed after step ranks 137 100 2",
         "guard step 120, policy skip, reason spike",
-        "Lines mark restarts, spikes, steps where the guard stepped in. Ticks mark checkpoints.",
+        "Lines mark restarts, spikes and steps where the guard stepped in. Ticks mark checkpoints.",
         "the loss jumped at step 240",
         "preset tiny",
         "The <b>index</b> is used.",
@@ -361,6 +361,15 @@ def test_a_loss_that_never_was_a_number(tmp_path):
         history_of(tmp_path, *({**train(step), "loss": math.nan} for step in (1, 2)))
     with pytest.raises(ReportError, match="nowhere is not there"):
         History.of(RunFolder(tmp_path / "nowhere"))
+
+
+def test_runs_of_the_same_name_are_told_apart(tmp_path):
+    """As much of their paths is shown as differs."""
+    for sweep in ("a", "b"):
+        (tmp_path / sweep).mkdir()
+        make_run(tmp_path / sweep / "run")
+    write([tmp_path / "a" / "run", tmp_path / "b" / "run"])
+    assert "a/run and b/run" in text_of(tmp_path / "a" / "run" / "report" / "index.html")
 
 
 def test_names_may_have_dollar_signs(tmp_path):

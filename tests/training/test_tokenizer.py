@@ -1,5 +1,7 @@
 """A tokenizer is trained on a dataset, and measured on it."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from podwright_training.__main__ import main
 from podwright_training.commands.tokenizer import fit
 from podwright_training.data import token_bytes
+from podwright_training.data.tokenizer import Encoder
 
 TEXTS = ["It's 12345 o'clock, and THEY'RE late.\n\n  Größe: 日本", "the node reads a file and then writes another file"]
 
@@ -83,6 +86,26 @@ def test_tokens_are_counted_in_bytes(trained):
     pieces = Tokenizer(models.BPE({"<0xE6>": 0, "\u2581\u6c17": 1, "a": 2, "b": 3}, [], byte_fallback=True))
     pieces.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     assert token_bytes(PreTrainedTokenizerFast(tokenizer_object=pieces)).tolist() == [1, 4, 1, 1]
+
+
+def test_a_text_that_quotes_a_special_token_is_text(trained):
+    """Its tokens are those of its characters; only the end of the document is the end of a text."""
+    (ids,) = Encoder(trained).encode(["a<|end_of_text|>b<|reserved_0|>"])
+    assert ids.tolist().count(trained.eos_token_id) == 1
+    assert trained.decode(ids[:-1], skip_special_tokens=True) == "a<|end_of_text|>b<|reserved_0|>"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+def test_a_full_disk_is_one_line(text_dataset, tmp_path, capsys):
+    """The line says why, and nothing is left."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "none", tmp_path], check=True)
+    try:
+        output = str(tmp_path / "tok")
+        assert main(["tokenizer", "train", "--dataset", str(text_dataset), "--output", output]) == 2
+        assert "No space left on device" in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_every_problem_is_named(text_dataset, tmp_path, capsys):

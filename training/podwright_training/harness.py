@@ -40,8 +40,9 @@ def run_tasks(
     if found is None:
         raise UserError(f"lm_eval: there is no {program} on PATH; {INSTALL}, or name the program with --lm-eval")
     with tempfile.TemporaryDirectory() as folder:
+        arguments = json.dumps({"pretrained": str(model), "dtype": dtype})  # a path may have commas
         command = [
-            *(found, "--model", "hf", "--model_args", f"pretrained={model},dtype={dtype}", "--device", device),
+            *(found, "--model", "hf", "--model_args", arguments, "--device", device),
             *("--tasks", ",".join(tasks), "--output_path", folder),
             *(["--include_path", str(include_path)] if include_path else []),
         ]

@@ -18,13 +18,16 @@ import tempfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from podwright_training.data.byte_level_bpe import SMALLEST_VOCABULARY
 from podwright_training.data.byte_level_bpe import train as train_tokenizer
+from podwright_training.data.faults import first_line
 from podwright_training.data.prose import READERS, UnreadableError, check_packages
+from podwright_training.data.storage import files_below
 from podwright_training.errors import UserError
 from podwright_training.spelling import command_line
 
@@ -32,6 +35,7 @@ CONFIG_NAME = "en"
 TOKENIZER_FOLDER = "tokenizer"
 DOCUMENT_CHARACTERS = 3000  # paragraphs are gathered up to this; C4's documents have about 2,000
 PARAGRAPH_CHARACTERS = 40  # shorter ones are menus, labels, captions; kept only as headings of what follows
+DAMAGE = (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError)
 TIMESTAMP = "1970-01-01T00:00:00Z"  # C4 has the time of the crawl; prose from a folder has none that would repeat
 
 
@@ -101,6 +105,8 @@ def run(args: argparse.Namespace) -> int:
             vocab_size=args.vocab_size,
             validation_fraction=args.validation_fraction,
         )
+    except DAMAGE[1:] as error:  # of an archive
+        raise PrepareError(f"{args.source} is truncated or damaged: {first_line(error)}") from error
     except OSError as error:
         where = error.filename or args.output
         raise PrepareError(f"cannot prepare {args.source}: {where}: {error.strerror or error}") from error
@@ -188,14 +194,19 @@ def _way_out(digests: list[str], shards: int) -> str:
 
 def _documents(source: Path, dropped: Dropped) -> Iterator[tuple[str, str]]:
     """Yield address and text of every document of the source."""
-    for name, content in _files(source, dropped):
+    for name, read in _files(source, dropped):
         try:
+            content = read()
             prose = READERS[_suffix(name)].read(gzip.decompress(content) if name.endswith(".gz") else content)
         except UnreadableError as error:
             dropped.unreadable.append(f"{name}: {error}")
             continue
-        except (OSError, EOFError, zlib.error):  # gzip's
-            dropped.unreadable.append(f"{name}: truncated or damaged")
+        except DAMAGE as error:
+            reason = error.strerror if isinstance(error, OSError) else None  # none of gzip's own
+            dropped.unreadable.append(f"{name}: {reason or 'truncated or damaged'}")
+            continue
+        except RuntimeError as error:  # zipfile's, of an encrypted file
+            dropped.unreadable.append(f"{name}: {first_line(error)}")
             continue
         number = -1
         for number, document in enumerate(split_documents(prose)):
@@ -222,21 +233,21 @@ def split_documents(prose: str) -> Iterator[str]:
         yield "\n\n".join(document)
 
 
-def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of the files with prose, sorted by name."""
+def _files(source: Path, dropped: Dropped) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield the files with prose, sorted by name, each with what reads it."""
     if source.is_dir():
-        paths = {path.relative_to(source).as_posix(): path for path in source.rglob("*") if path.is_file()}
-        yield from ((name, paths[name].read_bytes()) for name in _readable(paths, dropped))
+        paths = {path.relative_to(source).as_posix(): path for path in files_below(source)}
+        yield from ((name, paths[name].read_bytes) for name in _readable(paths, dropped))
     elif source.is_file() and zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as archive:
             files = [member.filename for member in archive.infolist() if not member.is_dir()]
-            yield from ((name, archive.read(name)) for name in _readable(files, dropped))
+            yield from ((name, partial(archive.read, name)) for name in _readable(files, dropped))
     elif source.is_file() and tarfile.is_tarfile(source):
         with tarfile.open(source) as archive:
             members = {member.name: member for member in archive if member.isfile()}
             for name in _readable(members, dropped):
                 if file := archive.extractfile(members[name]):
-                    yield name, file.read()
+                    yield name, file.read
     else:
         raise PrepareError(f"{source} is neither a folder nor a .zip or .tar archive")
 

@@ -8,13 +8,14 @@ import json
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from podwright_training.errors import UserError
 from podwright_training.report.figures import draw
-from podwright_training.report.history import History, ReportError
+from podwright_training.report.history import History, ReportError, distinct_names
 from podwright_training.report.page import Drawing, render
 from podwright_training.run_folder import RunFolder, write_atomically
 
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     folders = [RunFolder(path) for path in args.run_dir]
     if args.live:
         return serve(folders, port=args.port, usd_per_hour=args.usd_per_hour)
-    histories = [History.of(folder) for folder in folders]
+    histories = _histories(folders)
     output, drawing = args.output or folders[0].report, Drawing.of(histories)
     page = _page(folders, histories, usd_per_hour=args.usd_per_hour)
     try:
@@ -73,7 +74,7 @@ def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             try:
-                histories = [History.of(folder) for folder in folders]
+                histories = _histories(folders)
                 status, text = HTTPStatus.OK, _page(folders, histories, usd_per_hour=usd_per_hour, live=True)
             except ReportError as error:  # the job has not begun: the browser asks again
                 status, text = HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n"
@@ -102,6 +103,11 @@ def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None
         except KeyboardInterrupt:
             print(file=sys.stderr)
     return 0
+
+
+def _histories(folders: Sequence[RunFolder]) -> list[History]:
+    names = distinct_names(folders)
+    return [replace(History.of(folder), name=name) for folder, name in zip(folders, names, strict=True)]
 
 
 def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options: Any) -> str:

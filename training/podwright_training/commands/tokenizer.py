@@ -210,7 +210,7 @@ def _texts(args: argparse.Namespace, name: str) -> Iterator[str]:
                 try:
                     document = block.document(index)
                 except BadRecordError as error:
-                    faults.log(Fault("record", f"{file}:{block.first + index + 1}", str(error)))
+                    faults.log(Fault("record", f"{file}:{block.number(index)}", str(error)))
                     continue
                 if isinstance(document, str) and split.has(document):
                     yield document

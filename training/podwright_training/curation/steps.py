@@ -80,7 +80,7 @@ class ReadDataset(PipelineStep):  # type: ignore[misc]
         try:
             for block in read_blocks(file, column=self.text_column):
                 for index in range(len(block)):
-                    number = block.first + index + 1
+                    number = block.number(index)
                     try:
                         document = block.document(index)
                     except BadRecordError as error:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from podwright_training.errors import UserError
+
 SPECIAL_TOKENS = {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"}
 RESERVED = "<|reserved_{}|>"  # fills the vocabulary up to a multiple
 RESERVED_NAME = re.compile(r"<\|reserved_\d+\|>")
@@ -67,5 +69,8 @@ def train(
     model.add_special_tokens([RESERVED.format(number) for number in range(-model.get_vocab_size() % multiple)])
     further = {"additional_special_tokens": list(special_tokens)} if special_tokens else {}
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, **SPECIAL_TOKENS, **further)
-    tokenizer.save_pretrained(folder)
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:  # the library raises no other
+        raise UserError(f"cannot write {folder.name}: {error}") from error
     return len(tokenizer)

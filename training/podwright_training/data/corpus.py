@@ -120,7 +120,7 @@ class Corpus:
                     order = self._order(stream, epoch, shard, number, len(block))
                     skipped = first.document if begun and number == first.block else 0
                     for document, index in enumerate(order[skipped:], skipped):
-                        place = f"{file}:{block.first + index + 1}"
+                        place = f"{file}:{block.number(index)}"
                         yield Position(epoch, shard, number, document), block, index, place
             except BadShardError as error:
                 faults.add(Fault("shard", file, str(error)))
@@ -160,6 +160,7 @@ def _check_tokenizer(file: str, encoder: Encoder) -> None:
 
 
 def _check_block(block: Block, file: str) -> None:
+    problem: BadRecordError | None = None
     for index in range(len(block)):
         try:
             block.document(index)
@@ -167,4 +168,6 @@ def _check_block(block: Block, file: str) -> None:
             problem = error
         else:
             return
+    if problem is None:
+        return  # blank lines
     raise DataError(f"{file}: each of its first {len(block)} records is broken, the last one: {problem}")

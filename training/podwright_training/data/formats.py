@@ -47,6 +47,10 @@ class Block(ABC):
     def document(self, index: int) -> Document:
         """Return one document; raise ``BadRecordError``."""
 
+    def number(self, index: int) -> int:
+        """Return the number of a document's record in the shard, from 1."""
+        return self.first + index + 1
+
 
 def read_blocks(path: str, *, column: str, start: int = 0) -> Iterator[Block]:
     """Yield the blocks of a shard from number ``start`` on.
@@ -73,8 +77,12 @@ def format_of(path: str) -> str:
 class _JsonBlock(Block):
     def __init__(self, first: int, lines: list[bytes], column: str) -> None:
         super().__init__(first)
-        self._lines = lines
+        self._numbers = [number for number, line in enumerate(lines, first + 1) if not line.isspace() and line]
+        self._lines = [lines[number - first - 1] for number in self._numbers]
         self._column = column
+
+    def number(self, index: int) -> int:
+        return self._numbers[index]
 
     def __len__(self) -> int:
         return len(self._lines)

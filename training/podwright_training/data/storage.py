@@ -35,7 +35,7 @@ def list_files(dataset: str, folder: str = "") -> Listing:
         DataError: There is no such dataset, or its store is unreachable.
     """
     if Path(dataset).is_dir():
-        paths = (path for path in (Path(dataset) / folder).rglob("*") if path.is_file())
+        paths = files_below(Path(dataset) / folder)
         return {path.relative_to(dataset).as_posix(): str(path) for path in paths}
     hub_id = not (Path(dataset).is_absolute() or dataset.startswith(".") or dataset.count("/") != 1)
     if not (dataset.startswith(S3) or hub_id):
@@ -44,6 +44,20 @@ def list_files(dataset: str, folder: str = "") -> Listing:
             "owner/name on the Hugging Face hub"
         )
     return shared(f"{dataset}:{folder}", partial(_list_remote, dataset, folder))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of folders linked in it, each folder once; links to nothing too."""
+    seen: set[str] = set()
+    for name, folders, files in os.walk(folder, followlinks=True):
+        here = os.path.realpath(name)
+        if here in seen:
+            folders.clear()
+            continue
+        seen.add(here)
+        folders.sort()
+        paths = (Path(name) / file for file in sorted(files))
+        yield from (path for path in paths if path.is_file() or path.is_symlink())
 
 
 def shared(name: str, action: Callable[[], Listing]) -> Listing:

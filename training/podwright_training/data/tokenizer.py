@@ -88,6 +88,7 @@ class Encoder:
         self._backend = Tokenizer.from_str(backend.to_str())  # a copy: the caller's may pad and truncate
         self._backend.no_padding()
         self._backend.no_truncation()
+        self._backend.encode_special_tokens = True  # a text that quotes one is text
         meaning = json.dumps([self._backend.get_vocab(with_added_tokens=True), self.end], sort_keys=True)
         self.digest = hashlib.sha256(meaning.encode()).hexdigest()[:16]
 

@@ -107,6 +107,16 @@ def _configuration(path: Path) -> dict[str, Any]:
     return content
 
 
+def distinct_names(folders: Sequence[RunFolder]) -> list[str]:
+    """Return as much of each run's path as differs."""
+    paths = [folder.root.absolute().parts for folder in folders]
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
 def not_a_number(steps: Sequence[int]) -> str:
     """Return a sentence about steps whose loss is NaN or infinite."""
     return f"the loss of {len(steps)} steps is no finite number, the first at step {steps[0]}"

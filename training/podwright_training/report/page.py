@@ -117,8 +117,12 @@ def _legend(moments: Sequence[Mark]) -> str:
     kinds = {mark.kind for mark in moments}
     lines = [f"{kind}s" for kind in ("restart", "spike") if kind in kinds]
     lines += ["steps where the guard stepped in"] if "guard" in kinds else []
-    sentences = [f"Lines mark {', '.join(lines)}."] if lines else []
+    sentences = [f"Lines mark {_listed(lines)}."] if lines else []
     return " ".join([*sentences, *(["Ticks mark checkpoints."] if "checkpoint" in kinds else [])])
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _environment() -> Any:

@@ -17,7 +17,7 @@ MANY_EVENTS = 200  # of one run on its page
 CONFIGURED = (
     "preset", "model_type", "hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size",
     "vocab_size", "max_context_width", "train_batch_size", "max_steps", "lr", "sharding_strategy", "bf16", "dataset",
-    "tokenizer",
+    "data_mixture", "tokenizer",
 )  # fmt: skip
 
 Row = tuple[str, str]
@@ -112,7 +112,9 @@ def events(history: History) -> list[tuple[str, str, str]]:
 
 def configuration(history: History) -> list[Row]:
     """Return the options that make the run what it is."""
-    return [(key, str(history.config[key])) for key in CONFIGURED if history.config.get(key) is not None]
+    config = history.config
+    keys = [key for key in CONFIGURED if key != "dataset" or not config.get("data_mixture")]
+    return [(key, str(config[key])) for key in keys if config.get(key) is not None]
 
 
 def differences(histories: list[History]) -> list[tuple[str, ...]]:
