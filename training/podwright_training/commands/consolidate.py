@@ -79,7 +79,8 @@ def _progress(path: Path, total_bytes: int) -> Iterator[Callable[[int], object]]
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     console = Console(file=sys.stderr)
-    columns = (TextColumn(path.name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    left = TimeRemainingColumn(elapsed_when_finished=True)
+    columns = (TextColumn(path.name), BarColumn(), DownloadColumn(), TransferSpeedColumn(), left)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(path.name, total=total_bytes)
         yield lambda count: progress.advance(task, count)

@@ -134,10 +134,10 @@ def _settings(args: argparse.Namespace) -> CurationSettings:
 def _progress(stage: Any, completions: Path) -> Iterator[None]:
     """Show how many tasks of a stage are complete while it runs."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(file=sys.stderr)
-    columns = (TextColumn(f"{stage.name:16}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(f"{stage.name:16}"), BarColumn(), MofNCompleteColumn(), "tasks", TimeElapsedColumn())
     done = threading.Event()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task(stage.name, total=stage.tasks)

@@ -73,7 +73,10 @@ def render(history: History, *, width: int, usd_per_hour: float | None = None) -
         Text(f"training loss, smoothed, steps {first:,} to {last:,}", style="dim"),
         Text(),
         table,
-        *[Text(" ".join(filter(None, row)), style="dim") for row in summary.events(history)[-LAST_EVENTS:]],
+        *[
+            Text(" ".join(filter(None, row)), style="dim", no_wrap=True, overflow="ellipsis")
+            for row in summary.events(history)[-LAST_EVENTS:]
+        ],
     )
 
 
