@@ -2,7 +2,7 @@
 
     python bench/curate.py [--copies 4] [--rounds 3] [--pairs 1000]
 
-Smallest: python bench/curate.py --copies 1 --rounds 1 --pairs 50
+Smallest: python bench/curate.py --copies 1 --rounds 1 --pairs 100
 
 The text is the rehearsal's prose, several times, each copy with a number in every document. Each round runs every side
 in a process of its own, which times its work without imports: our pipeline without filters and duplicates, which writes
