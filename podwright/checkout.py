@@ -1,4 +1,7 @@
-"""The checkout, or what a wheel has of it: where cluster.yaml's neighbours are. Nothing else computes its root."""
+"""Where code, data, programs and caches are: in the checkout, or in a wheel and the user's cache.
+
+Nothing else computes these paths, or knows which of both it is.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,8 @@ TRAINING = ROOT / "training"
 REQUIREMENTS_LOCK = TRAINING / "requirements.lock"
 USER_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podwright"
 CACHE = USER_CACHE if INSTALLED else ROOT / ".cache"
-CDKTF_PROGRAMS = ROOT / "node_modules" / ".bin"
-CDKTN_PROGRAMS = ROOT / "tools" / "cdktn" / "node_modules" / ".bin"
-BIN = CACHE / "bin"  # what `make setup` downloads: Terraform, and Node where there is none
+SUPPLIES = CACHE / ("rehearsals" if INSTALLED else "podwright")
+BIN = CACHE / "bin"  # of `podwright setup` and tools/setup.sh: Terraform, and Node where there is none
+KIT_PACKAGES = {"cdktf": Path(), "cdktn": Path("tools", "cdktn")}  # where npm's files of a kit are, below ROOT
+KIT_FOLDERS = {kit: (CACHE if INSTALLED else ROOT) / path for kit, path in KIT_PACKAGES.items()}  # of its node_modules
+KIT_PROGRAMS = tuple(folder / "node_modules" / ".bin" for folder in KIT_FOLDERS.values())

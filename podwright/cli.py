@@ -30,7 +30,8 @@ STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # any command
 MISSING = {  # by package
     "podwright_training": "podwright-training is not installed: install its wheel (plans need no torch: `pip install "
     "--no-deps` is enough), or use the checkout",
-    "podwright_rehearsal": "podwright-rehearsal is not installed: install its wheel, or use the checkout",
+    "podwright_rehearsal": "podwright-rehearsal is not installed: `pip install 'podwright[rehearsal]'`, or use the "
+    "checkout",
 }
 
 
@@ -144,6 +145,7 @@ def _commands() -> Sequence[Command]:
         Command("explain", "describe a key, a finding's code, or a file's cluster", _explain_arguments, _explain),
         _operation("first_file.schema", "print the JSON Schema of cluster.yaml, for editors"),
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
+        _operation("deployment.setup", "find Terraform, Node and the kit's command, and download what is missing"),
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("align", "prepare Terraform's state for an update of instance groups", _align_arguments, _align),

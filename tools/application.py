@@ -11,7 +11,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 APPLICATION = ("pyproject.toml", "README.md", "LICENSE", "podwright", "stacks")
-BUNDLED = ("cdktf.json", "main.py", "examples", "lifecycle_scripts", "training")
+BUNDLED = (
+    *("cdktf.json", "main.py", "examples", "lifecycle_scripts", "training"),
+    *("package.json", "package-lock.json", "tools/cdktn/package.json", "tools/cdktn/package-lock.json"),
+)
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
 
 
@@ -29,4 +32,5 @@ def _copy(names: tuple[str, ...], folder: Path) -> None:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=NOT_SOURCES)
         else:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, folder / name)

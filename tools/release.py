@@ -1,10 +1,11 @@
 """Build a release: five wheels, twice and alike, tried away from the checkout, with checksums and a bill of materials.
 
-python tools/release.py [FOLDER]      default: dist/. It tags and uploads nothing.
+python tools/release.py [FOLDER] [--no-rehearsal]      default: dist/. It tags and uploads nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import re
@@ -13,18 +14,22 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import venv
 from pathlib import Path
 
 from podwright.checkout import ROOT
 from podwright_stacks.wheel import build_wheel
 
+REPORT = "rehearsal.html"
 PROJECTS = (".", "constructs", "lifecycle_scripts", "training", "rehearsal")
 
 
 def main() -> int:
     """Build into the folder, or say what is wrong."""
-    target = Path(sys.argv[1] if len(sys.argv) > 1 else "dist").resolve()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("dist"))
+    parser.add_argument("--no-rehearsal", action="store_true", help="try the wheels without a rehearsal")
+    options = parser.parse_args()
+    target = options.folder.resolve()
     problems = list(_not_ready())
     if problems:
         print(*problems, sep="\n", file=sys.stderr)
@@ -35,13 +40,17 @@ def main() -> int:
         wheels = [_built_twice(project, Path(temporary)) for project in PROJECTS]
         for wheel in wheels:
             shutil.copyfile(wheel, target / wheel.name)
-        _try(target, Path(temporary))
+        report = _tried(target, Path(temporary), rehearse=not options.no_rehearsal)
+        if report:
+            shutil.copyfile(report, target / REPORT)
     bill = runpy.run_path(str(ROOT / "tools" / "sbom.py"))["bill_of_materials"]()
     (target / "sbom.json").write_text(json.dumps(bill, indent=1) + "\n", encoding="utf-8")
     files = sorted(path for path in target.iterdir())
     sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
     (target / "SHA256SUMS").write_text(sums, encoding="utf-8")
     print(sums, end="")
+    if report:
+        print(f"report of the wheels' rehearsal: {target / REPORT}")
     print(f"next: git tag -s v{version()}, push the tag, and upload {target}")
     return 0
 
@@ -82,17 +91,12 @@ def _built_twice(project: str, folder: Path) -> Path:
     return first
 
 
-def _try(wheels: Path, folder: Path) -> None:
-    """Install the application's wheels and the pinned dependencies into a new environment; run init and check there."""
-    venv.create(folder / "venv", with_pip=False)
-    python = folder / "venv" / "bin" / "python"
-    installer = [sys.executable, "-m", "uv", "pip", "install", "-q", "--python", str(python)]
-    names = ("podwright-", "podwright_constructs-", "podwright_bootstrap-")
-    ours = [str(wheel) for wheel in wheels.glob("*.whl") if wheel.name.startswith(names)]
-    subprocess.run([*installer, "-c", str(ROOT / "requirements.lock"), *ours], check=True)
-    (folder / "empty").mkdir()
-    for words in (["--version"], ["init", "--yes"], ["check", "--strict"], ["schema", "-o", "schema.json"]):
-        subprocess.run([str(python), "-I", "-m", "podwright", *words], cwd=folder / "empty", check=True)
+def _tried(wheels: Path, folder: Path, *, rehearse: bool) -> Path | None:
+    """Go from init to synthesis, or to a rehearsal's report, with the wheels alone; return the report."""
+    found: Path | None = runpy.run_path(str(ROOT / "tools" / "try_wheels.py"))["try_wheels"](
+        wheels, folder, rehearse=rehearse
+    )
+    return found
 
 
 if __name__ == "__main__":

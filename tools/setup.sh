@@ -87,9 +87,7 @@ install_docs() { # in an environment of its own: only `make docs` needs it
   .venv/bin/uv pip install -q --python .cache/docs/bin/python --require-hashes -r tools/docs.lock
 }
 
-install_cdktf() { PATH="$PWD/.cache/bin:$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; }
-
-install_cdktn() { PATH="$PWD/.cache/bin:$PATH" npm ci --prefix tools/cdktn --ignore-scripts --no-audit --no-fund --loglevel=error; }
+install_kit() { PODWRIGHT_KIT=$1 .venv/bin/python -c 'from podwright.operations.deployment import setup; setup.install_kit()'; }
 
 # Each job's own interpreter decides whether the environment must be made anew.
 need python3 python3 --version
@@ -103,13 +101,13 @@ once python-packages requirements.lock training/requirements.lock pyproject.toml
   -- install_python_packages
 once "node${PODWRIGHT_KIT:+-$PODWRIGHT_KIT}" tools/node.lock -- install_node
 [[ -x node_modules/.bin/cdktf ]] || rm -f "$cache/stamps/cdktf-cli"
-once cdktf-cli package.json package-lock.json -- install_cdktf
+once cdktf-cli package.json package-lock.json -- install_kit cdktf
 if [[ ${PODWRIGHT_KIT:-} == cdktn ]]; then
   [[ -x tools/cdktn/node_modules/.bin/cdktn ]] || rm -f "$cache/stamps/cdktn-cli"
-  once cdktn-cli tools/cdktn/package{,-lock}.json -- install_cdktn
+  once cdktn-cli tools/cdktn/package{,-lock}.json -- install_kit cdktn
 fi
 once checkov tools/checkov.lock -- install_checkov
-.venv/bin/python tools/terraform.py .cache/bin
+.venv/bin/podwright setup >/dev/null
 
 if [[ ${1:-} == docs ]]; then once docs tools/docs.lock -- install_docs; fi
 if [[ ${2:-} == browser ]] && apt-cache show chromium-headless-shell >/dev/null 2>&1; then # else tests of pages say why they skip

@@ -39,7 +39,7 @@ class TerraformError(PodwrightError):
 
 
 def find_terraform() -> Path:
-    """Return the Terraform (or OpenTofu) binary: ``TERRAFORM_BINARY_NAME``, PATH, then the checkout's cache.
+    """Return the Terraform (or OpenTofu) binary: of ``TERRAFORM_BINARY_NAME``, PATH, or ``podwright setup``.
 
     Raises:
         TerraformError: there is none, or it is too old.
@@ -49,7 +49,7 @@ def find_terraform() -> Path:
     oldest = ".".join(map(str, OLDEST))
     if found is None:
         raise TerraformError(
-            f"no {name} on PATH or in {checkout.BIN}: run `make setup`, which downloads one, "
+            f"no {name} on PATH or in {checkout.BIN}: run `podwright setup`, which downloads one, "
             f"install Terraform {oldest} or newer, or name a binary in TERRAFORM_BINARY_NAME"
         )
     version = _version(found)
@@ -123,10 +123,10 @@ def _folders(root: Path, depth: int) -> Iterator[Path]:
 
 
 def _provider_binaries(mirror: Path) -> list[Path]:
-    return sorted((mirror / DEFAULT_REGISTRY / PROVIDER).glob(f"*/{_platform()}/terraform-provider-aws*"))
+    return sorted((mirror / DEFAULT_REGISTRY / PROVIDER).glob(f"*/{machine_name()}/terraform-provider-aws*"))
 
 
-def _platform() -> str:
+def machine_name() -> str:
     """Terraform's name of this machine, for example ``linux_amd64``."""
     machines = {"x86_64": "amd64", "AMD64": "amd64", "aarch64": "arm64"}
     return f"{sys.platform}_{machines.get(platform.machine(), platform.machine())}"

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from podwright.check.load import load
+from podwright.deploy.terraform import TerraformError
+from podwright.operations.deployment import setup
+from podwright.operations.errors import OperationError
 from podwright_rehearsal import processes
 from podwright_rehearsal.hosts import leftovers
 from podwright_rehearsal.run.hosting import KINDS, FlatHosts, Hosts
@@ -28,6 +31,11 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     ``compute_nodes`` replaces the number of nodes in the first compute group.
     """
     wanted = load(config)
+    try:
+        setup.programs()
+    except (OperationError, TerraformError) as error:
+        print(error.render(), file=sys.stderr)
+        return UNABLE
     hosts, why = kind_of_hosts(kind)
     if compute_nodes is not None:
         config, wanted = resized(config, compute_nodes, folder=hosts.folder / "settings")

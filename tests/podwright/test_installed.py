@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -84,6 +85,20 @@ def test_what_needs_more_names_it(python: Path, tmp_path: Path):
     answer = run(python, tmp_path, "rehearse")
     assert answer.returncode == 1
     assert answer.stderr.startswith("podwright: podwright-rehearsal is not installed")
+
+
+def test_what_is_downloaded_goes_to_the_users_cache(python: Path, tmp_path: Path):
+    """Programs, the kit and a rehearsal's supplies are kept in the user's cache; the wheel has the kit's locks."""
+    code = (
+        "import json; from podwright import checkout; from podwright.operations.deployment import setup; "
+        "folders = [checkout.CACHE, checkout.SUPPLIES, checkout.BIN, *checkout.KIT_FOLDERS.values()]; "
+        "print(json.dumps([*map(str, folders), len(setup._lock_key())]))"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    answer = subprocess.run([python, "-I", "-c", code], env=environment, capture_output=True, text=True, check=True)
+    *folders, length = json.loads(answer.stdout)
+    assert {Path(folder).is_relative_to(tmp_path / "podwright") for folder in folders} == {True}
+    assert length == 64
 
 
 @pytest.mark.slow

@@ -54,11 +54,11 @@ def test_the_environment_chooses_the_kit(monkeypatch: pytest.MonkeyPatch, tmp_pa
     """The commands use cdktf, or the kit that PODWRIGHT_KIT names, and say how to install the one that is missing."""
     monkeypatch.setattr("podwright.operations.deployment.kit.search_path", lambda: str(tmp_path))
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert (kit_name(), install_command()) == ("cdktf", "make setup")
+    assert (kit_name(), install_command()) == ("cdktf", "podwright setup")
     monkeypatch.setenv(VARIABLE, "cdktn")
     with pytest.raises(OperationError, match="no cdktn on PATH") as missing:
         find_program()
-    assert missing.value.hint == ("run `PODWRIGHT_KIT=cdktn make setup` in the checkout, or `npm install -g cdktn-cli`")
+    assert missing.value.hint == "run `PODWRIGHT_KIT=cdktn podwright setup`, or `npm install -g cdktn-cli`"
     (tmp_path / "cdktn").touch(mode=0o700)
     assert find_program() == str(tmp_path / "cdktn")
 

@@ -81,7 +81,7 @@ class Kit:
     def _project(self) -> dict[str, Any]:
         file = self.folder / PROJECT_FILE
         if not file.is_file():
-            raise ArgumentError(f"no {PROJECT_FILE} in {self.folder}", "go to the folder of podwright's checkout")
+            raise ArgumentError(f"no {PROJECT_FILE} in {self.folder}", "go to the folder of `podwright init`")
         try:
             content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -155,8 +155,8 @@ def _source(module: str | dict[str, str]) -> str:
 
 
 def search_path() -> str:
-    """Return PATH with what ``make setup`` installed into the checkout first."""
-    programs = [Path(sys.executable).parent, checkout.CDKTF_PROGRAMS, checkout.CDKTN_PROGRAMS, checkout.BIN]
+    """Return PATH with our own programs first: of this Python's environment, and of ``podwright setup``."""
+    programs = [Path(sys.executable).parent, *checkout.KIT_PROGRAMS, checkout.BIN]
     return os.pathsep.join([*map(str, programs), os.environ.get("PATH", "")])
 
 
@@ -182,15 +182,13 @@ def find_program() -> str:
     program = shutil.which(name, path=search_path())
     if program is None:
         package = kit_choice.KITS[name].command_package
-        raise OperationError(
-            f"no {name} on PATH", f"run `{install_command()}` in the checkout, or `npm install -g {package}`"
-        )
+        raise OperationError(f"no {name} on PATH", f"run `{install_command()}`, or `npm install -g {package}`")
     return program
 
 
 def install_command() -> str:
-    """Return what installs the kit's command into the checkout."""
-    setup = "make setup"
+    """Return what installs the kit's command."""
+    setup = "podwright setup"
     return setup if kit_name() == kit_choice.CDKTF.name else f"{kit_choice.VARIABLE}={kit_name()} {setup}"
 
 

@@ -26,7 +26,7 @@ from podwright.operations.target import Target, add_examples, add_target_argumen
 OK, FAILED = 0, 1
 SCHEMA = "podwright.doctor/1"
 TOOLS = {
-    "terraform": "deploys: run `make setup` in the checkout",
+    "terraform": "deploys: run `podwright setup`",
     "ssh": "opens shells on nodes: install your system's OpenSSH client",
     "session-manager-plugin": "opens shells on nodes: install AWS's Session Manager plugin",
 }
@@ -83,7 +83,7 @@ def _findings(wanted: Target, account: str) -> Iterator[Finding]:
 
 
 def _tools() -> Iterator[Finding]:
-    kit = {kit_name(): f"deploys: run `{install_command()}` in the checkout"}
+    kit = {kit_name(): f"deploys: run `{install_command()}`"}
     for name, use in {**kit, **TOOLS}.items():
         if shutil.which(name, path=search_path()) is None:
             yield _finding(Level.WARNING, "missing-tool", (), f"no {name} on PATH", f"it {use}")

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     if os.path.lexists(output):
         raise ArgumentError(f"{output} exists", "name another file with --output, or move this one away")
     if not Path(PROJECT_FILE).is_file():
-        raise ArgumentError(f"no {PROJECT_FILE} in {Path.cwd()}", "go to the folder of podwright's checkout")
+        raise ArgumentError(f"no {PROJECT_FILE} in {Path.cwd()}", "go to the folder of `podwright init`")
     if options.profile:
         os.environ["AWS_PROFILE"] = options.profile  # Terraform's too
     session = Session(region=options.region, profile=options.profile)

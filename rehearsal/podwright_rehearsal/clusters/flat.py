@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-from podwright import checkout
 from podwright_rehearsal.clusters import flat_supervisor
 from podwright_rehearsal.clusters.rehearsed import Failure, Node, RehearsedCluster, Resumption
 from podwright_rehearsal.clusters.slurm_conf import node_line, partition_lines
@@ -167,7 +166,7 @@ class FlatCluster(RehearsedCluster):
         with self._log(hostname).open("ab") as log:
             self._supervisors[hostname] = subprocess.Popen(
                 [sys.executable, "-m", flat_supervisor.__name__, str(os.getpid()), json.dumps(commands)],
-                cwd=checkout.ROOT,  # so that Python finds it
+                cwd=Path(flat_supervisor.__file__).parents[2],  # so that Python finds it, installed or not
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -193,7 +192,7 @@ class FlatCluster(RehearsedCluster):
             "log-file": self.directory / "log/munged.log",
             "seed-file": self.directory / "munged.seed",
         }
-        # Forced: it distrusts folders that others may write to, and a checkout is not its business.
+        # Forced: it distrusts folders that others may write to, and this one is not its business.
         return [
             str(self._packages.munged),
             "--foreground",

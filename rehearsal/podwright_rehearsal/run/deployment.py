@@ -12,7 +12,7 @@ from typing import Any
 
 from podwright import checkout
 from podwright.deploy.terraform import terraform_environment
-from podwright.operations.deployment.kit import find_program, kit_name
+from podwright.operations.deployment.kit import find_program, kit_name, search_path
 from podwright.settings import names
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import API_PARAMETERS_NAME, PROVISIONING_PARAMETERS_NAME
@@ -36,7 +36,7 @@ class Deployment:
     config: Path
     settings: Settings
     aws: AwsStandIn
-    project: Path  # the kit's working directory: state lands here, never in the user's checkout
+    project: Path  # the kit's working directory: state lands here, never in the user's folder
     logs: Path
     on_line: Callable[[str], None]
 
@@ -102,19 +102,19 @@ class Deployment:
         """Download everything below the cluster's SourceS3Uri, as HyperPod does on a new node.
 
         Raises:
-            StepFailed: there is something else than this checkout's scripts, and hosts run scripts as root.
+            StepFailed: there is something else than this version's scripts, and hosts run scripts as root.
         """
-        expected = lifecycle_archive.pack(checkout.ROOT / "lifecycle_scripts", into=self.project / "lifecycle")
+        expected = lifecycle_archive.pack(checkout.LIFECYCLE_SCRIPTS, into=self.project / "lifecycle")
         names = {self.parameters_name, *(file.name for file in expected.iterdir())}
         objects = list(self._lifecycle_objects())
         if {item["name"] for item in objects} != names:
             found = ", ".join(sorted(item["name"] for item in objects))
-            raise StepFailed(f"the bucket has {found}, the checkout {', '.join(sorted(names))}")
+            raise StepFailed(f"the bucket has {found}, this version {', '.join(sorted(names))}")
         for item in objects:
             self.aws.client("s3").download_file(item["bucket"], item["key"], str(folder / item["name"]))
         for file in expected.iterdir():
             if (folder / file.name).read_bytes() != file.read_bytes():
-                raise StepFailed(f"{file.name} in the bucket is not the checkout's")
+                raise StepFailed(f"{file.name} in the bucket is not this version's")
         return folder
 
     @property
@@ -187,9 +187,8 @@ class Deployment:
         return lines
 
     def _environment(self) -> dict[str, str]:
-        path = f"{Path(sys.executable).parent}:{checkout.BIN}:{os.environ['PATH']}"
         own = {
-            "PATH": path,
+            "PATH": search_path(),
             "CI": "1",
             "PODWRIGHT_CONFIG": str(self.config),
             processes.MARKER: str(self.project.parent),

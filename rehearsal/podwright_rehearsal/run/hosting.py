@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from podwright import checkout
 from podwright.settings.root import Settings
 from podwright_bootstrap.aws import metadata
 from podwright_bootstrap.contract import (
@@ -284,7 +283,7 @@ class FlatHosts(Hosts):
         code = processes.run_logged(
             [sys.executable, "-m", flat_environment.__name__, str(parameters), str(self.environment)],
             log=log,
-            cwd=checkout.ROOT,
+            cwd=self.directory,
             environment={**os.environ, **self.deployment.aws.environment(), **self._pip_options(), **self._mark()},
             on_line=self.note,
         )

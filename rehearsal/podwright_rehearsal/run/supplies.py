@@ -1,4 +1,4 @@
-"""Download the supplies of a rehearsal into the checkout's cache, once: Slurm, Python wheels, English prose.
+"""Download the supplies of a rehearsal, once: Slurm, Python wheels, English prose.
 
 ``python -m podwright_rehearsal.run.supplies`` is the last part of ``tools/setup.sh rehearsal``.
 """
@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +25,10 @@ from podwright_rehearsal.hosts.debian import DebianError
 from podwright_rehearsal.hosts.debian_root import RELEASES, DebianRelease
 from podwright_rehearsal.run import prose
 
-CACHE = checkout.CACHE / "podwright"
+CACHE = checkout.SUPPLIES
 NODE_PYTHON = "/usr/bin/python3"
 VOCAB_SIZE = 2048  # of the preset tiny
+RETRY_AFTER_S = 3600
 LIMIT_S = 1800  # of a download or of the tokenizer's training
 SHARDS = 4  # as many as the rehearsed job has data streams
 
@@ -82,10 +84,10 @@ def node_image(release: DebianRelease) -> Path:
 def why_no_image(release: DebianRelease) -> str | None:
     """Build the node image of a release, unless it is there; return why it cannot be had, or None.
 
-    Only set-up tries again what has failed.
+    What has failed is tried again by set-up, and after an hour.
     """
     failure = _failure(release)
-    if failure.exists():
+    if failure.exists() and time.time() - failure.stat().st_mtime < RETRY_AFTER_S:
         return failure.read_text()
     try:
         node_image(release)

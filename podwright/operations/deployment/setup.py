@@ -1,0 +1,144 @@
+"""``podwright setup``: find the programs that deploying needs, and download those that are missing."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from podwright import checkout
+from podwright.deploy import terraform_release
+from podwright.deploy.terraform import find_terraform
+from podwright.operations.deployment.kit import find_program, kit_name, search_path
+from podwright.operations.errors import OperationError
+from podwright.operations.output import print_json
+from podwright.operations.target import add_examples
+
+OK = 0
+SCHEMA = "podwright.setup/1"
+PACKAGES = ("package.json", "package-lock.json")
+LOCK_KEY = "podwright.lock"  # in node_modules: the hash of the lock that it was installed from
+NODE_MAJORS = {"cdktf": (20, 22, 24), "cdktn": (22, 24)}
+LIMIT_S = 900
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Take the form of the output."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    add_examples(parser, "podwright setup", "podwright setup --json")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print where each program is."""
+    found = programs()
+    if options.json:
+        print_json(SCHEMA, {name: str(path) for name, path in found.items()})
+        return OK
+    width = max(map(len, found))
+    print("\n".join(f"{name:{width}}  {path}" for name, path in found.items()))
+    return OK
+
+
+def programs() -> dict[str, str]:
+    """Return the path of each program; download Terraform and the kit's command if they are missing.
+
+    Raises:
+        OperationError: Node is missing, or npm could not install the kit's command.
+        TerraformError: Terraform is missing and could not be downloaded.
+    """
+    node = _node()
+    if not _has_kit():
+        install_kit()
+    if not shutil.which("terraform", path=search_path()):
+        _say(f"Terraform {terraform_release.VERSION}")
+        terraform_release.download(checkout.BIN)
+    return {"terraform": str(find_terraform()), kit_name(): find_program(), "node": node}
+
+
+def _node() -> str:
+    """Return the path of a Node that runs the kit.
+
+    Raises:
+        OperationError: there is none, or no npm beside it.
+    """
+    path = search_path()
+    majors = NODE_MAJORS[kit_name()]
+    wanted = f"Node.js {', '.join(map(str, majors[:-1]))} or {majors[-1]} with npm"
+    hint = "install your system's packages nodejs and npm, or `pip install 'podwright[node]'`"
+    node = shutil.which("node", path=path)
+    if node is None or shutil.which("npm", path=path) is None:
+        raise OperationError(f"{'no npm' if node else 'no Node.js'} on PATH, need {wanted}", hint)
+    version = _run([node, "--version"], cwd=Path.cwd()).strip()
+    found = re.match(r"v(\d+)\.", version)
+    if not found or int(found[1]) not in majors:
+        raise OperationError(f"{node} is {version}, need {wanted}", hint)
+    return node
+
+
+def _has_kit() -> bool:
+    """Return whether the kit's command is there: the user's, or ours of the lock that this version has."""
+    key = _installed() / LOCK_KEY
+    if key.is_file() and key.read_text(encoding="utf-8") != _lock_key():
+        return False
+    return shutil.which(kit_name(), path=search_path()) is not None
+
+
+def install_kit() -> None:
+    """Install what the lock names, whose hashes npm checks, beside the place and rename it."""
+    _say(f"{kit_name()}, from npm")
+    target = _installed()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".npm-", dir=target.parent) as temporary:
+        work = Path(temporary)
+        for name in PACKAGES:
+            shutil.copyfile(_packages() / name, work / name)
+        npm = shutil.which("npm", path=search_path()) or "npm"
+        _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], cwd=work)
+        (work / "node_modules" / LOCK_KEY).write_text(_lock_key(), encoding="utf-8")
+        if target.exists():
+            target.rename(work / "old")
+        (work / "node_modules").rename(target)
+
+
+def _packages() -> Path:
+    """Return the folder with npm's files of the kit."""
+    return checkout.ROOT / checkout.KIT_PACKAGES[kit_name()]
+
+
+def _installed() -> Path:
+    """Return the folder that npm's packages of the kit are installed as."""
+    return checkout.KIT_FOLDERS[kit_name()] / "node_modules"
+
+
+def _lock_key() -> str:
+    return hashlib.sha256((_packages() / PACKAGES[1]).read_bytes()).hexdigest()
+
+
+def _run(command: list[str], *, cwd: Path) -> str:
+    """Return what a program printed.
+
+    Raises:
+        OperationError: it failed or did not end in time; the message ends with what it said.
+    """
+    name = f"{Path(command[0]).name} {command[1]}"
+    environment = {**os.environ, "PATH": search_path()}
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OperationError(f"`{name}` did not end within {LIMIT_S} s", "is npm's registry reachable?") from error
+    if done.returncode:
+        said = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
+        raise OperationError(f"`{name}` ended with exit code {done.returncode}:\n{said}")
+    return done.stdout
+
+
+def _say(line: str) -> None:
+    print(f"setup: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,89 @@
+"""``podwright setup``: the programs that deploying needs are found, or downloaded and checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from podwright import checkout, cli
+from podwright.deploy import terraform_release
+from podwright.deploy.terraform import TerraformError
+from podwright.operations.deployment import setup
+from podwright.operations.errors import OperationError
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The one folder on PATH."""
+    monkeypatch.setattr(setup, "search_path", lambda: str(tmp_path))
+    return tmp_path
+
+
+def program(folder: Path, name: str, says: str = "") -> None:
+    (folder / name).write_text(f"#!/bin/sh\necho '{says}'\n", encoding="utf-8")
+    (folder / name).chmod(0o755)
+
+
+def test_each_program_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Terraform, the kit's command and Node are there, as JSON with their paths."""
+    assert cli.main(["setup", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert all(os.access(found[name], os.X_OK) for name in ("terraform", "cdktf", "node"))
+
+
+def test_a_missing_node_is_named(path: Path) -> None:
+    """Without Node or npm, and with an unknown Node, the message has the versions and what to install."""
+    with pytest.raises(OperationError, match=r"no Node\.js on PATH, need Node\.js 20, 22 or 24 with npm") as missing:
+        setup.programs()
+    assert "pip install 'podwright[node]'" in missing.value.hint
+    program(path, "node", "v18.1.0")
+    with pytest.raises(OperationError, match="no npm on PATH"):
+        setup.programs()
+    program(path, "npm")
+    with pytest.raises(OperationError, match=r"node is v18\.1\.0, need"):
+        setup.programs()
+
+
+def test_a_kit_of_another_lock_is_installed_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kit of the user's own counts; one that podwright installed counts until its lock changes."""
+    monkeypatch.setattr(checkout, "KIT_FOLDERS", {"cdktf": path})
+    assert not setup._has_kit()
+    program(path, "cdktf")
+    assert setup._has_kit()
+    key = path / "node_modules" / setup.LOCK_KEY
+    key.parent.mkdir()
+    key.write_text("of an earlier version")
+    assert not setup._has_kit()
+    key.write_text(setup._lock_key())
+    assert setup._has_kit()
+
+
+def test_npm_says_why_it_failed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed installation ends with npm's own words, and leaves nothing."""
+    folder = path / "kit"
+    monkeypatch.setattr(checkout, "KIT_FOLDERS", {"cdktf": folder})
+    program(path, "npm", "registry is closed")
+    with (path / "npm").open("a", encoding="utf-8") as script:
+        script.write("exit 3\n")
+    with pytest.raises(OperationError, match=r"`npm ci` ended with exit code 3:\nregistry is closed"):
+        setup.install_kit()
+    assert list(folder.iterdir()) == []
+
+
+def test_terraform_of_another_hash_is_refused(tmp_path: Path) -> None:
+    """An archive with the pinned hash becomes an executable; any other is not unpacked."""
+    stream = BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("terraform", "#!/bin/sh\n")
+    content, where = stream.getvalue(), tmp_path / "bin"
+    with pytest.raises(TerraformError, match=r"somewhere has SHA-256 .*: not installed"):
+        terraform_release.install(content, where, source="somewhere", sha256="0" * 64)
+    assert not where.exists()
+    sha256 = hashlib.sha256(content).hexdigest()
+    assert os.access(terraform_release.install(content, where, source="somewhere", sha256=sha256), os.X_OK)
