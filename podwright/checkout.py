@@ -1,4 +1,4 @@
-"""Where code, data, programs and caches are: in the checkout, or in a wheel and the user's cache.
+"""Paths of code, data, programs and caches: in the checkout, or in a wheel and the cache of its user.
 
 Nothing else computes these paths, or knows which of both it is.
 """

@@ -25,6 +25,7 @@ from podwright.errors import PodwrightError
 from podwright.parser import Parser, add_examples
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
+SHELL = "shell"  # `podwright rehearse shell`
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # any command may meet them, and the user solves them
 MISSING = {  # by package
@@ -404,7 +405,8 @@ def _adopt(options: argparse.Namespace) -> int:
 
 
 def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
-    add_file(parser)
+    add_file(parser, f"or {SHELL}, for a shell on a node of a rehearsal that stays up. ")
+    parser.add_argument("node", nargs="?", metavar="NODE", help=f"after {SHELL}: the node. Default: controller")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.add_argument("--keep", action="store_true", help="stay up instead of destroying, until Ctrl-C")
     parser.add_argument(
@@ -427,6 +429,7 @@ def _rehearse_arguments(parser: argparse.ArgumentParser) -> None:
         "podwright rehearse",
         "podwright rehearse --hosts debian-12 --compute-nodes 4",
         "podwright rehearse --keep",
+        "podwright rehearse shell controller",
     )
 
 
@@ -440,10 +443,15 @@ def _count(text: str) -> int:
 
 
 def _rehearse(options: argparse.Namespace) -> int:
+    from podwright.operations.errors import ArgumentError
     from podwright_rehearsal import command
 
     if options.clean:
         return command.clean()
+    if options.file == Path(SHELL):
+        return command.shell(options.node or "controller")
+    if options.node:
+        raise ArgumentError(f"got {options.node}", f"name a node after {SHELL} only: podwright rehearse {SHELL} NODE")
     return command.rehearse(
         options.file,
         as_json=options.json,

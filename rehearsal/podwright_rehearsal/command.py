@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,9 +13,10 @@ from pathlib import Path
 from podwright.check.load import load
 from podwright.deploy.terraform import TerraformError
 from podwright.operations.deployment import setup
-from podwright.operations.errors import OperationError
+from podwright.operations.errors import ArgumentError, OperationError
 from podwright_rehearsal import processes
 from podwright_rehearsal.hosts import leftovers
+from podwright_rehearsal.run import operator, story
 from podwright_rehearsal.run.hosting import KINDS, FlatHosts, Hosts
 from podwright_rehearsal.run.progress import StepFailed, progress_for
 from podwright_rehearsal.run.rehearsal import Rehearsal, steps
@@ -30,7 +32,7 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     ``kind`` is a key of ``KINDS``; where this machine does not permit it, simpler hosts take its place.
     ``compute_nodes`` replaces the number of nodes in the first compute group.
     """
-    wanted = load(config)
+    wanted, given = load(config), config
     try:
         setup.programs()
     except (OperationError, TerraformError) as error:
@@ -53,17 +55,31 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
                 signal.SIGTERM,
             ):  # both end it cleanly, even where `&` ignores the first
                 signal.signal(number, signal.default_int_handler)
-            summary = Rehearsal(
-                config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts
-            ).run_steps()
+            rehearsal = Rehearsal(config.resolve(), wanted, materials, progress, keep=keep, kind_of_hosts=hosts)
+            summary = rehearsal.run_steps()
     except StepFailed as failure:
         _explain(failure)
         return FAILED
     except FAILURES as error:
         print(f"podwright: {error}", file=sys.stderr)
         return UNABLE
-    progress.summary([("hosts", f"{hosts.description} ({why})" if why else hosts.description), *summary.rows()])
+    described = f"{hosts.description} ({why})" if why else hosts.description
+    afterwards = story.after(given, rehearsal.run, rehearsal.logs)
+    progress.summary([("hosts", described), *summary.rows(), *afterwards])
     return OK
+
+
+def shell(node: str) -> int:
+    """Open a shell on a node of the rehearsal that stays up; this process becomes ``podwright connect``.
+
+    Raises:
+        ArgumentError: none is up.
+    """
+    variables = next(filter(None, (operator.read(hosts.folder) for hosts in KINDS.values())), None)
+    if variables is None:
+        raise ArgumentError("no rehearsal is up", "start one in another terminal: podwright rehearse --keep")
+    command = [sys.executable, "-m", "podwright", "connect", node, "--user", "root"]
+    os.execve(command[0], command, {**os.environ, **variables})  # noqa: S606 -- a list, and no shell
 
 
 def clean() -> int:

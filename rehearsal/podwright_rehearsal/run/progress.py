@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from podwright.errors import PodwrightError
+from podwright_rehearsal.run import story
 
 NOTE_EVERY_S = 5.0
 NOTE_WIDTH = 150
@@ -40,6 +41,7 @@ class StepRecord:
     """One step of the rehearsal: name, state, time and result."""
 
     name: str
+    sentence: str  # what happens, in plain words
     state: str = "waiting"  # waiting | running | done | failed
     started_at_s: float = 0.0
     seconds: float = 0.0
@@ -62,7 +64,7 @@ class Progress:
     steps: list[StepRecord] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.steps = [StepRecord(name) for name in self.names]
+        self.steps = [StepRecord(name, story.SENTENCES[name]) for name in self.names]
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -89,7 +91,11 @@ class Progress:
 
     def began(self, record: StepRecord) -> None:
         """Report the begin of a step."""
-        print(f"         {record.name} …", file=self.out, flush=True)
+        self.show(f"{record.name}: {record.sentence}")
+
+    def foretell(self, duration: str) -> None:
+        """Say how long all steps take."""
+        self.show(f"{len(self.names)} steps; this takes {duration}")
 
     def note(self, line: str) -> None:
         """Show a program's last line, every few seconds and each once; the step's log has all of them."""
@@ -119,7 +125,7 @@ class JsonProgress(Progress):
 
     def began(self, record: StepRecord) -> None:
         """Report the begin of a step."""
-        self._line({"event": "began", "step": record.name})
+        self._line({"event": "began", "step": record.name, "sentence": record.sentence})
 
     def show(self, line: str) -> None:
         """Show a line."""
@@ -156,9 +162,12 @@ class LiveProgress(Progress):
             yield
 
     def began(self, record: StepRecord) -> None:
-        """Clear the line below the table, which shows the step."""
-        del record
-        self.line = ""
+        """Show below the table what happens."""
+        self.line = record.sentence
+
+    def foretell(self, duration: str) -> None:
+        """Say how long all steps take, above the table."""
+        self.console.print(f"{len(self.names)} steps; this takes {duration}", style="dim")
 
     def note(self, line: str) -> None:
         """Show the line below the table until the next."""

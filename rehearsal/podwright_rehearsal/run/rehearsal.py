@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import secrets
-import shlex
 import shutil
 import time
 from collections import Counter
@@ -16,13 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from podwright.config_file import CONFIG_VARIABLE
 from podwright.deploy.terraform import TerraformError
 from podwright.settings.root import Settings
 from podwright_bootstrap.contract import RUNS_DIRECTORY, SHARED_DIRECTORY
 from podwright_rehearsal import processes
 from podwright_rehearsal.aws import AwsStandIn, AwsStandInError
 from podwright_rehearsal.hosts.errors import HostError
-from podwright_rehearsal.run import cluster_status
+from podwright_rehearsal.run import cluster_status, operator, story
 from podwright_rehearsal.run.deployment import Deployment
 from podwright_rehearsal.run.hosting import Debian13Hosts, Hosts
 from podwright_rehearsal.run.progress import Progress, StepFailed
@@ -31,6 +31,7 @@ from podwright_rehearsal.run.supplies import SHARDS, Supplies
 from podwright_training.run_folder import RunFolder
 
 RUN_NAME = "rehearsal"
+LOGS = "logs"
 RANKS = 4  # of the job, on however many hosts: what one small machine can compute in minutes
 MAX_STEPS = 60
 CHECKPOINT_FREQ = 15
@@ -80,6 +81,11 @@ class Rehearsal:
         return RunFolder(self.hosts.shared / RUNS_DIRECTORY / self.run_name)
 
     @property
+    def logs(self) -> Path:
+        """The folder of all programs' logs."""
+        return self.directory / LOGS
+
+    @property
     def run_on_hosts(self) -> Path:
         """The run folder's path on the hosts."""
         return self.hosts.mount_path / RUNS_DIRECTORY / self.run_name
@@ -93,6 +99,7 @@ class Rehearsal:
         began = time.monotonic()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.directory.chmod(0o700)  # Terraform's states, keys and the hosts' disks are nobody else's
+        self.progress.foretell(story.before(self.directory))
         with ExitStack() as stack, self.progress.shown():
             beside = stack.enter_context(ThreadPoolExecutor(1))
             stack.callback(self._end_everything)
@@ -106,6 +113,7 @@ class Rehearsal:
                     self.plan.result()
                 self._run_step(name, step, stack)
             self.summary.wall_time = f"{time.monotonic() - began:.0f} s"
+            story.remember(self.directory, self.summary.wall_time)
             if self.keep:
                 self._stay_up()
         return self.summary
@@ -131,7 +139,7 @@ class Rehearsal:
             settings=self.settings,
             aws=self.aws,
             project=self._empty("project"),
-            logs=self._empty("logs"),
+            logs=self._empty(LOGS),
             on_line=self.progress.note,
         )
         self.summary.resources_applied = self.deployment.deploy()
@@ -289,15 +297,16 @@ class Rehearsal:
     # ---- how they do it --------------------------------------------------------------------------------------------
 
     def _stay_up(self) -> None:
-        variables = self.hosts.operator_variables()
-        file = self.directory / "operator.env"
-        file.unlink(missing_ok=True)
-        file.touch(mode=0o600)  # it has the account's keys
-        file.write_text("".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()))
-        self.progress.note(f"up: AWS at {self.aws.endpoint_url}, run folder {self.run.root}; Ctrl-C ends everything")
-        self.progress.note(f"in another terminal: . {file} && podwright status")
-        while True:
-            time.sleep(1)
+        variables = self.hosts.operator_variables() | {CONFIG_VARIABLE: str(self.config)}
+        file = operator.write(self.directory, variables)
+        self.progress.show(f"up: AWS at {self.aws.endpoint_url}, run folder {self.run.root}; Ctrl-C ends everything")
+        self.progress.show("in another terminal: podwright rehearse shell controller")
+        self.progress.show(f"or any command there: . {file} && podwright status")
+        try:
+            while True:
+                time.sleep(1)
+        finally:
+            file.unlink()
 
     def _compute(self) -> list[str]:
         return [name for name, node in self.hosts.cluster.nodes.items() if node.role == "compute"]
@@ -356,7 +365,7 @@ class Rehearsal:
             raise StepFailed("two steps saw the same data", log=self.run.metrics)
 
     def _log(self, name: str) -> Path:
-        return self.directory / "logs" / f"{name}.log"
+        return self.logs / f"{name}.log"
 
     def _empty(self, name: str) -> Path:
         folder = self.directory / name

@@ -1,0 +1,62 @@
+"""The rehearsal in plain words."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from podwright import cli
+from podwright_rehearsal import command
+from podwright_rehearsal.run import operator, story
+from podwright_rehearsal.run.hosting import KINDS
+from podwright_rehearsal.run.progress import JsonProgress, Progress
+from podwright_rehearsal.run.rehearsal import steps
+
+WIDTH = 120  # of a sentence
+
+
+def test_each_step_has_a_sentence() -> None:
+    """Each step of each kind of hosts says what happens and what it is on AWS; no sentence is of no step."""
+    assert {name for hosts in KINDS.values() for name in steps(hosts)} == set(story.SENTENCES)
+    assert all(". On AWS: " in sentence and len(sentence) <= WIDTH for sentence in story.SENTENCES.values())
+
+
+@pytest.mark.parametrize("kind", [Progress, JsonProgress])
+def test_the_sentence_comes_before_the_step(kind: type[Progress]) -> None:
+    """A step that begins is explained, in lines and in JSON; the time of all steps is said before."""
+    shown = kind(["submit"], out=StringIO())
+    shown.foretell("about 4 minutes")
+    with shown.step("submit"):
+        pass
+    first, began, ended = shown.out.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "1 steps; this takes about 4 minutes" in first
+    assert story.SENTENCES["submit"] in began
+    assert "submit" in ended
+
+
+def test_the_time_is_that_of_the_last_rehearsal(tmp_path: Path) -> None:
+    """The first rehearsal takes as long as usual, each other one as long as the last one here."""
+    assert story.before(tmp_path) == f"about {story.USUAL}"
+    story.remember(tmp_path, "236 s")
+    assert story.before(tmp_path) == "about 236 s, as the last one here"
+
+
+def test_another_terminal_finds_the_rehearsal(tmp_path: Path) -> None:
+    """The variables are read as they were written, by whoever may read the file: its owner."""
+    variables = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "PATH": "/a folder:/usr/bin", "EMPTY": "", "QUOTE": "it's"}
+    assert operator.read(tmp_path) is None
+    assert operator.write(tmp_path, variables).stat().st_mode & 0o077 == 0
+    assert operator.read(tmp_path) == variables
+
+
+def test_a_shell_needs_a_rehearsal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a rehearsal that stays up, and with a node but not the word shell, one line says what to do."""
+    monkeypatch.setattr(command, "KINDS", {})
+    assert cli.main(["rehearse", "shell", "controller"]) == 2
+    assert capsys.readouterr().err == (
+        "podwright: no rehearsal is up: start one in another terminal: podwright rehearse --keep\n"
+    )
+    assert cli.main(["rehearse", "cluster.yaml", "controller"]) == 2
+    assert "podwright rehearse shell NODE" in capsys.readouterr().err
