@@ -11,13 +11,14 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from textwrap import indent
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from podwright.checkout import INSTALLED, TRAINING
 from podwright.config_file import add_file, config_path
@@ -195,6 +196,16 @@ def _operation(module_name: str, help_: str, *, name: str = "") -> Command:
     )
 
 
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def _print_json(command: str, document: Mapping[str, Any]) -> None:
+    from podwright.operations.output import print_json
+
+    print_json(f"podwright.{command}/1", document)
+
+
 # ---- check -------------------------------------------------------------------------------------
 
 
@@ -245,6 +256,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg", help="draw the file's cluster as .svg, .html or .md"
     )
+    _add_json(parser)
     add_examples(
         parser,
         "podwright explain lustre.capacity_gib",
@@ -258,26 +270,31 @@ def _explain(options: argparse.Namespace) -> int:
     from podwright.check.report import codes
 
     if options.output or (options.key and _is_file(options.key)):
-        return _draw(Path(options.key or config_path()), options.output)
+        return _draw(Path(options.key or config_path()), options.output, as_json=options.json)
     meanings = codes()
-    if options.codes:
+    everything = [] if options.codes or options.key in meanings else list(keys())
+    wanted = [key for key in everything if options.key is None or _is_at(key.name, options.key)]
+    if everything and not wanted:
+        return _unexplained(options.key, dict.fromkeys([*(key.name for key in everything), *meanings]))
+    if options.json:
+        chosen = meanings if options.codes else {code: meanings[code] for code in meanings if code == options.key}
+        _print_json("explain", {"keys": [vars(key) for key in wanted]} if wanted else {"codes": chosen})
+    elif options.codes:
         width = max(map(len, meanings))
         print("\n".join(f"{code:{width}}  {meaning.splitlines()[0]}" for code, meaning in sorted(meanings.items())))
-        return OK
-    if options.key in meanings:
+    elif wanted:
+        print(*wanted, sep="\n")
+    else:
         print(f"{options.key}\n{indent(meanings[options.key], '    ')}")
-        return OK
-    everything = list(keys())
-    wanted = [key for key in everything if options.key is None or _is_at(key.name, options.key)]
-    for key in wanted:
-        print(key)
-    if wanted:
-        return OK
-    names = dict.fromkeys([*(key.name for key in everything), *meanings])  # variants share keys
-    similar = get_close_matches(options.key, names, n=3)
+    return OK
+
+
+def _unexplained(word: str, names: Iterable[str]) -> int:
+    """Name the closest keys and codes."""
+    similar = get_close_matches(word, names, n=3)
     listed = "`podwright explain` lists all keys, --codes all codes"
     hint = f"did you mean {' or '.join(similar)}?" if similar else listed
-    print(f"podwright: no key or code {options.key!r}: {hint}", file=sys.stderr)
+    print(f"podwright: no key or code {word!r}: {hint}", file=sys.stderr)
     return UNREADABLE
 
 
@@ -286,7 +303,7 @@ def _is_file(word: str) -> bool:
     return Path(word).suffix in {".yaml", ".yml"} or Path(word).is_file()
 
 
-def _draw(file: Path, output: Path | None) -> int:
+def _draw(file: Path, output: Path | None, *, as_json: bool) -> int:
     from podwright.check.load import load
 
     settings = load(file)
@@ -295,7 +312,11 @@ def _draw(file: Path, output: Path | None) -> int:
     from podwright.diagram import command
     from podwright_stacks.app import synthesize
 
-    print(command.draw(settings, output, synthesize))
+    drawn = command.draw(settings, output, synthesize)
+    if as_json:
+        _print_json("explain", {"file": str(file), "written" if output else "cluster": drawn})
+    else:
+        print(drawn)
     return OK
 
 
@@ -336,6 +357,7 @@ def _bundle_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--upload", action="store_true", help="upload it to the cluster's bucket, where nodes look")
     parser.add_argument("--python", default="3.10", metavar="X.Y", help="the nodes' Python. Default: %(default)s")
+    _add_json(parser)
     add_examples(parser, "podwright bundle -o bundle", "podwright bundle --upload")
 
 
@@ -343,7 +365,10 @@ def _bundle(options: argparse.Namespace) -> int:
     from podwright.check.load import load
     from podwright.deploy import bundle
 
-    bundle.run(load(options.file), options.output, python=options.python, upload=options.upload)
+    with redirect_stdout(sys.stderr) if options.json else nullcontext():  # what it prints on the way
+        done = bundle.run(load(options.file), options.output, python=options.python, upload=options.upload)
+    if options.json:
+        _print_json("bundle", done)
     return OK
 
 
@@ -370,6 +395,7 @@ def _outputs(options: argparse.Namespace) -> int:
 
 def _align_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
+    _add_json(parser)
     add_examples(parser, "podwright align")
 
 
@@ -378,7 +404,10 @@ def _align(options: argparse.Namespace) -> int:
     from podwright.deploy import align
 
     changed = align.align(load(options.file), folder=Path.cwd())
-    print("the state lists the cluster as AWS does now" if changed else "the state lists the cluster as AWS does")
+    if options.json:
+        _print_json("align", {"changed": changed})
+    else:
+        print("the state lists the cluster as AWS does now" if changed else "the state lists the cluster as AWS does")
     return OK
 
 
@@ -388,6 +417,7 @@ def _align(options: argparse.Namespace) -> int:
 def _adopt_arguments(parser: argparse.ArgumentParser) -> None:
     add_file(parser)
     parser.add_argument("--apply", action="store_true", help="change Terraform's state. Default: only list")
+    _add_json(parser)
     add_examples(parser, "podwright adopt", "podwright adopt --apply")
 
 
@@ -395,8 +425,15 @@ def _adopt(options: argparse.Namespace) -> int:
     from podwright.check.load import load
     from podwright.deploy import adopt
 
-    left = adopt.adopt(load(options.file), folder=Path.cwd(), apply=options.apply)
-    if left and not options.apply:
+    outcomes = []
+    for outcome in adopt.adopt(load(options.file), folder=Path.cwd(), apply=options.apply):
+        outcomes.append(outcome)
+        if not options.json:
+            print(outcome.text, flush=True)
+    left = sum(outcome.is_left for outcome in outcomes)
+    if options.json:
+        _print_json("adopt", {"applied": options.apply, "orphans": [vars(outcome) for outcome in outcomes]})
+    elif left and not options.apply:
         print(f"{left} in AWS that no state knows: adopt with --apply, which changes nothing in AWS")
     return FAILED if left else OK
 

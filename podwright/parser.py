@@ -22,6 +22,14 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unknown argument {unknown[0]}{_meant(unknown[0], flags(self, arguments))}")
         return options
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is no choice, and name the one that was meant."""
+        choices = [str(choice) for choice in action.choices or ()]
+        if choices and value not in (action.choices or ()):
+            close = get_close_matches(str(value), choices, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise argparse.ArgumentError(action, f"got {value}, need {', '.join(choices)}{meant}")
+
 
 class Help(argparse.HelpFormatter):
     """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""

@@ -84,7 +84,7 @@ def _install(wheels: Path, folder: Path, *, rehearse: bool) -> Path:
     return python
 
 
-def _environment(folder: Path) -> Mapping[str, str]:
+def _environment(folder: Path) -> dict[str, str]:
     """Return the variables of a user with the system's programs, settings of registries, and an empty cache."""
     kept = {name: value for name, value in os.environ.items() if _is_kept(name)}
     return kept | {"PATH": _system_path(), "XDG_CACHE_HOME": str(folder / "cache")}

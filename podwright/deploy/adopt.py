@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from podwright.deploy.align import identifier
 from podwright.deploy.deployed import DeployedStack, stacks
@@ -23,8 +24,30 @@ STATE_VERSION = 4  # https://developer.hashicorp.com/terraform/internals/json-fo
 NOT_THERE = "Cannot import non-existent remote object"  # the Tagging API lists deleted resources for a while
 
 
-def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
-    """Report orphans and, with ``apply``, import them; return how many are left to the user.
+@dataclass(frozen=True)
+class Outcome:
+    """An orphan and what became of it.
+
+    Args:
+        outcome: adopted, adoptable (without ``apply``), gone (deleted meanwhile), or left to the user.
+        arn: its ARN, or its id where it has none.
+        address: its address in Terraform; None if no plan has it.
+        text: the line for the terminal; it says why an orphan is left, and the command that deletes it.
+    """
+
+    outcome: Literal["adopted", "adoptable", "gone", "left"]
+    arn: str
+    address: str | None
+    text: str
+
+    @property
+    def is_left(self) -> bool:
+        """Return whether Terraform's state still lacks it."""
+        return self.outcome in {"adoptable", "left"}
+
+
+def adopt(settings: Settings, *, folder: Path, apply: bool) -> Iterator[Outcome]:
+    """Find orphans and, with ``apply``, import them; yield each.
 
     Args:
         settings: The settings of the cluster.
@@ -42,17 +65,15 @@ def adopt(settings: Settings, *, folder: Path, apply: bool) -> int:
 
     account = Account(region=settings.region)
     tagged = account.tagged(names.CLUSTER_TAG, settings.name)
-    left = 0
     for stack in parts.values():
         if not stack.is_there:
             continue
         try:
-            left += sum(_rounds(stack, tagged, account) if apply else _look(stack, tagged, account))
+            yield from _rounds(stack, tagged, account) if apply else _look(stack, tagged, account)
         except TerraformError:
             if stack is parts["foundation"] or _is_whole(parts["foundation"]):
                 raise
-            left += _unplanned(stack, tagged)
-    return left
+            yield from _unplanned(stack, tagged)
 
 
 def _is_whole(stack: DeployedStack) -> bool:
@@ -60,39 +81,34 @@ def _is_whole(stack: DeployedStack) -> bool:
     return not any("create" in item["change"]["actions"] for item in stack.plan().get("resource_changes", ()))
 
 
-def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> int:
-    """Report orphans of a stack that cannot be planned because its foundation is incomplete."""
+def _unplanned(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]]) -> Iterator[Outcome]:
+    """Yield orphans of a stack that cannot be planned because its foundation is incomplete."""
     found = [arn for arn, tags in tagged.items() if names.construct_path(tags).startswith(f"{stack.name}/")]
     for arn in found:
-        print(f"left {arn}: deploy its foundation first, then run adopt again")
-    return len(found)
+        yield Outcome("left", arn, None, f"left {arn}: deploy its foundation first, then run adopt again")
 
 
-def _look(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[int]:
-    """Print every orphan of the stack."""
+def _look(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[Outcome]:
+    """Yield every orphan of the stack."""
     for orphan in orphans(stack, stack.plan(), tagged, account):
-        print(f"would adopt {_words(orphan)}" if orphan.is_adoptable else _left(orphan))
-        yield 1
+        yield _outcome("adoptable", orphan, "would adopt") if orphan.is_adoptable else _left(orphan)
 
 
-def _rounds(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[int]:
+def _rounds(stack: DeployedStack, tagged: Mapping[str, Mapping[str, str]], account: Account) -> Iterator[Outcome]:
     """Adopt until nothing new is found: an untagged resource is found once its parent is in the state."""
     tried: set[str] = set()
     while True:
         plan = stack.plan()
         found = [orphan for orphan in orphans(stack, plan, tagged, account) if orphan.arn not in tried]
         for orphan in found:
-            if orphan.is_adoptable:
-                _take(stack, plan, orphan, account)
-            else:
-                print(_left(orphan))
-                yield 1
+            yield _taken(stack, plan, orphan, account) if orphan.is_adoptable else _left(orphan)
         tried |= {orphan.arn for orphan in found}
         if not found:
             return
 
 
-def _take(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> None:
+def _taken(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> Outcome:
+    """Import an orphan."""
     address = str(orphan.address)
     try:
         if address.startswith(f"{CLUSTER}."):
@@ -102,25 +118,25 @@ def _take(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account
     except TerraformError as error:
         if NOT_THERE not in str(error):
             raise
-        print(f"gone {_words(orphan)}")
-    else:
-        print(f"adopted {_words(orphan)}")
+        return _outcome("gone", orphan, "gone")
+    return _outcome("adopted", orphan, "adopted")
 
 
-def _words(orphan: Orphan) -> str:
+def _outcome(outcome: Literal["adopted", "adoptable", "gone"], orphan: Orphan, verb: str) -> Outcome:
     wait = "" if orphan.is_ready else f"; it is {orphan.status}: wait until it is ready before you deploy"
-    return f"{orphan.address} {orphan.import_id}{wait}"
+    return Outcome(outcome, orphan.arn, orphan.address, f"{verb} {orphan.address} {orphan.import_id}{wait}")
 
 
-def _left(orphan: Orphan) -> str:
-    """Return why it is not adopted, and the command that deletes it."""
+def _left(orphan: Orphan) -> Outcome:
+    """Return an orphan with the reason why it is not adopted, and the command that deletes it."""
     if orphan.address is None:
         reason = "the settings no longer describe it"
     elif orphan.duplicate_of:
         reason = f"a duplicate of {orphan.duplicate_of}"
     else:
         reason = f"it is {orphan.status}"
-    return f"left {orphan.address or ''} {orphan.import_id}: {reason}: {orphan.removal}".replace("  ", " ")
+    text = f"left {orphan.address or ''} {orphan.import_id}: {reason}: {orphan.removal}".replace("  ", " ")
+    return Outcome("left", orphan.arn, orphan.address, text)
 
 
 def _enter_cluster(stack: DeployedStack, plan: Mapping[str, Any], orphan: Orphan, account: Account) -> None:

@@ -44,8 +44,8 @@ class BundleError(PodwrightError):
     """Building or uploading the bundle failed; the message says what to do."""
 
 
-def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> None:
-    """Build the bundle and print its content; upload it to the cluster's bucket on request.
+def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -> dict[str, Any]:
+    """Build the bundle and print its content; upload it to the cluster's bucket on request; return what was done.
 
     Args:
         settings: say which programs nodes need, and their processors.
@@ -67,14 +67,18 @@ def run(settings: Settings, folder: Path | None, *, python: str, upload: bool) -
         for machine in machines:
             paths += wheels(LOCK, folder / "wheels", python=python, machine=machine)
     index = write_index(folder, sorted(set(paths)))
+    done: dict[str, Any] = {"index": str(folder / INDEX), "files": index, "uploaded": None}
     if bucket:
         client = boto3.Session(region_name=settings.region).client("s3")
         prefix = names.bundle_prefix(settings.name)
         sent = send(folder, index, client=client, bucket=bucket, prefix=prefix)
         print(f"uploaded {sent} of {len(index) + 1} objects to s3://{bucket}/{prefix}, the others were there")
+        done["uploaded"] = {"to": f"s3://{bucket}/{prefix}", "objects": sent}
     wanted = settings.nodes.downloads
-    if wanted is None or wanted.source != "bundle":
+    done["nodes_look_there"] = wanted is not None and wanted.source == "bundle"
+    if not done["nodes_look_there"]:
         print("nodes do not look there yet: set nodes.downloads to {source: bundle}, and deploy the cluster stack")
+    return done
 
 
 def fetch(file: Download, folder: Path) -> Path:

@@ -73,7 +73,7 @@ def shell(node: str) -> int:
     """Open a shell on a node of the rehearsal that stays up; this process becomes ``podwright connect``.
 
     Raises:
-        ArgumentError: none is up.
+        ArgumentError: no rehearsal is up.
     """
     variables = next(filter(None, (operator.read(hosts.folder) for hosts in KINDS.values())), None)
     if variables is None:

@@ -140,8 +140,13 @@ def test_markers_are_judged_for_the_node(lock):
     assert len(list(bundle.applicable(lock.read_text(), python="3.12", machine="aarch64"))) == 1
 
 
-def test_a_cluster_without_features_needs_no_programs(settings_file, tmp_path):
-    """Then the bundle is the wheels alone."""
+def test_a_cluster_without_features_needs_no_programs(settings_file, tmp_path, capsys):
+    """Then the bundle is the wheels alone; without them it is empty, also as JSON."""
     content = yaml.safe_load(settings_file.read_text()) | {"nodes": {}, "training": {"source": "none"}}
     bundle.run(Settings.model_validate(content), tmp_path / "bundle", python="3.10", upload=False)
     assert json.loads((tmp_path / "bundle" / "index.json").read_text()) == {}
+    settings_file.write_text(yaml.safe_dump(content))
+    capsys.readouterr()
+    assert main(["bundle", str(settings_file), "-o", str(tmp_path / "bundle"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["files"], document["uploaded"], document["nodes_look_there"]) == ({}, None, False)

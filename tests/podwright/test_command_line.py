@@ -115,6 +115,38 @@ def test_a_misspelt_flag(program, words, meant):
     assert answer.stderr.endswith(f"; did you mean {meant}?\n")
 
 
+@pytest.mark.parametrize(
+    ("program", "words", "meant"),
+    [
+        (
+            "podwright",
+            "rehearse --hosts debian13",
+            "got debian13, need debian-13, debian-12, flat; did you mean debian-13",
+        ),
+        ("podwright", "nodes lst", "got lst, need list, "),
+        ("podwright_training", "launch --accelerator gpuu", "got gpuu, need gpu, neuron, cpu; did you mean gpu"),
+        ("podwright_training", "consolidate --run-dir a --dtype bf-16", "did you mean bf16"),
+    ],
+)
+def test_a_misspelt_choice(program, words, meant):
+    """A value that is no choice is answered with all choices and the closest."""
+    answer = call(program, *words.split())
+    assert answer.returncode == 2
+    assert meant in answer.stderr
+
+
+def test_explanations_as_json(capsys):
+    """Keys and codes are one JSON document, with what the text has."""
+    documents = []
+    for words in (["lustre.capacity_gib"], ["vpc-dns"], ["--codes"]):
+        assert cli.main(["explain", *words, "--json"]) == 0
+        documents.append(json.loads(capsys.readouterr().out))
+    key, code, codes = documents
+    assert key["keys"][0]["name"] == "lustre.capacity_gib"
+    assert "whole number" in key["keys"][0]["values"]
+    assert code["codes"].items() <= codes["codes"].items()
+
+
 HEAVY = ("boto3", "botocore", "cdktf", "moto", "pydantic", "rich.console", "torch")
 IMPORTED_BY_HELP = """
 import contextlib, io, json, sys

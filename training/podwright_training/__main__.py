@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from podwright_training.errors import UserError
-from podwright_training.spelling import as_shown, known
+from podwright_training.spelling import Parser, as_shown, known
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 USER_ERROR_STATUS = 2  # what argparse exits with too
@@ -81,13 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
     """Build the parser; only a command that is named adds its arguments."""
-    parser = argparse.ArgumentParser(
-        prog="podwright-train", description="Pre-train a language model and use it.", allow_abbrev=False
-    )
+    parser = Parser(prog="podwright-train", description="Pre-train a language model and use it.")
     parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, (_, summary) in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+        subparser = subparsers.add_parser(name, help=summary, description=summary)
         if name in named:
             _add(subparser, name)
     return parser

@@ -10,6 +10,23 @@ from typing import Any
 SWITCHED = {"1": True, "true": True, "0": False, "false": False}
 
 
+class Parser(argparse.ArgumentParser):
+    """Parses a command line without abbreviations, and names the choice that was meant."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is no choice, and name the one that was meant."""
+        choices = [str(choice) for choice in action.choices or ()]
+        if choices and value not in (action.choices or ()):
+            from difflib import get_close_matches  # only a mistake needs it
+
+            close = get_close_matches(str(value), choices, n=1)
+            meant = f"; did you mean {close[0]}?" if close else ""
+            raise argparse.ArgumentError(action, f"got {value}, need {', '.join(choices)}{meant}")
+
+
 def flag(name: str) -> str:
     """Return the flag of an option's name, or of a flag with underscores."""
     return f"--{name.lstrip('-').replace('_', '-')}"
