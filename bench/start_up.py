@@ -1,4 +1,4 @@
-"""Time how long commands take to start: medians of interleaved rounds, beside a Python that does nothing.
+"""Time how long every command takes to start: medians of interleaved rounds, beside a Python that does nothing.
 
     python bench/start_up.py cluster.yaml [--rounds 7]
 
@@ -18,8 +18,10 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+from podwright import cli
+from podwright_training import __main__ as trainer
+
 BARE = "python -c pass"
-HELPED = ("deploy", "status", "submit", "drift")
 
 
 def commands(settings: Path) -> dict[str, list[str]]:
@@ -28,10 +30,10 @@ def commands(settings: Path) -> dict[str, list[str]]:
         BARE: ["-c", "pass"],
         "import podwright_training.config.train_config": ["-c", "import podwright_training.config.train_config"],
         "podwright-train --help": ["-m", "podwright_training", "--help"],
-        "podwright-train train --help": ["-m", "podwright_training", "train", "--help"],
+        **{f"podwright-train {it} --help": ["-m", "podwright_training", it, "--help"] for it in trainer.COMMANDS},
         "podwright --help": ["-m", "podwright", "--help"],
-        **{f"podwright {name} --help": ["-m", "podwright", name, "--help"] for name in HELPED},
         "podwright check": ["-m", "podwright", "check", str(settings)],
+        **{f"podwright {it.name} --help": ["-m", "podwright", it.name, "--help"] for it in cli._commands()},  # noqa: SLF001
     }
 
 
@@ -57,10 +59,10 @@ def main() -> None:
     for arguments in measured.values():
         seconds(arguments)  # bytecode is compiled, files are in the cache
     rounds = [{name: seconds(arguments) for name, arguments in measured.items()} for _ in range(given.rounds)]
-    print(f"{f'medians of {given.rounds}':48s}  wall s  CPU s")
+    print(f"| {f'medians of {given.rounds}':48s} | wall s | CPU s |\n|---|---|---|")
     for name in measured:
         wall_s, cpu_s = (median(times) for times in zip(*(taken[name] for taken in rounds), strict=True))
-        print(f"{name:48s}  {wall_s:6.3f}  {cpu_s:5.3f}")
+        print(f"| {f'`{name}`':48s} | {wall_s:6.2f} | {cpu_s:5.2f} |")
 
 
 if __name__ == "__main__":

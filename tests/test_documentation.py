@@ -1,6 +1,7 @@
 """Documentation names files and commands that exist, in plain words."""
 
 import re
+import runpy
 import subprocess
 import sys
 
@@ -112,3 +113,13 @@ def test_pages_are_narrow(page):
     """No line of a page is longer than 100 characters."""
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if len(line) > WIDTH] == []
+
+
+def test_the_python_api_has_docstrings():
+    """Each name of the site's Python API exists, and its docstring is on the page."""
+    site = runpy.run_path(str(ROOT / "tools" / "build_docs.py"))
+    page = "\n".join(site["_python_api"]())
+    for module, names in site["API"].items():
+        assert f"## {module}\n" in page
+        assert all(f"```python\n{name}(" in page for name in names)
+    assert "```\n\n\n" not in page, "a name without a docstring"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import os
 import re
 import shutil
@@ -15,7 +16,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from podwright import cli
 from podwright.check.explain import keys
@@ -32,6 +35,19 @@ SCANNED = ("lifecycle_scripts/podwright_bootstrap/collectors",)  # for metrics
 GENERATOR = ROOT / ".cache" / "docs" / "bin" / "mkdocs"  # which `make docs` installs
 FOREIGN_SHIM, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/iframe-worker.js"
 TABLES = ("FIELDS", "DIAGNOSTICS")  # of metrics, in collectors: something, name, meaning
+API = {  # what scripts may import, by module
+    "podwright.check.load": ("load", "load_run"),
+    "podwright.check.report": ("check", "check_live", "codes", "Report"),
+    "podwright.check.findings": ("Finding",),
+    "podwright.deploy.outputs": ("outputs",),
+    "podwright_stacks.app": ("synthesize",),
+    "podwright_training.run_folder": ("RunFolder",),
+    "podwright_training.commands.prepare": ("prepare", "Prepared"),
+    "podwright_training.commands.tokenize": ("tokenize", "Written"),
+    "podwright_training.commands.consolidate": ("consolidate",),
+    "podwright_training.commands.evaluate": ("evaluate",),
+    "podwright_training.commands.generate": ("generate",),
+}
 WIDTH = "88"  # columns of a help page
 
 
@@ -90,6 +106,8 @@ def write_pages(folder: Path) -> None:
 def reference() -> dict[str, str]:
     """Return the pages of the reference, by name; each comes from the code that owns its facts."""
     os.environ["COLUMNS"] = WIDTH
+    for warning in ("DEPRECATED", "END_OF_LIFE"):  # before the API's module of stacks starts the kit's Node
+        os.environ.setdefault(f"JSII_SILENCE_WARNING_{warning}_NODE_VERSION", "18,20,22")
     return {
         "cluster_yaml": "\n".join(_settings()),
         "run_yaml": "\n".join(_options()),
@@ -97,6 +115,7 @@ def reference() -> dict[str, str]:
         "podwright_train": "\n".join(_help("podwright-train", _podwright_train())),
         "codes": "\n".join(_codes()),
         "metrics": "\n".join(_metrics()),
+        "python_api": "\n".join(_python_api()),
     }
 
 
@@ -160,6 +179,40 @@ def _codes() -> Iterator[str]:
     yield "# Finding codes\n\nWhat `podwright check` reports, by code; `podwright explain CODE` prints the same."
     for code, meaning in sorted(codes().items()):
         yield f"\n## {code}\n\n{meaning}"
+
+
+def _python_api() -> Iterator[str]:
+    yield "# Python API\n\nWhat scripts may import, with the docstrings of the code."
+    yield "[Constructs](../docs/constructs.md) are for apps of your own. Everything else is internal and may change."
+    for name, words in API.items():
+        module = import_module(name)
+        yield f"\n## {name}\n\n{_paragraphs(module)}"
+        for word in words:
+            yield from _documented(getattr(module, word), word)
+
+
+def _documented(thing: Any, name: str) -> Iterator[str]:
+    """Yield the signature and docstring of a function, or of a class with its public methods and properties."""
+    yield f"\n```python\n{name}{_signature(thing)}\n```\n\n{_paragraphs(thing)}"
+    if not inspect.isclass(thing):
+        return
+    for below, member in vars(thing).items():
+        function = getattr(member, "fget", None) or getattr(member, "func", None) or getattr(member, "__func__", member)
+        if not below.startswith("_") and inspect.isfunction(function):
+            shown = (
+                f"{below}{_signature(function)}" if function in {member, getattr(member, "__func__", None)} else below
+            )
+            yield f"\n- `{name}.{shown}`: {_paragraphs(function).partition(chr(10))[0]}"
+
+
+def _signature(thing: Any) -> str:
+    """Return the arguments and the type of the result; types are texts in our code, and lose their quotes."""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(thing)))
+
+
+def _paragraphs(thing: Any) -> str:
+    """Return the docstring; its sections' items become lists."""
+    return re.sub(r"^    (\S)", r"- \1", (inspect.getdoc(thing) or "").replace("``", "`"), flags=re.MULTILINE)
 
 
 def _metrics() -> Iterator[str]:
