@@ -228,21 +228,25 @@ def refuse_by_limits_and_order_by_priority(cluster: NamespacedCluster) -> None:
         line = f"sbatch --parsable --partition gpu --account research {options} --wrap 'sleep 3600'"
         return int(cluster.run(line).stdout)
 
-    runs, second, greedy = (submit(f"--qos night {options}") for options in ("", "", "--gres=gpu:2 -N 2"))
-    long, whole = submit("--qos urgent --time 300"), submit("--qos urgent -N 2 --exclusive --time 10")
+    def priority_while_waiting_for(reason: str, options: str) -> int:
+        job = submit(options)
+        shown = f"squeue --noheader --format='%r %Q' --jobs {job}"
+        wait_for(
+            lambda: cluster.run(shown).stdout.split()[0] == reason,
+            timeout_s=600,
+            what=lambda: f"{reason}: {cluster.run(shown).stdout}",
+        )
+        priority = int(cluster.run(shown).stdout.split()[1])
+        cluster.run(f"scancel {job}")
+        return priority
+
+    runs = submit("--qos night")
     cluster.wait_for_job(runs, frozenset({"RUNNING"}))
-    jobs = (second, greedy, long, whole)
-
-    def shown() -> dict[int, list[str]]:
-        listed = cluster.run(f"squeue --noheader --format='%A %r %Q' --jobs {','.join(map(str, jobs))}").stdout
-        return {int(number): rest for number, *rest in map(str.split, listed.splitlines())}
-
-    limits = ["QOSMaxJobsPerUserLimit", "QOSMaxGRESPerUser", "QOSMaxWallDurationPerJobLimit", "Resources"]
-    wait_for(lambda: [shown()[job][0] for job in jobs] == limits, timeout_s=600, what=lambda: f"{limits}: {shown()}")
-    assert int(shown()[whole][1]) > int(shown()[second][1])
-    cluster.run("scancel --user ubuntu")
-    for job in (runs, *jobs):
-        cluster.wait_for_job(job)
+    low = priority_while_waiting_for("QOSMaxJobsPerUserLimit", "--qos night")
+    assert low < priority_while_waiting_for("QOSMaxWallDurationPerJobLimit", "--qos urgent --time 300")
+    cluster.run(f"scancel {runs}")
+    cluster.wait_for_job(runs)
+    priority_while_waiting_for("QOSMaxGRESPerUser", "--qos night --gres=gpu:2 -N 2")
 
 
 def test_a_policy_is_applied_changed_and_removed(cluster, declare):
