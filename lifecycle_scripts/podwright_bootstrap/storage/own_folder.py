@@ -71,11 +71,13 @@ def _make_sticky(path: Path, folder: int) -> Iterator[str]:
 
 def _make(path: Path, parent: int, *, owner: int, group: int, mode: int) -> Iterator[str]:
     folder = _open(path.name, parent, owner)
-    if folder is None:
-        if _exists(path.name, parent):
+    if folder is None and _exists(path.name, parent):
+        folder = _open(path.name, parent, owner)  # another host may have made it just now
+        if folder is None:
             aside = f".{path.name}.not-podwrights-{time.time_ns()}"
             os.rename(path.name, aside, src_dir_fd=parent, dst_dir_fd=parent)
             yield f"moved {path} aside, to {aside}"
+    if folder is None:
         folder = _put(path.name, parent, owner=owner, group=group, mode=mode)
         yield f"made {path}"
     try:
