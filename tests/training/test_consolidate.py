@@ -154,7 +154,8 @@ def test_every_checkpoint_is_evaluated(exported, capsys):
     assert steps[0]["loss"] > steps[1]["loss"] > steps[2]["loss"] == found["loss"]
     assert all(step["samples"][0].startswith("the node") for step in steps)
     assert not list(exported.root.glob(".evaluate*"))
-    main(["report", "--run-dir", str(exported.root)])
+    main(["report", "--run-dir", str(exported.root), "--json"])
+    assert json.loads(capsys.readouterr().out)["page"] == str(exported.report / "index.html")
     page = (exported.report / "index.html").read_text()
     assert f"<td>{steps[1]['perplexity']:.4f}</td>" in page
 

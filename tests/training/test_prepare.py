@@ -103,6 +103,26 @@ def test_damage_in_an_archive_is_named(prose, tmp_path, capsys):
     )
 
 
+def test_answers_for_programs(prose, tmp_path, capsys):
+    """With --json, prepare, tokenizer and tokenize print one document each, with what their text has."""
+
+    def ask(*words):
+        assert main([*map(str, words), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    data = tmp_path / "data"
+    tokenizer = data / "tokenizer"
+    prepared = ask("prepare", prose, "--output", data, "--vocab-size", 300, "--shards", 2)
+    assert (prepared["folder"], prepared["vocab_size"], prepared["shards"]) == (str(data), 300, 2)
+    assert prepared["dropped"]["unreadable"] == []
+    (found,) = ask("tokenizer", "inspect", tokenizer, "--dataset", data, "--documents", 5)["tokenizers"].values()
+    assert found["restored"]
+    tokens = tmp_path / "tokens"
+    written = ask("tokenize", "--dataset", data, "--tokenizer", tokenizer, "--output", tokens, "--data-workers", 1)
+    splits = [prepared["train_documents"], prepared["validation_documents"]]
+    assert [sum(shards) for shards in written["documents"]] == splits
+
+
 def test_same_prose_same_bytes(prose, tmp_path):
     """The same prose gives the same files, byte by byte, from a folder, a zip and a tar archive."""
     shutil.make_archive(tmp_path / "prose", "zip", prose)

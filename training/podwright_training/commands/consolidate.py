@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from podwright_training.answer import add_json, answer
 from podwright_training.config.export_options import DTYPES, SHARD_GB, ExportOptions
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-shard-gb", type=float, default=SHARD_GB, help=f"largest weights file. Default: {SHARD_GB}"
     )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -37,16 +39,27 @@ def run(args: argparse.Namespace) -> int:
     if not args.max_shard_gb > 0:
         raise UserError(f"got --max-shard-gb {args.max_shard_gb}, need a number above 0")
     if not args.all_checkpoints:
-        print(f"{consolidate(folder, chosen, step=args.step)} → {folder.hf}")
+        source = consolidate(folder, chosen, step=args.step)
+        answer(args, f"{source} → {folder.hf}", {"exported": [{"checkpoint": source, "model": folder.hf}]})
         return 0
+    exported = []
     for path in reversed(step_folder.intact(load_run(folder).checkpoints)):
         target = folder.hf_steps / path.name
         if export.is_exported(path, target, chosen):
-            print(f"{target} is there")
+            _say(args, f"{target} is there")
             continue
         _export(folder, path, target, chosen)
-        print(f"{path} → {target}")
+        _say(args, f"{path} → {target}")
+        exported.append({"checkpoint": path, "model": target})
+    if args.json:
+        answer(args, "", {"exported": exported})
     return 0
+
+
+def _say(args: argparse.Namespace, line: str) -> None:
+    """Print a line as soon as it is true, unless a document follows."""
+    if not args.json:
+        print(line)
 
 
 def consolidate(folder: RunFolder, chosen: ExportOptions | None = None, *, step: int | None = None) -> Path:

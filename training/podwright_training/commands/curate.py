@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_training.answer import add_json, answer
 from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
@@ -65,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             flag(name), type=int, default=getattr(own, name), help=f"per task. Default: {getattr(own, name)}"
         )
+    add_json(parser)
     slurm = parser.add_argument_group("Slurm")
     slurm.add_argument("--partition", help="submit the tasks as jobs to it. Default: run them here")
     slurm.add_argument("--time", default="24:00:00", help="limit of a task. Default: 24:00:00")
@@ -94,19 +96,23 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
     if args.partition:
         slurm = Slurm(partition=args.partition, time=args.time, memory_gib=args.memory_gib, workers=args.workers)
         job = curation.submit(slurm)
-        print(f"{curation.work}: jobs up to {job} write {args.output}; logs are in {curation.work / 'logs'}")
+        logs = curation.work / "logs"
+        text = f"{curation.work}: jobs up to {job} write {args.output}; logs are in {logs}"
+        answer(args, text, {"output": args.output, "job": job, "logs": logs})
         return 0
     curation.run(workers=args.workers, on_stage=_progress)
     manifest = json.loads((args.output / MANIFEST).read_text())
-    for line in lines(manifest):
-        print(line)
+    shown = list(lines(manifest))
     documents = {split: total["documents"] for split, total in manifest["splits"].items()}
     if not documents["validation"]:
         least = min(0.5, 2 / documents["train"])  # holds out two of them
-        print(f"training needs validation documents: curate again with --validation-fraction {least:.2g} or more")
-        return 0
-    shards = [[s["documents"] for s in manifest["shards"] if s["split"] == split] for split in documents]
-    print(train_on_shards(args.output, args.tokenizer, vocab_size=manifest["vocabulary"], documents=shards))
+        shown.append(
+            f"training needs validation documents: curate again with --validation-fraction {least:.2g} or more"
+        )
+    else:
+        shards = [[s["documents"] for s in manifest["shards"] if s["split"] == split] for split in documents]
+        shown.append(train_on_shards(args.output, args.tokenizer, vocab_size=manifest["vocabulary"], documents=shards))
+    answer(args, "\n".join(shown), {"output": args.output, "manifest": manifest})
     return 0
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from podwright_training.answer import add_json, answer
 from podwright_training.config.sources import load_run
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, write_atomically
@@ -38,12 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="random seed. Default: 0")
     parser.add_argument("--device", help="torch device. Default: cuda where there is one, else cpu")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Generate text and print it; write that of a run to its ``samples.txt``. Return the exit status."""
     _check(args)
     folder, tokenizer = _source(args)
+    streams = sys.stdout.isatty() and not args.json
     texts = generate(
         folder,
         args.prompts,
@@ -53,13 +56,13 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         tokenizer=tokenizer,
         device=args.device,
-        stream=sys.stdout.isatty(),
+        stream=streams,
     )
     text = "\n\n".join(texts) + "\n"
     if args.run_dir:
         write_atomically(RunFolder(args.run_dir).samples, text)
-    if not sys.stdout.isatty():
-        print(text, end="")
+    if not streams:
+        answer(args, text.removesuffix("\n"), {"prompts": args.prompts, "texts": texts})
     return 0
 
 

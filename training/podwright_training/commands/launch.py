@@ -21,6 +21,7 @@ from typing import Any
 
 import jinja2
 
+from podwright_training.answer import add_json, answer
 from podwright_training.config.sources import preset_names
 from podwright_training.errors import UserError
 from podwright_training.run_folder import RunFolder, write_atomically
@@ -97,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--time-limit", help="Slurm's --time; the run saves and requeues before it ends. Default: no limit"
     )
     parser.add_argument("--print", action="store_true", dest="print_only", help="print the script and write nothing")
+    add_json(parser)
     parser.add_argument(
         "trainer_arguments",
         nargs="*",
@@ -113,11 +115,15 @@ def run(args: argparse.Namespace) -> int:
         print(render(job), end="")
         return 0
     number = submit(job)
-    print(f"submitted job {number}, run folder {job.run.root}")
-    print(f"  state    squeue --jobs={number}")
-    print(f"  output   tail -F {shlex.quote(str(job.run.log))}")
-    print(f"  stop     scancel {number}")
-    print(f"  report   podwright-train report --run-dir={shlex.quote(str(job.run.root))}")
+    commands = {
+        "state": f"squeue --jobs={number}",
+        "output": f"tail -F {shlex.quote(str(job.run.log))}",
+        "stop": f"scancel {number}",
+        "report": f"podwright-train report --run-dir={shlex.quote(str(job.run.root))}",
+    }
+    lines = [f"submitted job {number}, run folder {job.run.root}"]
+    lines += [f"  {name:8} {command}" for name, command in commands.items()]
+    answer(args, "\n".join(lines), {"job": number, "run_dir": job.run.root, "log": job.run.log, "commands": commands})
     return 0
 
 

@@ -19,10 +19,11 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
+from podwright_training.answer import add_json, answer
 from podwright_training.data.byte_level_bpe import SMALLEST_VOCABULARY
 from podwright_training.data.byte_level_bpe import train as train_tokenizer
 from podwright_training.data.faults import first_line
@@ -93,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--validation-fraction", type=float, default=0.05, help="fraction of the documents held out. Default: 0.05"
     )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,11 +114,12 @@ def run(args: argparse.Namespace) -> int:
         raise PrepareError(f"cannot prepare {args.source}: {where}: {error.strerror or error}") from error
     for line in prepared.dropped.lines():
         print(line, file=sys.stderr)
-    print(
+    text = (
         f"{prepared.folder}: {prepared.train_documents:,} documents for training, {prepared.validation_documents:,} "
         f"for validation, {prepared.characters / 1e6:.1f} million characters, {prepared.vocab_size:,} tokens\n"
         f"Train the smallest preset on it:\n{_train_command(prepared)}"
     )
+    answer(args, text, {**asdict(prepared), "train_command": _train_command(prepared)})
     return 0
 
 

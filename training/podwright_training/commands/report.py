@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from podwright_training.answer import add_json, answer
 from podwright_training.errors import UserError
 from podwright_training.report.figures import draw
 from podwright_training.report.history import History, ReportError, distinct_names
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--usd-per-hour", type=float, help="price of all nodes; adds the cost. Default: no cost")
     parser.add_argument("--live", action="store_true", help="serve the page on localhost and follow the run")
     parser.add_argument("--port", type=int, default=PORT, help=f"of --live. Default: {PORT}")
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
         _write(output, page, drawing, title=histories[0].name)
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from error
-    names = ", ".join(figure.name for figure in drawing.figures)
-    print(f"{output / PAGE}\n{names}: .svg and .png in {output}")
+    names = [figure.name for figure in drawing.figures]
+    text = f"{output / PAGE}\n{', '.join(names)}: .svg and .png in {output}"
+    answer(args, text, {"page": output / PAGE, "folder": output, "figures": names})
     return 0
 
 

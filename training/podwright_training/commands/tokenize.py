@@ -11,10 +11,11 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from podwright_training.answer import add_json, answer
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.corpus import Corpus
 from podwright_training.data.faults import DataError, Faults
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-bad-records", type=int, default=defaults.max_bad_records, help="broken records to skip per shard"
     )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,14 +56,15 @@ def run(args: argparse.Namespace) -> int:
         workers=args.data_workers,
         max_bad_records=args.max_bad_records,
     )
-    print(
+    text = (
         f"{args.output}: {sum(map(sum, written.documents)):,} documents, {written.tokens:,} tokens; "
-        f"{written.bad_records} broken records skipped"
+        f"{written.bad_records} broken records skipped\n"
     )
     if all(map(sum, written.documents)):
-        print(train_on_shards(args.output, args.tokenizer, vocab_size=written.vocabulary, documents=written.documents))
+        text += train_on_shards(args.output, args.tokenizer, vocab_size=written.vocabulary, documents=written.documents)
     else:
-        print("training needs documents of either split: add some to the dataset, or a file for validation")
+        text += "training needs documents of either split: add some to the dataset, or a file for validation"
+    answer(args, text, {"output": args.output, **asdict(written)})
     return 0
 
 

@@ -7,10 +7,11 @@ import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
+from podwright_training.answer import add_json, answer
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
 from podwright_training.data.faults import BadRecordError, DataError, Fault, Faults
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         for name in ("dataset_config_name", "text_column"):
             default = getattr(defaults, name)
             action.add_argument(flag(name), metavar="NAME", default=default, help=f"as train's. Default: {default}")
+        add_json(action)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -153,11 +155,12 @@ def _train(args: argparse.Namespace) -> int:
             special_tokens=args.special_tokens,
         )
         folder.rename(args.output)
-    print(f"{args.output}: {size:,} tokens")
+    lines = [f"{args.output}: {size:,} tokens"]
     if size < args.vocab_size:
-        print(f"fewer than {args.vocab_size:,}, as the text has no more words to learn")
+        lines.append(f"fewer than {args.vocab_size:,}, as the text has no more words to learn")
     text = {name: getattr(args, name) for name in ("dataset", "dataset_config_name", "text_column")}
-    print(command_line(f"tokenizer inspect {shlex.quote(str(args.output))}", **text))
+    lines.append(command_line(f"tokenizer inspect {shlex.quote(str(args.output))}", **text))
+    answer(args, "\n".join(lines), {"output": args.output, "tokens": size})
     return 0
 
 
@@ -167,16 +170,20 @@ def _inspect(args: argparse.Namespace) -> int:
     texts = list(islice(_texts(args, "validation"), args.documents))
     if not any(text.split() for text in texts):
         raise TokenizerError(f"{args.dataset} has no text in its validation split")
-    columns = [list(fit(tokenizer, texts).rows()) for tokenizer in args.tokenizers]
+    measured = [fit(tokenizer, texts) for tokenizer in args.tokenizers]
+    columns = [list(found.rows()) for found in measured]
     width = max(len(name) for name, _ in columns[0])
     widths = [
         max(len(name), *(len(value) for _, value in column))
         for name, column in zip(args.tokenizers, columns, strict=True)
     ]
-    print(" " * width, *(name.rjust(wide) for name, wide in zip(args.tokenizers, widths, strict=True)), sep="  ")
+    headings = (name.rjust(wide) for name, wide in zip(args.tokenizers, widths, strict=True))
+    lines = ["  ".join([" " * width, *headings])]
     for number, (name, _) in enumerate(columns[0]):
         values = (column[number][1].rjust(wide) for column, wide in zip(columns, widths, strict=True))
-        print(name.ljust(width), *values, sep="  ")
+        lines.append("  ".join([name.ljust(width), *values]))
+    fits = {tokenizer: asdict(found) for tokenizer, found in zip(args.tokenizers, measured, strict=True)}
+    answer(args, "\n".join(lines), {"tokenizers": fits})
     return 0
 
 

@@ -1,0 +1,18 @@
+"""The answer of a command: text for people or, with ``--json``, one document for programs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add the flag ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def answer(args: argparse.Namespace, text: str, document: Mapping[str, Any]) -> None:
+    """Print the text or, with ``--json``, the document; its paths become text."""
+    print(json.dumps(document, indent=2, default=str) if args.json else text)
