@@ -108,6 +108,17 @@ def test_a_full_disk_is_one_line(text_dataset, tmp_path, capsys):
         subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
+@pytest.mark.parametrize(("name", "why"), [("a.jsonl", "empty"), ("a.jsonl.zst", "empty"), ("a.jsonl.gz", "empty")])
+def test_an_empty_file_is_named(tmp_path, capsys, name, why):
+    """The line has the file, and nothing is written."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).touch()
+    words = ("--dataset", str(tmp_path / "data"), "--dataset-config-name", "none", "--output", str(tmp_path / "new"))
+    assert main(["tokenizer", "train", *words, "--vocab-size", "300"]) == 2
+    assert f"{name}: {why}" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
 def test_every_problem_is_named(text_dataset, tmp_path, capsys):
     """Numbers out of range and a folder that is there are one error; nothing is written."""
     flags = ("--dataset", text_dataset, "--output", tmp_path, "--vocab-size", 100, "--multiple", 0, "--documents", 0)

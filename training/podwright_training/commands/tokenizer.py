@@ -14,7 +14,7 @@ from pathlib import Path
 from podwright_training.answer import add_json, answer
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
-from podwright_training.data.faults import BadRecordError, DataError, Fault, Faults
+from podwright_training.data.faults import BadRecordError, BadShardError, DataError, Fault, Faults
 from podwright_training.data.formats import format_of, read_blocks
 from podwright_training.data.splits import find_split
 from podwright_training.data.token_shards import SUFFIX as TOKENS
@@ -212,12 +212,23 @@ def _texts(args: argparse.Namespace, name: str) -> Iterator[str]:
     for file in split.files:
         if format_of(file) == TOKENS:
             raise DataError(f"{file} holds tokens, not text: name the dataset that they were made from")
-        for block in read_blocks(file, column=args.text_column):
+        for document in _documents(file, args.text_column, faults):
+            if isinstance(document, str) and split.has(document):
+                yield document
+
+
+def _documents(file: str, column: str, faults: Faults) -> Iterator[object]:
+    """Yield the documents of a file.
+
+    Raises:
+        DataError: it is empty or damaged, or it has one broken record too many.
+    """
+    try:
+        for block in read_blocks(file, column=column):
             for index in range(len(block)):
                 try:
-                    document = block.document(index)
+                    yield block.document(index)
                 except BadRecordError as error:
                     faults.log(Fault("record", f"{file}:{block.number(index)}", str(error)))
-                    continue
-                if isinstance(document, str) and split.has(document):
-                    yield document
+    except BadShardError as error:
+        raise DataError(f"{file}: {error}; repair or remove it") from error
