@@ -204,6 +204,8 @@ def test_linked_folders_are_read(tmp_path):
     WRITERS["jsonl"](tmp_path / "far")
     (tmp_path / "data" / "linked").symlink_to(tmp_path / "far")
     (tmp_path / "far" / "back").symlink_to(tmp_path / "data")
+    (tmp_path / "data" / "up").symlink_to("..")  # what lies there is of others
+    (tmp_path / "data" / "here").symlink_to(".")
     assert find_split(str(tmp_path / "data"), None, "train").names == ("linked/train.jsonl",)
 
 

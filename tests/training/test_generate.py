@@ -85,8 +85,8 @@ def test_no_model(tmp_path):
 def test_numbers_out_of_range(tmp_path):
     """Numbers that cannot work are named before anything is loaded."""
     for flag, value, reason in (
-        ("--max-new-tokens", "0", r"got max_new_tokens 0 and temperature 0\.8, need at least 1"),
-        ("--temperature", "nan", "got max_new_tokens 64 and temperature nan, need at least 1 and 0"),
+        ("--max-new-tokens", "0", "got max_new_tokens 0, need at least 1"),
+        ("--temperature", "nan", "got temperature nan, need a finite number, 0 or more"),
         ("--seed", str(2**63), f"got seed {2**63}, need 0 to {2**63 - 1}"),
     ):
         with pytest.raises(GenerateError, match=reason):

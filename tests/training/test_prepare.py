@@ -308,3 +308,16 @@ def test_no_such_source(tmp_path):
     """A source that is not there is named."""
     with pytest.raises(PrepareError, match="nowhere is neither a folder nor"):
         prepare(tmp_path / "nowhere", tmp_path / "c4", shards=1, vocab_size=300, validation_fraction=0.1)
+
+
+def test_output_that_nobody_reads_is_no_traceback(prose, tmp_path):
+    """The dataset is written, and the command ends with 1."""
+    command = [sys.executable, "-m", "podwright_training", "prepare", str(prose), "--output", str(tmp_path / "c4")]
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([*command, "--shards", "2"], stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert (tmp_path / "c4" / "en").is_dir()

@@ -17,6 +17,7 @@ from podwright_training.spelling import Parser, as_shown, known
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 USER_ERROR_STATUS = 2  # what argparse exits with too
+UNREAD_STATUS = 1  # of output that nobody reads to its end
 
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
@@ -73,9 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args.unknown_flags = [item for item in unknown if item.startswith("-")]
     try:
         status: int = args.command(args)
+        sys.stdout.flush()
     except UserError as error:
         _report(error)
         return USER_ERROR_STATUS
+    except BrokenPipeError:  # of `podwright-train prepare … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD_STATUS
     return status
 
 

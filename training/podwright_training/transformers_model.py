@@ -66,7 +66,8 @@ def _on(device: str, model: Any) -> Any:
     try:
         return model.to(device)
     except (RuntimeError, AssertionError) as error:  # no such device, or not in this build, or too small
-        raise UserError(f"device {device}: {first_line(error)}") from error
+        why = f"device {device}: {first_line(error)}"
+        raise UserError(f"{why}; leave --device out to take the one that this torch has") from error
 
 
 def default_device() -> str:

@@ -146,9 +146,10 @@ def _beginning(tokenizer: Any) -> str:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.max_new_tokens < 1 or not 0 <= args.temperature < math.inf:
-        given = f"max_new_tokens {args.max_new_tokens} and temperature {args.temperature}"
-        raise GenerateError(f"got {given}, need at least 1 and 0")
+    if args.max_new_tokens < 1:
+        raise GenerateError(f"got max_new_tokens {args.max_new_tokens}, need at least 1")
+    if not 0 <= args.temperature < math.inf:
+        raise GenerateError(f"got temperature {args.temperature}, need a finite number, 0 or more")
     if not 0 <= args.seed <= LARGEST_SEED:
         raise GenerateError(f"got seed {args.seed}, need 0 to {LARGEST_SEED}")
     if not 0 < args.top_p <= 1:

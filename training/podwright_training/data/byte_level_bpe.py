@@ -72,5 +72,5 @@ def train(
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:  # the library raises no other
-        raise UserError(f"cannot write {folder.name}: {error}") from error
+        raise UserError(f"cannot write the tokenizer: {error}") from error
     return len(tokenizer)

@@ -47,11 +47,15 @@ def list_files(dataset: str, folder: str = "") -> Listing:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder and of folders linked in it, each folder once; links to nothing too."""
+    """Yield the files of a folder and of folders linked in it, each folder once; links to nothing too.
+
+    A link to a folder around this one is not followed: what lies beside it belongs to others.
+    """
     seen: set[str] = set()
+    root = Path(os.path.realpath(folder))
     for name, folders, files in os.walk(folder, followlinks=True):
         here = os.path.realpath(name)
-        if here in seen:
+        if here in seen or Path(here) in root.parents:
             folders.clear()
             continue
         seen.add(here)

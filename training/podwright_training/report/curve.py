@@ -79,7 +79,7 @@ def judge(steps: Sequence[int], losses: Sequence[float]) -> Verdict:
         return Verdict("diverged", since, spikes)
     tail = smoothed[-max(2, len(smoothed) // 5) :]
     fall = _share(tail[0] - tail[-1], tail[0])
-    fell = f"the smoothed loss fell {fall:.1%} in the last fifth of the run"
+    fell = f"the smoothed loss {'fell' if fall >= 0 else 'rose'} {abs(fall):.1%} in the last fifth of the run"
     if spikes:
         first = ", ".join(str(step) for step in spikes[:SPIKES_NAMED])
         more = f" and {len(spikes) - SPIKES_NAMED} more" if len(spikes) > SPIKES_NAMED else ""

@@ -67,7 +67,8 @@ class History:
         if not steps:
             raise ReportError(f"{folder.metrics} has no training step yet: has the job started? See {folder.log}")
         if not train:
-            raise ReportError(f"{folder.metrics} has no curve: {not_a_number(not_finite)}")
+            why = f"{not_a_number(not_finite)}: look at {folder.log}, and lower learning_rate or check the data"
+            raise ReportError(f"{folder.metrics} has no curve: {why}")
         return cls(
             name=folder.root.absolute().name,
             config=_configuration(folder.config) if folder.config.exists() else {},
