@@ -187,7 +187,7 @@ def test_refusals_reach_terraforms_user(workspace, aws):
 
 def provider(mirror, version="5.100.0"):
     """A folder in the layout of a mirror, with an empty provider in it."""
-    folder = mirror / "registry.terraform.io/hashicorp/aws" / version / terraform._platform()
+    folder = mirror / "registry.terraform.io/hashicorp/aws" / version / terraform.machine_name()
     folder.mkdir(parents=True)
     (folder / f"terraform-provider-aws_v{version}_x5").touch()
     return mirror
