@@ -9,14 +9,16 @@ from typing import NamedTuple
 from podwright.diagram.parts import NODES, Box, Diagram, Part
 from podwright.diagram.text import cost, heading, total, words
 
-CARD_WIDTH, LINE, GAP, LETTERS = 430, 17, 12, 58
+CARD_WIDTH, LINE, GAP, LETTERS, HEAD_LETTERS = 430, 17, 12, 58, 56
 MARGIN, HEAD = 20, 30
-MIDDLE = 210  # between the VPC and the account, where connections are labelled
+MIDDLE = 270  # between the VPC and the account, where connections are labelled
 STYLE = """text{font:13px system-ui,sans-serif;fill:#1f2933}.head{font-weight:600}
 .small,.price{font-size:12px;fill:#52606d}
-.price{text-anchor:end}.label{font-size:12px;paint-order:stroke;stroke:#fff;stroke-width:4px}
+.price,.near{text-anchor:end}.label,.near{font-size:12px;paint-order:stroke;stroke:#fff;stroke-width:4px}
 .frame{fill:#f5f7fa;stroke:#7b8794}.subnet{fill:#e6f0fa;stroke:#3e7cb1}.card{fill:#fff;stroke:#9aa5b1}
-.existing{stroke-dasharray:5 4}.flow{fill:none;stroke:#3e7cb1;stroke-width:1.5}"""
+.existing{stroke-dasharray:5 4}.flow{fill:none;stroke:#3e7cb1;stroke-width:1.5}.page{fill:#fff}
+@media(prefers-color-scheme:dark){text{fill:#e6e9ee}.small,.price{fill:#aab4c2}.label,.near{stroke:#14181f}
+.page{fill:#14181f}.frame{fill:#1c222b;stroke:#667488}.subnet{fill:#1d2c3b}.card{fill:#232a34;stroke:#667488}}"""
 
 
 def svg(diagram: Diagram) -> str:
@@ -29,7 +31,7 @@ def svg(diagram: Diagram) -> str:
         f"<style>{STYLE}</style>\n"
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         '<path d="M0 0 8 4 0 8z" fill="#3e7cb1"/></marker></defs>\n'
-        f"{content}\n</svg>\n"
+        f'<rect class="page" width="100%" height="100%"/>\n{content}\n</svg>\n'
     )
 
 
@@ -42,8 +44,8 @@ def html(diagram: Diagram) -> str:
     )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/><title>{escape(diagram.name)}</title>\n'
-        "<style>body{font:14px system-ui,sans-serif;margin:2em}td{padding:2px 12px 2px 0}td:last-child"
-        "{text-align:right}"
+        "<style>:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:2em}"
+        "td{padding:2px 12px 2px 0}td:last-child{text-align:right}"
         f"</style></head>\n<body><h1>{escape(diagram.name)}</h1>\n{svg(diagram)}"
         f"<table><tr><th>where</th><th>what</th><th>USD/h, {diagram.price_label}</th></tr>\n{rows}</table>\n"
         f"<p>{escape(total(diagram))}</p></body></html>\n"
@@ -65,14 +67,13 @@ class _Canvas:
         self._boxes: list[str] = []
         self._content: list[str] = []
         column = CARD_WIDTH + 4 * GAP
-        bottom: float = MARGIN + HEAD
+        bottom = self._heading(diagram.network, MARGIN, MARGIN)
         for box in diagram.subnets:
             bottom = self._draw_box(box, MARGIN + GAP, bottom, "subnet") + GAP
         for part in diagram.network.parts:
             bottom = self._card(part, MARGIN + 2 * GAP, bottom) + GAP
         vpc = _Frame(MARGIN, MARGIN, column, bottom - MARGIN)
         self._boxes.insert(0, _rectangle(vpc, "frame", is_existing=diagram.network.is_existing))
-        self._heading(diagram.network, vpc)
         right = MARGIN + column + MIDDLE
         bottom = max(bottom, self._draw_box(diagram.account, right, MARGIN, "frame"))
         self._connect(diagram)
@@ -86,12 +87,11 @@ class _Canvas:
 
     def _draw_box(self, box: Box, x: float, y: float, style: str) -> float:
         """Draw a box with its cards and return its lower edge."""
-        bottom = y + HEAD
+        bottom = self._heading(box, x, y)
         for part in box.parts:
             bottom = self._card(part, x + GAP, bottom) + GAP
         frame = _Frame(x, y, CARD_WIDTH + 2 * GAP, bottom - y)
         self._boxes.append(_rectangle(frame, style, is_existing=box.is_existing))
-        self._heading(box, frame)
         return bottom
 
     def _card(self, part: Part, x: float, y: float) -> float:
@@ -99,7 +99,7 @@ class _Canvas:
         lines = [*wrap(part.name, LETTERS), *wrap(part.detail, LETTERS)]
         frame = _Frame(x, y, CARD_WIDTH, (len(lines) + 1) * LINE + GAP)
         self._content.append(_rectangle(frame, "card", is_existing=part.is_existing))
-        price = f"{cost(part)} USD/h" if cost(part) else ""
+        price = f"{cost(part)} USD/h" if part.usd_per_hour else cost(part)
         self._text(x + 8, y + LINE, f"{part.kind} (yours)" if part.is_existing else part.kind, "head")
         self._text(x + CARD_WIDTH - 8, y + LINE, price, "price")
         for number, line in enumerate(lines, 2):
@@ -115,17 +115,24 @@ class _Canvas:
                 labels.setdefault(flow.target, []).append(flow.label)
         start = self._cards["Compute"] if "Compute" in self._cards else self._cards["Controller"]
         x, y = start.x + start.width, start.y + start.height / 2
+        below, curves = len(self._content), []  # labels lie over all curves
         for number, (target, texts) in enumerate(labels.items()):
             end = self._cards[target]
             beside = end.x > x
             end_x, end_y = end.x if beside else end.x + end.width, end.y + end.height / 2
             bend = (x + end_x) / 2 if beside else x + (3 + number) * GAP
             points = f"M{x} {y} C{bend} {y} {bend} {end_y} {end_x} {end_y}"
-            self._content.append(f'<path class="flow" marker-end="url(#tip)" d="{points}"/>')
-            self._text(x + 7 * GAP, end_y - 5, ", ".join(texts), "label")
+            curves.append(f'<path class="flow" marker-end="url(#tip)" d="{points}"/>')
+            at, style = (end_x - 2 * GAP, "near") if beside else (x + 7 * GAP, "label")
+            self._text(at, end_y - 5, ", ".join(texts), style)
+        self._content[below:below] = curves
 
-    def _heading(self, box: Box, frame: _Frame) -> None:
-        self._text(frame.x + GAP, frame.y + 20, heading(box), "head")
+    def _heading(self, box: Box, x: float, y: float) -> float:
+        """Write a box's title into its upper left corner, and return where its content starts."""
+        lines = wrap(heading(box), HEAD_LETTERS, break_on_hyphens=False)
+        for number, line in enumerate(lines):
+            self._text(x + GAP, y + 20 + number * LINE, line, "head")
+        return y + HEAD + (len(lines) - 1) * LINE
 
     def _text(self, x: float, y: float, text: str, style: str) -> None:
         if text:

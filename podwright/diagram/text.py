@@ -42,7 +42,7 @@ def words(part: Part) -> str:
 def cost(part: Part) -> str:
     """A part's dollars by the hour; nothing where only use is paid."""
     if part.usd_per_hour is None:
-        return "?"
+        return "unknown"
     return f"{part.usd_per_hour:,.2f}" if part.usd_per_hour else ""
 
 

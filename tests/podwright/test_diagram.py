@@ -20,6 +20,7 @@ from podwright.diagram import prices
 from podwright.diagram.command import FORMS
 from podwright.diagram.parts import Diagram, _Drawing
 from podwright.diagram.resources import Resource, decoded, read
+from podwright.diagram.svg import HEAD_LETTERS
 from podwright.diagram.text import in_lines
 from podwright.resource_types import resource_type
 from podwright.settings.root import Settings
@@ -128,10 +129,11 @@ def test_a_database_with_a_standby_costs_twice():
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str):
-    """The SVG is well-formed XML that loads nothing; no card lies over another, and all are within the diagram."""
+    """The SVG loads nothing; no card lies over another, all are within the diagram, and headings fit their boxes."""
     text = FORMS[".svg"](drawn[example][2])
     root = parsed(text)
     assert "href" not in text
+    assert max(len(item.text or "") for item in root.iter(f"{SVG}text") if item.get("class") == "head") <= HEAD_LETTERS
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     cards = [
         [float(item.attrib[key]) for key in ("x", "y", "width", "height")]
