@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 
 from podwright.planning.cost import Cost
 from podwright.planning.plan import Plan
@@ -11,7 +12,8 @@ from podwright.planning.scaling import EPOCH
 from podwright.planning.search import Candidate, Offer
 from podwright.planning.units import format_count, format_duration
 
-BAR_WIDTH = 60
+COLUMNS = 80
+BAR_WIDTH, SHARE_WIDTH = 60, 28
 _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 
@@ -23,11 +25,12 @@ def render(plan: Plan, *, submit: Sequence[str], obstacles: Sequence[str]) -> st
         submit: Words of the command that submits it.
         obstacles: Reasons why it cannot be submitted; then the command is left out.
     """
-    sections = [_heading(plan), _memory(plan), _speed(plan)]
+    sections = [] if plan.fits else [f"DOES NOT FIT: {plan.sentence()}"]
+    sections += [_heading(plan), _memory(plan), _speed(plan)]
     if plan.cost and plan.tokens:
         sections += [_time_and_cost(plan.tokens, plan.cost), _loss(plan)]
     sections.append(_realise(plan, submit, obstacles))
-    return "\n\n".join(sections)
+    return "\n\n".join("\n".join(map(_within_columns, section.splitlines())) for section in sections)
 
 
 def memory_bar(items: Mapping[str, float], capacity_gb: float) -> str:
@@ -46,15 +49,15 @@ def memory_bar(items: Mapping[str, float], capacity_gb: float) -> str:
 
 def candidates_table(candidates: Sequence[Candidate]) -> str:
     """Return a table of layouts, one per line."""
-    lines = ["  tokens/s/GPU   MFU   GB/GPU  TP  PP  CP  EP  sharding   micro-batch  recompute   podwright-train"]
+    lines = ["  tokens/s/GPU  MFU  GB/GPU TP PP CP EP sharding   micro-batch recompute trainer"]
     for item in candidates:
         layout = item.layout
         sharding = f"{layout.sharding}{f'/{layout.shards}' if layout.shards else ''}"
         lines.append(
-            f"  {item.speed.tokens_per_s_per_gpu:12,.0f}  {100 * item.speed.model_flops_utilization:4.0f}%  "
-            f"{item.memory.peak_gb:6.1f}  "
-            f"{layout.tensor:2d}  {layout.pipeline:2d}  {layout.context:2d}  {layout.expert:2d}  {sharding:9s}  "
-            f"{layout.micro_batch:4d} x {layout.micro_batches:<4d}  {layout.recompute:10s}  "
+            f"  {item.speed.tokens_per_s_per_gpu:12,.0f} {100 * item.speed.model_flops_utilization:3.0f}%  "
+            f"{item.memory.peak_gb:6.1f} "
+            f"{layout.tensor:2d} {layout.pipeline:2d} {layout.context:2d} {layout.expert:2d} {sharding:10s} "
+            f"{layout.micro_batch:4d} x {layout.micro_batches:<4d} {layout.recompute:9s} "
             f"{'yes' if item.supported else 'no'}"
         )
     return "\n".join(lines)
@@ -62,13 +65,13 @@ def candidates_table(candidates: Sequence[Candidate]) -> str:
 
 def offers_table(offers: Sequence[Offer]) -> str:
     """Return a table of clusters, one per line."""
-    lines = ["  model              cluster                     time       dollars  tokens/s/GPU  GB/GPU"]
+    lines = ["  model           cluster                       time     USD tokens/s/GPU GB/GPU"]
     for item in offers:
         cluster = f"{item.hardware.nodes} x {item.hardware.instance.name}"
         lines.append(
-            f"  {item.model.name:17s}  {cluster:26s}  {format_duration(item.cost.hours * 3600):>9s}  "
-            f"{item.cost.total_usd or 0:8,.0f}  "
-            f"{item.candidate.speed.tokens_per_s_per_gpu:12,.0f}  {item.candidate.memory.peak_gb:6.1f}"
+            f"  {item.model.name:15s} {cluster:24s} {format_duration(item.cost.hours * 3600):>9s} "
+            f"{item.cost.total_usd or 0:7,.0f} "
+            f"{item.candidate.speed.tokens_per_s_per_gpu:12,.0f} {item.candidate.memory.peak_gb:6.1f}"
         )
     return "\n".join(lines)
 
@@ -93,7 +96,7 @@ def _network(plan: Plan) -> str:
 
 def _memory(plan: Plan) -> str:
     needed = plan.memory
-    verdict = f"{needed.headroom_gb:.1f} GB free" if plan.fits else f"DOES NOT FIT: {plan.sentence()}"
+    verdict = f"{abs(needed.headroom_gb):.1f} GB {'free' if plan.fits else 'too much'}"
     largest = plan.largest_micro_batch
     more = f"largest micro-batch that fits: {largest}" if largest else "one sequence does not fit"
     return (
@@ -108,13 +111,15 @@ def _speed(plan: Plan) -> str:
     mfu = f"MFU {100 * took.model_flops_utilization:.1f} % (PaLM: 6 N + 12 L a d s, not causal)"
     hfu = f"HFU {100 * took.hardware_flops_utilization:.1f} %"
     lines = [
-        f"Speed: {rate}, {plan.tokens_per_second:,.0f} in all; a step takes {format_duration(took.step_s)}",
-        f"  {mfu}, {hfu}, of {peak:g} TFLOP/s bf16; bound by {took.bound_by}",
+        f"Speed: {rate}, {plan.tokens_per_second:,.0f} in all",
+        f"  a step takes {format_duration(took.step_s)}, bound by {took.bound_by}",
+        f"  {mfu}, {hfu}",
+        f"    of {peak:g} TFLOP/s bf16",
     ]
     for name, seconds in sorted(took.parts.items(), key=lambda item: -item[1]):
         share = seconds / took.step_s
-        bar = "█" * round(40 * share)
-        lines.append(f"  {name:28s} {format_duration(seconds):>10s}  {100 * share:5.1f} %  {bar}")
+        bar = "█" * round(SHARE_WIDTH * share)
+        lines.append(f"  {name:28s} {format_duration(seconds):>10s}  {100 * share:5.1f} %  {bar}".rstrip())
     return "\n".join(lines)
 
 
@@ -145,5 +150,22 @@ def _loss(plan: Plan) -> str:
 
 
 def _realise(plan: Plan, submit: Sequence[str], obstacles: Sequence[str]) -> str:
-    lines = [f"No command to run it: {reason}" for reason in obstacles] or [f"To run it: {shlex.join(submit)}"]
+    lines = [f"No command to run it: {reason}" for reason in obstacles] or [_folded("To run it:", submit)]
     return "\n".join([*lines, "cluster.yaml:", plan.settings()]).rstrip()
+
+
+def _folded(title: str, command: Sequence[str]) -> str:
+    """Return a command on as many lines as it needs, each but the last with a backslash at its end."""
+    lines = [title]
+    for word in map(shlex.quote, command):
+        if len(f"{lines[-1]} {word} \\") > COLUMNS:
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return " \\\n".join(lines)
+
+
+def _within_columns(line: str) -> str:
+    """Break a longer line between words; what follows is indented."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    broken = wrap(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return "\n".join(broken) if len(line) > COLUMNS else line

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
@@ -14,6 +14,9 @@ from podwright.planning.plan import Plan
 LOWEST, HIGHEST = 0, 4  # powers of ten of FLOPs per byte that are drawn
 WIDTH, HEIGHT = 640, 400
 MARGIN = 60
+BAR_WIDTH = 20  # characters
+GRID = "#d5dae0"
+TERA = 12  # power of ten
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,11 @@ def _point(kernels: Kernels, name: str, rows: float, columns: float, depth: floa
 def to_text(chart: Roofline) -> str:
     """Return the points as text bars."""
     sustained = f"sustained {chart.sustained_flops / 1e12:.0f} TFLOP/s"
-    lines = [f"Roofline: {chart.title}; {sustained}, ridge at {chart.ridge:.0f} FLOP/byte"]
+    lines = [f"Roofline: {chart.title}", f"  {sustained}, ridge at {chart.ridge:.0f} FLOP/byte"]
     for point in chart.points:
-        bar = "█" * round(40 * point.flops_per_s / chart.peak_flops)
+        bar = "█" * round(BAR_WIDTH * point.flops_per_s / chart.peak_flops)
         speed = f"{point.flops_per_s / 1e12:7.1f} TFLOP/s"
-        lines.append(f"  {point.name:20s} {point.intensity:7.0f} FLOP/byte  {speed}  {bar.ljust(40, '·')}")
+        lines.append(f"  {point.name:20s} {point.intensity:7.0f} FLOP/byte  {speed}  {bar.ljust(BAR_WIDTH, '·')}")
     return "\n".join(lines)
 
 
@@ -100,31 +103,39 @@ class _Drawing:
         low, high = 10.0**LOWEST, 10.0**HIGHEST
         roof = [(low, chart.roof(low)), (chart.ridge, chart.sustained_flops), (high, chart.sustained_flops)]
         peak = [(low, chart.peak_flops), (high, chart.peak_flops)]
-        box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11"'
+        halo = 'paint-order="stroke" stroke="white" stroke-width="3"'  # of text over the grid
+        box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11" {halo}'
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
             f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
             _text(WIDTH / 2, 20, chart.title, anchor="middle"),
+            *self._grid(),
             self._line(roof, "#1f4e79", 2),
             self._line(peak, "#999999", 1),
             _text(self._x(low) + 4, self._y(chart.peak_flops) - 4, f"peak {chart.peak_flops / 1e12:.0f} TFLOP/s"),
+            _text(MARGIN, MARGIN - 12, "TFLOP/s", anchor="end"),
             _text(WIDTH / 2, HEIGHT - 12, "FLOPs per byte of memory traffic", anchor="middle"),
-        ]
-        parts += [
-            _text(self._x(10.0**power), HEIGHT - MARGIN + 16, str(10**power), anchor="middle")
-            for power in range(LOWEST, HIGHEST + 1)
         ]
         for index, point in enumerate(chart.points):
             parts += self._point(index, point)
         return "\n".join([*parts, "</svg>", ""])
 
+    def _grid(self) -> Iterator[str]:
+        """Yield a line and its number for each power of ten."""
+        for power in range(LOWEST, HIGHEST + 1):
+            yield self._line([(10.0**power, 10.0**self.bottom), (10.0**power, 10.0**self.top)], GRID, 1)
+            yield _text(self._x(10.0**power), HEIGHT - MARGIN + 16, f"{10**power:,}", anchor="middle")
+        for power in range(math.ceil(self.bottom), math.floor(self.top) + 1):
+            yield self._line([(10.0**LOWEST, 10.0**power), (10.0**HIGHEST, 10.0**power)], GRID, 1)
+            yield _text(MARGIN - 6, self._y(10.0**power) + 4, f"{10.0 ** (power - TERA):,g}", anchor="end")
+
     def _point(self, index: int, point: Point) -> list[str]:
         across = self._x(min(max(point.intensity, 10.0**LOWEST), 10.0**HIGHEST))
         label = f"{index + 1}: {point.name}, {point.flops_per_s / 1e12:.0f} TFLOP/s at {point.intensity:.0f} FLOP/byte"
         return [
-            f'<circle cx="{across:.1f}" cy="{self._y(point.flops_per_s):.1f}" r="4" fill="#c0504d"/>',
-            _text(across - 3, self._y(point.flops_per_s) + 16 + 9 * (index % 3), str(index + 1)),
-            _text(WIDTH / 2, HEIGHT - MARGIN - 14 * (index + 1), label),
+            f'<circle cx="{across:.1f}" cy="{self._y(point.flops_per_s):.1f}" r="4" fill="#c0504d" stroke-width="1"/>',
+            _text(across, self._y(point.flops_per_s) + 16 + 12 * (index % 3), str(index + 1), anchor="middle"),
+            _text(WIDTH / 2 - 40, HEIGHT - MARGIN - 14 * (len(self.chart.points) - index), label),
         ]
 
     def _line(self, points: Sequence[tuple[float, float]], colour: str, width: int) -> str:

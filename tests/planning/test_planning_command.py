@@ -9,6 +9,7 @@ import pytest
 
 from podwright.planning.arguments import add_arguments
 from podwright.planning.command import DOES_NOT_FIT, OK, WRONG_INPUT, run
+from podwright.planning.report import COLUMNS
 
 G5 = ("--model", "llama3_2_1b", "--instance", "ml.g5.12xlarge", "--nodes", "4", "--seq-len", "8192")
 
@@ -27,9 +28,10 @@ def plan(capsys):
 
 
 def test_a_plan_explains_itself(plan):
-    """A plan shows memory, speed, time, cost, loss, flags and roofline."""
+    """A plan shows memory, speed, time, cost, loss, flags and roofline, in 80 columns."""
     status, out, _ = plan(*G5, "--tokens", "78e9")
     assert status == OK
+    assert max(map(len, out.splitlines())) <= COLUMNS
     for words in (
         "1,235,814,400 parameters",
         "Memory per GPU",
@@ -76,9 +78,10 @@ def test_json_has_the_same_figures(plan):
 
 
 def test_what_does_not_fit_has_another_status(plan):
-    """Exit status 1, and the message a check would print."""
+    """Exit status 1, and first of all the message a check would print."""
     status, out, _ = plan(*G5, "--micro-batch", "3", "--recompute", "none")
     assert status == DOES_NOT_FIT
+    assert out.startswith("DOES NOT FIT: this run needs ")
     assert "GB per GPU, an A10G has 23.1: use" in out
     assert "To run it" not in out
     assert "No command to run it: this run needs" in out
@@ -87,8 +90,9 @@ def test_what_does_not_fit_has_another_status(plan):
 def test_a_search_lists_layouts(plan):
     """``--search`` lists the best layouts, the best that podwright-train supports, and the Pareto front."""
     _, out, _ = plan(*G5, "--search")
+    assert max(map(len, out.splitlines())) <= COLUMNS
     assert "Best that podwright-train supports" in out
-    assert out.count("tokens/s/GPU   MFU") == 3
+    assert out.count("tokens/s/GPU  MFU") == 3
 
 
 @pytest.mark.parametrize(

@@ -340,8 +340,8 @@ def test_a_plans_command_runs(tiny_flags, tmp_path, capsys):
     add_plan_arguments(parser)
     asked = ["--run", str(run), "--instance", "ml.g5.xlarge", "--micro-batch", "4", "--recompute", "none"]
     assert plan_command.run(parser.parse_args(asked)) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("To run it: ")]
-    program, *words = shlex.split(line.removeprefix("To run it: "))
+    printed = capsys.readouterr().out.partition("To run it: ")[2].partition("cluster.yaml:")[0]
+    program, *words = shlex.split(printed.replace("\\\n", ""))
     assert program == "podwright-train"
     split = words.index("--")
     assert main([*words[:split], "--print", "--nproc-per-node=1", *words[split:]]) == 0
