@@ -193,7 +193,10 @@ def test_terraform_does_not_evaluate_values(tmp_path: Path, start: str):
 TEXT = st.text(st.characters(categories=["L", "N", "Zs"], include_characters="_.:/=+-@"), max_size=20)
 
 
-@given(st.dictionaries(TEXT.filter(lambda key: key and not key.lower().startswith("aws:")), TEXT, max_size=5))
+KEYS = TEXT.filter(lambda key: key and not key.lower().startswith(("aws:", "podwright:")))
+
+
+@given(st.dictionaries(KEYS, TEXT, max_size=5).filter(lambda tags: len({key.lower() for key in tags}) == len(tags)))
 def test_tags_survive(tmp_path_factory: pytest.TempPathFactory, tags: dict[str, Any]):
     """Whatever AWS takes for a tag and a YAML writer puts into the file comes out of ``load`` unchanged."""
     text = yaml.safe_dump({**yaml.safe_load(GOOD), "tags": tags}, allow_unicode=True)
