@@ -11,12 +11,14 @@ import argparse
 import sys
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "recording.svg"
 SHOWN = {  # commands by their first words, and the most lines of each
     "podwright init": 2,
     "podwright check": 1,
+    "podwright deploy": 2,
     "podwright status --wait": 6,
     "podwright submit": 1,
     "podwright logs first": 3,
@@ -24,9 +26,9 @@ SHOWN = {  # commands by their first words, and the most lines of each
     "podwright fetch first --export": 1,
     "podwright destroy": 3,
 }
-COLUMNS, LINE_PX, CHARACTER_PX, MARGIN_PX, SECONDS_A_COMMAND = 84, 17, 7.8, 14, 1.6
+COLUMNS, LINE_PX, CHARACTER_PX, MARGIN_PX, SECONDS_A_COMMAND = 80, 17, 7.8, 14, 1.6
 STYLE = """text{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:#d7dae0;white-space:pre}
-.c{fill:#7ec8ff}rect{fill:#14181f}g{opacity:.3;animation:show .2s forwards}@keyframes show{to{opacity:1}}
+.c{fill:#7ec8ff}rect{fill:#14181f}g{opacity:.6;animation:show .2s forwards}@keyframes show{to{opacity:1}}
 @media(prefers-reduced-motion:reduce){g{animation:none;opacity:1}}@media print{g{animation:none;opacity:1}}"""
 
 
@@ -46,11 +48,12 @@ def draw(page: str) -> str:
     parts, row = [], 0
     for number, block in enumerate(_blocks(page)):
         lines = []
-        for index, line in enumerate(block):
-            kind = ' class="c"' if index == 0 else ""
-            y = MARGIN_PX + (row + 1) * LINE_PX
-            lines.append(f'<text x="{MARGIN_PX}" y="{y}"{kind}>{escape(_cut(line))}</text>')
-            row += 1
+        for line in block:
+            kind = ' class="c"' if line == block[0] else ""
+            for piece in _pieces(line):
+                y = MARGIN_PX + (row + 1) * LINE_PX
+                lines.append(f'<text x="{MARGIN_PX}" y="{y}"{kind}>{escape(piece)}</text>')
+                row += 1
         parts.append(f'<g style="animation-delay:{number * SECONDS_A_COMMAND:g}s">{"".join(lines)}</g>')
     width, height = round(2 * MARGIN_PX + COLUMNS * CHARACTER_PX), 2 * MARGIN_PX + (row + 1) * LINE_PX
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img">'
@@ -77,8 +80,8 @@ def _blocks(page: str) -> list[list[str]]:
     return blocks
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= COLUMNS else f"{line[: COLUMNS - 1]}…"
+def _pieces(line: str) -> list[str]:
+    return wrap(line, COLUMNS, subsequent_indent="    ", break_on_hyphens=False)
 
 
 if __name__ == "__main__":
