@@ -9,7 +9,7 @@ from podwright_training.config.architecture import ModelConfig, RopeScaling
 from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES, families_with
 from podwright_training.config.option import Conflicts, option
 
-ROPE_THETA = {name: family.rope_theta for name, family in FAMILIES.items()}
+ROPE_THETA = ", ".join(f"{family.rope_theta:.0f} for {name}" for name, family in FAMILIES.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,7 @@ class ModelOptions:
     max_position_embeddings: int | None = option(
         None, "Largest position of the rotary embedding. Default: max_context_width.", at_least=1
     )
-    rope_theta: float | None = option(
-        None, f"Base of the rotary frequencies. Default by model_type: {ROPE_THETA}.", above=0
-    )
+    rope_theta: float | None = option(None, f"Base of the rotary frequencies. Default: {ROPE_THETA}.", above=0)
     rope_scaling_factor: float | None = option(
         None, "Factor of Llama 3.1's rotary frequency scaling. Default: no scaling.", at_least=1
     )
