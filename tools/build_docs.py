@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from podwright import cli
@@ -48,7 +49,7 @@ API = {  # what scripts may import, by module
     "podwright_training.commands.evaluate": ("evaluate",),
     "podwright_training.commands.generate": ("generate",),
 }
-WIDTH = "88"  # columns of a help page
+WIDTH, SIGNATURE_WIDTH = "88", 76  # columns
 
 
 def main() -> int:
@@ -193,7 +194,8 @@ def _python_api() -> Iterator[str]:
 
 def _documented(thing: Any, name: str) -> Iterator[str]:
     """Yield the signature and docstring of a function, or of a class with its public methods and properties."""
-    yield f"\n```python\n{name}{_signature(thing)}\n```\n\n{_paragraphs(thing)}"
+    signature = fill(name + _signature(thing), SIGNATURE_WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    yield f"\n```python\n{signature}\n```\n\n{_paragraphs(thing)}"
     if not inspect.isclass(thing):
         return
     for below, member in vars(thing).items():
@@ -212,7 +214,8 @@ def _signature(thing: Any) -> str:
 
 def _paragraphs(thing: Any) -> str:
     """Return the docstring; its sections' items become lists."""
-    return re.sub(r"^    (\S)", r"- \1", (inspect.getdoc(thing) or "").replace("``", "`"), flags=re.MULTILINE)
+    text = re.sub(r"^    (\S)", r"- \1", (inspect.getdoc(thing) or "").replace("``", "`"), flags=re.MULTILINE)
+    return re.sub(r"^(\w+:)$", r"\1\n", text, flags=re.MULTILINE)
 
 
 def _metrics() -> Iterator[str]:

@@ -45,7 +45,7 @@ def html(diagram: Diagram) -> str:
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"/><title>{escape(diagram.name)}</title>\n'
         "<style>:root{color-scheme:light dark}body{font:14px system-ui,sans-serif;margin:2em}"
-        "td{padding:2px 12px 2px 0}td:last-child{text-align:right}"
+        "td,th{padding:2px 12px 2px 0;text-align:left}td:last-child,th:last-child{text-align:right}"
         f"</style></head>\n<body><h1>{escape(diagram.name)}</h1>\n{svg(diagram)}"
         f"<table><tr><th>where</th><th>what</th><th>USD/h, {diagram.price_label}</th></tr>\n{rows}</table>\n"
         f"<p>{escape(total(diagram))}</p></body></html>\n"
