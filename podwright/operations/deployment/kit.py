@@ -69,9 +69,8 @@ class Kit:
         project = self._project()
         app = project.get("app")
         if not isinstance(app, str):
-            raise ArgumentError(
-                f"{self.folder / PROJECT_FILE} names no app", 'write the command that synthesizes: "app"'
-            )
+            hint = 'add the command that synthesizes, such as "app": "python3 main.py"'
+            raise ArgumentError(f"{self.folder / PROJECT_FILE} names no app", hint)
         local = [module for module in project.get("terraformModules", []) if _source(module).startswith(("./", "../"))]
         context = json.loads(os.environ.get(CONTEXT_VARIABLE, "{}")) | {"cdktfRelativeModules": local}
         own = {CONTEXT_VARIABLE: json.dumps(context), "CDKTF_OUTDIR": OUTPUT}
@@ -83,9 +82,11 @@ class Kit:
         if not file.is_file():
             raise ArgumentError(f"no {PROJECT_FILE} in {self.folder}", "go to the folder of `podwright init`")
         try:
-            content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ArgumentError(f"{file} is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise ArgumentError(f"{file}: got a {type(content).__name__}, need a JSON object")
         return content
 
     def _remove_former_stacks(self) -> None:

@@ -105,6 +105,7 @@ def test_stacks_that_the_app_no_longer_has_are_removed(place: Path) -> None:
         ('{"app": "echo my reason >&2; exit 3"}', OperationError, "exit 3` failed; its log is .*\nmy reason$"),
         ('{"language": "python"}', ArgumentError, "cdktf.json names no app"),
         ("{", ArgumentError, "cdktf.json is not JSON: "),
+        ("[]", ArgumentError, "cdktf.json: got a list, need a JSON object"),
     ],
 )
 def test_an_app_that_does_not_synthesize_is_named(
