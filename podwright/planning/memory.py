@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import Calibration, calibration
-from podwright.planning.layout import RECOMPUTES, Layout, Recompute
+from podwright.planning.layout import ENDS, RECOMPUTES, Layout, Recompute
 from podwright.planning.model import Model
 from podwright.planning.software import SHARDINGS, Software
 from podwright.planning.units import GB
@@ -37,6 +37,11 @@ class Memory:
     def peak_gb(self) -> float:
         """The sum of all items."""
         return sum(self.items().values())
+
+    def reading_gb(self, software: Software) -> float:
+        """Return the peak as the software reports it: without gaps and context, if it counts tensors alone."""
+        gaps = self.fragmentation + self.communication_and_context
+        return self.peak_gb - (gaps if software.reads == "allocated" else 0.0)
 
     @property
     def headroom_gb(self) -> float:
@@ -121,10 +126,10 @@ class _Sizing:
         states = self._states()
         dynamic = max(self._candidates(), key=lambda items: sum(items.values()))
         total = sum(states.values()) + sum(dynamic.values())
-        context = self.software.reserve_gb if self.software.counts_context else 0.3
+        on_device = self.software.reads == "device"
+        context = self.software.reserve_gb if on_device else 0.3
         return Memory(
-            capacity_gb=self.accelerator.memory_gb
-            - (0.0 if self.software.counts_context else self.constants("context_gb")),
+            capacity_gb=self.accelerator.memory_gb - (0.0 if on_device else self.constants("context_gb")),
             **{name: size / GB for name, size in states.items()},
             **{name: size / GB for name, size in dynamic.items()},
             communication_and_context=context,
@@ -132,8 +137,14 @@ class _Sizing:
         )
 
     def _fragmentation(self) -> float:
-        """Return the share that the allocator reserves and does not use, seen only in the device's own reading."""
-        reading = "device" if self.software.counts_context else "allocator"
+        """Return the share that the allocator reserves beside what tensors take.
+
+        Interleaved pipelines free activations in another order than they make them, so that segments that cannot grow
+        keep gaps.
+        """
+        if self.layout.virtual_stages > 1 and not self.software.expandable_segments:
+            return self.constants("fragmentation", "interleaved")
+        reading = "device" if self.software.reads == "device" else "allocator"
         return self.constants("fragmentation", reading, self.software.name)
 
     def _candidates(self) -> list[dict[str, float]]:
@@ -144,6 +155,9 @@ class _Sizing:
         """
         layout = self.layout
         kept, working = self._kept_bytes(), self._working_bytes()
+        if self._pipeline_keeps_whole() and not layout.loss_chunk_tokens:
+            whole = 2.0 * sum(self._local_parameters())
+            return [{"gathered_parameters": whole, "activations": kept + working, "logits": 0.0}]
         if not layout.loss_chunk_tokens or layout.sharding != "full" or layout.training != "full":
             gathered = self._gathered_blocks() + self._gathered_ends()
             return [{"gathered_parameters": gathered, "activations": kept + working, "logits": self._logits()}]
@@ -200,13 +214,12 @@ class _Sizing:
         return level >= SHARDINGS.index("gradients") and not kept_whole and not self._pipeline_keeps_whole()
 
     def _pipeline_keeps_whole(self) -> bool:
-        """True for our trainer's pipelines: PyTorch's schedules reduce gradients after the last micro-batch.
+        """True for pipelines of FSDP: PyTorch's schedules reduce gradients after the last micro-batch.
 
         Until then weights stay gathered, too, and gradients are whole, in fp32.
         """
         layout = self.layout
-        ours = bool(layout.loss_chunk_tokens) and layout.sharding == "full" and layout.training == "full"
-        return ours and layout.pipeline > 1
+        return layout.sharding == "full" and layout.training == "full" and layout.pipeline > 1
 
     def _moments(self) -> float:
         """Return the optimizer's states relative to AdamW's: Muon has one per block matrix, 8-bit AdamW a byte each."""
@@ -241,11 +254,18 @@ class _Sizing:
     def _local_parameters(self) -> tuple[float, float]:
         """Return this rank's parameters before data-parallel sharding: dense ones, and those of experts."""
         model, layout = self.model, self.layout
-        share = min(1.0, -(-model.layers // layout.pipeline) / model.layers) if layout.pipeline > 1 else 1.0
+        share = self._blocks_of_first_stage() / model.layers
         dense = (model.block_matrices - model.expert_parameters) * share / layout.tensor + model.vectors * share
         ends = 1 if layout.pipeline > 1 or model.tied else 2
         dense += ends * model.embedding / layout.tensor
         return dense, model.expert_parameters * share / layout.expert
+
+    def _blocks_of_first_stage(self) -> int:
+        """Return its blocks; one less where embedding and head count as blocks so that all stages are even."""
+        layers, stages = self.model.layers, self.layout.pipeline
+        if stages > 1 and layers % stages and (layers + ENDS) % stages == 0:
+            return max(1, (layers + ENDS) // stages - 1)
+        return -(-layers // stages)
 
     def _gathered_blocks(self, *, gradient: float = 2.0) -> float:
         """Size the blocks that full sharding gathers, two, and the gradient of one, of so many bytes a parameter."""
@@ -335,7 +355,9 @@ class _Sizing:
         if kind == "attention":
             heads = (model.heads + 2 * model.kv_heads) * model.head_dim
             width = model.heads * (model.value_dim or model.head_dim)
-            own = 2.0 * heads + (2.0 + (linear if layout.precision in ("fp8", "fp4") else 0)) * width
+            copy = linear if layout.precision in ("fp8", "fp4") else 0.0
+            output = 0.0 if copy and self._repeats_core() else 2.0
+            own = 2.0 * heads + (output + copy) * width
             if self.constants("rotated_copies", self.software.name):
                 own += 2.0 * 3 * width
             return norms * model.norm_vectors_kept + own / layout.tensor + quantised * (model.hidden_size + width)
@@ -352,6 +374,10 @@ class _Sizing:
         )
         return norms + (routed + self._ffn(model.shared_ffn, linear)) / layout.tensor
 
+    def _repeats_core(self) -> bool:
+        """True if only the core of attention is repeated: its output is then kept in the product's precision alone."""
+        return self.layout.recompute == "selective" and not self.constants("selective_repeats", self.software.name)
+
     def _ffn(self, width: int, linear: float) -> float:
         """Return the bytes of the activation function's inputs (two if gated) and output."""
         model = self.model
@@ -360,11 +386,23 @@ class _Sizing:
         return (8.0 if model.gated else 4.0) * width
 
     def _scores(self) -> float:
-        """Size softmax, mask and dropout (5 bytes per score and block) of attention that is not fused."""
-        if self.software.flash_attention:
+        """Size the scores of one block's attention that is not fused.
+
+        Softmax, mask and dropout take 5 bytes a score; with a soft cap, tanh, masked scores, softmax in fp32 and in
+        bf16 take 12 (litgpt/model.py).
+        """
+        capped = self.model.softcapped and self.software.name == "litgpt-finetune"
+        if self.software.flash_attention and not capped:
             return 0.0
         layout = self.layout
-        return 5.0 * layout.micro_batch * self.model.heads * layout.sequence**2 / layout.tensor / layout.context
+        return (
+            (12.0 if capped else 5.0)
+            * layout.micro_batch
+            * self.model.heads
+            * layout.sequence**2
+            / layout.tensor
+            / layout.context
+        )
 
     def _logits(self) -> float:
         """Size logits (bf16), probabilities and gradients (fp32). Only the last pipeline stage has them."""

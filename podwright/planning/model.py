@@ -111,6 +111,11 @@ class Model:
         """Norms around each part: Gemma 2 has one before and one after."""
         return 2 if self.name.startswith("gemma2") else 1
 
+    @property
+    def softcapped(self) -> bool:
+        """True if scores pass a tanh, as Gemma 2's do, which PyTorch's fused attention lacks."""
+        return self.name.startswith("gemma2")
+
     # ---- parameters ----------------------------------------------------------------------------
 
     @property

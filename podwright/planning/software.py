@@ -11,6 +11,8 @@ from typing import Literal
 
 Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
+Reading = Literal["allocated", "reserved", "device"]
+READINGS: tuple[Reading, ...] = ("allocated", "reserved", "device")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +21,9 @@ class Software:
 
     - ``sharding``: the framework's default over data-parallel ranks (ZeRO-1 is ``optimizer``, ZeRO-3 ``full``).
     - ``reserve_gb``: memory that the allocator and the communication libraries keep.
-    - ``counts_context``: whether reported memory was read from the device (with context and NCCL buffers) or from
-      the allocator.
+    - ``reads``: which memory its reports name: what tensors take (``allocated``), what PyTorch's allocator holds for
+      them (``reserved``), or what the device has in use, with context and NCCL's buffers (``device``).
+    - ``expandable_segments``: whether the allocator may grow its segments, which leaves few gaps.
     """
 
     name: str
@@ -32,7 +35,8 @@ class Software:
     flash_attention: bool
     sequence_parallel: bool
     reserve_gb: float
-    counts_context: bool
+    reads: Reading
+    expandable_segments: bool
     compiled: bool
 
     @classmethod
@@ -65,7 +69,8 @@ def _catalog() -> tuple[tuple[re.Pattern[str], Software], ...]:
                 flash_attention=row["flash_attention"] == "1",
                 sequence_parallel=row["sequence_parallel"] == "1",
                 reserve_gb=float(row["reserve_gb"]),
-                counts_context=row["counts_context"] == "1",
+                reads=next(item for item in READINGS if item == row["reads"]),
+                expandable_segments=row["expandable_segments"] == "1",
                 compiled=row["compiled"] == "1",
             ),
         )

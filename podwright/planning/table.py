@@ -64,7 +64,7 @@ def _columns(row: Mapping[str, str], case: ParsedRow, needed: Memory, took: Spee
         "pred_tok_s_gpu": f"{rate:.5g}",
         "pred_step_s": f"{took.step_s:.5g}" if row.get("gbs_seqs") else "",
         "pred_mfu_pct": f"{100 * rate * flops / peak:.4g}",
-        "pred_peak_mem_gb": f"{needed.peak_gb * case.per_gpu:.4g}",
+        "pred_peak_mem_gb": f"{needed.reading_gb(case.software) * case.per_gpu:.4g}",
         "pred_fits": "yes" if needed.fits else "no",
         "pred_low_tok_s_gpu": f"{took.low * case.per_gpu:.5g}",
         "pred_high_tok_s_gpu": f"{took.high * case.per_gpu:.5g}",

@@ -69,6 +69,8 @@ def parse_row(row: Mapping[str, str]) -> ParsedRow:
     gpus = _required(row, "gpus", "number of accelerators")
     model = _model(row, sequence, assumed)
     software = _software(row, assumed)
+    if software.name == "litgpt-finetune":
+        model = replace(model, tied=False)  # convert_hf_checkpoint.py copies a tied head
     accelerator, per_gpu = _accelerator(row)
     layout = _layout(row, gpus=gpus * per_gpu, sequence=sequence, software=software)
     check(replace(layout, micro_batch=1, virtual_stages=1), model)
@@ -154,13 +156,23 @@ def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
     if not framework.strip():
         raise RowError("framework not given")
     container = re.match(r"\d\d\.\d\d", notes)
-    found = Software.of(container[0] if container else f"{framework} {row.get('task', '')}") or Software.of(framework)
+    found = Software.of(
+        container[0] if container else f"{framework} {row.get('task', '')} {_date(notes)}"
+    ) or Software.of(framework)
     if found is None:
         assumed.append(f"unknown framework {framework!r} treated as PyTorch FSDP")
         found = Software.named("torch-fsdp")
+    if "expandable_segments" in row.get("act_ckpt", ""):
+        found = replace(found, expandable_segments=True)
     if found.name == "torch-fsdp" and "compile" in f"{framework} {notes}".lower():
         return Software.named("torch-compile")
     return found
+
+
+def _date(notes: str) -> str:
+    """Return the day in the notes, ``MM-DD``, by which some software is known."""
+    found = re.search(r"\b\d\d-\d\d\b", notes)
+    return found[0] if found else ""
 
 
 def _accelerator(row: Mapping[str, str]) -> tuple[Accelerator, int]:
@@ -273,6 +285,9 @@ def _filled(  # noqa: PLR0917 - columns
     )
     data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
     per_rank = _sequences_per_rank(row, layout, data, assumed)
+    if layout.pipeline > 1 and layout.micro_batch == per_rank > 1:
+        assumed.append(f"{layout.micro_batch} sequences are a rank's batch, taken one by one through the pipeline")
+        layout = replace(layout, micro_batch=1)
     if not layout.micro_batch:
         layout = replace(layout, micro_batch=_likely_micro_batch(layout, model, accelerator, software, per_rank))
         assumed.append(f"micro-batch {layout.micro_batch} assumed")

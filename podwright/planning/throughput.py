@@ -17,7 +17,7 @@ from podwright.planning.software import Software
 class Speed:
     """The time of a step and its parts.
 
-    ``parts`` are seconds per step that add up to ``step_s``. Four of five published runs have tokens/s/GPU between
+    ``parts`` are seconds per step that add up to ``step_s``. Nine of ten published runs have tokens/s/GPU between
     ``low`` and ``high``.
     """
 
