@@ -3,6 +3,7 @@
 A job is ``{"argv": [...], "ranks": n}``; the answer is ``{"status": s, "output": text}``. A job may have
 
 - ``ranks_per_host``: default: all ranks on one host;
+- ``hosts``: names of the hosts;
 - ``script``: run this file with ``argv`` instead of ``podwright-train argv``;
 - ``kill_after``: ``[event, step]``: SIGKILL all ranks as soon as this event is in the metrics.
 """
@@ -15,6 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
+import traceback
 from contextlib import contextmanager
 
 import torch
@@ -70,12 +72,16 @@ def fork(job, rank, port, output):
     ranks, on_host = job["ranks"], job.get("ranks_per_host", job["ranks"])
     values = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % on_host, "LOCAL_WORLD_SIZE": on_host}
     values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    if "hosts" in job:
+        values["SLURMD_NODENAME"] = job["hosts"][rank // on_host]
     os.environ |= {name: str(value) for name, value in values.items()}
     status = 1
     try:
         if "kill_after" in job:
             kill_after(*job["kill_after"])
         status = run_script(job["script"], job["argv"]) if "script" in job else main(job["argv"])
+    except Exception:  # noqa: BLE001 - of a script: its test shows it
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

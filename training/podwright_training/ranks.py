@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -26,3 +28,62 @@ class Ranks:
         if "RANK" not in os.environ:
             return cls()
         return cls(*(int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")))
+
+
+def host_name() -> str:
+    """Return this host's name, as Slurm knows it."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of a job as one of its ranks sees them.
+
+    Attributes:
+        names: The host of each rank.
+        rank: This rank.
+    """
+
+    names: Sequence[str]
+    rank: int
+
+    @property
+    def own(self) -> str:
+        """Return this rank's host."""
+        return self.names[self.rank]
+
+    @property
+    def here(self) -> list[int]:
+        """Return the ranks of this host."""
+        return self._on(self.own)
+
+    @property
+    def ranks_here(self) -> int:
+        """Return their number."""
+        return len(self.here)
+
+    @property
+    def place(self) -> int:
+        """Return this rank's place among them."""
+        return self.here.index(self.rank)
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether it is the first."""
+        return self.place == 0
+
+    @property
+    def are_several(self) -> bool:
+        """Return whether there are other hosts."""
+        return len(set(self.names)) > 1
+
+    def partner_of(self, rank: int) -> int | None:
+        """Return the rank of the same place on the next host; None if there is no other host."""
+        distinct = list(dict.fromkeys(self.names))
+        host = self.names[rank]
+        following = distinct[(distinct.index(host) + 1) % len(distinct)]
+        there = self._on(following)
+        return None if following == host else there[self._on(host).index(rank) % len(there)]
+
+    def _on(self, host: str) -> list[int]:
+        return [rank for rank, name in enumerate(self.names) if name == host]

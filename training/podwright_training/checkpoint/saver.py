@@ -69,7 +69,7 @@ class Saver:
         self._mirror = Mirror(options.remote_checkpoints, options.checkpoints) if options.remote_checkpoints else None
         self.group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._stager = _stager()
+        self._stager = stager()
         self._in_progress: Future[None] | None = None
         self._failures: list[CheckpointError] = []  # since the last success
 
@@ -153,7 +153,7 @@ class Saver:
                 )
 
 
-def _stager() -> DefaultStager:
+def stager() -> DefaultStager:
     """Return a stager that copies to the CPU, into memory reused by every save; pinned if there is a GPU."""
     gpu = torch.cuda.is_available()
     return DefaultStager(

@@ -34,7 +34,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
-from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as write_distributed
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
@@ -91,21 +91,36 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
         CheckpointError: It could not be written, the same error on every rank; older checkpoints are unchanged, and
             this one's files are deleted.
     """
-    final = directory / f"step-{snapshot.state.step:08d}"
-    partial = directory / f".{final.name}.partial"
+    final, partial = folders(directory, snapshot.state.step)
     collective = CollectiveIO(partial, group)
     try:
         collective.first_rank(lambda: _clear(directory, partial))
-        _save_tensors(partial, snapshot.tensors, group)
-        collective.all_ranks(lambda: _save_rng(partial / f"rng-{dist.get_rank():05d}.pt", snapshot.rng))
-        collective.first_rank(lambda: write_atomically(partial / TRAINER, json.dumps(asdict(snapshot.state))))
-        parts = collective.all_ranks(lambda: _describe(_own_share(collective, partial)))
+        save_tensors(partial, snapshot.tensors, group)
+        collective.all_ranks(lambda: save_rng(rng_file(partial), snapshot.rng))
+        collective.first_rank(lambda: write_state(partial, snapshot.state))
+        parts = collective.all_ranks(lambda: describe(_own_share(collective, partial)))
         files = {name: entry for part in parts for name, entry in part.items()}
-        collective.first_rank(lambda: _commit(partial, final, files))
+        collective.first_rank(lambda: commit(partial, final, files))
     except CheckpointError:
         collective.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space
         raise
     return final
+
+
+def folders(directory: Path, step: int) -> tuple[Path, Path]:
+    """Return the folder of a step, and its name while it is written."""
+    final = directory / f"step-{step:08d}"
+    return final, directory / f".{final.name}.partial"
+
+
+def step_of(path: Path) -> int:
+    """Return the step of a checkpoint's folder."""
+    return int(path.name.removeprefix("step-"))
+
+
+def rng_file(path: Path) -> Path:
+    """Return the file with this rank's random states."""
+    return path / f"rng-{dist.get_rank():05d}.pt"
 
 
 def retain(
@@ -120,7 +135,7 @@ def retain(
     def delete() -> list[Path]:
         found = _complete_and_damaged(directory)
         kept = [path for path in found if _damage(path) is None][:newest]
-        old = [path for path in found if kept and path < kept[-1] and not (every and _step(path) % every == 0)]
+        old = [path for path in found if kept and path < kept[-1] and not (every and step_of(path) % every == 0)]
         for path in old:
             delete_folder(path)
         return [path for path in found if path not in old]
@@ -155,7 +170,7 @@ def find(directory: Path, step: int | None = None) -> Path:
     Raises:
         CheckpointError: There is none that is intact; the message names those that are.
     """
-    checkpoints = {_step(path): path for path in intact(directory)}
+    checkpoints = {step_of(path): path for path in intact(directory)}
     if not checkpoints:
         raise CheckpointError(f"{directory} has no complete checkpoint yet")
     if step is not None and step not in checkpoints:
@@ -202,7 +217,7 @@ def restore(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers
     A rank that the saving job did not have keeps its random state. Raises as ``load`` does.
     """
     state = load(path, weights=weights, optimizers=optimizers)
-    CollectiveIO(path).all_ranks(lambda: _load_rng(path / f"rng-{dist.get_rank():05d}.pt"))
+    load_rng(path)
     return state
 
 
@@ -217,14 +232,24 @@ def load(path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | 
     """
     collective = CollectiveIO(path)
     collective.all_ranks(lambda: check_hashes(path, _own_share(collective, path)))
+    load_by(IndexedReader(path, manifest_of(path)), path, weights=weights, optimizers=optimizers)
+    return read_state(path)
+
+
+def load_by(reader: IndexedReader, path: Path, *, weights: Mapping[str, Tensor], optimizers: Optimizers | None) -> None:
+    """Load the tensors of a checkpoint whose hashes were checked; see ``load``."""
     tensors = {"model": _detached(weights)}
     if optimizers:
         optimizers.allocate()
         tensors = _tensors(weights, optimizers)
-    parts = collective.all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
+    parts = CollectiveIO(path).all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
     _compare(set().union(*parts), path)
-    load_tensors(tensors, storage_reader=IndexedReader(path, _manifest(path)))
-    return read_state(path)
+    load_tensors(tensors, storage_reader=reader)
+
+
+def load_rng(path: Path) -> None:
+    """Restore the random states of all ranks that the saving job had."""
+    CollectiveIO(path).all_ranks(lambda: _load_rng(rng_file(path)))
 
 
 def shapes(path: Path) -> dict[str, TensorStorageMetadata]:
@@ -235,7 +260,7 @@ def shapes(path: Path) -> dict[str, TensorStorageMetadata]:
 
 def index(path: Path) -> Metadata:
     """Return the places of all tensors in a checkpoint's files; raise ``DamagedCheckpointError`` as the reader does."""
-    return IndexedReader(path, _manifest(path)).read_metadata()
+    return IndexedReader(path, manifest_of(path)).read_metadata()
 
 
 def read(path: Path, names: Iterable[str]) -> dict[str, Tensor]:
@@ -264,7 +289,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
 def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
     """Raise ``DamagedCheckpointError`` if one of ``files``, all by default, has changed."""
     _check_sizes(path)
-    written = _manifest(path)
+    written = manifest_of(path)
     for file in sorted(path.iterdir()) if files is None else files:
         if file.name != MANIFEST and _sha256(file) != written[file.name]["sha256"]:
             raise DamagedCheckpointError(f"checkpoint {path} is damaged: the content of {file.name} has changed")
@@ -273,7 +298,7 @@ def check_hashes(path: Path, files: Iterable[Path] | None = None) -> None:
 def _load_alone(tensors: dict[str, Any], path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # on purpose
-        load_tensors(tensors, storage_reader=IndexedReader(path, _manifest(path)), no_dist=True)
+        load_tensors(tensors, storage_reader=IndexedReader(path, manifest_of(path)), no_dist=True)
 
 
 def _clear(directory: Path, partial: Path) -> None:
@@ -295,9 +320,23 @@ class _Writer(FileSystemWriter):
             raise
 
 
-def _save_tensors(partial: Path, tensors: dict[str, dict[str, Tensor]], group: dist.ProcessGroup | None) -> None:
+def save_tensors(
+    partial: Path,
+    tensors: dict[str, dict[str, Tensor]],
+    group: dist.ProcessGroup | None,
+    *,
+    durable: bool = True,
+    planner: SavePlanner | None = None,
+) -> None:
+    """Write the tensors of all ranks, and the index; ``durable`` files are on disk then.
+
+    Raises:
+        CheckpointError: A rank could not, the same error on every rank.
+    """
     try:
-        save_tensors(tensors, storage_writer=_Writer(partial, sync_files=True), process_group=group)
+        write_distributed(
+            tensors, storage_writer=_Writer(partial, sync_files=durable), planner=planner, process_group=group
+        )
     except CheckpointException as error:
         failures = [failure[0] for failure in error.failures.values()]
         raise CheckpointError(
@@ -314,7 +353,13 @@ def _detached(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: weight.detach() for name, weight in weights.items()}
 
 
-def _save_rng(path: Path, state: dict[str, Tensor]) -> None:
+def write_state(partial: Path, state: TrainerState) -> None:
+    """Write the contents besides tensors."""
+    write_atomically(partial / TRAINER, json.dumps(asdict(state)))
+
+
+def save_rng(path: Path, state: dict[str, Tensor]) -> None:
+    """Write a rank's random states."""
     with path.open("wb") as file:
         torch.save(state, file)
         file.flush()
@@ -335,7 +380,8 @@ def _own_share(collective: CollectiveIO, path: Path) -> list[Path]:
     return collective.share(sorted(path.iterdir()))
 
 
-def _describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+def describe(files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """Return size and hash of each file, by name."""
     return {file.name: {"bytes": file.stat().st_size, "sha256": _sha256(file)} for file in files}
 
 
@@ -347,17 +393,14 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _commit(partial: Path, final: Path, files: dict[str, Any]) -> None:
+def commit(partial: Path, final: Path, files: dict[str, Any]) -> None:
+    """Write the manifest and give the folder its name."""
     write_atomically(partial / MANIFEST, json.dumps({"files": files}, indent=1))
     commit_folder(partial, final)
 
 
 def _complete_and_damaged(directory: Path) -> list[Path]:
     return sorted((path for path in directory.glob("step-*") if NAME.fullmatch(path.name)), reverse=True)
-
-
-def _step(path: Path) -> int:
-    return int(path.name.removeprefix("step-"))
 
 
 def _damage(path: Path) -> DamagedCheckpointError | None:
@@ -368,14 +411,26 @@ def _damage(path: Path) -> DamagedCheckpointError | None:
     return None
 
 
-def _manifest(path: Path) -> dict[str, dict[str, Any]]:
+def manifest_of(path: Path) -> dict[str, dict[str, Any]]:
     """Return size and hash of each file, by name."""
     try:
-        files = json.loads((path / MANIFEST).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return parse_manifest((path / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
         raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST}: {error}") from error
+
+
+def parse_manifest(text: str) -> dict[str, dict[str, Any]]:
+    """Return size and hash of each file, by name, from the text of a manifest.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        files = json.loads(text)["files"]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it has no files: {error}") from error
     if not (isinstance(files, dict) and TRAINER in files and all(_is_entry(*item) for item in files.items())):
-        raise DamagedCheckpointError(f"checkpoint {path} is damaged: {MANIFEST} is not a list of its files")
+        raise ValueError("it is not a list of the checkpoint's files")
     return files
 
 
@@ -389,7 +444,7 @@ def _is_entry(name: str, entry: Any) -> bool:
 
 
 def _check_sizes(path: Path) -> None:
-    written = _manifest(path)
+    written = manifest_of(path)
     there = {file.name: file.stat().st_size for file in path.iterdir() if file.name != MANIFEST}
     for name, entry in written.items():
         if there.get(name) != entry["bytes"]:

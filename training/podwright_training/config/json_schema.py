@@ -46,11 +46,13 @@ def _option(item: Field[Any], kinds: tuple[type, ...], section: str) -> dict[str
     choices = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
     if choices:
         schema["pattern"] = "|".join(choices)
+    if words := item.metadata["words"]:
+        schema["pattern"] = "|".join([schema["pattern"], *words])
     if optional:
         schema["type"] = [*schema["type"], "null"]
     if "pattern" in schema:
         schema["pattern"] = f"^({schema['pattern']}{f'|{_NONE}' if optional else ''})$"
     schema |= {word: limit for name, word in _LIMITS.items() if (limit := item.metadata[name]) is not None}
     default = {} if item.default is None else {"default": item.default}
-    suggested = {"examples": list(choices)} if choices else {}
+    suggested = {"examples": list(choices or words)} if choices or words else {}
     return {"description": f"{item.metadata['text']} ({section})", **schema, **default, **suggested}

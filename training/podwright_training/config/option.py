@@ -17,6 +17,7 @@ def option(
     above: float | None = None,
     at_most: float | None = None,
     choices: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
     alias: str | None = None,
 ) -> Any:
     """Return a dataclass field for one option.
@@ -28,7 +29,8 @@ def option(
         above: Exclusive lower bound.
         at_most: Largest value.
         choices: Allowed values.
+        words: Words that are allowed besides numbers.
         alias: Second name, accepted as a flag and in files.
     """
-    limits = {"at_least": at_least, "above": above, "at_most": at_most, "choices": choices}
+    limits = {"at_least": at_least, "above": above, "at_most": at_most, "choices": choices, "words": words}
     return field(default=default, metadata={"text": text, "alias": alias, **limits})

@@ -131,11 +131,15 @@ def _convert_all(given: Mapping[str, _Given], problems: list[str]) -> tuple[dict
         if name not in given:
             continue
         value, source = given[name]
+        if value in limits[name]["words"]:
+            values[name] = value
+            continue
         try:
             values[name] = _within_limits(_convert(value, _types()[name]), limits[name])
         except ValueError as error:
             invalid.add(name)
-            problems.append(f"{name}: got {value} ({source}), need {error}")
+            needed = " or ".join([str(error), *limits[name]["words"]])
+            problems.append(f"{name}: got {value} ({source}), need {needed}")
     return values, invalid
 
 

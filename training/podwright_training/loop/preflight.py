@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,15 +15,18 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.checkpoint.memory_folder import PREFIX
 from podwright_training.checkpoint.mirror import Mirror
 from podwright_training.config import parallel_dims
+from podwright_training.config.memory_checkpoints import MemoryCheckpoints
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data import DataError, PackedStream, load_tokenizer, open_stream, validation_sources_of
 from podwright_training.device import device_of, device_problem, slow_precision
 from podwright_training.errors import ConfigError
+from podwright_training.host_memory import free_bytes_in, free_memory_bytes
 from podwright_training.loop import initial_weights, samples, sinks
 from podwright_training.model import float8_problem, mask_problem
-from podwright_training.ranks import Ranks
+from podwright_training.ranks import Ranks, host_name
 
 logger = logging.getLogger(__name__)
 
@@ -141,11 +145,32 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:
             yield f"{name} {folder} is not writable: {error.strerror}"
+    if options.memory_checkpoint_freq:
+        yield from _problems_of_memory(options, ranks)
     if options.remote_checkpoints:
         try:
             Mirror(options.remote_checkpoints, options.checkpoints).check()
         except CheckpointError as error:
             yield str(error)
+
+
+def _problems_of_memory(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
+    """Compare what checkpoints in memory need with what this host has."""
+    folder = Path(options.memory_checkpoint_dir)
+    if not folder.is_dir():
+        yield f"memory_checkpoint_dir {folder} is not there; name a folder in memory, as /dev/shm"
+        return
+    needed = MemoryCheckpoints.of(options, world_size=ranks.world_size, hosts=max(1, ranks.nodes))
+    held = sum(file.stat().st_size for file in folder.glob(f"{PREFIX}-{os.geteuid()}-*/{host_name()}/*/*"))
+    room, free = free_bytes_in(folder) + held, free_memory_bytes() + held
+    in_folder, on_host = (needed.folder_bytes, room, f"{folder} has room for"), (needed.host_bytes, free, "free are")
+    for size, has, what in (in_folder, on_host):
+        if size > has:
+            yield (
+                f"memory_checkpoint_freq: checkpoints in memory need {size / 1e9:.3g} GB on {host_name()}, {what} "
+                f"{has / 1e9:.3g} GB; use more nodes, or set it to none"
+            )
+            return
 
 
 def _newest_checkpoint(options: TrainConfig) -> Path | None:

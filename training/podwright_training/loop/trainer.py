@@ -6,11 +6,10 @@ import logging
 import math
 import os
 import signal
-import socket
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -23,7 +22,8 @@ from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
 from podwright_training.checkpoint import step_folder
-from podwright_training.checkpoint.collective_io import DamagedCheckpointError
+from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
+from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
@@ -54,7 +54,7 @@ from podwright_training.loop.sinks import open_sinks
 from podwright_training.loop.step_timer import StepTimer, Timing
 from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel, squared_norm
-from podwright_training.ranks import Ranks
+from podwright_training.ranks import Hosts, Ranks, host_name
 from podwright_training.run_folder import RunFolder, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -142,11 +142,14 @@ class Trainer:
         self._stop_agreed = False
         self._data_spent = False  # a source was read max_epochs times
         self.saver = Saver(options, on_saved=self._log_saved)
+        self.memory = MemoryTier(options, self._hosts, merge=merge_states) if options.memory_checkpoint_freq else None
+        self._memory_busy = False  # a rank still saves in memory
 
     def train(self) -> None:
         """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
         stalls = StallWatch(self.folder.stacks(self.ranks.rank), self.options.step_timeout_s / 2)
-        with _stop_requests() as requests, self.saver, closing(self.data.training), stalls, manual_collection():
+        memory = self.memory or nullcontext()
+        with _stop_requests() as requests, memory, self.saver, closing(self.data.training), stalls, manual_collection():
             self._start(resumed_from=self._resume())
             self._logged_sequences = self.sequences
             waits_limited = False
@@ -159,6 +162,8 @@ class Trainer:
                 garbage.collect(self.step)
                 if self._due(self.options.validation_freq):
                     self.validate()
+                if self.memory and self._memory_due():
+                    self.memory.save(self._state(), weights=self._weights(), optimizers=self.optimizers)
                 if self._due(self.options.checkpoint_freq) or self._stop_agreed:
                     self.save()
             self.saver.finish()
@@ -192,18 +197,31 @@ class Trainer:
 
     def save(self) -> None:
         """Start writing a checkpoint."""
+        state = self._state()
         positions: list[Any] = [None] * self.ranks.world_size
-        dist.all_gather_object(positions, self.data.training.state_dict())
-        state = step_folder.TrainerState(
+        dist.all_gather_object(positions, state.data)
+        state = replace(state, data=merge_states(positions))
+        self.saver.save(state, weights=self._weights(), optimizers=self.optimizers)
+
+    def _state(self) -> step_folder.TrainerState:
+        """Return what a checkpoint holds besides tensors, with this rank's own position in the data."""
+        return step_folder.TrainerState(
             step=self.step,
             sequences=self.sequences,
-            data=merge_states(positions),
+            data=self.data.training.state_dict(),
             model=asdict(self.options.model),
             world_size=self.ranks.world_size,
             losses=self.guard.state(),
             loss_scale=self.loss_scale.state(),
         )
-        self.saver.save(state, weights=dict(self.model.named_parameters()), optimizers=self.optimizers)
+
+    def _weights(self) -> dict[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+    def _memory_due(self) -> bool:
+        """Return whether to save in memory after this step; the same on all ranks."""
+        ending = self._finished or self._stop_agreed  # saved on disk
+        return bool(self.memory and not ending and not self._memory_busy and self.memory.due(self.step))
 
     def _end_reason(self) -> str:
         if self.step >= self.options.max_steps:
@@ -211,9 +229,13 @@ class Trainer:
         return "max_epochs" if self._data_spent else "signal"
 
     def _resume(self) -> Path | None:
-        """Resume from the newest intact checkpoint."""
-        self.saver.fetch()
-        path, state = self._restore(preflight.checkpoint_directories(self.options))
+        """Resume from the newest intact checkpoint, in memory, on disk or in the store."""
+        path, state = self._restore_from_memory()
+        if state is None:
+            self.saver.fetch()
+            path, state = self._restore(preflight.checkpoint_directories(self.options))
+        if self.memory:
+            self.memory.keep(self.step if path and path.parent == self.memory.folder.root else None)
         if state:
             self.data.training.load_state_dict(state.data)
             self._data_spent = self.data.training.is_spent
@@ -228,23 +250,39 @@ class Trainer:
         """Start from weights that exist; with everything of a checkpoint but the data, if that was asked for."""
         state = initial_weights.load(source, self.options, model=self.model, optimizers=self.optimizers)
         if state:
-            self.step = state.step
-            self.guard.load_state(state.losses)
-            self.loss_scale.load_state(state.loss_scale)
+            self._take_over(state)
+
+    def _take_over(self, state: step_folder.TrainerState) -> None:
+        """Go on from a checkpoint's state; its data position is left to the caller."""
+        self.step = state.step
+        self.guard.load_state(state.losses)
+        self.loss_scale.load_state(state.loss_scale)
+
+    def _restore_from_memory(self) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
+        """Load everything but the data position from the hosts' memory, if that is as new as the disk."""
+        if not self.memory:
+            return None, None
+        on_disk = step_folder.agree_on_intact([self.options.checkpoints])
+        found = self.memory.newest(at_least=step_folder.step_of(on_disk[0]) if on_disk else 0)
+        if found is None:
+            return None, None
+        try:
+            state = self.memory.restore(found, weights=self._weights(), optimizers=self.optimizers)
+        except CheckpointError as error:
+            logger.warning("the checkpoint of step %s in memory cannot be used: %s", found.step, error)
+            return None, None
+        self._take_over(state)
+        return self.memory.folder.path_of(state.step), state
 
     def _restore(self, directories: list[Path]) -> tuple[Path, step_folder.TrainerState] | tuple[None, None]:
         """Load everything but the data position from the newest intact checkpoint."""
         for path in step_folder.agree_on_intact(directories):
             try:
-                state = step_folder.restore(
-                    path, weights=dict(self.model.named_parameters()), optimizers=self.optimizers
-                )
+                state = step_folder.restore(path, weights=self._weights(), optimizers=self.optimizers)
             except DamagedCheckpointError as error:
                 logger.warning("%s; skipped", error)
                 continue
-            self.step = state.step
-            self.guard.load_state(state.losses)
-            self.loss_scale.load_state(state.loss_scale)
+            self._take_over(state)
             return path, state
         return None, None
 
@@ -297,19 +335,21 @@ class Trainer:
             counted = [batch.counted_tokens for batch in batches]
             own_hash = batch_hash(rows)
         epochs = self.data.training.finished_epochs()
-        head = torch.zeros(5 + len(epochs), dtype=torch.int64)
-        head[3:5] = torch.tensor([len(stop_requests) + self.saver.failed, self.data.training.is_spent])
+        head = torch.zeros(6 + len(epochs), dtype=torch.int64)
+        saves = self.memory is not None and self.memory.busy
+        head[3:6] = torch.tensor([len(stop_requests) + self.saver.failed, self.data.training.is_spent, saves])
         if self._first_reader:
             head[:3] = torch.tensor([own_hash, sum(counted), counted[0]])
-            head[5:] = torch.tensor(epochs)
+            head[6:] = torch.tensor(epochs)
         alone_us = torch.zeros(self.ranks.world_size, dtype=torch.int64)
         alone_us[self.ranks.rank] = self._timer.take_alone_us()
         shared = torch.cat([head, alone_us])
         dist.all_reduce(shared)
-        total_hash, tokens, first_tokens, stops, spent, *epochs = shared[: len(head)].tolist()
+        total_hash, tokens, first_tokens, stops, spent, saving, *epochs = shared[: len(head)].tolist()
         self._timer.add_alone_us(shared[len(head) :])
         self._stop_agreed = stops > 0
         self._data_spent = spent > 0
+        self._memory_busy = saving > 0
         self.sequences += sequences
         coordinates = {
             "sequences": self.sequences,
@@ -373,7 +413,7 @@ class Trainer:
         """Return whether this step's loss is needed now; fetching it waits for the device."""
         due = (self.options.logging_freq, self.options.validation_freq, self.options.checkpoint_freq)
         may_skip = self.options.guard_policy == "skip" or self.options.compute_precision == "fp16"
-        return self._stop_agreed or may_skip or any(map(self._due, due))
+        return self._stop_agreed or may_skip or self._memory_due() or any(map(self._due, due))
 
     def _check(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
         """Fetch all pending steps at once; return the last one if all are good, and the first bad one."""
@@ -420,6 +460,8 @@ class Trainer:
         """Return to the newest checkpoint with everything but the data: data drawn since then is skipped."""
         self.saver.wait()
         path, _ = self._restore(preflight.checkpoint_directories(self.options))
+        if self.memory:
+            self.memory.keep(None)  # what it has is of steps that do not count
         if path:
             self._rollbacks[path] += 1
         return path
@@ -450,7 +492,7 @@ class Trainer:
                 "straggler",
                 step=taken["step"],
                 rank=timing.slowest_rank,
-                host=self._hosts[timing.slowest_rank],
+                host=self._hosts.names[timing.slowest_rank],
                 lag_s=timing.lag_s,
                 step_s=timing.step_s,
             )
@@ -472,12 +514,12 @@ class Trainer:
         return self._finished or (every is not None and self.step % every == 0)
 
 
-def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[list[str], bool]:
+def _gather_hosts(data_rank: int, ranks: Ranks) -> tuple[Hosts, bool]:
     """Return the hosts of all ranks, and whether this rank is the first reader of its data share."""
     gathered: list[Any] = [None] * ranks.world_size
-    dist.all_gather_object(gathered, (socket.gethostname(), data_rank))
+    dist.all_gather_object(gathered, (host_name(), data_rank))
     shares = [share for _, share in gathered]
-    return [host for host, _ in gathered], shares.index(data_rank) == ranks.rank
+    return Hosts([host for host, _ in gathered], ranks.rank), shares.index(data_rank) == ranks.rank
 
 
 def _perplexity(loss: float) -> float:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from podwright_training.config.option import Conflicts, option
 
+AUTO = "auto"  # of memory_checkpoint_freq
+
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointOptions:
@@ -35,6 +37,14 @@ class CheckpointOptions:
         None, "Keep every checkpoint of a multiple of this many steps. Default: only the newest.", at_least=1
     )
     async_checkpoints: bool = option(True, "Write checkpoints in the background of the next steps.")
+    memory_checkpoint_freq: int | str | None = option(
+        None,
+        "Steps between checkpoints in the hosts' memory, each with a copy on the next host; auto: as often as loses "
+        "least, from measured times. Default: none.",
+        at_least=1,
+        words=(AUTO,),
+    )
+    memory_checkpoint_dir: str = option("/dev/shm", "Folder in memory, on every host, of checkpoints in memory.")  # noqa: S108 - a folder of the user's own is made in it
 
     @property
     def remote_checkpoints(self) -> str | None:

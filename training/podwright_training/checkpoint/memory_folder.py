@@ -1,0 +1,136 @@
+"""A host's folder of checkpoints in memory: ``/dev/shm/podwright-<uid>-<run>/<host>/step-00000100/``.
+
+Each is an ordinary checkpoint (``step_folder.py``) of which this host has some files: those of its own ranks, and
+copies of those of the host before it. A folder whose name was not given yet may be complete all the same, if its
+host died between two renames: what counts are the hashes of a manifest that any host has.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.host_memory import free_bytes_in
+from podwright_training.run_folder import write_atomically
+
+PREFIX = "podwright"
+RUN_ID = ".memory-id"  # in the folder of checkpoints: a run that begins anew never finds another's memory
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True)
+class Held:
+    """Part of one checkpoint that a host has."""
+
+    step: int
+    manifest: str | None  # its text
+    sizes: dict[str, int]  # of files, by name
+
+
+def run_id(checkpoints: Path) -> str:
+    """Return the run's id, which its folder of checkpoints keeps."""
+    file = checkpoints / RUN_ID
+    if not file.exists():
+        write_atomically(file, secrets.token_hex(6))
+    return file.read_text().strip()
+
+
+class MemoryFolder:
+    """One host's part of a run's checkpoints in memory.
+
+    Args:
+        parent: Folder of a file system in memory, which users share.
+        run: The run's id.
+        host: Name of the host: hosts of a rehearsal share ``parent``.
+    """
+
+    def __init__(self, parent: Path, *, run: str, host: str) -> None:
+        self._top = parent / f"{PREFIX}-{os.geteuid()}-{run}"
+        self.root = self._top / host
+
+    def open(self) -> None:
+        """Make the folder, which only its owner may enter.
+
+        Raises:
+            CheckpointError: Somebody else made a folder, a file or a link of this name.
+        """
+        for path in (self._top, self.root):
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                _check_own(path)
+
+    def begin(self, step: int, *, size: int) -> Path:
+        """Keep only the newest checkpoint, and make the folder of the next, which takes ``size`` bytes on this host.
+
+        Raises:
+            CheckpointError: There is no room; nothing was written.
+        """
+        self.open()
+        complete = [held.step for held in self.held() if held.manifest]
+        self.keep(complete[:1])
+        _, partial = step_folder.folders(self.root, step)
+        room = free_bytes_in(self.root)
+        if size > room:
+            raise CheckpointError(
+                f"{self.root} has room for {room / 1e9:.3g} GB, a checkpoint takes {size / 1e9:.3g} GB", passing=True
+            )
+        partial.mkdir()
+        return partial
+
+    def keep(self, steps: Iterable[int]) -> None:
+        """Remove everything but the checkpoints of these steps."""
+        kept = {path for step in steps for path in step_folder.folders(self.root, step)}
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            if path not in kept:
+                shutil.rmtree(path)
+
+    def path_of(self, step: int) -> Path:
+        """Return where this host has a step's checkpoint, or would have it."""
+        final, partial = step_folder.folders(self.root, step)
+        return partial if partial.is_dir() else final
+
+    def held(self) -> list[Held]:
+        """Return what this host has, the newest first."""
+        found = []
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            name = path.name.removeprefix(".").removesuffix(".partial")
+            if step_folder.NAME.fullmatch(name) and path.is_dir():
+                files = {file.name: file.stat().st_size for file in path.iterdir() if file.is_file()}
+                manifest = path / step_folder.MANIFEST
+                text = manifest.read_text(errors="replace") if manifest.name in files else None
+                found.append(Held(step_folder.step_of(Path(name)), text, files))
+        return sorted(found, key=lambda held: held.step, reverse=True)
+
+    def name(self, step: int, manifest: str) -> None:
+        """Give a step's folder, which may be empty, its name."""
+        final, partial = step_folder.folders(self.root, step)
+        if not final.is_dir():
+            partial.mkdir(exist_ok=True)
+            partial.rename(final)
+        write_atomically(final / step_folder.MANIFEST, manifest)
+
+    def remove(self) -> None:
+        """Give the memory back."""
+        shutil.rmtree(self.root, ignore_errors=True)
+        with suppress(OSError):  # another host of this machine uses it
+            self._top.rmdir()
+
+
+def _check_own(path: Path) -> None:
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise CheckpointError(f"memory_checkpoint_dir: {path} is no folder; remove it")
+    if found.st_uid != os.geteuid() or found.st_mode & OTHERS:
+        raise CheckpointError(
+            f"memory_checkpoint_dir: {path} is of uid {found.st_uid} and mode {found.st_mode & 0o777:o}, need your own "
+            "folder of mode 700; remove it, or name another memory_checkpoint_dir"
+        )

@@ -1,0 +1,169 @@
+"""Read byte ranges of another host's checkpoints in memory, over TCP.
+
+Both sides prove that they know the run's secret by HMAC-SHA256 of both sides' random numbers (RFC 2104); neither sends
+it. A request is one line of JSON, ``[file, offset, length]``; the answer is a line with the number of bytes, and these.
+The server answers for files of one folder, whose names it has seen itself: no link, no path out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import re
+import secrets
+import socket
+import socketserver
+import stat
+from collections.abc import Iterator
+from io import BufferedIOBase
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from podwright_training.checkpoint.collective_io import CheckpointError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
+
+NONCE_BYTES = 32
+PROOF_BYTES = 32
+LONGEST_REQUEST = 4096
+TIMEOUT_S = 30.0
+FILE = re.compile(r"(?:step-\d+|\.step-\d+\.partial)/[\w.-]+")
+
+
+class Address(NamedTuple):
+    """Place at which a host's server listens."""
+
+    host: str
+    port: int
+
+
+def own_address() -> str:
+    """Return the address by which the job's other hosts reach this one.
+
+    It is the one from which this host reaches the first; on that host itself it is the name that the others know.
+    """
+    first = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((first, 1))  # sends nothing
+        address: str = probe.getsockname()[0]
+    return first if address.startswith("127.") else address
+
+
+class MemoryServer:
+    """Serve the files below a folder to those who know the secret, in threads, until ``close``."""
+
+    def __init__(self, root: Path, secret: bytes) -> None:
+        class Handler(socketserver.StreamRequestHandler):
+            timeout = TIMEOUT_S
+
+            def handle(self) -> None:
+                with contextlib.suppress(OSError, ValueError):  # the other side is gone, or none of ours
+                    if _prove(self.connection, self.rfile, secret, side=b"server"):
+                        for line in iter(lambda: self.rfile.readline(LONGEST_REQUEST), b""):
+                            _answer(self.connection, root, *json.loads(line))
+
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+
+        self._server = Server(("", 0), Handler)
+        Thread(target=self._server.serve_forever, name="memory-server", daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        """Return the port it listens on."""
+        return int(self._server.server_address[1])
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class MemoryClient:
+    """One connection to a host's server.
+
+    Raises:
+        CheckpointError: The host does not answer, or does not know the secret.
+    """
+
+    def __init__(self, address: Address, secret: bytes) -> None:
+        self._address = address
+        with self._errors(), contextlib.ExitStack() as opened:
+            self._socket = opened.enter_context(socket.create_connection(address, timeout=TIMEOUT_S))
+            self._stream = opened.enter_context(self._socket.makefile("rb"))
+            if not _prove(self._socket, self._stream, secret, side=b"client"):
+                raise CheckpointError(f"{address.host}:{address.port} does not know the secret of this run")
+            self._opened = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._opened.close()
+
+    def read(self, file: str, offset: int, length: int) -> bytes:
+        """Return bytes of ``<folder>/<file>``.
+
+        Raises:
+            CheckpointError: The host is gone, or has no such bytes.
+        """
+        with self._errors():
+            self._socket.sendall(json.dumps([file, offset, length]).encode() + b"\n")
+            size = int(self._stream.readline(LONGEST_REQUEST))
+            found = self._stream.read(size)
+        if len(found) != length:
+            raise CheckpointError(f"{self._address.host} has not all of {file}, bytes {offset} to {offset + length}")
+        return found
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise CheckpointError(f"cannot read from {self._address.host}:{self._address.port}: {error}") from error
+
+
+def _prove(connection: socket.socket, stream: IO[bytes] | BufferedIOBase, secret: bytes, *, side: bytes) -> bool:
+    """Prove to the other side that we know the secret; return whether it does too. The client proves it first."""
+    own = secrets.token_bytes(NONCE_BYTES)
+    connection.sendall(own)
+    other = stream.read(NONCE_BYTES)
+    server, client = (own, other) if side == b"server" else (other, own)
+    proofs = {name: hmac.digest(secret, name + server + client, "sha256") for name in (b"server", b"client")}
+    if side == b"client":
+        connection.sendall(proofs[b"client"])
+        return hmac.compare_digest(stream.read(PROOF_BYTES), proofs[b"server"])
+    if not hmac.compare_digest(stream.read(PROOF_BYTES), proofs[b"client"]):
+        return False
+    connection.sendall(proofs[b"server"])
+    return True
+
+
+def _answer(connection: socket.socket, root: Path, name: str, offset: int, length: int) -> None:
+    """Send the bytes that there are."""
+    try:
+        with _open(root, name) as file:
+            size = max(0, min(length, os.fstat(file.fileno()).st_size - offset))
+            connection.sendall(b"%d\n" % size)
+            if size:
+                connection.sendfile(file, offset, size)
+    except (FileNotFoundError, IsADirectoryError, ValueError):
+        connection.sendall(b"0\n")
+
+
+def _open(root: Path, name: str) -> IO[bytes]:
+    if not FILE.fullmatch(name):
+        raise ValueError(name)
+    descriptor = os.open(root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError(name)
+    return os.fdopen(descriptor, "rb")
