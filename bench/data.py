@@ -35,9 +35,10 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training.data import PackedStream, Source
 from podwright_training.data.corpus import Position
 from podwright_training.data.formats import BLOCK_DOCUMENTS
+from podwright_training.data.mixture import Source
+from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
 from podwright_training.data.tokenizer import Encoder
 

@@ -34,7 +34,7 @@ from podwright_rehearsal.run.supplies import SHARDS, dataset
 from podwright_training.__main__ import main as podwright_train
 from podwright_training.commands.evaluate import evaluate
 from podwright_training.config.sources import load_run
-from podwright_training.data import open_stream
+from podwright_training.data.stream import open_stream
 from podwright_training.harness import run_tasks
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_flag

@@ -254,8 +254,9 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--codes", action="store_true", help="list the codes of findings, a line each")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="NAME.svg", help="draw the file's cluster as .svg, .html or .md"
-    )
+        "-o", "--output", type=Path, metavar="NAME.svg",
+        help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html or .md",
+    )  # fmt: skip
     _add_json(parser)
     add_examples(
         parser,

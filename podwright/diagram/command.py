@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 
 from podwright.diagram.parts import Diagram, diagram
 from podwright.diagram.resources import read
-from podwright.diagram.svg import html, svg
+from podwright.diagram.svg import html, narrow_svg, svg
 from podwright.diagram.text import in_lines, markdown
 from podwright.errors import PodwrightError
 from podwright.settings.root import Settings
 
-FORMS: Mapping[str, Callable[[Diagram], str]] = {".svg": svg, ".html": html, ".md": markdown}
+FORMS: Mapping[str, Callable[[Diagram], str]] = {".svg": svg, ".narrow.svg": narrow_svg, ".html": html, ".md": markdown}
 
 
 class DrawingError(PodwrightError):
@@ -29,18 +29,19 @@ def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.
         WheelError: the training program cannot be built.
-        DrawingError: the output has another end than .svg, .html or .md, or cannot be written.
+        DrawingError: the output has another end than those of ``FORMS``, or cannot be written.
     """
-    if output and output.suffix not in FORMS:
+    end = max((end for end in FORMS if output and output.name.endswith(end)), key=len, default=None)
+    if output and end is None:
         raise DrawingError(f"{output}: need a name that ends in {' or '.join(FORMS)}")
     with TemporaryDirectory(prefix="podwright-explain-") as folder:
         synthesize(settings, Path(folder))
         drawn = diagram(settings, read(Path(folder)))
-    if output is None:
+    if output is None or end is None:
         return in_lines(drawn)
     temporary = output.with_name(f".{output.name}.new")
     try:
-        temporary.write_text(FORMS[output.suffix](drawn), encoding="utf-8")
+        temporary.write_text(FORMS[end](drawn), encoding="utf-8")
         temporary.replace(output)
     except OSError as error:
         raise DrawingError(f"cannot write {output}: {error.strerror}") from error

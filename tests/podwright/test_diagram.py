@@ -20,7 +20,7 @@ from podwright.diagram import prices
 from podwright.diagram.command import FORMS
 from podwright.diagram.parts import Diagram, _Drawing
 from podwright.diagram.resources import Resource, decoded, read
-from podwright.diagram.svg import HEAD_LETTERS
+from podwright.diagram.svg import NARROW, WIDE, Layout
 from podwright.diagram.text import in_lines
 from podwright.resource_types import resource_type
 from podwright.settings.root import Settings
@@ -47,8 +47,9 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Drawn]:
 def texts(diagram: Diagram) -> Mapping[str, str]:
     """The diagram in every form, without the breaks that a card's width makes."""
     forms = {suffix: form(diagram) for suffix, form in FORMS.items()}
-    forms[".svg"] = " ".join(parsed(forms[".svg"]).itertext())
-    return {**{suffix: " ".join(text.split()) for suffix, text in forms.items()}, "": in_lines(diagram)}
+    forms |= {end: " ".join(parsed(forms[end]).itertext()) for end in (".svg", ".narrow.svg")}
+    joined = {suffix: " ".join(text.split()).replace("- ", "-") for suffix, text in forms.items()}
+    return {**joined, "": in_lines(diagram)}
 
 
 def parsed(xml: str) -> ET.Element:
@@ -127,13 +128,15 @@ def test_a_database_with_a_standby_costs_twice():
     assert prices.of("aws_db_instance", {**database, "instance_class": "db.x9.huge"}) is None
 
 
+@pytest.mark.parametrize(("end", "layout"), [(".svg", WIDE), (".narrow.svg", NARROW)])
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str):
-    """The SVG loads nothing; no card lies over another, all are within the diagram, and headings fit their boxes."""
-    text = FORMS[".svg"](drawn[example][2])
+def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str, end: str, layout: Layout):
+    """An SVG loads nothing; no card lies over another, all are within the diagram, and headings fit their boxes."""
+    text = FORMS[end](drawn[example][2])
     root = parsed(text)
     assert "href" not in text
-    assert max(len(item.text or "") for item in root.iter(f"{SVG}text") if item.get("class") == "head") <= HEAD_LETTERS
+    heads = [len(item.text or "") for item in root.iter(f"{SVG}text") if item.get("class") == "head"]
+    assert max(heads) <= layout.head_letters
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     cards = [
         [float(item.attrib[key]) for key in ("x", "y", "width", "height")]
@@ -147,7 +150,10 @@ def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str):
         for other_x, other_y, other_wide, other_high in cards[:number]:
             apart = x + wide <= other_x or other_x + other_wide <= x or y + high <= other_y or other_y + other_high <= y
             assert apart
-    parsed(FORMS[".html"](drawn[example][2]).partition("\n")[2])  # the page is XML, too
+    assert width == 400 or end == ".svg"
+    page = FORMS[".html"](drawn[example][2])
+    assert text.strip() in page  # which shows the one that suits its window
+    parsed(page.partition("\n")[2])  # the page is XML, too
 
 
 @given(

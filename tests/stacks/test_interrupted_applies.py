@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,15 @@ def test_interrupted_applies_converge(aws: AwsStandIn, synthesized: Deploy) -> N
         TerraformError, match=r"would adopt aws_cloudcontrolapi_resource\.cluster_\w+ arn:aws:sagemaker:"
     ):
         workspace.adopt()
-    workspace.adopt("--apply")
+    adopted = json.loads(workspace.adopt("--apply", "--json"))
+    assert adopted["applied"]
+    assert {orphan["outcome"] for orphan in adopted["orphans"]} == {"adopted"}
     workspace.apply("cluster")
     assert workspace.changes() == ""
     assert workspace.orphans() == []
-    assert workspace.adopt() == ""
+    assert json.loads(workspace.adopt("--json"))["orphans"] == []
+    assert "the state lists the cluster as AWS does" in workspace.podwright("align")
+    assert json.loads(workspace.podwright("align", "--json")) == {"schema": "podwright.align/1", "changed": False}
     lose_and_find(workspace, aws)
 
     killed(workspace, aws, "cluster", "destroy", call="DeleteResource")

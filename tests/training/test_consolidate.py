@@ -27,7 +27,7 @@ from podwright_training.commands.consolidate import consolidate
 from podwright_training.commands.evaluate import evaluate
 from podwright_training.config.export_options import ExportOptions
 from podwright_training.config.sources import load_run
-from podwright_training.data import open_stream
+from podwright_training.data.stream import open_stream
 from podwright_training.errors import UserError
 from podwright_training.harness import run_tasks
 from podwright_training.run_folder import RunFolder

@@ -15,7 +15,8 @@ import pytest
 
 from podwright_testing.planted import Planted, documents_of
 from podwright_training.__main__ import main
-from podwright_training.data import PackedStream, Source
+from podwright_training.data.mixture import Source
+from podwright_training.data.stream import PackedStream
 
 PAIRS, OTHERS, COPIES = 300, 450, 50  # documents planted
 DICE = random.Random(3)  # noqa: S311 - not for secrets

@@ -18,8 +18,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podwright_training.data import DataError, PackedStream, Source, merge_states
-from podwright_training.data.mixture import Mixture
+from podwright_training.data.faults import DataError
+from podwright_training.data.mixture import Mixture, Source
+from podwright_training.data.stream import PackedStream, merge_states
 
 CONTEXT = 7
 END = 0
@@ -232,7 +233,8 @@ def test_worker_ends_with_its_trainer(tmp_path):
     write_corpus(tmp_path, shards=2)
     script = f"""
 import time
-from podwright_training.data import PackedStream, Source
+from podwright_training.data.mixture import Source
+from podwright_training.data.stream import PackedStream
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 if __name__ == "__main__":

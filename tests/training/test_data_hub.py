@@ -15,11 +15,14 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from podwright_training.data import DataError, find_split
+from podwright_training.data.faults import DataError
+from podwright_training.data.splits import find_split
 
 DRAW = """
 import sys
-from podwright_training.data import PackedStream, Source, remote
+from podwright_training.data import remote
+from podwright_training.data.mixture import Source
+from podwright_training.data.stream import PackedStream
 remote.RETRY_DELAYS_S = (0.01,) * 3
 for dataset in sys.argv[1:-1]:
     dataset, _, name = dataset.partition(":")

@@ -21,20 +21,14 @@ from transformers import PreTrainedTokenizerFast
 
 from podwright_training.commands import tokenize
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import (
-    DataError,
-    PackedStream,
-    Source,
-    find_split,
-    formats,
-    load_tokenizer,
-    remote,
-    sources_of,
-    validation_sources_of,
-)
-from podwright_training.data.faults import BadRecordError, BadShardError
+from podwright_training.data import formats, remote
+from podwright_training.data.faults import BadRecordError, BadShardError, DataError
 from podwright_training.data.formats import read_blocks
+from podwright_training.data.mixture import Source, sources_of, validation_sources_of
+from podwright_training.data.splits import find_split
+from podwright_training.data.stream import PackedStream
 from podwright_training.data.token_shards import write_token_shard
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.spelling import as_flag
 
 TEXTS = [" ".join([f"w{number}"] * (1 + number % 5)) for number in range(1, 61)]
@@ -167,12 +161,12 @@ def test_changed_tokens_are_found(tmp_path):
         assert broken >= 1
 
 
-def test_token_shards_without_checksums_are_read(tmp_path):
-    """Shards that an older version wrote stay usable."""
+def test_token_shards_of_an_earlier_version_are_refused(tmp_path):
+    """Tokens that cut documents which quote a special token are made again."""
     path = tmp_path / "train.safetensors"
     save_file({"tokens": np.arange(3, dtype=np.uint16), "offsets": np.array([0, 1, 3])}, path, {"tokenizer": "t"})
-    (block,) = read_blocks(str(path), column="")
-    assert [block.document(index).tolist() for index in range(2)] == [[0], [1, 2]]
+    with pytest.raises(DataError, match=r"earlier podwright.*run `podwright-train tokenize`"):
+        next(read_blocks(str(path), column=""))
 
 
 def test_broken_records_are_named_and_skipped(tmp_path, open_stream, caplog):
@@ -332,6 +326,14 @@ def test_missing_tokenizer(tmp_path):
     """A tokenizer that is not there is named together with what was looked for."""
     with pytest.raises(DataError, match=r"neither a folder with tokenizer\.json nor"):
         load_tokenizer(str(tmp_path))
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch, caplog):
+    """Without network a misspelt tokenizer is said at once, not after ten tries; a folder asks nobody."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
+    with pytest.raises(DataError, match="tokenizer 'gpt22': neither a folder"):
+        load_tokenizer("gpt22")
+    assert "Retrying" not in caplog.text
 
 
 def test_tokenizer_without_end_token(tmp_path, open_stream):

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 from podwright_training.__main__ import main
 from podwright_training.commands.generate import generate
 from podwright_training.config.sources import load_run
-from podwright_training.data import open_stream
+from podwright_training.data.stream import open_stream
 from podwright_training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]

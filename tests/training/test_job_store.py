@@ -4,8 +4,9 @@ import sys
 import time
 from pathlib import Path
 
-from podwright_training.data import DataError, remote, shared_listings
-from podwright_training.data.storage import list_files
+from podwright_training.data import remote
+from podwright_training.data.faults import DataError
+from podwright_training.data.storage import list_files, shared_listings
 from podwright_training.job_store import JobStore
 from podwright_training.ranks import Ranks
 

@@ -22,8 +22,10 @@ from matplotlib.figure import Figure
 from podwright_training.__main__ import main
 from podwright_training.commands import prepare as command
 from podwright_training.commands.prepare import PrepareError, prepare, split_documents
-from podwright_training.data import PackedStream, Source, load_tokenizer
+from podwright_training.data.mixture import Source
 from podwright_training.data.prose import UnreadableError, html_to_prose, pdf_to_prose, rst_to_prose
+from podwright_training.data.stream import PackedStream
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 
 WORDS = ("sea", "was", "calm", "a", "small", "boat", "went", "slowly", "past", "our", "old", "stone", "house", "light")

@@ -168,7 +168,7 @@ def test_page(reported):
     text = text_of(page)
     for words in (
         "Ended after step 300: max_steps.",
-        f"validation perplexity {validation(300)['perplexity']:.4f}",
+        f"validation perplexity {validation(300)['perplexity']:.2f}",
         "tokens seen 409,600",
         "cost so far $3.00",  # 300 s at $0.01 a second
         "tokens per second 9,150",
@@ -210,7 +210,7 @@ def test_datasets_and_samples_of_a_validation(folder):
     assert points["validation loss, web"] == [2.0, 1.0, None, None, None, 1.0]
     assert points["validation loss, code"] == [1.5, None, None, None, None, None]
     text = text_of(folder.report / "index.html")
-    assert "Validation by dataset dataset loss perplexity web 1.0000 2.7183 code nan nan" in text
+    assert "Validation by dataset dataset loss perplexity web 1.0000 2.718 code nan nan" in text
     assert "Samples by step step text 100 The sea is wide <i>" in text
 
 

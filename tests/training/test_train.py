@@ -399,7 +399,11 @@ def test_a_batch_that_cannot_be_read_again_is_reported(undisturbed, tiny_flags, 
     """A step without an event has its nearest named; data that has changed since is no batch of the run."""
     assert main(["replay", f"--run-dir={undisturbed}", "--step=99"]) == 2
     assert "has no step 99; the nearest are 10, 11, 12" in capsys.readouterr().err
-    assert main(["replay", f"--run-dir={undisturbed}", "--step=9"]) == 0
+    capsys.readouterr()
+    assert main(["replay", f"--run-dir={undisturbed}", "--step=9", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["step"], again["weights_step"], again["sequences"][0]["loss"]) == (9, None, None)
+    assert all(document["tokens"] > 0 for sequence in again["sequences"] for document in sequence["documents"])
     shutil.copytree(undisturbed, tmp_path / "run")
     text = (tmp_path / "run" / "config.yaml").read_text().replace("dataset_config_name: en", "dataset_config_name: fr")
     (tmp_path / "run" / "config.yaml").write_text(text)

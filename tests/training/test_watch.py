@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from podwright_training.report import summary
+from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
 
 TRAIN = {"lr": 1e-3, "tokens_per_s": 9000.0, "step_s": 0.5, "data_s": 0.0, "sequences": 8, "batch_sequences": 8}
@@ -38,6 +40,28 @@ def test_in_a_pipe_it_prints_once(tmp_path):
     assert 6.0 < float(bars[0].split()[-1]) < 8.0
     assert "Not finished: the last step logged is 200." in text
     assert "guard step 90, policy skip, reason spike" in text
+
+
+def test_a_long_run_keeps_its_starts(tmp_path):
+    """The last bytes of the metrics come after every start before them, the first included."""
+    restart = {"event": "start", "step": 90, "world_size": 4, "parameters": 1000}
+    write(tmp_path, 100, restart, *[{"event": "train", "step": step, "loss": 4.0, **TRAIN} for step in range(91, 300)])
+    events = list(RunFolder(tmp_path).events(last_bytes=2000))
+    assert [event["world_size"] for event in events if event["event"] == "start"] == [2, 4]
+    assert [event["step"] for event in events][-1] == 299
+    assert len(events) < 30
+
+
+def test_a_clock_that_was_set_back_foretells_no_end(tmp_path):
+    """The end of a run has a date only while no event says that the clock was ahead before."""
+    RunFolder(tmp_path).config.write_text("max_steps: 400\n")
+    times = [{"event": "train", "step": step, "loss": 4.0, "time": 1e9 + step, **TRAIN} for step in range(61, 64)]
+    write(tmp_path, 60, *times)
+    assert "expected end" in dict(summary.headline(History.of(RunFolder(tmp_path))))
+    write(tmp_path, 60, *times, {"event": "train", "step": 64, "loss": 4.0, "time": 1e9 - 9000, **TRAIN})
+    rows = dict(summary.headline(History.of(RunFolder(tmp_path))))
+    assert "hours left" in rows
+    assert "expected end" not in rows
 
 
 @pytest.mark.slow

@@ -57,7 +57,8 @@ def sums_by_source(loaded: LoadedModel, options: TrainConfig, *, tokens: int) ->
     """
     import torch
 
-    from podwright_training.data import open_stream, token_bytes
+    from podwright_training.data.stream import open_stream
+    from podwright_training.data.tokenizer import token_bytes
 
     most = getattr(loaded.model.config, "max_position_embeddings", None) or math.inf
     if options.max_context_width > most:

@@ -9,8 +9,9 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ NUMBERS = {
     "end": ("step",),
 }
 WHOLE_NUMBERS = ("step", "world_size", "parameters", "sequences", "batch_sequences", "tokens")
+START = b'"event": "start"'  # as the trainer writes it
 DIVERGING = ("loss", "perplexity", "grad_norm", "losses")  # what may be NaN or infinite
 LARGEST = 1e100  # of a number that is not damage
 CARD = "README.md"  # in ``RunFolder.hf``: the model card, which the hub shows
@@ -108,7 +110,7 @@ class RunFolder:
         return self.root / "evaluation.json"
 
     def events(self, kind: str | None = None, *, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield the metrics' events in order, optionally of one ``kind``, or the first and those in the last bytes.
+        """Yield the metrics' events in order, optionally of one ``kind``, or all starts and those in the last bytes.
 
         A half-written last line is skipped, and so is a damaged line, with a warning.
         """
@@ -116,17 +118,26 @@ class RunFolder:
             return
         with self.metrics.open("rb") as file:
             begin = max(0, file.seek(0, os.SEEK_END) - last_bytes) if last_bytes else 0
-            file.seek(0)
-            first = file.readline() if begin else b""
-            file.seek(max(begin, len(first)))
+            starts = list(_starts(file, begin)) if begin else []
+            file.seek(begin)
             lines = file.read().split(b"\n")[:-1]
-        for number, line in enumerate([first, *lines[1:]] if begin else lines, start=1):
+        for number, line in enumerate([*starts, *lines[1:]] if begin else lines, start=1):
             event = _event(line)
             if event is None:
                 if not begin:
                     logger.warning("%s:%d is damaged; skipped", self.metrics, number)
             elif kind is None or event["event"] == kind:
                 yield event
+
+
+def _starts(file: BinaryIO, end: int) -> Iterator[bytes]:
+    """Yield the lines of starts that begin before ``end``."""
+    with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
+        found = content.find(START, 0, end)
+        while found >= 0:
+            after = content.find(b"\n", found)
+            yield content[content.rfind(b"\n", 0, found) + 1 : after]
+            found = content.find(START, after, end)
 
 
 def _event(line: bytes) -> dict[str, Any] | None:

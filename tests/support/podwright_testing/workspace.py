@@ -77,7 +77,11 @@ class Workspace:
 
     def adopt(self, *arguments: str) -> str:
         """Run ``podwright adopt`` and return its output."""
-        command = [sys.executable, "-m", "podwright", "adopt", str(self.config), *arguments]
+        return self.podwright("adopt", *arguments)
+
+    def podwright(self, name: str, *arguments: str) -> str:
+        """Run a command on the cluster's file and return its output."""
+        command = [sys.executable, "-m", "podwright", name, str(self.config), *arguments]
         return _run(command, cwd=self.folder, environment=self._environment | self._provider)
 
     def changes(self) -> str:

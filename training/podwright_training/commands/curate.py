@@ -20,7 +20,6 @@ from podwright_training.commands.tokenize import train_on_shards
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.curation.settings import DEFAULT_FILTERS, FILTERS, MOST_TASKS, CurationSettings
 from podwright_training.data.faults import DataError
-from podwright_training.data.splits import find_split
 from podwright_training.errors import ConfigError
 from podwright_training.spelling import flag
 
@@ -117,6 +116,8 @@ def _run(curation: Curation, args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace) -> CurationSettings:
+    from podwright_training.data.splits import find_split
+
     folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
     return CurationSettings(
         dataset=args.dataset,

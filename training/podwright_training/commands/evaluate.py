@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all-checkpoints", action="store_true", help="also evaluate every checkpoint, and let it continue the prompts"
     )
     parser.add_argument(
-        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"prompts to continue {list(PROMPTS)}"
-    )
+        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT",
+        help=f"prompts to continue. Default: {shlex.join(PROMPTS)}",
+    )  # fmt: skip
     parser.add_argument(
         "--tasks", nargs="+", default=[], metavar="NAME", help="also run these tasks of lm-evaluation-harness"
     )

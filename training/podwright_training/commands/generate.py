@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--model", type=Path, help="folder of any model in Hugging Face's layout")
     parser.add_argument("--step", type=int, help="of a checkpoint of --run-dir, which need not be exported")
     parser.add_argument(
-        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT", help=f"prompts to continue {list(PROMPTS)}"
-    )
+        "--prompts", nargs="+", default=list(PROMPTS), metavar="TEXT",
+        help=f"prompts to continue. Default: {shlex.join(PROMPTS)}",
+    )  # fmt: skip
     parser.add_argument("--max-new-tokens", type=int, default=64, help="new tokens per prompt. Default: 64")
     parser.add_argument("--temperature", type=float, default=0.8, help="sampling temperature; 0: greedy. Default: 0.8")
     parser.add_argument(
@@ -115,7 +117,7 @@ def continue_texts(
     Args:
         loaded: model and tokenizer.
         prompts: texts to continue.
-        max_new_tokens: per text.
+        max_new_tokens: per text; fewer where the model's length ends before.
         seed: of each text.
         stream: print the texts while they grow.
         sampling: arguments of transformers' ``generate``.
@@ -124,6 +126,7 @@ def continue_texts(
     from transformers import TextStreamer
 
     model, tokenizer = loaded.model, loaded.tokenizer
+    length = getattr(model.config, "max_position_embeddings", None) or sys.maxsize
     streamer = TextStreamer(tokenizer, skip_special_tokens=True) if stream else None
     texts = []
     for prompt in prompts:
@@ -131,7 +134,7 @@ def continue_texts(
         ids = tokenizer(prompt or _beginning(tokenizer), return_tensors="pt", add_special_tokens=False)
         tokens = model.generate(
             **ids.to(model.device),
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=max(1, min(max_new_tokens, length - ids["input_ids"].shape[1])),
             pad_token_id=tokenizer.eos_token_id,
             streamer=streamer,
             **sampling,

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", choices=preset_names(), metavar="NAME", help=f"the model: one of {', '.join(preset_names())}"
     )
-    parser.add_argument("--nodes", type=int, required=True)
+    parser.add_argument("--nodes", type=int, required=True, help="number of compute nodes")
     parser.add_argument("--nproc-per-node", type=int, help="ranks per node. Default: the node's accelerators")
     parser.add_argument("--partition", help="Slurm partition. Default: the nodes' own, or Slurm's default")
     parser.add_argument("--accelerator", choices=ACCELERATORS, help="kind of accelerator. Default: node.json, or cpu")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
+
+from podwright_training.answer import add_json, answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also print each sequence's loss under the weights of the last checkpoint before",
     )
+    add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -22,6 +26,6 @@ def run(args: argparse.Namespace) -> int:
     from podwright_training.loop.replay import replay  # seconds
     from podwright_training.run_folder import RunFolder
 
-    for line in replay(RunFolder(args.run_dir), args.step, losses=args.losses):
-        print(line)
+    replayed = replay(RunFolder(args.run_dir), args.step, losses=args.losses)
+    answer(args, "\n".join(replayed.lines()), asdict(replayed))
     return 0

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwright_training.answer import add_json, answer
 from podwright_training.errors import UserError
-from podwright_training.report.figures import draw
-from podwright_training.report.history import History, ReportError, distinct_names
-from podwright_training.report.page import Drawing, render
 from podwright_training.run_folder import RunFolder, write_atomically
+
+if TYPE_CHECKING:  # numpy and yaml, which --help does without
+    from podwright_training.report.history import History
+    from podwright_training.report.page import Drawing
 
 PAGE = "index.html"
 PORT = 8000
@@ -39,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write page and figures, or serve the page; return the exit status."""
+    from podwright_training.report.page import Drawing
+
     folders = [RunFolder(path) for path in args.run_dir]
     if args.live:
         return serve(folders, port=args.port, usd_per_hour=args.usd_per_hour)
@@ -57,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _write(output: Path, page: str, drawing: Drawing, *, title: str) -> None:
     """Write page and figures, or nothing."""
+    from podwright_training.report.figures import draw
+
     output.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output, prefix=".report-") as name:
         made = Path(name)
@@ -73,6 +78,7 @@ def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None
     Raises:
         UserError: The port is taken, or there is no such port.
     """
+    from podwright_training.report.history import ReportError
 
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -109,11 +115,16 @@ def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None
 
 
 def _histories(folders: Sequence[RunFolder]) -> list[History]:
+    from podwright_training.report.history import History, distinct_names
+
     names = distinct_names(folders)
     return [replace(History.of(folder), name=name) for folder, name in zip(folders, names, strict=True)]
 
 
 def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options: Any) -> str:
+    from podwright_training.report.history import ReportError
+    from podwright_training.report.page import render
+
     first = folders[0]
     samples, evaluation = _text(first.samples), _text(first.evaluation)
     try:
@@ -125,6 +136,8 @@ def _page(folders: Sequence[RunFolder], histories: Sequence[History], **options:
 
 def _text(path: Path) -> str:
     """Return the text of a file, empty without one."""
+    from podwright_training.report.history import ReportError
+
     try:
         return path.read_text() if path.exists() else ""
     except (OSError, UnicodeDecodeError) as error:

@@ -14,15 +14,16 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podwright_training.answer import add_json, answer
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data.corpus import Corpus
 from podwright_training.data.faults import DataError, Faults
-from podwright_training.data.splits import Split, find_split
-from podwright_training.data.token_shards import SUFFIX, TokenShard, write_token_shard
-from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.spelling import command_line, flag
+
+if TYPE_CHECKING:  # numpy and pyarrow, which --help does without
+    from podwright_training.data.splits import Split
+    from podwright_training.data.tokenizer import Encoder
 
 SPLITS = ("train", "validation")
 
@@ -119,6 +120,10 @@ def tokenize(
         DataError: There is no such dataset or tokenizer, a shard is broken or has too many broken records, ``output``
             exists, or ``<output>.partial`` has shards of another tokenizer.
     """
+    from podwright_training.data.splits import Split, find_split
+    from podwright_training.data.token_shards import SUFFIX
+    from podwright_training.data.tokenizer import Encoder, load_tokenizer
+
     if output.exists():
         raise DataError(f"output {output} exists: remove it, or choose another folder")
     loaded = load_tokenizer(tokenizer)
@@ -145,6 +150,9 @@ def _write(
     split: Split, path: Path, *, encoder: Encoder, text_column: str, max_bad_records: int
 ) -> tuple[int, int, int]:
     """Write one shard unless it exists; return its documents, tokens and skipped records."""
+    from podwright_training.data.corpus import Corpus
+    from podwright_training.data.token_shards import TokenShard, write_token_shard
+
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one process per core is enough
     faults = Faults(max_bad_records, max_bad_shards=0)
     if not path.exists():

@@ -15,10 +15,6 @@ from podwright_training.answer import add_json, answer
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.data.byte_level_bpe import PATTERNS, SMALLEST_VOCABULARY, special_token_problems, train
 from podwright_training.data.faults import BadRecordError, BadShardError, DataError, Fault, Faults
-from podwright_training.data.formats import format_of, read_blocks
-from podwright_training.data.splits import find_split
-from podwright_training.data.token_shards import SUFFIX as TOKENS
-from podwright_training.data.tokenizer import Encoder, load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.spelling import command_line, flag
 
@@ -115,6 +111,8 @@ def fit(tokenizer: str, texts: list[str]) -> Fit:
     Raises:
         DataError: There is no such tokenizer, or no fast implementation of it.
     """
+    from podwright_training.data.tokenizer import Encoder, load_tokenizer  # numpy: --help does without
+
     loaded = load_tokenizer(tokenizer)
     encoder = Encoder(loaded)
     used: Counter[int] = Counter()
@@ -205,6 +203,10 @@ def _check(args: argparse.Namespace) -> None:
 
 def _texts(args: argparse.Namespace, name: str) -> Iterator[str]:
     """Yield the documents of a split in the order of its files; skip and log broken records as training does."""
+    from podwright_training.data.formats import format_of  # pyarrow: --help does without
+    from podwright_training.data.splits import find_split
+    from podwright_training.data.token_shards import SUFFIX as TOKENS
+
     folder = None if args.dataset_config_name.lower() == "none" else args.dataset_config_name
     split = find_split(args.dataset, folder, name)
     defaults = TrainConfig()
@@ -223,6 +225,8 @@ def _documents(file: str, column: str, faults: Faults) -> Iterator[object]:
     Raises:
         DataError: it is empty or damaged, or it has one broken record too many.
     """
+    from podwright_training.data.formats import read_blocks
+
     try:
         for block in read_blocks(file, column=column):
             for index in range(len(block)):

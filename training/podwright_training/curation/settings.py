@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from podwright_training.data.splits import HELD_OUT_SHARE
+from podwright_training.data.held_out import HELD_OUT_SHARE
 
 FILTERS = ("gopher_quality", "gopher_repetition", "c4", "fineweb")
 DEFAULT_FILTERS = FILTERS[:2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from podwright_training.data.faults import BadRecordError, BadShardError, Fault, Faults
 from podwright_training.data.formats import read_blocks
+from podwright_training.data.held_out import is_held_out
 from podwright_training.data.splits import Split
 from podwright_training.data.token_shards import SUFFIX, write_token_shard
 from podwright_training.data.tokenizer import Encoder, load_tokenizer
@@ -108,7 +108,7 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.output, self.folder, self.tokenizer, self.shard_tokens = output, folder, tokenizer, shard_tokens
-        self.held_out_below = validation_fraction * 2**32
+        self.validation_fraction = validation_fraction
 
     def run(self, data: Iterable[Any], rank: int = 0, world_size: int = 1) -> None:
         """Write ``<split>-<rank>-<part>.safetensors``, and what they hold to ``<folder>/<rank>.json``."""
@@ -131,7 +131,7 @@ class WriteTokens(PipelineStep):  # type: ignore[misc]
         while some := [document.text for document in islice(documents, ENCODE_DOCUMENTS)]:
             with self.track_time("batch"):
                 for text, ids in zip(some, encoder.encode(some), strict=True):
-                    split = "validation" if zlib.crc32(text.encode()) < self.held_out_below else "train"
+                    split = "validation" if is_held_out(text.encode(), self.validation_fraction) else "train"
                     waiting[split].append(ids)
                     tokens[split] += len(ids)
                     if tokens[split] >= self.shard_tokens:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import zlib
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import PurePosixPath
 from podwright_training.data import card
 from podwright_training.data.faults import DataError
 from podwright_training.data.formats import FORMATS, Document, format_of
+from podwright_training.data.held_out import is_held_out
 from podwright_training.data.schemes import S3
 from podwright_training.data.storage import Listing, is_local, list_files, read_pieces, shared, sizes_of
 
@@ -22,7 +22,6 @@ WORDS = {  # what names the split in the name of a file or folder, as on the Hug
     "validation": frozenset(("validation", "valid", "val", "dev")),
     "test": frozenset(("test", "testing", "eval", "evaluation")),
 }
-HELD_OUT_SHARE = 0.01  # of the documents, for validation, where a dataset has no validation split
 SAMPLED_SHARDS = 256  # whose bytes are part of a split's fingerprint
 SAMPLES = 8  # of each, from its first to its last byte
 SAMPLE_BYTES = 4096
@@ -49,7 +48,7 @@ class Split:
         if self.held_out is None:
             return True
         content = document.encode() if isinstance(document, str) else document.tobytes()
-        return (zlib.crc32(content) < HELD_OUT_SHARE * 2**32) == self.held_out
+        return is_held_out(content) == self.held_out
 
     @property
     def is_local(self) -> bool:

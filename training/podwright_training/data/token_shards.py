@@ -23,7 +23,8 @@ from podwright_training.data.storage import is_local
 
 SUFFIX = ".safetensors"
 TOKEN_DTYPES = ("U16", "U32")
-TOKENIZER = "tokenizer"  # key of the metadata: Encoder.digest
+ENCODER = "encoder"  # key of the metadata: Encoder.digest
+EARLIER = "tokenizer"  # that key in shards where a special token that a document quoted ended it
 
 
 class TokenShard(Sequence[NDArray[Any]]):
@@ -47,16 +48,20 @@ class TokenShard(Sequence[NDArray[Any]]):
             self._file = cast("Any", safe_open(path, framework="np"))
         except SafetensorError as error:
             raise BadShardError(f"is no whole {SUFFIX} file ({error})") from error
-        self.tokenizer: str | None = (self._file.metadata() or {}).get(TOKENIZER)
-        if self.tokenizer is None or not {"tokens", "offsets"} <= set(self._file.keys()):
+        metadata = self._file.metadata() or {}
+        if EARLIER in metadata:
+            raise DataError(
+                f"{path}: tokens of an earlier podwright, which cut documents that quote a special token: "
+                "run `podwright-train tokenize` or `curate` again"
+            )
+        if ENCODER not in metadata or not {"tokens", "offsets", "crc32"} <= set(self._file.keys()):
             raise DataError(f"{path} was not written by `podwright-train tokenize`: it has no tokens and offsets")
+        self.tokenizer: str = metadata[ENCODER]
         self._tokens, self._offsets = self._file.get_slice("tokens"), self._file.get_slice("offsets")
         self.token_count: int = self._tokens.get_shape()[0]
         self._length: int = self._offsets.get_shape()[0] - 1
-        # Shards of older versions have no checksums.
-        self._crc32 = self._file.get_slice("crc32") if "crc32" in self._file.keys() else None  # noqa: SIM118 - no mapping
-        checked = [self._length] if self._crc32 is None else self._crc32.get_shape()
-        if self._tokens.get_dtype() not in TOKEN_DTYPES or checked != [self._length]:
+        self._crc32 = self._file.get_slice("crc32")
+        if self._tokens.get_dtype() not in TOKEN_DTYPES or self._crc32.get_shape() != [self._length]:
             raise BadShardError("is damaged: its tokens, offsets and checksums do not fit together")
 
     def __len__(self) -> int:
@@ -66,7 +71,7 @@ class TokenShard(Sequence[NDArray[Any]]):
         first, end = self._offsets[index : index + 2].tolist()
         whole = 0 <= first <= end <= self.token_count
         tokens = self._tokens[first:end] if whole else None
-        if tokens is None or (self._crc32 is not None and _crc32(tokens) != self._crc32[index : index + 1].item()):
+        if tokens is None or _crc32(tokens) != self._crc32[index : index + 1].item():
             raise BadRecordError("its tokens do not match their checksum")
         return tokens
 
@@ -92,7 +97,7 @@ def write_token_shard(path: Path, documents: Sequence[NDArray[Any]], *, tokenize
         "crc32": np.array([_crc32(document.astype(kind)) for document in documents], dtype=np.uint32),
     }
     try:
-        save_file(tensors, temporary, metadata={TOKENIZER: tokenizer})
+        save_file(tensors, temporary, metadata={ENCODER: tokenizer})
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
     except (SafetensorError, OSError) as error:

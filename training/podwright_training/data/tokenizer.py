@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from podwright_training.data.faults import DataError, first_line
 if TYPE_CHECKING:  # it takes seconds to import; worker processes do without
     from transformers import PreTrainedTokenizerBase
 
+HUB_TIMEOUT_S = 10.0
 BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -29,12 +31,24 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(name)
+        return AutoTokenizer.from_pretrained(name, local_files_only=Path(name).is_dir() or not _hub_answers())
     except (OSError, ValueError) as error:
         raise DataError(
             f"tokenizer {name!r}: neither a folder with tokenizer.json nor an identifier that the Hugging Face hub "
             f"serves to this machine ({first_line(error)})"
         ) from error
+
+
+def _hub_answers() -> bool:
+    """Return whether the hub can be reached: its client tries for a minute before it takes what the cache has."""
+    import httpx2
+    from huggingface_hub import constants
+
+    try:
+        httpx2.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)
+    except httpx2.HTTPError:
+        return False
+    return True
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase) -> NDArray[np.int64] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from podwright_training.batch import Batch
 from podwright_training.checkpoint import step_folder
 from podwright_training.config.sources import load_run
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import load_tokenizer, open_stream
+from podwright_training.data.stream import open_stream
+from podwright_training.data.tokenizer import load_tokenizer
 from podwright_training.errors import UserError
 from podwright_training.loop.metrics import batch_hash, digest_text
 from podwright_training.loop.preflight import checkpoint_directories
@@ -31,13 +32,59 @@ class ReplayError(UserError):
     """A batch is not reproducible; the message says why."""
 
 
-def replay(folder: RunFolder, step: int, *, losses: bool) -> Iterator[str]:
-    """Yield a line for the batch of a step, then each sequence with the first words of its documents.
+@dataclass(frozen=True)
+class Beginning:
+    """First words of a document's part in a sequence, and its tokens there."""
+
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One sequence of a batch, with its loss if it was asked for."""
+
+    number: int
+    documents: list[Beginning]
+    loss: float | None
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """Batch of a step, as training read it.
+
+    Attributes:
+        step: Of the run.
+        digest: Of the batch, as in the metrics.
+        weights_step: Step of the weights that gave the losses; None without them.
+        sequences: In the order of training.
+    """
+
+    step: int
+    digest: str
+    weights_step: int | None
+    sequences: list[Sequence]
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for the batch, then each sequence with the first words of its documents."""
+        first, last = self.sequences[0].number, self.sequences[-1].number
+        yield (
+            f"step {self.step}: sequences {first} to {last}, digest {self.digest}, as in training"
+            + ("" if self.weights_step is None else f"; losses after step {self.weights_step}")
+        )
+        for sequence in self.sequences:
+            yield f"sequence {sequence.number}" + ("" if sequence.loss is None else f" | loss {sequence.loss:.4f}")
+            for document in sequence.documents:
+                yield f"    {document.text!r}, {document.tokens} tokens"
+
+
+def replay(folder: RunFolder, step: int, *, losses: bool) -> Replayed:
+    """Read the batch of a step again.
 
     Args:
         folder: Of the run, finished or not.
         step: A step in the metrics.
-        losses: Name each sequence's loss too, under the weights of the last checkpoint before.
+        losses: Compute each sequence's loss too, under the weights of the last checkpoint before.
 
     Raises:
         ReplayError: There is no such step, or its data has changed.
@@ -48,16 +95,12 @@ def replay(folder: RunFolder, step: int, *, losses: bool) -> Iterator[str]:
     before = _checkpoint_before(options, event)
     batches = _read(options, tokenizer, event, before)
     model = _model(options, before) if losses else None
-    first = event["sequences"] - event["batch_sequences"]
-    yield (
-        f"step {step}: sequences {first} to {event['sequences'] - 1}, "
-        f"digest {event['batch_digest']}, as in training"
-        + (f"; losses after step {step_folder.read_state(before).step if before else 0}" if model else "")
-    )
-    for number, batch in enumerate(batches, start=first):
-        yield f"sequence {number}" + (f" | loss {_loss(model, batch):.4f}" if model else "")
-        for beginning in _beginnings(batch.tokens_BT[0], tokenizer):
-            yield f"    {beginning}"
+    sequences = [
+        Sequence(number, list(_beginnings(batch.tokens_BT[0], tokenizer)), _loss(model, batch) if model else None)
+        for number, batch in enumerate(batches, start=event["sequences"] - event["batch_sequences"])
+    ]
+    weights_step = step_folder.read_state(before).step if before else 0
+    return Replayed(step, event["batch_digest"], weights_step if model else None, sequences)
 
 
 def _event(folder: RunFolder, step: int) -> dict[str, Any]:
@@ -125,10 +168,10 @@ def _loss(model: LlamaForCausalLM, batch: Batch) -> float:
     return total.item() / batch.counted_tokens
 
 
-def _beginnings(tokens_T: Tensor, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+def _beginnings(tokens_T: Tensor, tokenizer: PreTrainedTokenizerBase) -> Iterator[Beginning]:
     """Yield the first words of every document with a part in the sequence."""
     ends_D = (tokens_T == tokenizer.eos_token_id).nonzero().flatten() + 1
     for document in tokens_T.tensor_split(ends_D):
         if len(document):
             text = " ".join(tokenizer.decode(document[:BEGINNING_TOKENS]).split())
-            yield f"{text[:BEGINNING_CHARACTERS]!r}, {len(document)} tokens"
+            yield Beginning(text[:BEGINNING_CHARACTERS], len(document))

@@ -29,7 +29,8 @@ from podwright_training.code_version import code_version
 from podwright_training.config.architecture import FLOPS_CONVENTION
 from podwright_training.config.sources import canonical
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.data import PackedStream, merge_states, shared_listings
+from podwright_training.data.storage import shared_listings
+from podwright_training.data.stream import PackedStream, merge_states
 from podwright_training.device import (
     device_of,
     job_peak_flops,

@@ -1,7 +1,7 @@
 // Draw the report's figures with uPlot, and follow a live run.
 (() => {
   "use strict";
-  const HEIGHT_PX = 320, NARROW_PX = 520;
+  const HEIGHT_PX = 320, NARROW_PX = 520, MARKS_PX = 18, GAP_PX = 8;
   let report, plots = [];
 
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -31,7 +31,7 @@
   const series = (line) => {
     const points = line.style === "points";
     return {
-      label: line.label, scale: line.right ? "right" : "left", stroke: shade(line.colour),
+      label: line.label, class: line.style, scale: line.right ? "right" : "left", stroke: shade(line.colour),
       width: { line: 2, faint: 1, dashed: 2, points: 0 }[line.style], alpha: line.style === "faint" ? 0.4 : 1,
       dash: line.style === "dashed" ? [8, 5] : undefined, spanGaps: true,
       points: { show: points, size: 9, fill: shade(line.colour) }, paths: points ? () => null : undefined,
@@ -45,8 +45,10 @@
     ctx.save();
     ctx.setLineDash([6, 5]);
     ctx.lineWidth = devicePixelRatio;
-    ctx.textAlign = "left";
-    for (const mark of report.marks) {
+    ctx.textAlign = "center";
+    ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+    let free = 0;
+    for (const mark of report.marks.toSorted((one, other) => one.at[axis] - other.at[axis])) {
       const at = mark.at[axis];
       if (at == null || at < plot.scales.x.min || at > plot.scales.x.max) continue;
       const x = Math.round(plot.valToPos(at, "x", true));
@@ -59,10 +61,13 @@
         continue;
       }
       ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
+      // Its words stand above the curves, where there is room beside those before.
+      const half = ctx.measureText(mark.text).width / 2;
+      const middle = Math.max(half, Math.min(ctx.canvas.width - half, x));
+      if (middle - half < free) continue;
+      free = middle + half + GAP_PX * devicePixelRatio;
       ctx.fillStyle = ctx.strokeStyle;
-      ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-      ctx.save(); ctx.translate(x + 4 * devicePixelRatio, bbox.top + bbox.height - 4); ctx.rotate(-Math.PI / 2);
-      ctx.fillText(mark.text, 0, 9 * devicePixelRatio); ctx.restore();
+      ctx.fillText(mark.text, middle, bbox.top - 6 * devicePixelRatio);
     }
     ctx.restore();
   };
@@ -96,7 +101,7 @@
     const plot = new uPlot({
       width, height: width < NARROW_PX ? HEIGHT_PX * 0.75 : HEIGHT_PX, series: shown, bands, axes,
       scales: { x: { time: false, distr: logX ? 3 : 1 }, left: { distr: logY ? 3 : 1 }, right: { range: (_, low, high) => [Math.min(0, low), high * 1.05 || 1] } },
-      legend: { markers: { width: 3 } }, cursor: { sync: { key: "report" }, drag: { x: true, y: false } },
+      legend: { markers: { width: 2 } }, padding: [report.marks.some((mark) => mark.text) ? MARKS_PX : null, null, null, null], cursor: { sync: { key: "report" }, drag: { x: true, y: false } },
       hooks: { draw: [drawMarks(axis)] },
     }, uPlot.join(blocks), holder);
     holder.onkeydown = (event) => moveCursor(plot, event);

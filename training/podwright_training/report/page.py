@@ -103,6 +103,7 @@ def render(
         legend=_legend(drawing.moments),
         axes=AXES,
         data=drawing.to_json(),
+        brief=summary.brief,
         samples=samples,
         evaluation=evaluation or {},
         refresh_s=REFRESH_S if live else 0,

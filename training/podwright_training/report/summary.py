@@ -12,6 +12,7 @@ from podwright_training.report.curve import Verdict, judge, smooth_run
 from podwright_training.report.history import ELAPSED, History, not_a_number
 
 LARGEST_LOSS = 700.0  # with a finite perplexity
+LONGEST = 1e9  # number whose digits are all written
 RECENT_STEPS = 200  # of the present speed
 MANY_EVENTS = 200  # of one run on its page
 CONFIGURED = (
@@ -49,7 +50,7 @@ def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator
     yield "training loss, smoothed", f"{smooth_run([event['loss'] for event in history.train])[-1]:.4f}"
     if history.validation:
         yield "validation loss", f"{history.validation[-1]['loss']:.4f}"
-        yield "validation perplexity", f"{history.validation[-1]['perplexity']:.4f}"
+        yield "validation perplexity", brief(history.validation[-1]["perplexity"])
     yield "tokens per second", f"{median(history.train[-RECENT_STEPS:], 'tokens_per_s'):,.0f}"
     if last.get("mfu") is not None:
         yield "MFU", f"{median(history.train[-RECENT_STEPS:], 'mfu'):.1%}"
@@ -58,7 +59,7 @@ def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator
         yield "hours", f"{hours:.2f}"
     if left is not None:
         yield "hours left", f"{left:.2f}"
-        end = _utc(history.train[-1].get("time"), after_s=3600 * left)
+        end = None if history.clock_went_back else _utc(last.get("time"), after_s=3600 * left)
         if end is not None:
             yield "expected end", f"{end:%Y-%m-%d %H:%M} UTC"
     if usd_per_hour is not None and hours is not None:
@@ -71,7 +72,12 @@ def by_dataset(history: History) -> Iterator[tuple[str, str, str]]:
     """Return name, loss and perplexity of each dataset of the last validation, if it names any."""
     losses = (history.validation[-1].get("losses") or {}) if history.validation else {}
     for name, loss in losses.items():
-        yield name, f"{loss:.4f}", f"{math.exp(min(loss, LARGEST_LOSS)):.4f}"
+        yield name, f"{loss:.4f}", brief(math.exp(min(loss, LARGEST_LOSS)))
+
+
+def brief(number: float) -> str:
+    """Return a number with the four digits that people compare: 2.417, 12.35, 675.2, 12,346."""
+    return f"{number:,.{max(0, 3 - math.floor(math.log10(number)))}f}" if 0 < number < LONGEST else f"{number:.4g}"
 
 
 def hours_left(history: History) -> float | None:
