@@ -60,7 +60,7 @@ docs: setup ## build the documentation site, strictly: a broken link ends it
 sbom: setup ## list every pinned package with its hashes, in CycloneDX
 	$(BIN)/python tools/sbom.py sbom.json
 
-release: setup ## build and try the wheels, with checksums and SBOM; tags and uploads nothing
+release: setup ## build and try the wheels, with checksums and SBOM, and tag; pushes and uploads nothing
 	$(BIN)/python tools/release.py dist
 
 lock: setup ## pin all dependencies again

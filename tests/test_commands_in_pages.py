@@ -28,6 +28,8 @@ WHY_NOT = {  # a block's first word after `$`, or its language, and why no test 
     "podwright-train": "trains for minutes on the reader's data; its command line is parsed here",
     "make": "CI's own commands; test_documentation.py compares them with the Makefile",
     "torchrun": "trains on the reader's data",
+    "git": "clones from the address of the project's metadata; test_release.py compares the two",
+    "cd": "goes into the clone",
     "cdktf": "deploys to the reader's account; rehearsals run the same command",
     "jq": "needs the reader's Grafana",
     "aws": "deploys to the reader's account",

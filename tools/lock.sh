@@ -7,6 +7,7 @@ compile() { .venv/bin/uv pip compile -q --universal --python-version "${python:-
 compile tools/uv.in -o tools/uv.lock
 compile tools/node.in -o tools/node.lock
 compile tools/checkov.in -o tools/checkov.lock
+compile tools/sbom.in -o tools/sbom.lock
 python=3.11 compile tools/docs.in -o tools/docs.lock # the generator needs it
 
 # What the nodes install. The CPU build of torch that rehearsals use is not on the registry: its hash is added by hand.

@@ -1,6 +1,9 @@
-"""Build a release: five wheels, twice and alike, tried away from the checkout, with checksums and a bill of materials.
+"""Release a version: five wheels, built twice and alike, tried away from the checkout, with checksums and bills; a tag.
 
-python tools/release.py [FOLDER] [--no-rehearsal]      default: dist/. It tags and uploads nothing.
+python tools/release.py [FOLDER] [--no-rehearsal] [--no-tag]      default: dist/. It pushes and uploads nothing.
+
+The version is that of pyproject.toml. When all has passed, CHANGELOG.md's section `Unreleased` gets version and date,
+which is committed as "Release X.Y.Z" and tagged vX.Y.Z, both signed off.
 """
 
 from __future__ import annotations
@@ -9,94 +12,116 @@ import argparse
 import hashlib
 import json
 import re
-import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
-from podwright.checkout import ROOT
+import application
+import metadata
+import sbom
+from try_wheels import try_wheels
+
 from podwright_stacks.wheel import build_wheel
 
-REPORT = "rehearsal.html"
-PROJECTS = (".", "constructs", "lifecycle_scripts", "training", "rehearsal")
+ROOT = metadata.ROOT
+REPORT, SUMS = "rehearsal.html", "SHA256SUMS"
+PROJECTS = (".", *metadata.DISTRIBUTIONS)
+SEMANTIC = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)")  # https://semver.org
+UNRELEASED = "## Unreleased\n"
 
 
 def main() -> int:
-    """Build into the folder, or say what is wrong."""
+    """Build into the folder, then date and tag; or say what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, nargs="?", default=Path("dist"))
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("dist"), help="replaced. Default: dist")
     parser.add_argument("--no-rehearsal", action="store_true", help="try the wheels without a rehearsal")
+    parser.add_argument("--no-tag", action="store_true", help="change no changelog, commit and tag nothing")
     options = parser.parse_args()
-    target = options.folder.resolve()
-    problems = list(_not_ready())
+    target, tag = options.folder.resolve(), f"v{metadata.version()}"
+    problems = list(_not_ready(tag))
     if problems:
         print(*problems, sep="\n", file=sys.stderr)
         return 1
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as temporary:
-        wheels = [_built_twice(project, Path(temporary)) for project in PROJECTS]
-        for wheel in wheels:
-            shutil.copyfile(wheel, target / wheel.name)
-        report = _tried(target, Path(temporary), rehearse=not options.no_rehearsal)
-        if report:
-            shutil.copyfile(report, target / REPORT)
-    bill = runpy.run_path(str(ROOT / "tools" / "sbom.py"))["bill_of_materials"]()
-    (target / "sbom.json").write_text(json.dumps(bill, indent=1) + "\n", encoding="utf-8")
-    files = sorted(path for path in target.iterdir())
-    sums = "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files)
-    (target / "SHA256SUMS").write_text(sums, encoding="utf-8")
-    print(sums, end="")
-    if report:
-        print(f"report of the wheels' rehearsal: {target / REPORT}")
-    print(f"next: git tag -s v{version()}, push the tag, and upload {target}")
+        _build(target, Path(temporary), rehearse=not options.no_rehearsal)
+    print((target / SUMS).read_text(encoding="utf-8"), end="")
+    if not options.no_tag:
+        _tag(tag)
+        print(f"next: git push --follow-tags, and upload {target}")
     return 0
 
 
-def version() -> str:
-    """Return the version of all distributions."""
-    (found,) = {_version(project) for project in PROJECTS}
-    return found
+def _not_ready(tag: str) -> Iterator[str]:
+    """Yield what stands in the way of a release."""
+    if not SEMANTIC.fullmatch(tag.removeprefix("v")):
+        yield f"version {tag.removeprefix('v')}: need MAJOR.MINOR.PATCH"
+    outdated = [path for path, text in metadata.copies().items() if path.read_text("utf-8") != text]
+    if outdated:
+        yield f"{', '.join(path.relative_to(ROOT).as_posix() for path in outdated)}: run python tools/metadata.py"
+    if changed := _git("status", "--porcelain"):
+        yield f"uncommitted changes: commit them first\n{changed}"
+    if _git("tag", "--list", tag):
+        yield f"{tag} is tagged already: give pyproject.toml the next version"
+    _, section, entries = (ROOT / "CHANGELOG.md").read_text("utf-8").partition(UNRELEASED)
+    if not section or not entries.lstrip().startswith("- "):
+        yield f"CHANGELOG.md: has no entries below {UNRELEASED.strip()!r}"
 
 
-def _version(project: str) -> str:
-    (found,) = re.findall(r'^version = "(.*)"$', (ROOT / project / "pyproject.toml").read_text("utf-8"), re.MULTILINE)
-    return str(found)
+def _build(target: Path, folder: Path, *, rehearse: bool) -> None:
+    """Write wheels, bills of materials, the rehearsal's report and the checksums of all."""
+    for wheel in [_built_twice(project, folder) for project in PROJECTS]:
+        shutil.copyfile(wheel, target / wheel.name)
+    report = try_wheels(target, folder, rehearse=rehearse)
+    if report:
+        shutil.copyfile(report, target / REPORT)
+    _write(target / "sbom.json", json.dumps(sbom.bill_of_materials(), indent=1) + "\n")
+    _write(target / "sbom-installed.json", _installed(folder / "venv" / "bin" / "python"))
+    files = sorted(target.iterdir())
+    _write(target / SUMS, "".join(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n" for file in files))
 
 
-def _not_ready() -> list[str]:
-    """Return what stands in the way of a release."""
-    versions = {project: _version(project) for project in PROJECTS}
-    found = []
-    if len(set(versions.values())) > 1:
-        found.append(f"versions differ: {versions}; give all pyproject.toml the same")
-    changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=True)
-    if changed.stdout:
-        found.append(f"uncommitted changes: commit them first\n{changed.stdout.rstrip()}")
-    if f"## {versions['.']}" not in (ROOT / "CHANGELOG.md").read_text("utf-8"):
-        found.append(f"CHANGELOG.md has no section `## {versions['.']}`: rename `## Unreleased`")
-    return found
+def _installed(python: Path) -> str:
+    """Return the bill of what the wheels installed where they were tried, by CycloneDX's own program."""
+    lock = str(ROOT / "tools" / "sbom.lock")
+    program = [sys.executable, "-m", "uv", "tool", "run", "-q", "--with-requirements", lock, "--from", "cyclonedx-bom"]
+    command = [*program, "cyclonedx-py", "environment", "--output-reproducible", str(python)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def _tag(tag: str) -> None:
+    """Date the changelog's newest section, commit that, and tag the commit; both are signed off."""
+    changelog = ROOT / "CHANGELOG.md"
+    dated = f"## {tag.removeprefix('v')} ({datetime.now(timezone.utc):%Y-%m-%d})\n"
+    _write(changelog, changelog.read_text("utf-8").replace(UNRELEASED, dated, 1))
+    _git("commit", "--quiet", "--signoff", "--message", f"Release {tag.removeprefix('v')}", "--", changelog.name)
+    by = f"{_git('config', 'user.name')} <{_git('config', 'user.email')}>"
+    _git("tag", "--annotate", tag, "--message", f"podwright {tag.removeprefix('v')}\n\nSigned-off-by: {by}")
+    print(_git("show", "--no-patch", "--format=%h %s", tag))
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.rstrip()
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _built_twice(project: str, folder: Path) -> Path:
     """Build a project's wheel in two folders; fail if a byte differs."""
     sources = ROOT / project
     if project == ".":
-        sources = runpy.run_path(str(ROOT / "tools" / "application.py"))["gather"](folder)
+        sources = application.gather(folder)
     first, second = (build_wheel(sources, cache=folder / attempt / project) for attempt in ("first", "second"))
     if first.read_bytes() != second.read_bytes():
         raise SystemExit(f"{first.name} differs when it is built again")
     return first
-
-
-def _tried(wheels: Path, folder: Path, *, rehearse: bool) -> Path | None:
-    """Go from init to synthesis, or to a rehearsal's report, with the wheels alone; return the report."""
-    found: Path | None = runpy.run_path(str(ROOT / "tools" / "try_wheels.py"))["try_wheels"](
-        wheels, folder, rehearse=rehearse
-    )
-    return found
 
 
 if __name__ == "__main__":

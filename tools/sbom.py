@@ -22,6 +22,7 @@ PYTHON_LOCKS = (
     "tools/node.lock",
     "tools/checkov.lock",
     "tools/docs.lock",
+    "tools/sbom.lock",
 )
 NPM_LOCKS = ("package-lock.json", "tools/cdktn/package-lock.json")
 DOWNLOADS = "lifecycle_scripts/podwright_bootstrap/software/downloads.json"

@@ -153,7 +153,7 @@ class _Canvas:
         return y + frame.height
 
     def _way_to(self, part: Part) -> str:
-        """What goes over the connection to a part, on the first card of its kind; nothing where a curve says so."""
+        """Return the connection of the first card of each kind, where no curve shows it."""
         ways = self._ways.get(part.kind) if self._layout.is_narrow and part.kind not in self._cards else None
         return f"\N{LEFTWARDS ARROW} nodes: {', '.join(ways)}" if ways else ""
 

@@ -1,0 +1,75 @@
+"""A release is one version everywhere, with a dated changelog and a signed-off tag."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+from podwright.checkout import ROOT
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run a program in a folder, and return what it prints."""
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+
+
+def release(folder: Path, call: str) -> str:
+    """Run a function of the clone's tools/release.py."""
+    code = f"import sys; sys.path.insert(0, 'tools'); import release; {call}"
+    return run(folder, sys.executable, "-B", "-c", code)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """Return a repository of its own with what a release reads and writes."""
+    for name in run(ROOT, "git", "ls-files", "*pyproject.toml", "tools", "README.md", "CHANGELOG.md").splitlines():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    text = (tmp_path / "CHANGELOG.md").read_text(encoding="utf-8")
+    if "## Unreleased\n" not in text:  # in the release's own commit
+        text = text.replace("# Changelog\n", "# Changelog\n\n## Unreleased\n- Something.\n", 1)
+    (tmp_path / "CHANGELOG.md").write_text(text, encoding="utf-8")
+    run(tmp_path, "git", "init", "--quiet", "--initial-branch=main")
+    run(tmp_path, "git", "config", "user.name", "Ada")
+    run(tmp_path, "git", "config", "user.email", "ada@podwright.example")
+    run(tmp_path, "git", "add", ".")
+    run(tmp_path, "git", "commit", "--quiet", "--message", "Begin")
+    return tmp_path
+
+
+def test_version_and_address_are_the_same_everywhere() -> None:
+    """Every distribution and the README's clone command repeat what pyproject.toml has."""
+    copies = runpy.run_path(str(ROOT / "tools" / "metadata.py"))["copies"]()
+    assert [path for path, text in copies.items() if path.read_text(encoding="utf-8") != text] == []
+
+
+def test_a_release_dates_the_changelog_and_tags(clone: Path) -> None:
+    """Commit and annotated tag are signed off; the same version cannot be released twice."""
+    ready = "print(*release._not_ready('v0.1.0'), sep='\\n')"
+    assert release(clone, ready).strip() == ""
+    release(clone, "release._tag('v0.1.0')")
+    today = f"## 0.1.0 ({datetime.now(timezone.utc):%Y-%m-%d})"
+    assert today in run(clone, "git", "show", "v0.1.0:CHANGELOG.md")
+    assert run(clone, "git", "cat-file", "-t", "v0.1.0").strip() == "tag"
+    shown = run(clone, "git", "show", "--no-patch", "--format=%s%n%b", "v0.1.0")
+    assert shown.count("Signed-off-by: Ada <ada@podwright.example>") == 2
+    again = release(clone, ready)
+    assert "v0.1.0 is tagged already" in again
+    assert "CHANGELOG.md: has no entries" in again
+
+
+def test_what_is_not_ready_is_said(clone: Path) -> None:
+    """Another version in one distribution, and what is not committed, stand in the way."""
+    path = clone / "training" / "pyproject.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub('^version = ".*"', 'version = "0.3.0"', text, flags=re.MULTILINE), encoding="utf-8")
+    said = release(clone, "print(*release._not_ready('v0.1'), sep='\\n')")
+    for words in ("need MAJOR.MINOR.PATCH", "training/pyproject.toml: run python tools/metadata.py", "uncommitted"):
+        assert words in said
