@@ -170,6 +170,28 @@ def test_a_checkpoint_can_be_chosen(exported):
     consolidate(exported)
 
 
+def test_checkpoints_are_averaged(exported, capsys):
+    """Every weight is the mean of the last three checkpoints'; the card says which, and gives no loss of another."""
+    consolidate(exported, ExportOptions(average=3))
+    there = load_file(exported.hf / "model.safetensors")
+    names = list(there)
+    each = [
+        step_folder.read(path, [f"model.{name}" for name in names]) for path in step_folder.intact(exported.checkpoints)
+    ]
+    for name in names:
+        mean = torch.stack([tensors[f"model.{name}"] for tensors in each]).mean(dim=0)
+        torch.testing.assert_close(there[name], mean, atol=1e-7, rtol=0)
+    card = (exported.hf / "README.md").read_text()
+    assert "| weights | mean of steps 4, 8, 12 |" in card
+    assert "loss" not in card
+    command = ["consolidate", "--run-dir", str(exported.root), "--average"]
+    assert main([*command, "2", "--step", "4"]) == 2
+    assert "there are 1 checkpoints up to step-00000004, of steps 4" in capsys.readouterr().err
+    assert main([*command, "0"]) == 2
+    assert main([*command, "2", "--all-checkpoints"]) == 2
+    consolidate(exported)
+
+
 def test_perplexity_by_source(tiny_flags, text_dataset, tmp_path):
     """The sources' losses, weighted by their tokens, are the loss."""
     (tmp_path / "mixture.yaml").write_text(

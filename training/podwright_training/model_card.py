@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -10,8 +11,8 @@ from podwright_training.config.train_config import TrainConfig
 from podwright_training.run_folder import RunFolder
 
 
-def model_card(folder: RunFolder, path: Path, options: TrainConfig) -> str:
-    """Return the card of a checkpoint of a run; losses that the run did not log at its step are left out."""
+def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_with: Sequence[Path] = ()) -> str:
+    """Return the card of a checkpoint of a run, without losses that the run did not log for these weights."""
     state = step_folder.read_state(path)
     rows = {
         "parameters": f"{options.model.parameters:,}",
@@ -24,7 +25,10 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig) -> str:
     starts = [event for event in folder.events("start") if event["step"] <= state.step]
     if starts and "code" in starts[-1]:
         rows["code"] = starts[-1]["code"]
-    for kind in ("train", "validation"):
+    if averaged_with:
+        steps = sorted(step_folder.read_state(each).step for each in (path, *averaged_with))
+        rows["weights"] = f"mean of steps {', '.join(f'{step:,}' for step in steps)}"
+    for kind in () if averaged_with else ("train", "validation"):
         for event in folder.events(kind):
             if event["step"] == state.step:  # the last one counts: a restarted run logs some steps twice
                 rows[f"{kind} loss, nats per token"] = f"{event['loss']:.4f}"

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,6 +73,7 @@ def export(
     options: TrainConfig,
     chosen: ExportOptions | None = None,
     *,
+    earlier: Sequence[Path] = (),
     card: str = "",
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> None:
@@ -83,6 +84,7 @@ def export(
         target: Folder to write; one that is there is replaced when the new one is complete.
         options: Of the run.
         chosen: What is exported. Default: the weights in fp32.
+        earlier: Checkpoints of the run whose weights are averaged with this one's.
         card: Text of the model card.
         on_bytes: Called with the number of bytes of each block that was written.
 
@@ -91,14 +93,15 @@ def export(
     """
     chosen = chosen or ExportOptions()
     partial = target.with_name(f".{target.name}.partial")
+    averaged = (path, *earlier)
     try:
         files = _files(path, chosen)
-        finished = _finished(partial, _origin(path, chosen))
+        finished = _finished(partial, _origin(path, chosen, earlier))
         with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as disk:
-            checked = checker.submit(step_folder.check_hashes, path)
+            checked = checker.submit(lambda: [step_folder.check_hashes(each) for each in averaged])
             try:
                 _write_tokenizer(partial, options)
-                written = list(_write_all(path, partial, files, finished, chosen, disk=disk, on_bytes=on_bytes))
+                written = list(_write_all(averaged, partial, files, finished, chosen, disk=disk, on_bytes=on_bytes))
             finally:
                 checked.result()  # what is damaged may fail to be read: its name says more than that failure
             for each in written:
@@ -161,14 +164,18 @@ def _size(weight: Weight, chosen: ExportOptions) -> int:
     return math.prod(weight.shape) * DTYPES[chosen.dtype].itemsize
 
 
-def _origin(path: Path, chosen: ExportOptions) -> dict[str, Any]:
-    manifest = hashlib.sha256((path / step_folder.MANIFEST).read_bytes()).hexdigest()
-    return {
+def _origin(path: Path, chosen: ExportOptions, earlier: Sequence[Path] = ()) -> dict[str, Any]:
+    origin = {
         "checkpoint": str(path),
         "step": step_folder.read_state(path).step,
         **asdict(chosen),
-        "checkpoint_manifest_sha256": manifest,
+        "checkpoint_manifest_sha256": _manifest_hash(path),
     }
+    return origin | ({"averaged_with": {each.name: _manifest_hash(each) for each in earlier}} if earlier else {})
+
+
+def _manifest_hash(path: Path) -> str:
+    return hashlib.sha256((path / step_folder.MANIFEST).read_bytes()).hexdigest()
 
 
 def _recorded(folder: Path, origin: Mapping[str, Any]) -> dict[str, dict[str, Any]] | None:
@@ -198,7 +205,7 @@ def _finished(partial: Path, origin: Mapping[str, Any]) -> dict[str, dict[str, A
 
 
 def _write_all(
-    path: Path,
+    averaged: Sequence[Path],
     partial: Path,
     files: Mapping[str, list[Weight]],
     finished: Mapping[str, Any],
@@ -208,7 +215,7 @@ def _write_all(
     on_bytes: Callable[[int], object],
 ) -> Iterator[Future[None]]:
     """Write the files that are not finished; yield what confirms that each is on the disk."""
-    with TensorReader(path) as reader:
+    with TensorReader.mean_of(averaged) as reader:
         for name, weights in files.items():
             if name in finished:
                 on_bytes(finished[name]["bytes"])

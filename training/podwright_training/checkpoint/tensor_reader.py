@@ -79,6 +79,11 @@ class TensorReader:
             raise DamagedCheckpointError(f"checkpoint {self._path} is damaged: it has no {name} at {list(begin)}")
         return box
 
+    @classmethod
+    def mean_of(cls, paths: Sequence[Path]) -> TensorReader:
+        """Return a reader of the mean of several checkpoints' tensors, in fp32."""
+        return cls(paths[0]) if len(paths) == 1 else MeanReader(paths)
+
     def _read_part(
         self, name: str, dtype: torch.dtype, chunk: ChunkStorageMetadata, low: list[int], high: list[int]
     ) -> Tensor:
@@ -111,3 +116,20 @@ class TensorReader:
         if not fake.is_contiguous():
             raise DamagedCheckpointError(f"checkpoint {self._path} is not the trainer's: {name} is not contiguous")
         return _Place(file, info.offset + inside + fake.storage_offset() * fake.element_size())
+
+
+class MeanReader(TensorReader):
+    """The mean of the same tensors in several checkpoints; the first has their shapes."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        super().__init__(paths[0])
+        self._others = [TensorReader(path) for path in paths[1:]]
+        for other in self._others:
+            self._stack.enter_context(other)
+
+    def read(self, name: str, begin: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """Return the mean of a box."""
+        total = super().read(name, begin, shape).float()
+        for other in self._others:
+            total += other.read(name, begin, shape)
+        return total / (1 + len(self._others))

@@ -23,6 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--all-checkpoints", action="store_true", help="export each to hf-steps in the run's folder, but those there"
     )
+    parser.add_argument(
+        "--average",
+        type=int,
+        default=1,
+        metavar="N",
+        help="export the mean weights of that checkpoint and the N - 1 kept before it. Default: 1",
+    )
     parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="dtype of the exported weights. Default: fp32")
     parser.add_argument(
@@ -35,9 +42,16 @@ def run(args: argparse.Namespace) -> int:
     """Write ``<run_dir>/hf``, replacing an older one when complete, or ``<run_dir>/hf-steps``; return the status."""
     from podwright_training.checkpoint import export, step_folder  # seconds
 
-    folder, chosen = RunFolder(Path(args.run_dir)), ExportOptions(args.ema, args.dtype, args.max_shard_gb)
+    folder, chosen = (
+        RunFolder(Path(args.run_dir)),
+        ExportOptions(ema=args.ema, dtype=args.dtype, average=args.average, max_shard_gb=args.max_shard_gb),
+    )
     if not args.max_shard_gb > 0:
         raise UserError(f"got --max-shard-gb {args.max_shard_gb}, need a number above 0")
+    if args.average < 1:
+        raise UserError(f"got --average {args.average}, need at least 1")
+    if args.average > 1 and args.all_checkpoints:
+        raise UserError("--average and --all-checkpoints: got both, need one; --step N --average exports one mean")
     if not args.all_checkpoints:
         source = consolidate(folder, chosen, step=args.step)
         answer(args, f"{source} → {folder.hf}", {"exported": [{"checkpoint": source, "model": folder.hf}]})
@@ -80,9 +94,26 @@ def _export(folder: RunFolder, path: Path, target: Path, chosen: ExportOptions) 
     from podwright_training.model_card import model_card
 
     options = load_run(folder)
-    card = model_card(folder, path, options)
+    earlier = _earlier(path, chosen.average)
+    card = model_card(folder, path, options, averaged_with=earlier)
     with _progress(path, export.total_bytes(path, chosen)) as advance:
-        export.export(path, target, options, chosen, card=card, on_bytes=advance)
+        export.export(path, target, options, chosen, earlier=earlier, card=card, on_bytes=advance)
+
+
+def _earlier(path: Path, average: int) -> list[Path]:
+    """Return the checkpoints to average with this one, newest first."""
+    from podwright_training.checkpoint import step_folder
+
+    if average == 1:
+        return []
+    before = [each for each in step_folder.intact(path.parent) if each.name < path.name]
+    if len(before) < average - 1:
+        kept = ", ".join(str(step_folder.read_state(each).step) for each in reversed([path, *before]))
+        raise UserError(
+            f"--average {average}: there are {len(before) + 1} checkpoints up to {path.name}, of steps {kept}; "
+            "keep_checkpoints and keep_every keep more"
+        )
+    return before[: average - 1]
 
 
 @contextmanager
