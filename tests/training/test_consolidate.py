@@ -1,5 +1,6 @@
 """The exported model is the trained one."""
 
+import hashlib
 import json
 import math
 import os
@@ -8,9 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -494,6 +499,72 @@ def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undi
         for state in ("weights", "all")
     ]
     assert [float(each["optimizer.model.norm.weight.step"]) for each in moments] == [1, 13]
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub of one model, ``someone/model``: lists its files, and gives each."""
+
+    def __init__(self, folder, *args) -> None:
+        self.folder = folder
+        super().__init__(*args)
+
+    def do_GET(self):
+        """Answer with the model's facts or a file."""
+        path, files = urlsplit(self.path).path, f"/someone/model/resolve/{'0' * 40}/"
+        content, status = b"", 404
+        if path.startswith("/api/models/someone/model/tree/"):
+            listed = [
+                {"type": "file", "path": file.name, "size": file.stat().st_size, "oid": "0" * 40}
+                for file in self.folder.iterdir()
+            ]
+            content, status = json.dumps(listed).encode(), 200
+        elif path.startswith("/api/models/someone/model"):
+            names = [{"rfilename": file.name} for file in self.folder.iterdir()]
+            content, status = json.dumps({"id": "someone/model", "sha": "0" * 40, "siblings": names}).encode(), 200
+        elif path.startswith(files):
+            content, status = (self.folder / path.removeprefix(files)).read_bytes(), 200
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", "0" * 40)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def do_HEAD(self):
+        """The same without the content."""
+        self.do_GET()
+
+    def log_message(self, *_):
+        """Stay silent."""
+
+
+@pytest.fixture
+def hub(exported):
+    """The address of a hub that has the exported model."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, exported.hf)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_run_starts_from_a_model_of_the_hub(tiny_flags, tmp_path, exported, hub):
+    """It has the weights that the folder has, and says where they are from."""
+    here = os.environ | {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+    flags = tiny_flags(tmp_path / "run", ranks=1, max_steps=1, init_from="someone/model", **STILL)
+    command = [sys.executable, "-m", "podwright_training", "train", *flags]
+    done = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    last = list(exported.events("validation"))[-1]["loss"]
+    assert list(RunFolder(tmp_path / "run").events("validation"))[-1]["loss"] == pytest.approx(last, abs=1e-5)
+    assert next(RunFolder(tmp_path / "run").events("start"))["init_from"] == "someone/model"
+
+
+def test_a_model_of_the_hub_that_cannot_be_had(tiny_flags, tmp_path, monkeypatch, capsys):
+    """Without network, one line says how to bring it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["train", *tiny_flags(tmp_path / "run", ranks=1, max_steps=1, init_from="someone/other")]) == 2
+    assert "run `hf download someone/other --local-dir FOLDER`" in capsys.readouterr().err
 
 
 def test_weights_that_do_not_fit_are_refused(tiny_flags, tmp_path, exported, capsys):

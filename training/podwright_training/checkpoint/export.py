@@ -98,12 +98,13 @@ def export(
         files = _files(path, chosen)
         finished = _finished(partial, _origin(path, chosen, earlier))
         with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as disk:
-            checked = checker.submit(lambda: [step_folder.check_hashes(each) for each in averaged])
+            checked = [checker.submit(step_folder.check_hashes, each) for each in averaged]
             try:
                 _write_tokenizer(partial, options)
                 written = list(_write_all(averaged, partial, files, finished, chosen, disk=disk, on_bytes=on_bytes))
             finally:
-                checked.result()  # what is damaged may fail to be read: its name says more than that failure
+                for each in checked:
+                    each.result()  # what is damaged may fail to be read: its name says more than that failure
             for each in written:
                 each.result()
         _write_description(partial, path, files, chosen)

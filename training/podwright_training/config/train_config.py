@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 PRESETS = Path(__file__).parent / "presets"
 
-PATHS = ("run_dir", "checkpoint_dir", "resume_from_checkpoint", "init_from", "sample_prompts")
-PATHS_OR_NAMES = ("dataset", "tokenizer", "data_mixture", "validation_datasets")
+PATHS = ("run_dir", "checkpoint_dir", "resume_from_checkpoint", "sample_prompts")
+PATHS_OR_NAMES = ("dataset", "tokenizer", "data_mixture", "validation_datasets", "init_from")
 
 SECTIONS: dict[str, type] = {  # in the order of --help and config.yaml
     "run": RunOptions,

@@ -23,8 +23,8 @@ def problems(source: Path, options: TrainConfig) -> Iterator[str]:
     path = _checkpoint(source)
     if path is None:
         yield (
-            f"init_from {source} has neither config.json nor a complete checkpoint; give the folder of a Hugging Face "
-            "model, which hf download copies from the hub, or of checkpoints"
+            f"init_from {source} has neither config.json nor a complete checkpoint; give a Hugging Face model, by its "
+            "folder or as OWNER/NAME on the hub, or a folder of checkpoints"
         )
     elif differing := options.model.differences(step_folder.model_config(path)):
         yield f"init_from {path} is of another model: {'; '.join(differing)}"

@@ -6,14 +6,15 @@ import logging
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.memory_folder import PREFIX
 from podwright_training.checkpoint.mirror import Mirror
@@ -33,6 +34,8 @@ from podwright_training.ranks import Ranks, host_name
 
 logger = logging.getLogger(__name__)
 
+FirstRank = Callable[[str, Callable[[], Any]], Any]
+
 
 @dataclass(frozen=True)
 class Data:
@@ -43,15 +46,20 @@ class Data:
     validation_sets: dict[str, PackedStream]  # the datasets of validation_datasets, by name
 
 
-def check(options: TrainConfig, ranks: Ranks) -> PreTrainedTokenizerBase:
+def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> PreTrainedTokenizerBase:
     """Check data, folders and devices; return the tokenizer.
+
+    Args:
+        options: Of the run.
+        ranks: This one and all.
+        of_first_rank: Runs an action of a name on the first rank and returns its result on all.
 
     Raises:
         ConfigError: With every problem.
     """
     found = _newest_checkpoint(options)
     problems = [*sinks.missing_packages(options), *_problems_of_machine(options, ranks)]
-    problems += _problems_of_checkpoint(options, found)
+    problems += _problems_of_checkpoint(options, found, of_first_rank)
     if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
         logger.warning(hint)
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
@@ -180,14 +188,23 @@ def _newest_checkpoint(options: TrainConfig) -> Path | None:
     return next(filter(None, map(step_folder.newest, checkpoint_directories(options))), None)
 
 
-def _problems_of_checkpoint(options: TrainConfig, found: Path | None) -> Iterator[str]:
+def _problems_of_checkpoint(options: TrainConfig, found: Path | None, of_first_rank: FirstRank) -> Iterator[str]:
     directories = checkpoint_directories(options)
     if found is None and directories[1:] and directories[1] != options.checkpoints:
         yield f"resume_from_checkpoint {options.resume_from_checkpoint} has no complete checkpoint"
     if found is None and options.init_from:
-        yield from initial_weights.problems(Path(options.init_from), options)
+        yield from _problems_of_initial_weights(options.init_from, options, of_first_rank)
     if found and (differing := options.model.differences(step_folder.model_config(found))):
         yield f"checkpoint {found} is of another model: {'; '.join(differing)}"
+
+
+def _problems_of_initial_weights(name: str, options: TrainConfig, of_first_rank: FirstRank) -> Iterator[str]:
+    try:
+        if hub_model.is_identifier(name):
+            hub_model.download(name, of_first_rank)
+        yield from initial_weights.problems(hub_model.folder_of(name), options)
+    except DataError as error:
+        yield str(error)
 
 
 def checkpoint_directories(options: TrainConfig) -> list[Path]:

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
-from podwright_training.checkpoint import step_folder
+from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import Saved, Saver
@@ -70,7 +70,7 @@ def run(options: TrainConfig, ranks: Ranks) -> None:
     store = JobStore(ranks, timeout_s=options.start_timeout_s)
     folder = RunFolder(Path(options.run_dir))
     with shared_listings(store.of_first_rank):
-        tokenizer = preflight.check(options, ranks)
+        tokenizer = preflight.check(options, ranks, of_first_rank=store.of_first_rank)
         device = device_of(ranks, options.device)
         make_repeatable(options)
         if options.cpu_offload and device.type != "cpu":
@@ -244,7 +244,7 @@ class Trainer:
         else:
             self.optimizers.allocate()  # a save needs their state, even if the first steps are skipped
             if self.options.init_from:
-                self._initialize(Path(self.options.init_from))
+                self._initialize(hub_model.folder_of(self.options.init_from))
         return path
 
     def _initialize(self, source: Path) -> None:

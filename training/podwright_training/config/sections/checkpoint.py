@@ -22,8 +22,8 @@ class CheckpointOptions:
     )
     init_from: str | None = option(
         None,
-        "Weights that a new run starts from: folder of a Hugging Face model with safetensors, a checkpoint of a run, "
-        "or its folder of checkpoints. Default: random weights.",
+        "Weights that a new run starts from: a Hugging Face model with safetensors, by its folder or its identifier on "
+        "the hub, a checkpoint of a run, or its folder of checkpoints. Default: random weights.",
     )
     init_state: str = option(
         "weights",
