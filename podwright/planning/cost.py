@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from podwright import prices
 from podwright.planning.hardware import Hardware
 from podwright.planning.on_demand import on_demand, source_of
-from podwright.planning.units import GB, HOUR_S
+from podwright.planning.units import HOUR_S
+from podwright_training.failures import Failures, failures
 
-# 419 unexpected interruptions in 54 days on 16,384 H100: https://arxiv.org/abs/2407.21783, section 3.3.4.
-GPU_HOURS_BETWEEN_FAILURES = 54 * 24 * 16_384 / 419
 LUSTRE_GIB, LUSTRE_MB_S_PER_TIB = 1200, 125  # the smallest PERSISTENT_2
 CONTROLLER = "ml.m5.xlarge"
 # Power outside the accelerators (host, network, cooling) over the accelerators' own: DGX H100 takes 10.2 kW for 8 x
 # 0.7 kW.
 MACHINE_POWER_FACTOR = 1.6
 AVERAGE_ACCELERATOR_LOAD = 0.85
-LUSTRE_WRITE_GB_S = 1.2  # a small file system; checkpoints are written by all nodes together
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failures:
-    """The expected time between failures, and the checkpoint interval to choose."""
-
-    hours_between: float
-    checkpoint_s: float
-    restart_s: float
-    interval_s: float
-    goodput: float  # share of the time that makes progress and is not lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,26 +32,6 @@ class Cost:
     def total_usd(self) -> float | None:
         """The sum of all items, or None without a public price."""
         return sum(self.usd.values()) if self.usd else None
-
-
-def failures(gpus: int, *, parameters: float, restart_s: float = 600.0, checkpoint_s: float | None = None) -> Failures:
-    """Return the mean time between failures of ``gpus`` accelerators and the best checkpoint interval.
-
-    Young and Daly: ``interval = sqrt(2 c M)`` for a checkpoint that takes ``c`` and a failure every ``M`` seconds;
-    lost on average are ``c / interval`` for saving and ``(interval / 2 + restart) / M`` for repeating and restarting.
-    A checkpoint holds weights and two moments in fp32: 12 bytes per parameter.
-    """
-    between_s = GPU_HOURS_BETWEEN_FAILURES / gpus * HOUR_S
-    saving_s = checkpoint_s if checkpoint_s is not None else max(2.0, 12 * parameters / GB / LUSTRE_WRITE_GB_S)
-    interval_s = max(saving_s, math.sqrt(2 * saving_s * between_s))
-    lost = saving_s / interval_s + (interval_s / 2 + restart_s) / between_s
-    return Failures(
-        hours_between=between_s / HOUR_S,
-        checkpoint_s=saving_s,
-        restart_s=restart_s,
-        interval_s=interval_s,
-        goodput=max(0.05, 1 - lost),
-    )
 
 
 def cost(

@@ -14,6 +14,7 @@ from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.memory_folder import MemoryFolder, run_id
 from podwright_training.checkpoint.memory_server import Address, MemoryClient, MemoryServer
 from podwright_training.ranks import Hosts
+from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
 
 STEPS, KILLED_AFTER = 7, 5
@@ -111,6 +112,7 @@ def test_the_partner_has_what_a_lost_host_had(resume, memory, undisturbed_losses
     assert start["step"] >= KILLED_AFTER - 2
     assert losses(folder) == pytest.approx(undisturbed_losses, abs=1e-5)
     assert list(memory.iterdir()) == []
+    assert History.of(RunFolder(folder)).goodput.seconds["recomputing"] > 0
 
 
 @pytest.mark.slow

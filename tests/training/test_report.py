@@ -226,7 +226,9 @@ def test_figures(reported):
     """Every figure is a picture and a drawing with every curve named, the same each time."""
     names = ["gradient", "loss", "step-time", "throughput"]
     files = sorted(path.name for path in reported.report.iterdir())
-    assert files == sorted(["index.html", *(f"{name}.{suffix}" for name in names for suffix in ("png", "svg"))])
+    assert files == sorted(
+        ["index.html", "time.md", *(f"{name}.{suffix}" for name in names for suffix in ("png", "svg"))]
+    )
     drawing = (reported.report / "loss.svg").read_bytes()
     assert (reported.report / "loss.png").read_bytes().startswith(b"\x89PNG")
     ET.fromstring(drawing)  # noqa: S314 - our own file

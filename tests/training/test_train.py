@@ -373,7 +373,7 @@ def test_a_rollback_goes_back_and_on_with_other_data(tiny_flags, spiked, tmp_pat
     bad, following = events[place], next(event for event in events[place:] if event["event"] == "train")
     assert following["step"] == int(bad["checkpoint"][-8:]) + 1
     assert following["sequences"] == bad["sequences"] + following["batch_sequences"]
-    assert events[-1] | {"time": 0} == {"event": "end", "time": 0, "step": 40, "reason": "max_steps"}
+    assert [events[-1][name] for name in ("event", "step", "reason")] == ["end", 40, "max_steps"]
 
 
 def test_a_spike_stops_the_run_unless_it_may_go_on(tiny_flags, spiked, tmp_path, capsys):

@@ -7,7 +7,7 @@ import http.server
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # numpy and yaml, which --help does without
     from podwright_training.report.page import Drawing
 
 PAGE = "index.html"
+TIME = "time.md"
 PORT = 8000
 LARGEST_PORT = 65_535
 
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write page and figures, or serve the page; return the exit status."""
     from podwright_training.report.page import Drawing
+    from podwright_training.report.time_table import as_markdown
 
     folders = [RunFolder(path) for path in args.run_dir]
     if args.live:
@@ -49,16 +51,18 @@ def run(args: argparse.Namespace) -> int:
     output, drawing = args.output or folders[0].report, Drawing.of(histories)
     page = _page(folders, histories, usd_per_hour=args.usd_per_hour)
     try:
-        _write(output, page, drawing, title=histories[0].name)
+        texts = {PAGE: page, TIME: as_markdown(histories, usd_per_hour=args.usd_per_hour)}
+        _write(output, texts, drawing, title=histories[0].name)
     except OSError as error:
         raise UserError(f"cannot write {output}: {error.strerror or error}") from error
     names = [figure.name for figure in drawing.figures]
-    text = f"{output / PAGE}\n{', '.join(names)}: .svg and .png in {output}"
-    answer(args, text, {"page": output / PAGE, "folder": output, "figures": names})
+    text = f"{output / PAGE}\n{', '.join(names)}: .svg and .png in {output}; the run's time: {output / TIME}"
+    goodput = {history.name: history.goodput.to_dict(args.usd_per_hour) for history in histories}
+    answer(args, text, {"page": output / PAGE, "folder": output, "figures": names, "goodput": goodput})
     return 0
 
 
-def _write(output: Path, page: str, drawing: Drawing, *, title: str) -> None:
+def _write(output: Path, texts: Mapping[str, str], drawing: Drawing, *, title: str) -> None:
     """Write page and figures, or nothing."""
     from podwright_training.report.figures import draw
 
@@ -67,9 +71,10 @@ def _write(output: Path, page: str, drawing: Drawing, *, title: str) -> None:
         made = Path(name)
         for figure in drawing.figures:
             draw(figure, drawing.data, made, moments=drawing.moments, title=title)
-        write_atomically(made / PAGE, page)
-        for file in made.iterdir():
-            file.replace(output / file.name)
+        for file, text in texts.items():
+            write_atomically(made / file, text)
+        for path in made.iterdir():
+            path.replace(output / path.name)
 
 
 def serve(folders: Sequence[RunFolder], *, port: int, usd_per_hour: float | None) -> int:

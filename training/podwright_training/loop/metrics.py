@@ -4,6 +4,7 @@
 |---|---|
 | ``start`` | ``step``, ``world_size``, ``resumed_from``, ``job_id``, ``config`` (digest), ``parameters``, |
 | | ``flops_per_token`` and ``flops_convention`` (how it counts them), |
+| | ``process_s`` (since the process began), |
 | | ``code`` (``git <commit>``, or the version of the package) |
 | ``train`` | ``step``, ``loss`` (mean per token of this step's batch), ``perplexity``, |
 | | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
@@ -13,6 +14,9 @@
 | | ``noise_scale_tokens`` (or null), ``loss_scale`` (1 but in fp16) |
 | | means since the last line: ``tokens_per_s``, ``tokens_per_s_per_rank``, ``samples_per_s``, ``mfu`` (or null), |
 | | ``step_s``, ``data_s``, ``slowest_rank``, ``lag_s`` (of it behind the median rank) |
+| | since the last line, in all: ``saving_s`` and ``validating_s`` (training waited), |
+| | ``first_step_s`` (of the first step after the start, on its line alone), |
+| | ``memory_step`` (of the newest complete checkpoint in memory, with ``memory_checkpoint_freq``) |
 | | ``memory_peak_bytes``, ``memory_reserved_bytes`` (null on a CPU): of the first rank |
 | ``straggler`` | ``step``, ``rank``, ``host``, ``lag_s``, ``step_s`` |
 | ``guard`` | ``step``, ``policy``, ``reason``, and of the bad step ``loss``, ``grad_norm`` (text, as NaN is no JSON), |
@@ -22,7 +26,7 @@
 | ``validation`` | ``step``, ``loss``, ``perplexity``, ``tokens``; with ``validation_datasets`` ``losses``, by name |
 | ``sample`` | ``step``, ``texts`` (each prompt with what the model adds) |
 | ``checkpoint`` | ``step``, ``path``, ``seconds`` (until complete), ``paused_s`` (of these, training waited) |
-| ``end`` | ``step``, ``reason`` (max_steps, max_epochs or signal) |
+| ``end`` | ``step``, ``reason`` (max_steps, max_epochs or signal), ``saving_s``, ``validating_s`` |
 
 Lines are only appended, and whole: a line for which the disk has no room is dropped with a warning. After a resume,
 steps that the previous job had done occur twice: the last event of a step counts.

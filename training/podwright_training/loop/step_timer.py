@@ -23,6 +23,8 @@ class Timing:
     data_s: float
     slowest_rank: int
     lag_s: float  # of the slowest rank behind the median one
+    besides_s: dict[str, float]  # total seconds between the steps, by what they were for
+    first_step_s: float | None  # of the first step of all, if it is among these
 
     @property
     def straggles(self) -> bool:
@@ -40,6 +42,9 @@ class StepTimer:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._alone_s = 0.0
+        self._besides_s: dict[str, float] = {}
+        self._is_first = True
+        self._first_step_s: float | None = None
         self._reset()
 
     @contextmanager
@@ -47,8 +52,23 @@ class StepTimer:
         """Time a whole step."""
         begin = perf_counter()
         yield
-        self._step_s += perf_counter() - begin
+        took = perf_counter() - begin
+        self._step_s += took
         self._steps += 1
+        if self._is_first:
+            self._first_step_s, self._is_first = took, False
+
+    @contextmanager
+    def besides(self, name: str) -> Iterator[None]:
+        """Time what training waits for between steps."""
+        begin = perf_counter()
+        yield
+        self._besides_s[name] = self._besides_s.get(name, 0.0) + perf_counter() - begin
+
+    def take_besides_s(self) -> dict[str, float]:
+        """Return these times since the last call of this or of ``timing``, in seconds by name, as ``saving_s``."""
+        taken, self._besides_s = self._besides_s, {}
+        return {f"{name}_s": round(seconds, 4) for name, seconds in taken.items()}
 
     @contextmanager
     def data(self) -> Iterator[None]:
@@ -84,10 +104,13 @@ class StepTimer:
             data_s=self._data_s / self._steps,
             slowest_rank=slowest,
             lag_s=lag_us / 1e6 / self._steps,
+            besides_s=self.take_besides_s(),
+            first_step_s=self._first_step_s,
         )
         self._reset()
         return timing
 
     def _reset(self) -> None:
         self._steps, self._step_s, self._data_s = 0, 0.0, 0.0
+        self._first_step_s = None
         self._alone_us = torch.zeros(self._world_size, dtype=torch.int64)

@@ -55,7 +55,7 @@ from podwright_training.loop.sinks import open_sinks
 from podwright_training.loop.step_timer import StepTimer, Timing
 from podwright_training.optim import Optimizers, clip_adaptively
 from podwright_training.parallel import ParallelModel, squared_norm
-from podwright_training.ranks import Hosts, Ranks, host_name
+from podwright_training.ranks import Hosts, Ranks, host_name, process_seconds
 from podwright_training.run_folder import RunFolder, write_atomically
 
 logger = logging.getLogger(__name__)
@@ -162,13 +162,16 @@ class Trainer:
                 stalls.alive()
                 garbage.collect(self.step)
                 if self._due(self.options.validation_freq):
-                    self.validate()
-                if self.memory and self._memory_due():
-                    self.memory.save(self._state(), weights=self._weights(), optimizers=self.optimizers)
-                if self._due(self.options.checkpoint_freq) or self._stop_agreed:
-                    self.save()
-            self.saver.finish()
-            self.metrics.write("end", step=self.step, reason=self._end_reason())
+                    with self._timer.besides("validating"):
+                        self.validate()
+                with self._timer.besides("saving"):
+                    if self.memory and self._memory_due():
+                        self.memory.save(self._state(), weights=self._weights(), optimizers=self.optimizers)
+                    if self._due(self.options.checkpoint_freq) or self._stop_agreed:
+                        self.save()
+            with self._timer.besides("saving"):
+                self.saver.finish()
+            self.metrics.write("end", step=self.step, reason=self._end_reason(), **self._timer.take_besides_s())
 
     def validate(self) -> None:
         """Log the mean loss per token on the validation split and each dataset, and how the model continues texts."""
@@ -301,6 +304,7 @@ class Trainer:
             parameters=self.options.model.parameters,
             flops_per_token=self.options.model.flops_per_token(self.options.max_context_width),
             flops_convention=FLOPS_CONVENTION,
+            process_s=round(process_seconds(), 3),
             code=code_version() if self.ranks.rank == 0 else None,
         )
 
@@ -485,6 +489,9 @@ class Trainer:
             data_s=timing.data_s,
             slowest_rank=timing.slowest_rank,
             lag_s=timing.lag_s,
+            **timing.besides_s,
+            **({} if timing.first_step_s is None else {"first_step_s": round(timing.first_step_s, 4)}),
+            **({"memory_step": self.memory.newest_step} if self.memory else {}),
             memory_peak_bytes=memory_peak_bytes,
             memory_reserved_bytes=memory_reserved_bytes,
         )

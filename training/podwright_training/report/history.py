@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from podwright_training.errors import UserError
+from podwright_training.report.goodput import ELAPSED, Goodput, account
 from podwright_training.run_folder import RunFolder
 
 NOTABLE = ("start", "guard", "overflow", "straggler", "checkpoint", "end")
-ELAPSED = "elapsed_s"  # added to events
 CHECKPOINT = re.compile(r"step-(\d+)$")
 
 
@@ -50,6 +50,7 @@ class History:
     samples: list[dict[str, Any]]  # what the model made of sample_prompts
     notable: list[dict[str, Any]]  # all other events, in the order they happened
     end: dict[str, Any] | None
+    goodput: Goodput = field(default_factory=lambda: account([]))
 
     @classmethod
     def of(cls, folder: RunFolder, *, last_bytes: int | None = None) -> History:
@@ -80,6 +81,7 @@ class History:
             samples=_that_count(events, "sample"),
             notable=[event for event in events if event["event"] in NOTABLE],
             end=_end(events),
+            goodput=account(events),
         )
 
     @property

@@ -34,11 +34,20 @@ def render(history: History, *, width: int, usd_per_hour: float | None = None) -
         Text(f"training loss, smoothed, steps {first:,} to {last:,}", style="dim"),
         Text(),
         table,
+        Text(),
+        *_time(history),
         *[
             Text(" ".join(filter(None, row)), style="dim", no_wrap=True, overflow="ellipsis")
             for row in summary.events(history)[-LAST_EVENTS:]
         ],
     )
+
+
+def _time(history: History) -> list[Text]:
+    """Return a line on the share of the time that made progress, and on what took the rest."""
+    rows = [f"{name} {value}" for name, value in summary.goodput(history.goodput)]
+    text = ", ".join(rows) + (f": {lost}" if (lost := summary.lost(history.goodput)) else "")
+    return [Text(text, no_wrap=True, overflow="ellipsis")][: len(rows)]
 
 
 def _curve(values: Sequence[float], *, width: int, height: int = 4) -> list[Text]:

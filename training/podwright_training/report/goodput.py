@@ -1,0 +1,220 @@
+"""Account for the time of a run: the share that made progress, and the causes of the rest.
+
+The metrics' events divide the time from the first one to the last ``start``, ``train`` or ``end``, and every second
+belongs to one kind. Where events do not say more, the time between two starts is one of waiting, but for the seconds
+for which the later process existed. ``membership`` events, of elastic runs, say more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from podwright_training.failures import failures
+
+ELAPSED = "elapsed_s"  # added to events
+KINDS = {
+    "productive": "steps that count",
+    "recomputing": "steps done again, or lost",
+    "saving": "waiting for checkpoints",
+    "validating": "validation",
+    "detecting": "until a failure was noticed",
+    "waiting": "waiting for nodes",
+    "restarting": "starting processes, loading, first steps",
+    "other": "everything else",
+}
+OF_AN_INTERRUPTION = ("detecting", "waiting", "restarting", "recomputing")
+OF_MEMBERSHIP = {
+    "detecting": ("detecting_s", "stopping_s"),
+    "waiting": ("waiting_s",),
+    "restarting": ("restarting_s", "loading_s"),
+}
+UNKNOWN = "not known"
+STOPPED = "a signal, as at Slurm's time limit"
+HOST = re.compile(r"\bon ([\w.-]*\w)")
+
+
+@dataclass
+class Interruption:
+    """A stop of training and its cost, until every step before it is done again."""
+
+    cause: str
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str | None:
+        """Return the host that the cause names."""
+        found = HOST.search(self.cause)
+        return found[1] if found else None
+
+    @property
+    def lost_s(self) -> float:
+        """Return the seconds that it cost."""
+        return sum(self.seconds.values())
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """The seconds of a run by kind.
+
+    Attributes:
+        seconds: By the names in ``KINDS``; their sum is ``total_s``.
+        step_s: Usual time of a step; 0 before the first.
+        interruptions: All starts after the first, in order.
+        predicted: Share that ``podwright plan`` predicts for so many accelerators, if that is known.
+    """
+
+    seconds: dict[str, float]
+    step_s: float
+    interruptions: list[Interruption]
+    predicted: float | None
+
+    @property
+    def total_s(self) -> float:
+        """Return the seconds from the first event to the last that counts."""
+        return sum(self.seconds.values())
+
+    @property
+    def share(self) -> float | None:
+        """Return the share of the time that made progress."""
+        return self.seconds["productive"] / self.total_s if self.total_s else None
+
+    def rows(self, usd_per_hour: float | None = None) -> Iterator[dict[str, Any]]:
+        """Yield each kind with its seconds, as a share, in steps and, with a price, in dollars."""
+        for name, seconds in self.seconds.items():
+            yield {
+                "kind": name,
+                "meaning": KINDS[name],
+                "seconds": round(seconds, 3),
+                "share": seconds / self.total_s if self.total_s else 0.0,
+                "steps": seconds / self.step_s if self.step_s else None,
+                "usd": None if usd_per_hour is None else seconds / 3600 * usd_per_hour,
+            }
+
+    def causes(self) -> list[tuple[str, str, int, float]]:
+        """Return host, cause, number and seconds of the interruptions, the costliest first."""
+        by_cause: dict[tuple[str, str], list[float]] = {}
+        for each in self.interruptions:
+            by_cause.setdefault((each.host or "", each.cause), []).append(each.lost_s)
+        rows = [(host, cause, len(lost), sum(lost)) for (host, cause), lost in by_cause.items()]
+        return sorted(rows, key=lambda row: row[3], reverse=True)
+
+    def to_dict(self, usd_per_hour: float | None = None) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "share": self.share,
+            "predicted_share": self.predicted,
+            "seconds": round(self.total_s, 3),
+            "kinds": list(self.rows(usd_per_hour)),
+            "interruptions": [
+                {"cause": each.cause, "host": each.host, "seconds": round(each.lost_s, 3)}
+                for each in self.interruptions
+            ],
+        }
+
+
+def account(events: Sequence[Mapping[str, Any]]) -> Goodput:
+    """Account for the time of a run's events, which have ``elapsed_s`` where their time is known."""
+    books = _Books()
+    timed = [event for event in events if ELAPSED in event]
+    for number, event in enumerate(timed):
+        if event["event"] == "start":
+            books.start(event, _membership_after(timed, number) or {})
+        elif event["event"] == "train":
+            books.steps(event)
+        elif event["event"] == "end":
+            books.end(event)
+    steps_s = [float(event["step_s"]) for event in events if event["event"] == "train"]
+    return Goodput(books.seconds, median(steps_s) if steps_s else 0.0, books.interruptions, _predicted(events))
+
+
+class _Books:
+    """The seconds so far, by kind."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(KINDS, 0.0)
+        self.interruptions: list[Interruption] = []
+        self._now = 0.0
+        self._step = 0
+        self._highest = 0  # step that was ever done
+        self._is_fresh = False  # no step since the start
+        self._has_started = False
+        self._reason = UNKNOWN  # of the last end
+
+    def start(self, event: Mapping[str, Any], membership: Mapping[str, Any]) -> None:
+        """Account for the time before a start; after the first one it is an interruption's."""
+        left = self._take(event)
+        if self._has_started:
+            self.interruptions.append(Interruption(str(membership.get("cause") or self._reason)))
+        if membership:
+            for kind, names in OF_MEMBERSHIP.items():
+                left -= self._add(kind, min(left, sum(_seconds(membership, name) for name in names)))
+            self._add("recomputing" if self._has_started else "restarting", left)  # steps that no line has
+        else:
+            left -= self._add("restarting", min(left, _seconds(event, "process_s")))
+            self._add("waiting" if self._has_started else "restarting", left)
+        self._step, self._is_fresh, self._has_started, self._reason = int(event["step"]), True, True, UNKNOWN
+
+    def steps(self, event: Mapping[str, Any]) -> None:
+        """Account for the steps since the last event that counts."""
+        left = self._take(event)
+        left -= self._add("saving", min(left, _seconds(event, "saving_s")))
+        left -= self._add("validating", min(left, _seconds(event, "validating_s")))
+        step = int(event["step"])
+        done = max(0, step - self._step)
+        work = min(left, done * _seconds(event, "step_s"))
+        left -= work
+        if self._is_fresh:
+            work -= self._add("restarting", min(work, _seconds(event, "first_step_s")))
+        again = max(0, min(step, self._highest) - self._step)
+        work -= self._add("recomputing", work * again / done if done else 0.0)
+        self._add("productive", work)
+        self._add("other", left)
+        self._step, self._highest, self._is_fresh = step, max(step, self._highest), False
+
+    def end(self, event: Mapping[str, Any]) -> None:
+        """Account for what follows the last line of steps."""
+        left = self._take(event)
+        left -= self._add("saving", min(left, _seconds(event, "saving_s")))
+        left -= self._add("validating", min(left, _seconds(event, "validating_s")))
+        self._add("other", left)
+        self._reason = STOPPED if event.get("reason") == "signal" else UNKNOWN
+
+    def _take(self, event: Mapping[str, Any]) -> float:
+        """Return the seconds from the last event that counts to this one."""
+        passed = max(0.0, float(event[ELAPSED]) - self._now)
+        self._now += passed
+        return passed
+
+    def _add(self, kind: str, seconds: float) -> float:
+        self.seconds[kind] += seconds
+        if self.interruptions and kind in OF_AN_INTERRUPTION:
+            of_last = self.interruptions[-1].seconds
+            of_last[kind] = of_last.get(kind, 0.0) + seconds
+        return seconds
+
+
+def _membership_after(events: Sequence[Mapping[str, Any]], start: int) -> Mapping[str, Any] | None:
+    """Return the event that says what led to a start; it is written after the first step."""
+    for event in events[start + 1 :]:
+        if event["event"] == "start":
+            return None
+        if event["event"] == "membership":
+            return event
+    return None
+
+
+def _seconds(event: Mapping[str, Any], name: str) -> float:
+    value = event.get(name)
+    return max(0.0, float(value)) if isinstance(value, int | float) else 0.0
+
+
+def _predicted(events: Sequence[Mapping[str, Any]]) -> float | None:
+    starts = [event for event in events if event["event"] == "start"]
+    if not starts:
+        return None
+    largest = max(int(event["world_size"]) for event in starts)
+    return failures(largest, parameters=starts[-1]["parameters"]).goodput
