@@ -136,6 +136,7 @@ def _family(model: Model) -> str | None:
         "sliding_window": bool(model.windowed_layers),
         "qk_norm": bool(model.qk_norm),
         "num_local_experts": bool(model.experts),
+        "n_shared_experts": bool(model.shared_ffn),
     }
     matching = (
         name

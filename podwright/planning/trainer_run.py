@@ -32,6 +32,7 @@ def model_of(config: TrainConfig) -> Model:
             "experts": shape.num_local_experts,
             "experts_per_token": shape.num_experts_per_tok,
             "expert_ffn": shape.intermediate_size,
+            "shared_ffn": shape.n_shared_experts * shape.intermediate_size,
         }
     try:
         return replace(Model.of(config.preset or ""), **same)

@@ -455,6 +455,10 @@ def assert_equal(ours, theirs):
         ({"model_type": "llama_v3", "qk_norm": 1, "rms_norm_eps": 1e-6}, {}),
         ({"model_type": "mistral", "sliding_window": 16}, {"pipeline_parallel": 2}),
         ({"model_type": "mixtral", "num_local_experts": 4}, {"expert_parallel": 2}),
+        (
+            {"model_type": "glm4_moe", "num_local_experts": 4, "n_shared_experts": 1, "router_bias_speed": 0},
+            {"expert_parallel": 2},
+        ),
     ],
 )
 def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_of, call_ranks, options, layout):

@@ -182,3 +182,16 @@ def main(folder):
 
 if __name__ == "__main__":
     main(sys.argv[1])
+
+
+def test_a_routers_bias_moves_against_its_load():
+    """Each step takes the speed from an expert with more tokens than the mean; its load is no part of the norm."""
+    bias, other = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.ones(2, 2))
+    named = {"model.layers.0.mlp.gate.e_score_correction_bias": bias, "model.norm.weight": other}
+    optimizers = Optimizers(named.items(), TrainConfig(router_bias_speed=0.5, weight_decay=0.0))
+    optimizers.allocate()
+    for _ in range(2):
+        bias.grad, other.grad = torch.tensor([30.0, -10.0, 0.0, -20.0]), torch.zeros(2, 2)
+        optimizers.step(lr=0.1)
+    assert bias.tolist() == [-1.0, 1.0, 0.0, 1.0]
+    assert optimizers.memory()["model.layers.0.mlp.gate.e_score_correction_bias.step"] == 2

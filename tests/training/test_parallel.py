@@ -42,6 +42,13 @@ MODELS = {
     "tied": {"tie_word_embeddings": True, "qk_norm": True},
     "window": {"model_type": "mistral", "sliding_window": 5},
     "mixtral": {"model_type": "mixtral", "num_local_experts": 4},
+    "shared experts": {
+        "model_type": "glm4_moe",
+        "num_local_experts": 4,
+        "n_shared_experts": 1,
+        "router_bias_speed": 0.01,
+        "gradient_accumulation_steps": 2,
+    },
     "mixtral in pieces": {
         "model_type": "mixtral",
         "num_local_experts": 4,
@@ -99,6 +106,16 @@ LAYOUTS = {  # what four ranks do with a model
     "experts 4": ("mixtral", {"expert_parallel": 4}),
     "experts 2 at once": ("mixtral", {"expert_parallel": 2, "reshard_after_forward": "auto"}),
     "experts 2 x shards 2 x tensor 2": ("mixtral", {"expert_parallel": 2, "tensor_parallel": 2}),
+    "shared experts 2 x shards 2 x tensor 2": ("shared experts", {"expert_parallel": 2, "tensor_parallel": 2}),
+    "shared experts 2 x pipeline 2": (
+        "shared experts",
+        {
+            "expert_parallel": 2,
+            "pipeline_parallel": 2,
+            "pipeline_micro_batches": 2,
+            "gradient_accumulation_steps": 1,
+        },
+    ),
     "experts 2 hybrid, accumulating": ("mixtral in pieces", {"expert_parallel": 2, **HYBRID}),
     "experts 2 x pipeline 2": (
         "mixtral in pieces",

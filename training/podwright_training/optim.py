@@ -12,6 +12,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
+from podwright_training.model import is_router_bias
 
 EMA = "ema"
 SMALLEST_NORM = 1e-3  # of a matrix, for adaptive clipping: one that starts at zero must be able to grow
@@ -29,8 +30,9 @@ class Optimizers:
         self._named = dict(named_parameters)
         self._ema_decay = options.ema_decay
         self._ema = {name: item.detach().clone() for name, item in self._named.items()} if options.ema_decay else {}
+        biases = [item for name, item in self._named.items() if is_router_bias(name)]
         muon = {name for name, item in self._named.items() if options.optimizer == "muon" and _is_hidden(name, item)}
-        rest = [item for name, item in self._named.items() if name not in muon]
+        rest = [item for name, item in self._named.items() if name not in muon and not is_router_bias(name)]
         self._all: list[Optimizer] = []
         if rest:
             self._all.append(
@@ -41,6 +43,9 @@ class Optimizers:
             self._all.append(
                 Muon(matrices, lr=options.lr, weight_decay=options.weight_decay, adjust_lr_fn="match_rms_adamw")
             )
+
+        if biases:
+            self._all.append(BiasDescent(biases, speed=options.router_bias_speed))
 
     @torch.no_grad()
     def step(self, *, lr: float) -> None:
@@ -91,6 +96,22 @@ class Optimizers:
             )
         memory = {f"{name}.{key}": value for name, item in self._named.items() for key, value in state[item].items()}
         return memory | {f"{name}.{EMA}": average for name, average in self._ema.items()}
+
+
+class BiasDescent(Optimizer):
+    """Move each expert's bias a fixed way against its load, which is its gradient (``model.BiasedRouter``)."""
+
+    def __init__(self, biases: Iterable[nn.Parameter], *, speed: float) -> None:
+        super().__init__(biases, {"speed": speed})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - of its class
+        """Move every bias that has a gradient."""
+        for group in self.param_groups:
+            for item in group["params"]:
+                if item.grad is not None:
+                    self.state[item].setdefault("step", torch.zeros(())).add_(1)
+                    item.add_(item.grad.sign(), alpha=-group["speed"])
 
 
 @torch.no_grad()

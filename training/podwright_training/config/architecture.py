@@ -42,6 +42,7 @@ class ModelConfig:
         qk_norm: RMSNorm of each query and key head (arXiv:2302.05442), as in Qwen3.
         num_local_experts: experts per block, of which each token uses ``num_experts_per_tok``; ``None``: one
             feed-forward layer that every token uses.
+        n_shared_experts: further experts of a block that every token passes.
         router_aux_loss_coef: weight of the experts' load-balancing loss.
     """
 
@@ -63,6 +64,7 @@ class ModelConfig:
     qk_norm: bool = False
     num_local_experts: int | None = None
     num_experts_per_tok: int = 2
+    n_shared_experts: int = 0
     router_aux_loss_coef: float = 0.0
 
     @classmethod
@@ -83,18 +85,24 @@ class ModelConfig:
         if self.rope_scaling:
             rope |= {"rope_type": "llama3", **asdict(self.rope_scaling)}
         architecture = ARCHITECTURES[self.model_type]
-        own = {"rope_theta", "rope_scaling", "qk_norm", "sliding_window", *EXPERT_KEYS}
+        own = {"rope_theta", "rope_scaling", "qk_norm", "sliding_window", "n_shared_experts", *EXPERT_KEYS}
         return {
             "architectures": [architecture.hf_class],
             "hidden_act": "silu",
             "attention_dropout": 0.0,
             "dtype": "float32",
             "use_cache": True,
-            "rope_parameters": rope,
+            "rope_parameters": rope | dict(architecture.rope_constants),
             **{name: value for name, value in asdict(self).items() if name not in own},
             **architecture.constants,
             **{name: getattr(self, name) for name in architecture.keys},
+            **{key: getattr(self, name) for key, name in architecture.renamed.items()},
         }
+
+    @property
+    def biased_router(self) -> bool:
+        """Return whether a bias balances the experts' load (``families.Architecture``)."""
+        return ARCHITECTURES[self.model_type].biased_router
 
     @property
     def parameters(self) -> int:
@@ -103,7 +111,8 @@ class ModelConfig:
         norms = (2 * self.num_hidden_layers + 1) * self.hidden_size
         head_norms = 2 * self.num_hidden_layers * self.head_dim if self.qk_norm else 0
         matrices = self.num_hidden_layers * self._block_matrices(self.num_local_experts or 1)
-        return embeddings + norms + head_norms + matrices
+        biases = self.num_hidden_layers * (self.num_local_experts or 0) if self.biased_router else 0
+        return embeddings + norms + head_norms + matrices + biases
 
     def flops_per_token(self, context_width: int) -> float:
         """Return the FLOPs of forward and backward per token: ``6 N + 12 L N_heads H T`` (PaLM, appendix B).
@@ -120,4 +129,5 @@ class ModelConfig:
     def _block_matrices(self, feed_forwards: int) -> int:
         attention = 2 * (self.num_attention_heads + self.num_key_value_heads) * self.head_dim * self.hidden_size
         router = (self.num_local_experts or 0) * self.hidden_size
+        feed_forwards += self.n_shared_experts
         return attention + router + feed_forwards * 3 * self.intermediate_size * self.hidden_size

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-OPTIONAL_FEATURES = ("sliding_window", "qk_norm", "num_local_experts")  # option names
+OPTIONAL_FEATURES = ("sliding_window", "qk_norm", "num_local_experts", "n_shared_experts")  # option names
 EXPERT_KEYS = ("num_local_experts", "num_experts_per_tok", "router_aux_loss_coef")
 
 
@@ -37,6 +37,10 @@ class Architecture:
         hf_class: Class in ``architectures`` of ``config.json``.
         constants: Keys of ``config.json`` whose value never changes.
         keys: Fields of ``ModelConfig`` that only some architectures write to ``config.json``.
+        renamed: Keys of ``config.json`` under which it has other fields of ``ModelConfig``.
+        rope_constants: Keys of ``rope_parameters`` whose value never changes.
+        biased_router: Each expert's score is a sigmoid. A bias that follows the experts' load is added to choose the
+            experts, not to mix them, instead of a load-balancing loss.
         supported: Optional features of the block that the class can express, by option name.
         required: Those it cannot do without.
         expert_names: Names of the experts' weights on disk.
@@ -45,6 +49,9 @@ class Architecture:
     hf_class: str
     constants: Mapping[str, Any] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    rope_constants: Mapping[str, Any] = field(default_factory=dict)
+    biased_router: bool = False
     supported: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     expert_names: ExpertNames | None = None
@@ -90,6 +97,29 @@ ARCHITECTURES = {  # by transformers' model_type
         required=frozenset({"num_local_experts"}),
         expert_names=ExpertNames(module="block_sparse_moe", gate="w1", up="w3", down="w2"),
     ),
+    "glm4_moe": Architecture(
+        hf_class="Glm4MoeForCausalLM",
+        constants={
+            "attention_bias": False,
+            "first_k_dense_replace": 0,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.0,
+            "num_nextn_predict_layers": 0,
+        },
+        keys=("num_experts_per_tok", "n_shared_experts"),
+        renamed={
+            "n_routed_experts": "num_local_experts",
+            "moe_intermediate_size": "intermediate_size",
+            "use_qk_norm": "qk_norm",
+        },
+        rope_constants={"partial_rotary_factor": 1.0},
+        biased_router=True,
+        supported=frozenset({"qk_norm", "num_local_experts", "n_shared_experts"}),
+        required=frozenset({"num_local_experts", "n_shared_experts"}),
+        expert_names=ExpertNames(module="mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+    ),
     "qwen3": Architecture(
         hf_class="Qwen3ForCausalLM",
         constants={"attention_bias": False},
@@ -103,6 +133,7 @@ FAMILIES = {  # by the option model_type
     "llama_v3": Family(architecture="llama", rope_theta=500_000.0, qk_norm_architecture="qwen3"),
     "mistral": Family(architecture="mistral", rope_theta=10_000.0),
     "mixtral": Family(architecture="mixtral", rope_theta=1_000_000.0),
+    "glm4_moe": Family(architecture="glm4_moe", rope_theta=1_000_000.0),
 }
 
 

@@ -391,7 +391,7 @@ class Trainer:
         every = self.options.noise_scale_freq
         if every is None or (self.step + 1) % every or len(drawn.batches) == 1:
             return self._forward_backward(drawn.batches, drawn), None
-        parameters = [parameter for _, parameter in self.model.named_parameters()]
+        parameters = self.model.learned_parameters()
         loss = self._forward_backward(drawn.batches[:1], drawn)
         small = squared_norm(parameters)
         loss = loss + self._forward_backward(drawn.batches[1:], drawn)
@@ -411,7 +411,7 @@ class Trainer:
     def _clip(self) -> Tensor:
         self.model.unscale_gradient(self.loss_scale.value)
         if self.options.adaptive_grad_clip is not None:
-            clip_adaptively((item for _, item in self.model.named_parameters()), self.options.adaptive_grad_clip)
+            clip_adaptively(self.model.learned_parameters(), self.options.adaptive_grad_clip)
         return self.model.clip_grad_norm(self.options.grad_clip)
 
     def _needs_loss(self) -> bool:

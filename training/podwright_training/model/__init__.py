@@ -17,12 +17,14 @@ from podwright_training.model.configure import DTYPES, configure, float8_problem
 from podwright_training.model.embedding import Embedding
 from podwright_training.model.experts import (
     Experts,
+    FeedForward,
     HuggingFacePart,
     MixtureOfExperts,
     from_hugging_face,
+    is_router_bias,
 )
 from podwright_training.model.head import Head
-from podwright_training.model.llama import Block, FeedForward, LlamaForCausalLM
+from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "configure",
     "float8_problem",
     "from_hugging_face",
+    "is_router_bias",
     "make_mask",
     "mask_problem",
 ]

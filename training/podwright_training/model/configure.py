@@ -43,6 +43,8 @@ def _compile(block: Block) -> None:
         return
     for part in (block.input_layernorm, block.self_attn, block.post_attention_layernorm, block.mlp.gate):
         part.compile()
+    if block.mlp.shared_experts is not None:
+        block.mlp.shared_experts.compile()
     block.mlp.experts.compile(dynamic=True)  # each step routes another number of rows
 
 

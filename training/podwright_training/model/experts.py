@@ -34,8 +34,9 @@ class MixtureOfExperts(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.gate = Router(config)
+        self.gate = BiasedRouter(config) if config.biased_router else Router(config)
         self.experts = Experts(config)
+        self.shared_experts = FeedForward(config, config.n_shared_experts) if config.n_shared_experts else None
         self.coefficient = config.router_aux_loss_coef / config.num_hidden_layers
         self.register_buffer("loss_weight", torch.ones(()), persistent=False)
         self.sum_counts: Callable[[Tensor], Tensor] = lambda counts_E: counts_E
@@ -55,7 +56,11 @@ class MixtureOfExperts(nn.Module):
             share_E = counts_of_all_E / counts_of_all_E.sum() * expert_SA.shape[1]
             slope_E = self.coefficient * len(share_E) * share_E
             y_SD = _Balance.apply(y_SD, probability_SE, slope_E, self.loss_weight)  # type: ignore[no-untyped-call]
-        return y_SD.view_as(x_BTD)
+        if isinstance(self.gate, BiasedRouter) and torch.is_grad_enabled():
+            bias_E = self.gate.e_score_correction_bias
+            y_SD = _Count.apply(y_SD, bias_E, counts_E)  # type: ignore[no-untyped-call]
+        y_BTD = y_SD.view_as(x_BTD)
+        return y_BTD if self.shared_experts is None else y_BTD + self.shared_experts(x_BTD)
 
 
 class Router(nn.Module):
@@ -72,6 +77,46 @@ class Router(nn.Module):
         probability_SE = F.linear(x_SD, self.weight).softmax(dim=-1, dtype=torch.float32)
         weight_SA, expert_SA = probability_SE.topk(self.active, dim=-1)
         return probability_SE, weight_SA / weight_SA.sum(dim=-1, keepdim=True), expert_SA
+
+
+class BiasedRouter(Router):
+    """Choose experts by score and bias, mix them by score alone (DeepSeek-V3, arXiv:2412.19437, section 2.1.2).
+
+    In backward the bias gets, as its gradient, how many tokens more than the mean each expert had. So gradients of all
+    ranks and micro-batches add up to the load of the step, by which ``optim.BiasDescent`` moves it.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        self.e_score_correction_bias = nn.Parameter(torch.empty(config.num_local_experts or 1))
+
+    def forward(self, x_SD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return scores ``[S, E]``, and weights and indices of the chosen experts ``[S, A]``, as ``Router``."""
+        score_SE = F.linear(x_SD, self.weight).float().sigmoid()
+        expert_SA = (score_SE + self.e_score_correction_bias).topk(self.active, dim=-1).indices
+        weight_SA = score_SE.gather(1, expert_SA)
+        return score_SE, weight_SA / (weight_SA.sum(dim=-1, keepdim=True) + 1e-20), expert_SA
+
+
+def is_router_bias(name: str) -> bool:
+    """Return whether a parameter of this name follows the experts' load, not the loss."""
+    return name.endswith("e_score_correction_bias")
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (arXiv:2002.05202), ``widths`` times as wide as configured."""
+
+    def __init__(self, config: ModelConfig, widths: int = 1) -> None:
+        super().__init__()
+        width = widths * config.intermediate_size
+        self.gate_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, width, bias=False)
+        self.down_proj = nn.Linear(width, config.hidden_size, bias=False)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """``[B, T, D]`` → ``[B, T, D]``."""
+        y_BTD: Tensor = self.down_proj(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
+        return y_BTD
 
 
 class Experts(nn.Module):
@@ -167,3 +212,19 @@ class _Balance(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
         slope_E, weight = ctx.saved_tensors
         return gradient, (slope_E * weight).expand(ctx.shape), None, None
+
+
+class _Count(torch.autograd.Function):
+    """Pass activations through; in backward, give the bias of each expert its tokens above the mean."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, bias_E: Tensor, counts_E: Tensor) -> Tensor:
+        ctx.save_for_backward(counts_E)
+        ctx.dtype = bias_E.dtype
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        (counts_E,) = ctx.saved_tensors
+        excess_E = counts_E.float() - counts_E.float().mean()
+        return gradient, excess_E.to(ctx.dtype), None

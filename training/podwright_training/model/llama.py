@@ -10,7 +10,6 @@ import math
 import zlib
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -18,7 +17,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from podwright_training.config.architecture import ModelConfig
 from podwright_training.model.attention import Attention, Mask, make_mask
 from podwright_training.model.embedding import Embedding
-from podwright_training.model.experts import MixtureOfExperts
+from podwright_training.model.experts import FeedForward, MixtureOfExperts, is_router_bias
 from podwright_training.model.head import Head
 from podwright_training.model.recomputation import Recomputation
 from podwright_training.model.rotary import RotaryEmbedding
@@ -92,6 +91,8 @@ class LlamaForCausalLM(nn.Module):
         head_std = min(config.initializer_range, math.sqrt(LOGIT_VARIANCE / config.hidden_size))
         if name.endswith("norm.weight"):
             return None
+        if is_router_bias(name):
+            return 0.0
         if name == "lm_head.weight" or (config.tie_word_embeddings and name == "model.embed_tokens.weight"):
             return head_std
         if name.endswith(("o_proj.weight", "down_proj.weight", "experts.down_proj")):
@@ -150,21 +151,6 @@ class Block(nn.Module):
     def _forward(self, x_BTD: Tensor, cos_T1H: Tensor, sin_T1H: Tensor, mask: Mask) -> Tensor:
         x_BTD = x_BTD + self.self_attn(self.input_layernorm(x_BTD), cos_T1H, sin_T1H, mask)
         y_BTD: Tensor = x_BTD + self.mlp(self.post_attention_layernorm(x_BTD))
-        return y_BTD
-
-
-class FeedForward(nn.Module):
-    """SwiGLU (arXiv:2002.05202)."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """``[B, T, D]`` → ``[B, T, D]``."""
-        y_BTD: Tensor = self.down_proj(F.silu(self.gate_proj(x_BTD)) * self.up_proj(x_BTD))
         return y_BTD
 
 

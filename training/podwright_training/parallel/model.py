@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from podwright_training.batch import Batch
 from podwright_training.config.parallel_dims import ParallelDims
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.model import DTYPES
+from podwright_training.model import DTYPES, is_router_bias
 from podwright_training.parallel import gradients
 from podwright_training.parallel.divide import stages_of
 from podwright_training.parallel.meshes import Meshes
@@ -60,6 +60,10 @@ class ParallelModel:
         """Yield this rank's parameters with their names in the whole model."""
         for part in self.parts:
             yield from part.named_parameters()
+
+    def learned_parameters(self) -> list[nn.Parameter]:
+        """Return those whose gradient is the loss's: not the biases of routers, which count tokens."""
+        return [parameter for name, parameter in self.named_parameters() if not is_router_bias(name)]
 
     def forward_backward(self, micro_batches: Sequence[Batch], *, tokens: int, loss_scale: float = 1.0) -> Tensor:
         """Accumulate the gradient of the mean loss of a global batch; it is complete after the last micro-batch.
@@ -127,7 +131,7 @@ class ParallelModel:
 
     def clip_grad_norm(self, max_norm: float) -> Tensor:
         """Clip the gradient to a global norm of ``max_norm``; return the norm before."""
-        return gradients.clip_grad_norm((parameter for _, parameter in self.named_parameters()), max_norm)
+        return gradients.clip_grad_norm(self.learned_parameters(), max_norm)
 
     def total(self, value: Tensor) -> Tensor:
         """Return the sum of all ranks' shares, on all ranks, without changing ``value``."""

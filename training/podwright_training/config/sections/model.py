@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from podwright_training.config.architecture import ModelConfig, RopeScaling
-from podwright_training.config.families import FAMILIES, OPTIONAL_FEATURES, families_with
+from podwright_training.config.families import ARCHITECTURES, FAMILIES, OPTIONAL_FEATURES, families_with
 from podwright_training.config.option import Conflicts, option
 
 ROPE_THETA = ", ".join(f"{family.rope_theta:.0f} for {name}" for name, family in FAMILIES.items())
@@ -30,9 +30,16 @@ class ModelOptions:
     sliding_window: int | None = option(
         None, "Tokens each token attends to, itself included. Default: all preceding tokens.", at_least=1
     )
-    num_local_experts: int | None = option(None, "Experts per block (mixtral).", at_least=2)
+    num_local_experts: int | None = option(None, "Experts per block (mixtral, glm4_moe).", at_least=2)
     num_experts_per_tok: int = option(2, "Experts each token is routed to.", at_least=1)
-    router_aux_loss_coef: float = option(0.02, "Weight of the experts' load-balancing loss.", at_least=0)
+    n_shared_experts: int = option(0, "Further experts that every token passes (glm4_moe).", at_least=0)
+    router_aux_loss_coef: float = option(0.02, "Weight of the experts' load-balancing loss (mixtral).", at_least=0)
+    router_bias_speed: float = option(
+        0.001,
+        "What a step adds to the bias of an expert with too few tokens, and takes from one with too many, instead of "
+        "a load-balancing loss (glm4_moe).",
+        at_least=0,
+    )
     max_context_width: int = option(2048, "Tokens per sequence.", at_least=1)
     max_position_embeddings: int | None = option(
         None, "Largest position of the rotary embedding. Default: max_context_width.", at_least=1
@@ -50,8 +57,10 @@ class ModelOptions:
         """Return the architecture in Hugging Face's terms."""
         scaling = RopeScaling(factor=self.rope_scaling_factor) if self.rope_scaling_factor else None
         family = FAMILIES[self.model_type]
+        model_type = family.hf_model_type(qk_norm=self.qk_norm)
+        architecture = ARCHITECTURES[model_type]
         return ModelConfig(
-            model_type=family.hf_model_type(qk_norm=self.qk_norm),
+            model_type=model_type,
             vocab_size=self.vocab_size,
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
@@ -69,7 +78,8 @@ class ModelOptions:
             qk_norm=self.qk_norm,
             num_local_experts=self.num_local_experts,
             num_experts_per_tok=self.num_experts_per_tok,
-            router_aux_loss_coef=self.router_aux_loss_coef if self.num_local_experts else 0.0,
+            n_shared_experts=self.n_shared_experts,
+            router_aux_loss_coef=self.router_aux_loss_coef if "router_aux_loss_coef" in architecture.keys else 0.0,
         )
 
 
