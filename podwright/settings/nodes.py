@@ -151,7 +151,7 @@ class Prolog(Section):
         default=True,
         description="Check accelerators before the job; a node that fails is drained and the job requeued.",
     )
-    clean: bool = Field(default=True, description="Remove processes and shared memory that a job leaves.")
+    clean: bool = Field(default=True, description="Remove what a job leaves: processes, shared memory, files in /tmp.")
     job_folder: bool = Field(
         default=True, description="Give each job a folder jobs/JOB of its own below nodes.scratch while it runs."
     )

@@ -65,6 +65,16 @@ true
 """
 # What a root shell, or a reader of Slurm's lines, would take for more than a name.
 CRAFTED = shlex.quote("x$(touch /tmp/owned)`touch /tmp/owned`; touch /tmp/owned\nJobId=1 JobState=RUNNING BatchFlag=1")
+# A process that is a new one each millisecond, whose parent is always gone.
+SWIFT = """
+import os, time
+until = time.time() + 600
+while time.time() < until:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.001)
+"""
 MEASURE = """
 from pathlib import Path
 from podwright_bootstrap.collectors.__main__ import measure
@@ -171,23 +181,45 @@ def test_disks_that_a_reboot_empties_are_ready_before_jobs(cluster: NamespacedCl
 
 
 def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster) -> None:
-    """A job's scratch folder is its user's alone; daemons, also a hidden one, memory and folder go with the job."""
-    script = """
+    """A job's scratch folder is its user's alone; hidden and swift daemons, cron's programs and files go with it."""
+    script = f"""
         stat --format='%U %a' /scratch/jobs/$SLURM_JOB_ID
-        echo x >/scratch/jobs/$SLURM_JOB_ID/file && echo x >/dev/shm/left
+        echo x >/scratch/jobs/$SLURM_JOB_ID/file && touch /dev/shm/left $'/tmp/-left\\nlines' /var/tmp/left
         setsid bash -c 'exec -a left-behind sleep 3600' >/dev/null 2>&1 &
         setsid env -i bash -c 'exec -a left-hidden sleep 3600' >/dev/null 2>&1 &
-        until [[ $(pgrep --count --full '^left-') == 2 ]]; do sleep 0.1; done
+        (exec -a left-swift env -i python3 -c {shlex.quote(SWIFT)}) >/dev/null 2>&1 &
+        until [[ $(pgrep --count --full '^left-|^python3 -c') -ge 3 ]]; do sleep 0.1; done
     """
+    as_cron = "systemd-run --quiet --unit=cron.service --uid=ubuntu bash -c 'exec -a left-cron sleep 3600'"
+    cluster.run(as_cron, host=FIRST, user="root")
     job = submit(cluster, script, "--nodelist", FIRST)
     assert cluster.wait_for_job(job, timeout_s=600)["JobState"] == "COMPLETED"
     assert said(cluster, job).splitlines() == ["ubuntu 700"]
-    look = f"ls -d /scratch/jobs/{job} /dev/shm/left; pgrep --full '^left-'"
+    look = f"ls -d /scratch/jobs/{job} /dev/shm/left /tmp/-left* /var/tmp/left; pgrep --uid ubuntu"
 
     def is_clean() -> bool:
         return not cluster.run(look, host=FIRST, user="root", check=False).stdout
 
     wait_for(is_clean, timeout_s=600, what=lambda: cluster.run(look, host=FIRST, user="root", check=False).stdout)
+
+
+def test_a_full_root_volume_drains_no_node(cluster: NamespacedCluster) -> None:
+    """While a user's job has filled / and /tmp, which is on it as on AWS's image, other users' jobs start there."""
+    on_root = "umount /tmp /var/tmp && chmod 1777 /tmp /var/tmp"
+    cluster.run(on_root, host=SECOND, user="root")
+    cluster.fabric.resize_disk(SECOND, f"{(cluster.fabric.disk_usage_bytes(SECOND) >> 20) + 16}m")
+    full = submit(cluster, "cat /dev/zero >/tmp/full; echo full; sleep 3600", f"--nodelist={SECOND}")
+    log = cluster.directory / f"fsx/runs/{full}.log"
+    wait_for(lambda: log.exists() and "full" in log.read_text().split(), timeout_s=600, what=lambda: "a full disk")
+    for _ in range(2):
+        batch = f"sbatch --wait --output=/dev/null --nodelist={SECOND} --chdir=/ --wrap hostname"
+        cluster.run(batch, user="ada", timeout_s=600)
+        step = f"srun --nodelist={SECOND} --chdir=/ hostname"
+        assert cluster.run(step, user="ada", timeout_s=600).stdout.strip() == SECOND
+    cluster.run(f"scancel {full}")
+    cluster.wait_until_idle([SECOND], timeout_s=600)
+    assert not cluster.run("ls /tmp/full", host=SECOND, user="root", check=False).stdout
+    cluster.fabric.resize_disk(SECOND, "50%")
 
 
 def test_another_job_of_the_user_goes_on(cluster: NamespacedCluster) -> None:

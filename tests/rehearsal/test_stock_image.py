@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import ProvisioningParameters, TrainingPayload, WorkerGroup
-from podwright_bootstrap.features import NodeFeatures, Prolog
+from podwright_bootstrap.features import NodeFeatures, PamSlurmAdopt, Prolog
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
@@ -147,7 +147,7 @@ def test_tasks_that_are_confined_cost_the_resume_only(cluster: NamespacedCluster
     assert cluster.run("srun --partition gpu hostname", host=LOGIN).stdout.strip() == WORKER
 
 
-@pytest.mark.skipif(not cgroups.version_1(), reason="this machine's cgroups of version 1 lack memory or cpuset")
+@pytest.mark.skipif(not cgroups.version_1(), reason="this machine's cgroups of version 1 lack what Slurm needs")
 def test_a_job_keeps_to_its_cores_and_memory(cluster: NamespacedCluster) -> None:
     """A job sees the cores that it asked for, and one that takes more memory than that is killed."""
     assert cluster.run("srun --partition gpu --cpus-per-task 1 nproc", host=LOGIN).stdout.strip() == "1"
@@ -155,6 +155,41 @@ def test_a_job_keeps_to_its_cores_and_memory(cluster: NamespacedCluster) -> None
     killed = cluster.run(greedy, host=LOGIN, check=False)
     assert killed.returncode != 0
     assert "OOM Killed" in killed.stderr
+
+
+@pytest.mark.skipif(not cgroups.version_1(), reason="this machine's cgroups of version 1 lack what Slurm needs")
+def test_a_login_is_part_of_the_users_job(
+    cluster: NamespacedCluster, debian_13: Path, bundle: Callable[[ProvisioningParameters], Path]
+) -> None:
+    """With pam_slurm_adopt a login needs a job, has its cores and memory alone, and ends with it."""
+    (module,) = (debian_13 / "root").glob("usr/lib/*/security/pam_slurm_adopt.so")
+    folder = cluster.path(WORKER, "/opt/slurm/lib/security")  # where Slurm's own build puts it
+    folder.mkdir()
+    shutil.copy(module, folder)
+    features = replace(PARAMETERS.nodes, pam_slurm_adopt=PamSlurmAdopt(admins=()))
+    shutil.copytree(bundle(replace(PARAMETERS, nodes=features)), cluster.directory / "fsx" / "adopts")
+    for host, step in ((CONTROLLER, "slurm_conf"), (WORKER, "pam_slurm_adopt")):
+        for name in ("parameters", step):
+            cluster.run(f"/fsx/adopts/on_create.sh --only {name}", host=host, user="root")
+    cluster.wait_until_idle(timeout_s=600)
+    ssh = f"ssh -o BatchMode=yes {WORKER}"
+    refused = cluster.run(f"{ssh} true", host=LOGIN, check=False)
+    assert refused.returncode != 0
+    assert "you have no active jobs on this node" in refused.stderr
+
+    batch = "sbatch --parsable --partition gpu --cpus-per-task 1 --mem 60 --chdir / --output /dev/null"
+    job = int(cluster.run(f"{batch} --wrap 'sleep 3600'", host=LOGIN).stdout)
+    cluster.wait_for_job(job, frozenset({"RUNNING"}), timeout_s=600)
+    groups = cluster.run(f"{ssh} 'nproc; cat /proc/self/cgroup'", host=LOGIN).stdout
+    assert groups.splitlines()[0] == "1"
+    assert len(re.findall(rf":(?:cpuset|memory|freezer):.*/job_{job}/step_extern", groups)) == 3, groups
+    greedy = cluster.run(f"{ssh} \"python3 -c 'bytearray(300 << 20)'\"", host=LOGIN, check=False)
+    assert greedy.returncode in {137, 255}  # the program was killed, or sshd with it
+    cluster.run(f"{ssh} 'setsid sleep 4321 >/dev/null 2>&1 & sleep 0.1'", host=LOGIN)
+    cluster.run(f"scancel {job}", host=LOGIN)
+    cluster.wait_for_job(job, timeout_s=600)
+    cluster.wait_until_idle(timeout_s=600)
+    assert cluster.run("pgrep --full '[s]leep 4321'", host=WORKER, user="root", check=False).stdout == ""
 
 
 @pytest.mark.parametrize("host", [CONTROLLER, LOGIN, WORKER])

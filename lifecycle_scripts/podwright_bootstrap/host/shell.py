@@ -101,8 +101,7 @@ def run(
     words = [str(word) for word in command]
     if not quiet:
         say(f"$ {' '.join(words)}")
-    # Files, not pipes: a daemon that keeps them open does not keep us waiting.
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    with _in_memory() as output, _in_memory() as errors:
         try:
             process = subprocess.Popen(
                 words,
@@ -126,6 +125,11 @@ def run(
     if check and outcome.exit_code:
         raise CommandError(f"{_short(words)} failed (exit {outcome.exit_code}): {outcome.summary}")
     return outcome
+
+
+def _in_memory() -> IO[bytes]:
+    """Open a file, not a pipe: a daemon that keeps it open does not keep us waiting; and users may have filled /tmp."""
+    return os.fdopen(os.memfd_create("output"), "w+b")
 
 
 def finds(program: str) -> bool:

@@ -1,4 +1,4 @@
-"""After a job: its processes end, its files in memory and on the node's own disks go. Run by slurmd as root.
+"""After a job: its processes end, its files in memory and on the node's own disks go. slurmd runs it as root.
 
 It never fails, because that would drain the node: what cannot be cleared away is said in slurmd's log.
 """
@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Iterator, Tuple
+from typing import Dict, Iterator, List, Tuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
@@ -18,10 +18,14 @@ from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import Job, folder_of
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (what a job left there is taken away)
+EVERYBODYS = (Path("/dev/shm"), Path("/tmp"), Path("/var/tmp"))  # noqa: S108 (a job's files there are taken away)
 FIRST_PERSON = 1000  # below are the system's own users
-REMOVE_LIMIT_S = 240
+SWEEP_LIMIT_S = 60
+REMOVE_LIMIT_S = 200
 SLURMS_GROUP = b"/slurm"  # slurmd.service, slurmstepd.scope, or /slurm of cgroups of version 1
+# systemd's services that start programs of users: cron's, at's, and those of a user who lingers.
+BACKGROUND = (b"/cron.service", b"/crond.service", b"/atd.service", b"/user@")
+LOGIN = b"/session-"
 COMPLETING = "CG"  # of two jobs that end at once, either is the last
 
 
@@ -52,36 +56,77 @@ def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
 
 
 def _clean(job: Job, parameters: ProvisioningParameters) -> None:
-    """End what carries the job's id. With a user's last job here go all that jobs started, and the shared memory."""
+    """End what carries the job's id. With a user's last job here go all that jobs started, and files of everybody's."""
     if not parameters.nodes.prolog or not parameters.nodes.prolog.clean or job.uid < FIRST_PERSON:
         return
-    started = list(_processes(job))  # before the question, or a job that begins now would be among them
+    started = _started(job)  # before the question, or a job that begins now would be among them
     is_last = _is_last(job)
-    for pid in [pid for pid, has_id in started if has_id or is_last]:
+    _kill([pid for pid, has_id in started.items() if has_id or is_last], job)
+    if is_last:
+        _end_the_swift(job)
+        own = ("-mindepth", "1", "-xdev", "-uid", str(job.uid), "-delete")
+        shell.run("find", *EVERYBODYS, *own, timeout_s=SWEEP_LIMIT_S)
+
+
+def _end_the_swift(job: Job) -> None:
+    """End programs that fork faster than anybody looks: while all of the user's stand still, none can."""
+    _signal_all(job, signal.SIGSTOP)
+    try:
+        left = list(_started(job))
+        if left and _is_last(job):
+            _kill(left, job)
+    finally:
+        _signal_all(job, signal.SIGCONT)
+
+
+def _signal_all(job: Job, number: signal.Signals) -> None:
+    """Signal all processes of the user at once; with root's real id, this one is none of them."""
+    os.seteuid(job.uid)
+    try:
+        os.kill(-1, number)
+    except (ProcessLookupError, PermissionError):  # there is none
+        pass
+    finally:
+        os.seteuid(0)
+
+
+def _kill(pids: List[int], job: Job) -> None:
+    for pid in pids:
         shell.say(f"ending process {pid} of job {job.id}")
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    if is_last:
-        shell.run("find", SHARED_MEMORY, "-mindepth", "1", "-xdev", "-uid", str(job.uid), "-delete", timeout_s=30)
 
 
-def _processes(job: Job) -> Iterator[Tuple[int, bool]]:
-    """Give the user's processes that Slurm's jobs started, and whether they say that it was this one.
+def _started(job: Job) -> Dict[int, bool]:
+    """Return the user's processes that jobs or services started, and whether they say that it was this job.
 
-    A program can drop its environment, but not leave the control group of slurmd. Logins are in other groups.
+    A program can drop its environment, but not leave the control group of slurmd. Logins are in other groups, and
+    while there is one, the user's services are the login's.
     """
     mark = f"SLURM_JOB_ID={job.id}".encode()
-    for folder in Path("/proc").glob("[0-9]*"):
+    groups = dict(_groups(job))
+    own = (SLURMS_GROUP,) if any(LOGIN in group for group in groups.values()) else (SLURMS_GROUP, *BACKGROUND)
+    started = {}
+    for pid, group in groups.items():
         try:
-            if folder.stat().st_uid != job.uid:
-                continue
-            has_id = mark in (folder / "environ").read_bytes().split(b"\0")
-            if has_id or SLURMS_GROUP in (folder / "cgroup").read_bytes():
-                yield int(folder.name), has_id
+            has_id = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended by itself
+        if has_id or any(part in group for part in own):
+            started[pid] = has_id
+    return started
+
+
+def _groups(job: Job) -> Iterator[Tuple[int, bytes]]:
+    """Give the user's processes and their control groups."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if folder.stat().st_uid == job.uid and b") Z" not in (folder / "stat").read_bytes():
+                yield int(folder.name), (folder / "cgroup").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
 
 
 def _is_last(job: Job) -> bool:

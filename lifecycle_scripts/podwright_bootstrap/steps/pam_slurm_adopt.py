@@ -5,8 +5,9 @@ https://slurm.schedmd.com/pam_slurm_adopt.html
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, List
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import COMPUTE
@@ -23,6 +24,10 @@ PACKAGE = "libpam-slurm-adopt"  # of Debian and Ubuntu
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
 ADMINS = contract.STATE_DIRECTORY / "pam_slurm_adopt.admins"
 OURS = "# podwright: pam_slurm_adopt"  # on each line of ours
+INSTEAD = f"{OURS} instead of: "  # before a line that ours replace
+# It would take a login out of the job's control group again.
+TAKES_AWAY = re.compile(r"^-?session\s.*\bpam_systemd\.so\b", re.MULTILINE)
+INCLUDES = re.compile(r"^(?:@include|session\s+(?:include|substack))\s+(?P<name>[\w-]+)\s*$")
 
 
 class PamSlurmAdopt(Step):
@@ -47,7 +52,7 @@ class PamSlurmAdopt(Step):
     def remove(self, node: Node) -> Iterator[str]:
         """Take our lines out of sshd's rules first: without the list nobody would be an administrator."""
         if OURS in _rules():
-            shell.write_file(PAM_SSHD, _others())
+            shell.write_file(PAM_SSHD, _text(_others()))
             yield f"took our lines out of {PAM_SSHD}"
         yield from shell.remove_files(ADMINS)
 
@@ -84,7 +89,8 @@ def _restrict(node: Node) -> Iterator[str]:
         f"account sufficient pam_listfile.so item=user sense=allow onerr=fail file={ADMINS} {OURS}",
         f"account required {module} {OURS}",  # the last: it may only be asked about who may log in otherwise
     ]
-    if shell.write_file(PAM_SSHD, _others() + "".join(f"{line}\n" for line in ours)):
+    lines = [kept for line in _others() for kept in _without_systemd(line)]
+    if shell.write_file(PAM_SSHD, _text([*lines, *ours])):
         yield f"wrote {PAM_SSHD}"
 
 
@@ -92,8 +98,28 @@ def _rules() -> str:
     return PAM_SSHD.read_text() if PAM_SSHD.exists() else ""
 
 
-def _others() -> str:
-    return "".join(f"{line}\n" for line in _rules().splitlines() if OURS not in line)
+def _others() -> List[str]:
+    """Return the image's lines, also those that ours replaced."""
+    lines = [line.split(INSTEAD)[-1] for line in _rules().splitlines()]
+    return [line for line in lines if OURS not in line]
+
+
+def _without_systemd(line: str) -> Iterator[str]:
+    """Give a line, or what does the same without pam_systemd."""
+    included = INCLUDES.match(line)
+    file = PAM_SSHD.with_name(included["name"]) if included else None
+    text = file.read_text() if file and file.exists() else line
+    if not TAKES_AWAY.search(text):
+        yield line
+        return
+    yield f"{INSTEAD}{line}"
+    for other in text.splitlines():
+        if re.match(r"-?session\s", other) and not TAKES_AWAY.match(other):
+            yield f"{other.split('#')[0].rstrip()} {OURS}"
+
+
+def _text(lines: List[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _module() -> Path | None:

@@ -21,7 +21,7 @@ from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
 MODULES = {"prolog": prolog.__name__, "epilog": epilog.__name__}
-LIMITS_S = {"prolog": 120, "epilog": 300}
+LIMITS_S = {"prolog": 120, "epilog": 360}
 
 
 class Prolog(Step):

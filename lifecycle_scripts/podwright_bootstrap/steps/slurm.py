@@ -16,6 +16,13 @@ from podwright_bootstrap.slurm import gres, nodes, primary, sackd, slurm_conf, s
 from podwright_bootstrap.steps import Step
 
 CONTROLLER_PORT = 6817  # slurm.conf(5), SlurmctldPort
+# slurmd drains a node whose spool is full: in memory of its own, no user's files fill it. Steps that run have sockets
+# in the old one.
+SPOOL = "/var/spool/slurmd"
+OWN_SPOOL = (
+    f"-/bin/sh -c 'cd {SPOOL} && ! mountpoint -q . && ! ls *_[0-9]* >/dev/null 2>&1 && "
+    f"exec mount -t tmpfs -o size=256m,mode=755 tmpfs {SPOOL} || true'"
+)
 SLURMD_ENVIRONMENT = contract.STATE_DIRECTORY / "slurmd.env"
 
 # How long another host's part may take: a controller boots like we do.
@@ -113,8 +120,10 @@ def _configure(node: Node) -> Iterator[str]:
     """Options go through the unit's own $SLURMD_OPTIONS: the last EnvironmentFile= wins, the unit stays as shipped."""
     options = f"SLURMD_OPTIONS=--conf-server {','.join(node.controllers)}\n"
     drop_in = units.FOLDER / "slurmd.service.d" / "podwright.conf"
-    # Restart=: slurmd gives up when the controller is away for seconds, as when both reboot.
-    settings = f"[Service]\nEnvironmentFile={SLURMD_ENVIRONMENT}\nRestart=on-failure\nRestartSec=5\n"
+    settings = (
+        f"[Service]\nEnvironmentFile={SLURMD_ENVIRONMENT}\nExecStartPre={OWN_SPOOL}\n"
+        "Restart=on-failure\nRestartSec=5\n"  # slurmd gives up when the controller is away for seconds
+    )
     for path, text in ((SLURMD_ENVIRONMENT, options), (drop_in, settings)):
         if shell.write_file(path, text):
             yield f"wrote {path}"

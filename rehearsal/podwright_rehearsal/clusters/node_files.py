@@ -100,6 +100,7 @@ class NodeFiles:
         head = head.replace("TaskPlugin=task/none", f"TaskPlugin={self.task_plugin}")
         if self._is_confined:  # to the memory that a job was given, which Slurm then has to count
             head = head.replace("=CR_CPU\n", "=CR_CPU_Memory\nDefMemPerCPU=1000\n")
+            head = head.replace("=proctrack/linuxproc\n", "=proctrack/cgroup\n")
         hosts = [f"SlurmctldHost={node.hostname}({node.private_ip})" for node in self._controllers()]
         roles = {"compute", "login"} if self.lists_login_nodes else {"compute"}
         members = [node for node in self.nodes if node.role in roles]

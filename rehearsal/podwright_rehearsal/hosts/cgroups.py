@@ -14,7 +14,11 @@ _OWNER = "trusted.podwright"  # the extended attribute that names the cluster's 
 _PREFIX = "podwright-"
 _END_TIMEOUT_S = 60.0  # the kernel removes ended processes from their groups after a moment
 CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
-CONFINING = ("memory", "cpuset")  # those that Slurm uses here; where cgroup2 lacks them, version 1 may have them
+CONFINING = (
+    "memory",
+    "cpuset",
+    "freezer",
+)  # those that Slurm uses here; where cgroup2 lacks them, version 1 may have them
 _INHERITED = ("cpuset.cpus", "cpuset.mems")  # empty in a new group, which then takes no process
 
 
