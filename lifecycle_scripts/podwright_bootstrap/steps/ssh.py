@@ -27,7 +27,8 @@ INCLUDE = f"Include {OUR_PART.parent}/*.conf"  # Debian's and Ubuntu's own line
 KEY_NAME = "id_ed25519"
 USERS_OWN = "~/.ssh/known_hosts ~/.ssh/known_hosts2"  # ssh's default; new keys go into the first
 KEYS_LIMIT_BYTES = 1 << 20
-THE_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}  # faults; others are of the user's own making
+FULL = {errno.ENOSPC, errno.EDQUOT}
+THE_DISKS = {*FULL, errno.EROFS, errno.EIO}  # faults; others are of the user's own making
 
 
 class Ssh(Step):
@@ -62,7 +63,8 @@ class Ssh(Step):
         known = _known(node)
         _public(node.shared(contract.KEYS_DIRECTORY) / KEY_NAME)
         for name in (node.hostname, node.address):
-            shell.run("ssh-keygen", "-F", name, "-f", known / name, timeout_s=30, quiet=True)
+            if (known / name).exists():  # a full file system may have kept it from being written
+                shell.run("ssh-keygen", "-F", name, "-f", known / name, timeout_s=30, quiet=True)
         settings = shell.run("ssh", "-G", node.hostname, timeout_s=30, quiet=True).output.split()
         if f"{known}/%h" in settings:
             shell.say(
@@ -133,8 +135,13 @@ def _publish(node: Node) -> Iterator[str]:
     """Replace what all nodes know about this host: a replaced node of the same name has a new key."""
     kind, key = HOST_KEY.read_text().split()[:2]
     for name in (node.hostname, node.address):
-        if shell.write_file(_known(node) / name, f"{name} {kind} {key}\n"):
-            yield f"published this host's key as that of {name}"
+        try:
+            if shell.write_file(_known(node) / name, f"{name} {kind} {key}\n"):
+                yield f"published this host's key as that of {name}"
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            shell.say(f"warning: other nodes do not know this host's key, boot again when there is space: {error}")
 
 
 def _look_into(known: Path) -> Iterator[str]:

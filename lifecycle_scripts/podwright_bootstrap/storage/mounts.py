@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import BootstrapError
+from podwright_bootstrap.host.shell import BootstrapError, CommandError
 
 FSTAB = Path("/etc/fstab")
+FULL = re.compile(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}")
 LIMIT_S = 300  # the service mounts before it runs scripts
 
 
@@ -76,12 +79,19 @@ def enter_in_fstab(line: str, path: Path) -> bool:
 def prove_writable(path: Path, folder: Path, *, hostname: str) -> None:
     """Write a file of this node's own into a folder of what is mounted at ``path``, and read it back.
 
+    That users have filled it is a warning: a replaced node finds there what others made.
+
     Raises:
         BootstrapError: nothing is mounted there, or it cannot be written.
     """
     if not mounted_at(path):
         raise BootstrapError(f"nothing is mounted on {path}")
-    prove_readback(folder, hostname=hostname)
+    try:
+        prove_readback(folder, hostname=hostname)
+    except CommandError as error:
+        if not FULL.search(str(error)):
+            raise
+        shell.say(f"warning: nothing more fits on {path}: {error}")
 
 
 def prove_readback(folder: Path, *, hostname: str) -> None:
