@@ -5,7 +5,10 @@ A job is ``{"argv": [...], "ranks": n}``; the answer is ``{"status": s, "output"
 - ``ranks_per_host``: default: all ranks on one host;
 - ``hosts``: names of the hosts;
 - ``script``: run this file with ``argv`` instead of ``podwright-train argv``;
-- ``kill_after``: ``[event, step]``: SIGKILL all ranks as soon as this event is in the metrics.
+- ``kill_after``: ``[event, step]``: SIGKILL all ranks as soon as this event is in the metrics;
+- ``output``: do not wait for the rank, whose output goes to this file: the answer is ``{"pid": n}``.
+
+``{"wait": n}`` waits for such a rank; the answer is ``{"status": s}``.
 """
 
 import gc
@@ -18,6 +21,7 @@ import sys
 import tempfile
 import traceback
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import transformers.models.auto.modeling_auto
@@ -31,6 +35,16 @@ from podwright_training.loop.metrics import Metrics
 
 LIMIT_S = 500
 torch.set_num_threads(1)
+
+
+def answer(job):
+    """Do what a line asks for."""
+    if "wait" in job:
+        return {"status": os.waitstatus_to_exitcode(os.waitpid(job["wait"], 0)[1])}
+    if "output" in job:
+        with Path(job["output"]).open("ab") as output:
+            return {"pid": fork(job, 0, 0, output.fileno())}
+    return run(job)
 
 
 def run(job):
@@ -109,4 +123,4 @@ def kill_after(event, step):
 
 gc.freeze()  # else each rank's garbage collection copies the memory of all these modules
 for line in sys.stdin:
-    print(json.dumps(run(json.loads(line))), flush=True)
+    print(json.dumps(answer(json.loads(line))), flush=True)

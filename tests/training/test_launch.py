@@ -19,7 +19,7 @@ from podwright.planning.arguments import add_arguments as add_plan_arguments
 from podwright_bootstrap import contract
 from podwright_training.__main__ import main
 from podwright_training.commands import launch
-from podwright_training.commands.launch import Job, LaunchError, Nodes, plan, read_nodes, render, submit
+from podwright_training.commands.launch import Elastic, Job, LaunchError, Nodes, plan, read_nodes, render, submit
 from podwright_training.config.sources import preset_names
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_item
@@ -52,6 +52,8 @@ RENDERINGS = {
     "gpu": {"accelerator": "gpu", "gres": "gpu:8", "nproc_per_node": 8},
     "gpu with EFA on HyperPod": {"accelerator": "gpu", "efa": True, "auto_resume": True, "time_limit": "1-00:00:00"},
     "neuron": {"accelerator": "neuron"},
+    "elastic": {"elastic": Elastic(min_nodes=2, spares=1), "nodes": 4, "time_limit": "1-00:00:00"},
+    "elastic gpu with EFA": {"elastic": Elastic(min_nodes=1), "accelerator": "gpu", "efa": True},
     "neuron with EFA": {"accelerator": "neuron", "efa": True, "trainer_arguments": ("--preset", "it's")},
 }
 
@@ -226,6 +228,39 @@ def test_defaults_come_from_the_nodes(files):
     assert (changed.nproc_per_node, changed.accelerator, changed.efa) == (2, "", False)
     assert (changed.environment, changed.time_limit) == (Path("/fsx/e"), "60")
     assert not plan(parse("--run-dir", "/fsx/runs/a", "--nodes", "4", "--no-auto-resume"), nodes).auto_resume
+
+
+def test_a_range_of_nodes_is_an_array_of_hosts():
+    """Each node of an elastic run is a job of its own, spares too; none of them keeps a node for a replacement."""
+    flags = ("--run-dir", "/fsx/runs/a", "--nproc-per-node", "2", "--nodes", "2-4", "--spares", "1", "--")
+    planned = plan(parse(*flags, "--preset=tiny", "--global-batch-size=24"), Nodes(hyperpod=True))
+    assert (planned.nodes, planned.elastic, planned.auto_resume) == (4, Elastic(min_nodes=2, spares=1), False)
+    script = render(planned)
+    assert "#SBATCH --array=0-4\n#SBATCH --nodes=1\n" in script
+    words = command_of(script)
+    assert words[-5:-2] == ["--min-nodes=2", "--max-nodes=4", "--run-dir=/fsx/runs/a"]
+    assert "--auto-resume" not in words
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--nodes", "4-2"], "--nodes: got 4-2, need the fewest nodes first"),
+        (["--nodes", "2", "--spares", "-1"], "--spares: got -1, need 0 or more"),
+        (["--nodes", "1-2", "--auto-resume"], "--auto-resume: leave it out"),
+        (["--nodes", "1-2", "--", "--preset=tiny"], "needs global_batch_size"),
+        (
+            ["--nodes", "1-2", "--", "--preset=tiny", "--global-batch-size=1"],
+            "max_nodes 2 x 1 ranks: global_batch_size 1",
+        ),
+    ],
+)
+def test_an_elastic_job_that_cannot_train_is_refused(flags, message):
+    """Numbers of nodes that do not work are one line before anything is submitted."""
+    with pytest.raises(LaunchError) as caught:
+        plan(parse("--run-dir", "/fsx/runs/a", "--nproc-per-node", "1", *flags), Nodes())
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_all_problems_are_reported_at_once():

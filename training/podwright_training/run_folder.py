@@ -7,6 +7,7 @@ import logging
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
@@ -70,6 +71,11 @@ class RunFolder:
         return self.root / "memory" / f"rank-{rank:05d}.pickle"
 
     @property
+    def elastic(self) -> Path:
+        """Return the folder through which the hosts of an elastic run meet; their output is there too."""
+        return self.root / "elastic"
+
+    @property
     def tensorboard(self) -> Path:
         """Return the folder of TensorBoard's event files."""
         return self.root / "tensorboard"
@@ -108,6 +114,15 @@ class RunFolder:
     def evaluation(self) -> Path:
         """Return the result of ``evaluate``, JSON."""
         return self.root / "evaluation.json"
+
+    def add_event(self, event: str, **values: Any) -> None:
+        """Append an event to the metrics in one write, while no rank writes them or from the host that does."""
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
+        try:
+            with self.metrics.open("ab", buffering=0) as file:
+                file.write(f"{line}\n".encode())
+        except OSError as error:
+            logger.warning("metrics: cannot write to %s: %s", self.metrics, error.strerror)
 
     def events(self, kind: str | None = None, *, last_bytes: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield the metrics' events in order, optionally of one ``kind``, or all starts and those in the last bytes.

@@ -29,6 +29,7 @@ from podwright.operations.target import add_examples, add_target_arguments, targ
 RECORD = "submission.json"  # in the run's folder: what was sent, by whom, from which commit
 RUN_SUFFIXES = {".yaml", ".yml"}
 JOB_NUMBER = re.compile(r"^(?:submitted job )?(\d+)\b", re.MULTILINE)
+NODES = re.compile(r"[1-9]\d*(-[1-9]\d*)?")  # of sbatch and of podwright-train launch
 # Each file gets its name when all of them have arrived.
 UNPACK = """set -e
 mkdir -p {folder}
@@ -53,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file", type=Path, metavar="FILE", help="run.yaml of podwright-train, or a batch script of any program"
     )
     parser.add_argument("--name", help="of the run's folder. Default: FILE's without its ending")
-    parser.add_argument("--nodes", type=int, metavar="N", help="required with run.yaml. Default: as the script says")
+    parser.add_argument(
+        "--nodes",
+        metavar="N",
+        help="required with run.yaml; 2-4 makes it elastic. Default: as the script says",
+    )
     parser.add_argument("--partition", help="Default: the nodes' own, or as the script says")
     parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: none, or as the script says")
     parser.add_argument(
@@ -127,8 +132,8 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
         problems.append(f"{options.file}: a folder; name its run.yaml or batch script, and --send the folder")
     if _is_run(options.file) and options.nodes is None:
         problems.append("--nodes is required with a run.yaml: over how many nodes it trains")
-    if options.nodes is not None and options.nodes < 1:
-        problems.append(f"--nodes: got {options.nodes}, need at least 1")
+    if options.nodes is not None and not NODES.fullmatch(options.nodes):
+        problems.append(f"--nodes: got {options.nodes}, need at least 1, or a range as 2-4")
     names = [path.resolve().name for path in paths]
     problems += [f"{name}: two files of this name" for name in sorted(set(names)) if names.count(name) > 1]
     problems += [

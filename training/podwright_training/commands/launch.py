@@ -17,15 +17,19 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 
 from podwright_training.answer import add_json, answer
+from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
-from podwright_training.errors import UserError
+from podwright_training.elastic import terms
+from podwright_training.elastic.membership import LEFT
+from podwright_training.elastic.policy import Policy
+from podwright_training.errors import ConfigError, UserError
 from podwright_training.run_folder import RunFolder, write_atomically
-from podwright_training.spelling import flag
+from podwright_training.spelling import Parser, as_shown, flag
 
 # Both are written by the bootstrap, whose contract module owns paths and keys; a test compares them.
 NODE_JSON = Path("/opt/podwright/node.json")
@@ -36,11 +40,34 @@ HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node,
 ACCELERATORS = ("gpu", "neuron", "cpu")
 SAVE_S = 600  # limit of the last checkpoint
 SIGNAL_LEAD_S = SAVE_S + 60  # Slurm signals so long before the time limit
-TEMPLATE = "train.sbatch"
+TEMPLATE, ELASTIC_TEMPLATE = "train.sbatch", "elastic.sbatch"
 
 
 class LaunchError(UserError):
     """The job cannot be submitted; the message lists every problem."""
+
+
+class Span(NamedTuple):
+    """The fewest and the most nodes."""
+
+    least: int
+    most: int
+
+    @classmethod
+    def parse(cls, text: str) -> Span:
+        """Read ``4`` or ``2-4``."""
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"got {text}, need a number of nodes as 4, or a range as 2-4")
+        return cls(int(match[1]), int(match[2] or match[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elastic:
+    """The fewest nodes of an elastic job, and nodes that wait to take a lost one's place."""
+
+    min_nodes: int
+    spares: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +85,17 @@ class Job:
     gres: str | None = None  # where Slurm counts GPUs, a step sees only those the job asked for
     time_limit: str | None = None
     trainer_arguments: tuple[str, ...] = ()
+    elastic: Elastic | None = None
+
+    @property
+    def program(self) -> Path:
+        """Return what the batch script starts on each node."""
+        return self.environment / "bin" / ("podwright-train" if self.elastic else "torchrun")
+
+    @property
+    def output(self) -> str:
+        """Return the files of the job's output, a shell's pattern if there are several."""
+        return f"{shlex.quote(str(self.run.elastic))}/host-*.log" if self.elastic else shlex.quote(str(self.run.log))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +119,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", choices=preset_names(), metavar="NAME", help=f"the model: one of {', '.join(preset_names())}"
     )
-    parser.add_argument("--nodes", type=int, required=True, help="number of compute nodes")
+    parser.add_argument(
+        "--nodes",
+        type=Span.parse,
+        required=True,
+        metavar="N",
+        help="nodes; with a range, as 2-4, the run is elastic: it goes on with fewer when nodes are lost, and grows "
+        "again",
+    )
+    parser.add_argument(
+        "--spares", type=int, metavar="N", help="further nodes that wait to take a lost one's place. Default: none"
+    )
     parser.add_argument("--nproc-per-node", type=int, help="ranks per node. Default: the node's accelerators")
     parser.add_argument("--partition", help="Slurm partition. Default: the nodes' own, or Slurm's default")
     parser.add_argument("--accelerator", choices=ACCELERATORS, help="kind of accelerator. Default: node.json, or cpu")
@@ -117,13 +165,13 @@ def run(args: argparse.Namespace) -> int:
     number = submit(job)
     commands = {
         "state": f"squeue --jobs={number}",
-        "output": f"tail -F {shlex.quote(str(job.run.log))}",
+        "output": f"tail -F {job.output}",
         "stop": f"scancel {number}",
         "report": f"podwright-train report --run-dir={shlex.quote(str(job.run.root))}",
     }
     lines = [f"submitted job {number}, run folder {job.run.root}"]
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
-    answer(args, "\n".join(lines), {"job": number, "run_dir": job.run.root, "log": job.run.log, "commands": commands})
+    answer(args, "\n".join(lines), {"job": number, "run_dir": job.run.root, "log": job.output, "commands": commands})
     return 0
 
 
@@ -137,20 +185,25 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
     run_dir = _run_dir(args, nodes)
     if problems := list(_problems(args, nodes, nproc_per_node, run_dir)):
         raise LaunchError("\n".join(problems))
+    elastic = None
+    if args.nodes.least < args.nodes.most or args.spares:
+        elastic = Elastic(min_nodes=args.nodes.least, spares=args.spares or 0)
+        _check_policy(args, nproc_per_node)
     accelerator = nodes.accelerator if args.accelerator is None else args.accelerator.removeprefix("cpu")
     partition = args.partition or nodes.partition
     return Job(
         run=RunFolder(run_dir),
-        nodes=args.nodes,
+        nodes=args.nodes.most,
         nproc_per_node=nproc_per_node,
         environment=args.environment or Path(nodes.environment or sys.prefix).resolve(),  # not the link: it moves
         partition=partition,
         accelerator=accelerator,
         efa=bool(nodes.efa_interfaces) if args.efa is None else args.efa,
-        auto_resume=nodes.hyperpod if args.auto_resume is None else args.auto_resume,
+        auto_resume=nodes.hyperpod and elastic is None if args.auto_resume is None else args.auto_resume,
         gres=_gres(partition, nproc_per_node) if accelerator == "gpu" else None,
         time_limit=args.time_limit,
-        trainer_arguments=(*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments),
+        trainer_arguments=_trainer_arguments(args),
+        elastic=elastic,
     )
 
 
@@ -164,11 +217,13 @@ def render(job: Job) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
     )
-    return templates.get_template(TEMPLATE).render(
+    return templates.get_template(ELASTIC_TEMPLATE if job.elastic else TEMPLATE).render(
         job=job,
         save_s=SAVE_S,
         signal_lead_s=SIGNAL_LEAD_S,
-        torchrun=shlex.quote(str(job.environment / "bin" / "torchrun")),
+        torchrun=shlex.quote(str(job.program)),
+        podwright_train=shlex.quote(str(job.program)),
+        left_status=LEFT,
         run_dir=shlex.quote(str(job.run.root)),
         trainer_arguments=shlex.join(job.trainer_arguments),
     )
@@ -180,9 +235,10 @@ def submit(job: Job) -> int:
     Raises:
         LaunchError: The environment or Slurm is missing, or Slurm rejects the job.
     """
-    torchrun = job.environment / "bin" / "torchrun"
-    if not torchrun.exists():
-        raise LaunchError(f"--environment {job.environment}: no {torchrun}")
+    if not job.program.exists():
+        raise LaunchError(f"--environment {job.environment}: no {job.program}")
+    if job.elastic:
+        terms.secret(job.run.elastic)
     write_atomically(job.run.sbatch, render(job))
     command = ["sbatch", "--parsable", str(job.run.sbatch)]
     try:
@@ -226,8 +282,7 @@ def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
 
 
 def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
-    if args.nodes < 1:
-        yield f"--nodes: got {args.nodes}, need at least 1"
+    yield from _problems_of_nodes(args)
     if nproc_per_node < 1:
         yield f"--nproc-per-node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"
     if re.search(r"[^\w./+=@-]", str(root)):
@@ -243,6 +298,35 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
             f"--time-limit: got {args.time_limit}, need Slurm's [days-]hours:minutes:seconds or minutes, at least "
             f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are reserved for saving"
         )
+
+
+def _problems_of_nodes(args: argparse.Namespace) -> Iterator[str]:
+    least, most = args.nodes
+    if least < 1:
+        yield f"--nodes: got {least}, need at least 1"
+    if least > most:
+        yield f"--nodes: got {least}-{most}, need the fewest nodes first"
+    if args.spares is not None and args.spares < 0:
+        yield f"--spares: got {args.spares}, need 0 or more"
+    if args.auto_resume and (least < most or args.spares):
+        yield "--auto-resume: leave it out, hosts of an elastic run are jobs that Slurm requeues one by one"
+
+
+def _trainer_arguments(args: argparse.Namespace) -> tuple[str, ...]:
+    return (*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments)
+
+
+def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
+    """Raise ``LaunchError`` if the elastic run could not train on its fewest or its most nodes."""
+    parser = Parser(prog="podwright-train launch")
+    sources.add_arguments(parser)
+    span = [f"--min-nodes={args.nodes.least}", f"--max-nodes={args.nodes.most}"]
+    given, unknown = parser.parse_known_args(as_shown([*span, *_trainer_arguments(args)], parser))
+    given.unknown_flags = [word for word in unknown if word.startswith("-")]
+    try:
+        Policy.of(sources.load(given), ranks_per_node=nproc_per_node)
+    except ConfigError as error:
+        raise LaunchError(str(error)) from error
 
 
 def _other_owner(root: Path) -> str:

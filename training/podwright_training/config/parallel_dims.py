@@ -90,6 +90,33 @@ def problems(options: TrainConfig, *, world_size: int, nodes: int) -> Iterator[s
     yield from _problems_of_pipeline(options)
 
 
+def problems_of_data(options: TrainConfig, data_ranks: int) -> Iterator[str]:
+    """Yield why so many ranks that read different data cannot share the streams and a step's batch.
+
+    Each rank needs a sequence, and the same number where the loss depends on how they are divided.
+    """
+    if options.data_streams % data_ranks:
+        yield (
+            f"data_streams {options.data_streams} is not divisible by the {data_ranks} ranks that read different "
+            "data; change the number of ranks, or data_streams in a new run"
+        )
+        return
+    size = options.global_batch_size
+    if size is None:
+        return
+    if size < data_ranks:
+        yield (
+            f"global_batch_size {size} leaves some of the {data_ranks} ranks that read different data without a "
+            f"sequence; allowed: {data_ranks} or more on so many ranks"
+        )
+    whole = options.train_batch_size * data_ranks
+    if options.num_local_experts and size % whole:
+        yield (
+            f"global_batch_size {size} is not divisible by {whole}, train_batch_size x ranks that read different data: "
+            "the experts' routers would balance sequences that are not there"
+        )
+
+
 def _replicas(options: TrainConfig, nodes: int) -> int:
     return (options.data_replicas or nodes) if options.sharding_strategy == "hybrid" else 1
 

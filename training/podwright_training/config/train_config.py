@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podwright_training.config.option import Conflicts
-from podwright_training.config.sections import checkpoint, compute, memory, model, schedule
+from podwright_training.config.sections import checkpoint, compute, elastic, memory, model, schedule
 from podwright_training.config.sections.checkpoint import CheckpointOptions
 from podwright_training.config.sections.compute import ComputeOptions
 from podwright_training.config.sections.data import DataOptions
+from podwright_training.config.sections.elastic import ElasticOptions
 from podwright_training.config.sections.guard import GuardOptions
 from podwright_training.config.sections.logging import LoggingOptions
 from podwright_training.config.sections.memory import MemoryOptions
@@ -48,6 +49,7 @@ SECTIONS: dict[str, type] = {  # in the order of --help and config.yaml
     "memory": MemoryOptions,
     "validation": ValidationOptions,
     "checkpoint": CheckpointOptions,
+    "elastic": ElasticOptions,
     "logging": LoggingOptions,
 }
 
@@ -65,6 +67,7 @@ class TrainConfig(
     MemoryOptions,
     ValidationOptions,
     CheckpointOptions,
+    ElasticOptions,
     LoggingOptions,
 ):
     """One training run. Each field is a flag and a key of ``run.yaml`` of the same name."""
@@ -120,13 +123,18 @@ def option_names() -> tuple[str, ...]:
 
 def conflicts(config: TrainConfig) -> Conflicts:
     """Yield options that contradict each other: their names and a message."""
-    for section in (model, schedule, checkpoint, memory, compute):
+    for section in (model, schedule, checkpoint, elastic, memory, compute):
         yield from section.conflicts(config)
     every = config.noise_scale_freq
     if every and config.gradient_accumulation_steps == 1 and config.global_batch_size is None:
         yield (
             ("noise_scale_freq", "gradient_accumulation_steps"),
             f"noise_scale_freq {every} needs more than one micro-batch: set gradient_accumulation_steps",
+        )
+    if config.min_nodes is not None and config.global_batch_size is None:
+        yield (
+            ("min_nodes", "global_batch_size"),
+            "an elastic run (min_nodes) needs global_batch_size, the sequences of a step on any number of nodes",
         )
     yield from _profile_conflicts(config)
 

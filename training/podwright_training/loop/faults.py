@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ MOST_ALLOCATIONS = 100_000  # in a snapshot
 
 
 class StallWatch:
-    """Write the stacks of this rank's threads to a file when no step ends for a time; training goes on.
+    """Write the stacks of this rank's threads to a file when no step ends for a time, or on SIGUSR2; training goes on.
 
     Every rank has its own file, so that the rank whose stack differs from all others can be found.
 
@@ -41,10 +42,12 @@ class StallWatch:
 
     def __enter__(self) -> Self:
         self.alive()
+        faulthandler.register(signal.SIGUSR2, file=self._file)
         return self
 
     def __exit__(self, *_: object) -> None:
         faulthandler.cancel_dump_traceback_later()
+        faulthandler.unregister(signal.SIGUSR2)
         self._file.close()
         if self._path.stat().st_size == 0:
             self._path.unlink()

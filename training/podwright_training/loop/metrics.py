@@ -6,6 +6,9 @@
 | | ``flops_per_token`` and ``flops_convention`` (how it counts them), |
 | | ``process_s`` (since the process began), |
 | | ``code`` (``git <commit>``, or the version of the package) |
+| ``membership`` | of an elastic run, when other nodes take part and the first step is done, or did not come: |
+| | ``step`` (resumed after), ``generation``, ``cause``, ``nodes``, ``ranks``, ``hosts``, ``lost_steps``, |
+| | ``detecting_s``, ``stopping_s``, ``waiting_s`` (for nodes), ``restarting_s``, ``loading_s``, ``stepping_s`` |
 | ``train`` | ``step``, ``loss`` (mean per token of this step's batch), ``perplexity``, |
 | | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
 | | ``batch_sequences`` (the last of these: this step's global batch), ``batch_digest`` (of it), |

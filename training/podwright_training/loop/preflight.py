@@ -95,13 +95,9 @@ def _problems_of_data(
         size = len(tokenizer)
         yield f"vocab_size {options.vocab_size} is smaller than the {size} tokens of tokenizer {options.tokenizer}"
     here = parallel_dims.ParallelDims.of(options, world_size=ranks.world_size, nodes=ranks.nodes)
+    yield from parallel_dims.problems_of_data(options, here.data_size)
     if options.data_streams % here.data_size:
-        yield (
-            f"data_streams {options.data_streams} is not divisible by the {here.data_size} ranks that read different "
-            "data; change the number of ranks, or data_streams in a new run"
-        )
         return
-    yield from _problems_of_batch(options, here.data_size)
     share = here.data_rank(ranks.rank)
     try:
         data = open_data(replace(options, data_workers=0), tokenizer, share=share, shares=here.data_size)
@@ -122,24 +118,6 @@ def _problems_of_data(
             stream.check_streams(streams)  # find empty streams here, not when all ranks wait for this one
         except DataError as error:
             yield str(error)
-
-
-def _problems_of_batch(options: TrainConfig, data_ranks: int) -> Iterator[str]:
-    """Check that each rank has a sequence, and the same number where the loss depends on how they are divided."""
-    size = options.global_batch_size
-    if size is None:
-        return
-    if size < data_ranks:
-        yield (
-            f"global_batch_size {size} leaves some of the {data_ranks} ranks that read different data without a "
-            f"sequence; allowed: {data_ranks} or more on so many ranks"
-        )
-    whole = options.train_batch_size * data_ranks
-    if options.num_local_experts and size % whole:
-        yield (
-            f"global_batch_size {size} is not divisible by {whole}, train_batch_size x ranks that read different data: "
-            "the experts' routers would balance sequences that are not there"
-        )
 
 
 def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:

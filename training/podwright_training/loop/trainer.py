@@ -21,6 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from podwright_training.batch import Batch
+from podwright_training.beats import Activity, Pulse
 from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, DamagedCheckpointError
 from podwright_training.checkpoint.memory_tier import MemoryTier
@@ -145,6 +146,7 @@ class Trainer:
         self.saver = Saver(options, on_saved=self._log_saved)
         self.memory = MemoryTier(options, self._hosts, merge=merge_states) if options.memory_checkpoint_freq else None
         self._memory_busy = False  # a rank still saves in memory
+        self._pulse = Pulse.from_environment()
 
     def train(self) -> None:
         """Resume from a checkpoint if there is one, then take steps; validate and save when due, and at the end."""
@@ -152,6 +154,7 @@ class Trainer:
         memory = self.memory or nullcontext()
         with _stop_requests() as requests, memory, self.saver, closing(self.data.training), stalls, manual_collection():
             self._start(resumed_from=self._resume())
+            self._pulse.loaded(self.step)
             self._logged_sequences = self.sequences
             waits_limited = False
             while not (self._finished or self._stop_agreed):
@@ -169,9 +172,12 @@ class Trainer:
                         self.memory.save(self._state(), weights=self._weights(), optimizers=self.optimizers)
                     if self._due(self.options.checkpoint_freq) or self._stop_agreed:
                         self.save()
+            self._mark(Activity.SAVING)
             with self._timer.besides("saving"):
                 self.saver.finish()
-            self.metrics.write("end", step=self.step, reason=self._end_reason(), **self._timer.take_besides_s())
+            if self._finished or not self._pulse.heard:  # else its agent decides whether this is the end
+                self._mark(Activity.FINISHED)
+                self.metrics.write("end", step=self.step, reason=self._end_reason(), **self._timer.take_besides_s())
 
     def validate(self) -> None:
         """Log the mean loss per token on the validation split and each dataset, and how the model continues texts."""
@@ -189,6 +195,7 @@ class Trainer:
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         counted = torch.zeros((), dtype=torch.int64)
         while stream.coordinates().stop < sequences:
+            self._mark(Activity.VALIDATING)
             batch = stream.next_batch()
             batch = batch.counting_first(len(stream.own_sequences(before=sequences)))  # ranks may not divide them
             total += self.model.evaluate(batch)
@@ -201,6 +208,7 @@ class Trainer:
 
     def save(self) -> None:
         """Start writing a checkpoint."""
+        self._mark(Activity.SAVING)
         state = self._state()
         positions: list[Any] = [None] * self.ranks.world_size
         dist.all_gather_object(positions, state.data)
@@ -234,6 +242,7 @@ class Trainer:
 
     def _resume(self) -> Path | None:
         """Resume from the newest intact checkpoint, in memory, on disk or in the store."""
+        self._mark(Activity.LOADING)
         path, state = self._restore_from_memory()
         if state is None:
             self.saver.fetch()
@@ -335,10 +344,12 @@ class Trainer:
         In the same all-reduce, without waiting for a GPU, the ranks share whether to stop (on request, because saves
         fail, or because the data was read often enough), how often they read it and how long they took.
         """
+        self._mark(Activity.DRAWING)
         with self._timer.data():
             batches, rows = self._micro_batches(sequences)
             counted = [batch.counted_tokens for batch in batches]
             own_hash = batch_hash(rows)
+        self._mark(Activity.COMPUTING)
         epochs = self.data.training.finished_epochs()
         head = torch.zeros(6 + len(epochs), dtype=torch.int64)
         saves = self.memory is not None and self.memory.busy
@@ -513,6 +524,9 @@ class Trainer:
             seconds=round(saved.seconds, 3),
             paused_s=round(saved.paused_s, 3),
         )
+
+    def _mark(self, activity: Activity) -> None:
+        self._pulse.mark(activity, self.step)
 
     @property
     def _finished(self) -> bool:

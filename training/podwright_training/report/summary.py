@@ -195,4 +195,10 @@ def _text(event: dict[str, Any]) -> str:
         and value is not None
         and not isinstance(value, dict)
     }
-    return ", ".join(f"{key} {f'{value:.6g}' if isinstance(value, float) else value}" for key, value in shown.items())
+    return ", ".join(f"{key} {_brief(value)}" for key, value in shown.items())
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,152 @@
+"""Elastic runs: agents of several hosts on this one, their ranks over gloo."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from podwright_training.run_folder import RunFolder
+
+pytestmark = pytest.mark.slow
+SCRIPT = Path(__file__).with_name("elastic_host.py")
+STEPS, LIMIT_S = 30, 300
+SAME = {"global_batch_size": 12, "data_streams": 12, "validation_sequences": 12, "max_steps": STEPS}
+SAME |= {"checkpoint_freq": 2, "train_batch_size": 4}
+
+
+class ElasticRun:
+    """A run whose hosts a test starts, kills, freezes and asks to leave."""
+
+    def __init__(self, root, fork_server, flags, **options):
+        self.folder = RunFolder(root)
+        self._fork_server, self._flags, self._options = fork_server, flags, options
+        self.agents = {}
+
+    def start(self, *numbers, ranks=1):
+        """Start the agents of hosts."""
+        for number in numbers:
+            self.folder.root.mkdir(exist_ok=True)
+            self.agents[number] = self._fork_server(
+                script=str(SCRIPT),
+                argv=[f"--member={number}", f"--ranks={ranks}", *self._flags(self.folder.root, **self._options)],
+                ranks=1,
+                output=str(self.folder.root / f"host-{number}.log"),
+            )["pid"]
+
+    def signal(self, host, number):
+        """Send an agent a signal."""
+        os.kill(self.agents[host], number)
+
+    def ranks_of(self, host):
+        """The processes of a host's ranks."""
+        (server,) = children(self.agents[host])
+        return children(server)
+
+    def wait_for(self, generation):
+        """Wait until a generation has taken a step; its event."""
+        end_s = time.monotonic() + LIMIT_S
+        while time.monotonic() < end_s:
+            for event in self.folder.events("membership"):
+                if event["generation"] == generation and event["stepping_s"] is not None:
+                    return event
+            time.sleep(0.05)
+        outputs = {path.name: path.read_text()[-2000:] for path in self.folder.root.glob("host-*.log")}
+        raise AssertionError(f"generation {generation} did not come: {outputs}")
+
+    def wait_for_end(self, pid):
+        """Wait for a process that was an agent; its exit status."""
+        return self._fork_server(wait=pid)["status"]
+
+    def finish(self):
+        """Wait for all agents; their exit statuses."""
+        return {host: self.wait_for_end(pid) for host, pid in self.agents.items()}
+
+    def steps(self):
+        """Loss, batch and number of sequences of each step as it counts in the end."""
+        return {event["step"]: event for event in self.folder.events("train")}
+
+
+def children(pid):
+    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
+    return [int(word) for word in found.split()]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, tiny_flags, call_ranks):
+    """The steps of a run on one rank that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("alone")
+    status, output = call_ranks(1, "train", *tiny_flags(folder, **SAME))
+    assert status == 0, output
+    return {event["step"]: event for event in RunFolder(folder).events("train")}
+
+
+@pytest.fixture
+def elastic_run(tmp_path, fork_server, tiny_flags):
+    """A run of 2 to 4 hosts, unless the test says otherwise."""
+
+    def elastic_run(**options):
+        values = {**SAME, "min_nodes": 2, "max_nodes": 4, "heartbeat_timeout_s": 2, **options}
+        return ElasticRun(tmp_path / "run", fork_server, tiny_flags, **values)
+
+    return elastic_run
+
+
+def same_numbers(run, alone):
+    """Every step has the undisturbed run's sequences, and its loss but for rounding."""
+    steps = run.steps()
+    assert sorted(steps) == sorted(alone)
+    for step, event in alone.items():
+        assert steps[step]["batch_digest"] == event["batch_digest"]
+        assert steps[step]["sequences"] == event["sequences"]
+        assert steps[step]["loss"] == pytest.approx(event["loss"], abs=1e-5)
+
+
+def test_four_hosts_three_two_and_four_again_train_the_same_model(elastic_run, alone):
+    """One host is killed, then the leader freezes, then both come back: batches and losses are the undisturbed ones."""
+    run = elastic_run()
+    run.start(0, 1, 2, 3)
+    hosts = run.wait_for(1)["hosts"]
+    assert len(hosts) == 4
+    leader, *_, last = (int(host.removeprefix("127.0.0.")) - 2 for host in hosts)
+    run.signal(last, signal.SIGKILL)
+    assert run.wait_for(2)["cause"] == f"{hosts[-1]} closed its connection"
+    run.signal(leader, signal.SIGSTOP)
+    event = run.wait_for(3)
+    assert (event["nodes"], event["cause"]) == (2, f"{hosts[0]}, which led, was lost")
+    killed = run.agents.pop(last)
+    run.start(last)
+    run.signal(leader, signal.SIGCONT)
+    while (event := run.wait_for(event["generation"] + 1))["nodes"] < 4:
+        assert event["lost_steps"] == 0, "a run grows at the end of a step, after a save"
+    assert run.finish() == dict.fromkeys(range(4), 0)
+    assert run.wait_for_end(killed) == -signal.SIGKILL
+    same_numbers(run, alone)
+
+
+def test_a_spare_takes_a_lost_hosts_place_in_a_pipeline(elastic_run, alone):
+    """Tensor parallelism in a host, pipeline across two, one spare: a rank that hangs is named, a host leaves."""
+    run = elastic_run(max_nodes=2, tensor_parallel=2, pipeline_parallel=2)
+    run.start(0, 1, 2, ranks=2)
+    hosts = [int(host.removeprefix("127.0.0.")) - 2 for host in run.wait_for(1)["hosts"]]
+    os.kill(run.ranks_of(hosts[1])[0], signal.SIGSTOP)
+    event = run.wait_for(2)
+    assert f"on 127.0.0.{hosts[1] + 2} is stopped (SIGSTOP)" in event["cause"]
+    assert "trainer.py" in "".join(path.read_text() for path in (run.folder.root / "stacks").glob("rank-*.txt"))
+    run.signal(hosts[1], signal.SIGTERM)
+    event = run.wait_for(3)
+    assert event["cause"] == f"127.0.0.{hosts[1] + 2} was asked to leave"
+    assert (event["nodes"], event["lost_steps"]) == (2, 0)
+    assert run.finish() == {0: 0, 1: 0, 2: 0} | {hosts[1]: 75}
+    same_numbers(run, alone)
+
+
+def test_an_error_of_the_user_ends_the_run(elastic_run):
+    """An error that a new start would not change is one line of each host, and ends all of them."""
+    run = elastic_run(vocab_size=10)
+    run.start(0, 1, 2, 3)
+    assert set(run.finish().values()) == {2}
+    output = (run.folder.root / "host-0.log").read_text()
+    assert output.count("vocab_size 10 is smaller") == 1

@@ -1,0 +1,276 @@
+"""An elastic run has one leader and trains once, when hosts and networks fail in any order."""
+
+import asyncio
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from podwright_training.beats import Activity
+from podwright_training.config.train_config import TrainConfig, conflicts
+from podwright_training.elastic import terms
+from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
+from podwright_training.elastic.membership import Dismiss, Drain, End, Membership, Past, Start, Stop, describe_hang
+from podwright_training.elastic.policy import Policy
+from podwright_training.elastic.report import RankReport, Report
+from podwright_training.elastic.terms import Election, Term, Terms
+from podwright_training.errors import ConfigError, UserError
+
+HOSTS, TIMEOUT_S, TICK_S = 4, 5.0, 0.5
+POLICY = Policy(sizes=(2, 3), ranks_per_node=1, elastic_wait_s=0, nodes_timeout_s=1e9, heartbeat_timeout_s=TIMEOUT_S)
+
+
+class Host:
+    """A host whose network and processes are numbers."""
+
+    def __init__(self, number):
+        self.name, self.number = f"host-{number}", number
+        self.alive = True
+        self.frozen = self.cut = False
+        self.election = Election(TIMEOUT_S)
+        self.leads = self.members = None  # its term, and the members
+        self.follows = None  # term, when the leader was last heard
+        self.training = None  # generation
+        self.step = 0
+
+    def report(self):
+        ranks = (RankReport(activity=Activity.COMPUTING, step=self.step),) if self.training else ()
+        return Report(ready=True, generation=self.training, ranks=ranks)
+
+
+class Run(RuleBasedStateMachine):
+    """An elastic run of at least two hosts and at most three, and its folder."""
+
+    def __init__(self):
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.terms = Terms(self.folder)
+        self.hosts = [Host(number) for number in range(HOSTS)]
+        self.now, self.started = 0.0, []
+
+    def teardown(self):
+        for host in self.hosts:
+            host.cut = host.frozen = False
+            if not host.alive:
+                self.revive(host.number)
+        self.wait(40)
+        assert [host for host in self.hosts if host.training], "nobody trains though all hosts are well"
+        shutil.rmtree(self.folder)
+
+    @rule(number=st.integers(0, HOSTS - 1))
+    def kill(self, number):
+        self.hosts[number].alive = False
+
+    @rule(number=st.integers(0, HOSTS - 1))
+    def revive(self, number):
+        if not self.hosts[number].alive:
+            self.hosts[number] = Host(number)
+
+    @rule(number=st.integers(0, HOSTS - 1))
+    def cut_or_mend(self, number):
+        self.hosts[number].cut ^= True
+
+    @rule(number=st.integers(0, HOSTS - 1))
+    def freeze_or_thaw(self, number):
+        self.hosts[number].frozen ^= True
+
+    @rule(ticks=st.integers(1, 25))
+    def wait(self, ticks):
+        for _ in range(ticks):
+            self.now += TICK_S
+            for host in self.hosts:
+                if host.alive and not host.frozen:
+                    self._live(host)
+            self.one_generation_trains()
+
+    @invariant()
+    def one_generation_trains(self):
+        able = [host for host in self.hosts if host.alive and not host.frozen and not host.cut and host.training]
+        whole = {
+            generation
+            for generation, members in self.started
+            if {host.number for host in able if host.training == generation} == members
+        }
+        assert len(whole) <= 1, f"generations {whole} train at once"
+
+    def _reach(self, one, other):
+        return one is other or not (one.cut or other.cut)
+
+    def _live(self, host):
+        if host.leads:
+            self._renew(host)
+        if host.follows:
+            self._follow(host)
+        else:
+            self._look(host)
+        if host.leads:
+            self._lead(host)
+
+    def _renew(self, host):
+        renewed = host.leads
+        if len(host.members.members) > 1 or host.members.generation:
+            renewed = self.terms.renew(replace(host.leads, generation=host.members.number))
+        elif self.terms.newest().number > host.leads.number:
+            renewed = None
+        host.leads = renewed
+
+    def _leader_of(self, term):
+        return self.hosts[int(term.leader.removeprefix("host-"))]
+
+    def _follow(self, host):
+        term, heard_s = host.follows
+        leader = self._leader_of(term)
+        there = leader.alive and leader.leads and leader.leads.number == term.number
+        known = there and host.name in leader.members.members
+        if self._reach(host, leader) and known and not leader.frozen:
+            host.follows = term, self.now
+            leader.members.report(host.name, host.report(), now=self.now)
+        elif (self._reach(host, leader) and not known and not leader.frozen) or self.now - heard_s > TIMEOUT_S:
+            host.follows = host.training = None
+
+    def _look(self, host):
+        term = self.terms.newest()
+        host.election.look(term, self.now)
+        if term and self._reach(host, leader := self._leader_of(term)):
+            if not (leader.alive and leader.leads and leader.leads.number == term.number):
+                host.election.refuse(term.number)
+            elif not leader.frozen:
+                leader.members.join(host.name, host=host.name, number=host.number, now=self.now)
+                host.follows = term, self.now
+                return
+        if not host.leads and host.election.may_claim(self.now):
+            number, generation = (term.number + 1, term.generation) if term else (1, 0)
+            new = Term(number, host.name, host.name, 1, None, generation=generation)
+            if self.terms.claim(new):
+                host.leads = new
+                host.members = Membership(POLICY, leader=host.name, now=self.now, past=Past(generation=generation))
+
+    def _lead(self, leader):
+        for host in self.hosts:
+            if not host.alive and self._reach(host, leader):
+                leader.members.lose(host.name, "closed its connection", now=self.now)
+        for command in leader.members.decide(self.now):
+            assert not isinstance(command, End)
+            if isinstance(command, Start):
+                self._start(leader, command)
+            elif isinstance(command, Stop | Drain):
+                for name in command.members:
+                    host = self.hosts[int(name.removeprefix("host-"))]
+                    if self._hears(host, leader) and host.training == command.generation:
+                        host.training = None
+            else:
+                assert isinstance(command, Dismiss) or command.values["nodes"] in POLICY.sizes
+
+    def _hears(self, host, leader):
+        followed = host.follows and host.follows[0].number == leader.leads.number
+        return host.alive and self._reach(host, leader) and followed
+
+    def _start(self, leader, command):
+        assert len(command.members) in POLICY.sizes
+        renewed = self.terms.renew(replace(leader.leads, generation=command.generation))
+        if renewed is None:
+            return
+        leader.leads = renewed
+        assert all(command.generation > generation for generation, _ in self.started), "a number was used twice"
+        members = {int(name.removeprefix("host-")) for name in command.members}
+        self.started.append((command.generation, members))
+        for number in members:
+            if self._hears(self.hosts[number], leader):
+                assert self.hosts[number].training is None, "the last generation is not gone"
+                self.hosts[number].training = command.generation
+
+
+TestRun = Run.TestCase
+TestRun.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+
+
+def test_a_term_begins_once(tmp_path):
+    """Of several hosts that want to lead one does; it loses its term when another one begins."""
+    found = Terms(tmp_path)
+    first = Term(1, "a", "host-a", 1, None)
+    assert found.claim(first)
+    assert not found.claim(replace(first, leader="b"))
+    renewed = found.renew(first)
+    assert renewed == found.newest() == replace(first, renewals=1)
+    assert found.claim(replace(first, number=2, leader="b"))
+    assert found.renew(renewed) is None
+
+
+def test_nobody_joins_without_the_secret(tmp_path):
+    """Neither side takes the other for a member or the leader unless it proves that it knows the run's secret."""
+
+    async def meet(leaders, members):
+        outcome = asyncio.get_running_loop().create_future()
+
+        async def welcome(reader, writer):
+            try:
+                await accept(Channel(reader, writer), leaders)
+                outcome.set_result(True)
+            except ChannelError as error:
+                outcome.set_result(str(error))
+            writer.close()
+            await writer.wait_closed()
+
+        async with await asyncio.start_server(welcome, "127.0.0.1", 0) as server:
+            channel = Channel(*await asyncio.open_connection(*server.sockets[0].getsockname()))
+            try:
+                await introduce(channel, members)
+            except ChannelError:
+                return await outcome
+            finally:
+                channel.close()
+            return await outcome
+
+    secret = terms.secret(tmp_path)
+    assert terms.secret(tmp_path) == secret
+    assert asyncio.run(meet(secret, secret)) is True
+    assert asyncio.run(meet(secret, b"another")) == "does not know the run's secret"
+    (tmp_path / "secret").chmod(0o644)
+    with pytest.raises(UserError, match="nobody else may read it"):
+        terms.secret(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "ranks", "message"),
+    [
+        ({"min_nodes": 4, "max_nodes": 2}, 1, "min_nodes 4 is above max_nodes 2"),
+        ({"max_nodes": 2}, 1, "max_nodes 2 needs min_nodes"),
+        ({"min_nodes": 1, "global_batch_size": None}, 1, "needs global_batch_size"),
+        ({"min_nodes": 1, "max_nodes": 4}, 8, "max_nodes 4 x 8 ranks: global_batch_size 12 leaves some of the 32"),
+        ({"min_nodes": 1, "max_nodes": 4, "tensor_parallel": 2}, 1, "min_nodes 1 x 1 ranks: tensor_parallel 2"),
+    ],
+)
+def test_a_policy_that_cannot_train_is_one_line(options, ranks, message):
+    """Wrong numbers of nodes are found before any host starts."""
+    config = TrainConfig(**{"global_batch_size": 12, "data_streams": 96, **options})
+    problems = [problem for _, problem in conflicts(config)]
+    if not problems:
+        with pytest.raises(ConfigError) as caught:
+            Policy.of(config, ranks_per_node=ranks)
+        problems = caught.value.problems
+    assert len(problems) == 1
+    assert message in problems[0]
+
+
+def test_only_whole_copies_of_the_model_take_part():
+    """A pipeline spans two nodes: a third one waits until there are four."""
+    config = TrainConfig(
+        min_nodes=2, max_nodes=4, global_batch_size=12, train_batch_size=2, data_streams=12, pipeline_parallel=2
+    )
+    policy = Policy.of(config, ranks_per_node=1)
+    assert policy.sizes == (2, 4)
+    assert [policy.fitting(nodes) for nodes in range(6)] == [0, 0, 2, 2, 4, 4]
+
+
+def test_the_rank_that_the_others_wait_for_is_named():
+    """A stopped rank, else those that came least far; of ranks at the same place each may be the cause."""
+    waits = RankReport(activity=Activity.COMPUTING, step=11)
+    reads, stopped = replace(waits, activity=Activity.DRAWING), replace(waits, stopped=True)
+    assert describe_hang([(0, "a", waits), (1, "b", reads)]) == "rank 1 on b hangs in step 12, drawing"
+    assert describe_hang([(0, "a", stopped), (1, "b", waits)]).startswith("rank 0 on a is stopped (SIGSTOP)")
+    assert describe_hang([(0, "a", waits), (1, "b", waits)]).startswith("all ranks hang in step 12")

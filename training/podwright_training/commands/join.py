@@ -1,0 +1,43 @@
+"""``podwright-train join``: take part in an elastic run as one of its hosts; `launch --nodes 2-4` starts it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+
+from podwright_training.config import sources
+from podwright_training.elastic.policy import Policy
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of ``podwright-train join``: those of the host, and of ``train``."""
+    sources.add_arguments(parser)
+    group = parser.add_argument_group("host")
+    group.add_argument("--nproc-per-node", type=int, default=1, metavar="N", help="ranks of each host. Default: 1")
+    group.add_argument(
+        "--member",
+        type=int,
+        metavar="N",
+        default=int(os.environ.get("SLURM_ARRAY_TASK_ID", "0")),
+        help="number of this host, which no other has. Default: that in its Slurm array, or 0",
+    )
+    group.add_argument(
+        "--address",
+        metavar="NAME",
+        default=os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        help="where the other hosts reach this one. Default: its name",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Take part until the run ends, or this host is asked to leave; return the exit status."""
+    options = sources.load(args)
+    policy = Policy.of(options, ranks_per_node=args.nproc_per_node)
+    if args.nproc_per_node > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
+    from podwright_training.elastic.agent import Agent
+
+    agent = Agent(options, policy, number=args.member, address=args.address, job=os.environ.get("SLURM_ARRAY_JOB_ID"))
+    return asyncio.run(agent.run())

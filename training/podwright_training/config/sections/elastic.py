@@ -1,0 +1,46 @@
+"""Options of elastic runs, whose number of nodes changes while they train."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from podwright_training.config.option import Conflicts, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElasticOptions:
+    """Set how few and how many nodes an elastic run has, and how soon it gives one up."""
+
+    min_nodes: int | None = option(
+        None, "Fewest nodes that an elastic run trains on. Default: the run is not elastic.", at_least=1
+    )
+    max_nodes: int | None = option(
+        None, "Most nodes that an elastic run trains on; further ones are spares. Default: min_nodes.", at_least=1
+    )
+    elastic_wait_s: float = option(
+        0.0,
+        "Longest wait for a spare or a new node to take a lost one's place before the run goes on with fewer, in "
+        "seconds.",
+        at_least=0,
+    )
+    nodes_timeout_s: float = option(
+        3600.0, "Longest wait for min_nodes to come together before an elastic run ends, in seconds.", above=0
+    )
+    heartbeat_timeout_s: float = option(
+        5.0, "Longest silence of a host before an elastic run goes on without it, in seconds.", at_least=0.5
+    )
+    hang_timeout_s: float | None = option(
+        None,
+        "Longest step of an elastic run before its ranks start again, in seconds. Default: 20 times the median step, "
+        "at least 10 s, with compile at least 120 s.",
+        above=0,
+    )
+
+
+def conflicts(options: ElasticOptions) -> Conflicts:
+    """Yield the conflicts among these options."""
+    least, most = options.min_nodes, options.max_nodes
+    if least is None and most is not None:
+        yield ("max_nodes", "min_nodes"), f"max_nodes {most} needs min_nodes"
+    if least is not None and most is not None and least > most:
+        yield ("min_nodes", "max_nodes"), f"min_nodes {least} is above max_nodes {most}"

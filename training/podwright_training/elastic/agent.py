@@ -1,0 +1,277 @@
+"""One host's agent in an elastic run: it finds or becomes the leader, and starts and ends ranks when that says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.elastic import terms
+from podwright_training.elastic.channel import Channel, ChannelError, introduce
+from podwright_training.elastic.host_ranks import HostRanks, memory_folder, remove_memory
+from podwright_training.elastic.leader import SLEPT_S, Leader
+from podwright_training.elastic.membership import FINISHED, LEFT, Membership, Past
+from podwright_training.elastic.policy import Policy
+from podwright_training.elastic.report import Report
+from podwright_training.elastic.terms import Election, Term, Terms
+from podwright_training.errors import UserError
+from podwright_training.run_folder import RunFolder, write_atomically
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two looks at the ranks, and at the terms
+SAID_OFTEN = 5  # reports in a heartbeat's time
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class Agent:
+    """A host that takes part until the run ends or it is asked to leave.
+
+    Args:
+        options: Those of the run.
+        policy: Allowed sizes and waits.
+        number: Place among hosts that are otherwise alike; the lower, the earlier.
+        address: Where the other hosts reach this one.
+        job: Slurm's number of the job array, if there is one.
+        spawn: Starts the fork server. Default: as a program of its own.
+    """
+
+    def __init__(
+        self,
+        options: TrainConfig,
+        policy: Policy,
+        *,
+        number: int,
+        address: str,
+        job: str | None = None,
+        spawn: Callable[[socket.socket], Any] | None = None,
+    ) -> None:
+        self._policy, self._number, self._address, self._job = policy, number, address, job
+        self._name = f"{number:05}-{socket.gethostname()}-{secrets.token_hex(4)}"
+        self._digest = f"{options.digest}-{policy.ranks_per_node}"
+        self._folder = RunFolder(Path(options.run_dir))
+        self._secret = terms.secret(self._folder.elastic)
+        self._terms = Terms(self._folder.elastic / "terms")
+        self._election = Election(policy.heartbeat_timeout_s)
+        self._memory = memory_folder(self._folder.root, number)
+        config = self._memory / "run.yaml"
+        write_atomically(config, options.to_yaml())
+        argv = ["train", "--config", str(config)]
+        self._ranks = HostRanks(options, argv, count=policy.ranks_per_node, folder=self._memory, spawn=spawn)
+        self._followed: Term | None = None  # the last one
+        self._heard_s = 0.0  # its leader's last message
+        self._leading: asyncio.Task[None] | None = None
+        self._leaving = False
+
+    async def run(self) -> int:
+        """Take part; return the exit status: 0 if the run is complete, 75 if it goes on without this host.
+
+        Raises:
+            UserError: The run in this folder has other options.
+        """
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._leave)
+        helpers = [asyncio.create_task(self._ranks.serve()), asyncio.create_task(self._beat())]
+        status = None
+        try:
+            while status is None:
+                status = await self._take_part()
+        finally:
+            for helper in helpers:
+                helper.cancel()
+            if self._leading and status is not None:
+                await asyncio.wait({self._leading}, timeout=LOOK_S)
+            self._ranks.close()
+            if status != LEFT:
+                remove_memory(self._memory)
+        return status
+
+    async def _take_part(self) -> int | None:
+        """Look for the leader and follow it, or become it; return the exit status once there is one."""
+        if (term := await self._newest()) and term.ended is None:
+            if (status := await self._follow(term)) is not None:
+                return status
+            term = await self._newest()
+        if term and term.ended is not None and term.job == self._job is not None:
+            return term.ended
+        if self._leaving:
+            return LEFT
+        leads = self._leading and not self._leading.done()
+        if not leads and self._election.may_claim(time.monotonic()):
+            await self._claim(term)
+        else:
+            await asyncio.sleep(LOOK_S)
+        return None
+
+    async def _newest(self) -> Term | None:
+        """Return the newest term; nobody leads one in which the run ended."""
+        term = await asyncio.to_thread(self._terms.newest)
+        self._election.look(term, time.monotonic())
+        if term and term.ended is not None:
+            self._election.refuse(term.number)
+        return term
+
+    async def _claim(self, last: Term | None) -> None:
+        """Begin the next term, unless another host is faster."""
+        leader: list[Leader] = []
+
+        async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await leader[0].welcome(reader, writer)
+
+        server = await asyncio.start_server(welcome, sock=listen())
+        term = Term(
+            number=last.number + 1 if last else 1,
+            leader=self._name,
+            address=self._address,
+            port=server.sockets[0].getsockname()[1],
+            job=self._job,
+            generation=last.generation if last else 0,
+            members=last.members if last else (),
+        )
+        members = Membership(self._policy, leader=self._name, now=time.monotonic(), past=self._past(last))
+        leader.append(
+            Leader(term, self._terms, members=members, secret=self._secret, options=self._digest, record=self._record)
+        )
+        if not await asyncio.to_thread(self._terms.claim, term):
+            server.close()
+            return
+        logger.warning("elastic: this host leads, term %d", term.number)
+        self._leading = asyncio.create_task(leader[0].lead(server))
+
+    def _past(self, last: Term | None) -> Past:
+        """Return what is known of the run before this host leads."""
+        if last is None or self._followed is None or self._followed.number != last.number:
+            return Past(generation=last.generation if last else 0)
+        return Past(
+            generation=last.generation,
+            expected=tuple(name for name in last.members if name != last.leader),
+            step=last.step,
+            cause=f"{last.address}, which led, was lost",
+            detecting_s=time.monotonic() - self._heard_s,
+        )
+
+    async def _follow(self, term: Term) -> int | None:
+        """Be a member while the leader of a term is there; return the exit status if that is the end."""
+        timeout_s = self._policy.heartbeat_timeout_s
+        try:
+            streams = await asyncio.wait_for(asyncio.open_connection(term.address, term.port), timeout_s)
+        except ConnectionRefusedError:
+            self._election.refuse(term.number)
+            return None
+        except (OSError, asyncio.TimeoutError):
+            return None
+        channel = Channel(*streams)
+        try:
+            await asyncio.wait_for(introduce(channel, self._secret), timeout_s)
+            channel.send(
+                name=self._name,
+                host=self._address,
+                number=self._number,
+                options=self._digest,
+            )
+            self._followed, self._heard_s = term, time.monotonic()
+            return await self._obey(channel)
+        except (ChannelError, asyncio.TimeoutError) as error:
+            logger.warning("elastic: leader at %s %s", term.address, error)
+            return None
+        finally:
+            channel.close()
+            self._ranks.stop()
+
+    async def _obey(self, channel: Channel) -> int | None:
+        """Report to the leader and do what it says until the run ends, or this host leaves it."""
+        timeout_s = self._policy.heartbeat_timeout_s
+        sent_s, sent, looked_s = 0.0, None, time.monotonic()
+        receiving = asyncio.ensure_future(channel.receive())
+        try:
+            while True:
+                await asyncio.wait({receiving}, timeout=LOOK_S)
+                now = time.monotonic()
+                self._heard_s += now - looked_s if now - looked_s > SLEPT_S else 0.0
+                looked_s = now
+                if receiving.done():
+                    if (status := self._carry_out(receiving.result())) is not None:
+                        return status
+                    self._heard_s, receiving = now, asyncio.ensure_future(channel.receive())
+                if now - self._heard_s > timeout_s:
+                    raise ChannelError(f"was silent for {now - self._heard_s:.1f} s")
+                report = self._report()
+                if report.urgent != sent or now - sent_s > timeout_s / SAID_OFTEN:
+                    channel.send(report=report.to_dict())
+                    sent, sent_s = report.urgent, now
+                if self._leaving and self._ranks.generation is None:
+                    return LEFT
+        finally:
+            receiving.cancel()
+
+    def _report(self) -> Report:
+        return Report(
+            ready=self._ranks.ready,
+            generation=self._ranks.generation,
+            ranks=self._ranks.reports(),
+            leaving=self._leaving,
+            port=free_port() if self._ranks.generation is None else 0,
+        )
+
+    def _carry_out(self, message: dict[str, Any]) -> int | None:
+        """Do what the leader says; return the exit status if that is the end."""
+        if "start" in message:
+            self._ranks.start(message["start"], self._environments(message))
+        elif "stop" in message:
+            self._ranks.stop(stacks=message["stacks"])
+        elif "drain" in message:
+            self._ranks.signal(signal.SIGUSR1)
+        elif "refused" in message:
+            raise UserError(f"--run-dir {self._folder.root}: {message['refused']}")
+        elif "end" in message:
+            level = logging.INFO if message["end"] == FINISHED else logging.ERROR
+            logger.log(level, "elastic: %s", message["reason"])
+            return int(message["end"])
+        return None
+
+    def _environments(self, message: dict[str, Any]) -> list[dict[str, str]]:
+        """Return the variables of each of this host's ranks, torchrun's and ours."""
+        count = self._policy.ranks_per_node
+        shared = {
+            "WORLD_SIZE": count * message["nodes"],
+            "LOCAL_WORLD_SIZE": count,
+            "MASTER_ADDR": message["address"],
+            "MASTER_PORT": message["port"],
+            "PODWRIGHT_GENERATION": message["start"],
+        }
+        ranks = [{"RANK": message["place"] * count + local, "LOCAL_RANK": local} for local in range(count)]
+        return [{name: str(value) for name, value in {**shared, **rank}.items()} for rank in ranks]
+
+    async def _beat(self) -> None:
+        while True:
+            self._ranks.beat()
+            await asyncio.sleep(LOOK_S)
+
+    def _record(self, values: dict[str, Any]) -> None:
+        logger.warning("elastic: generation %d on %d nodes: %s", values["generation"], values["nodes"], values["cause"])
+        self._folder.add_event("membership", **values)
+
+    def _leave(self) -> None:
+        self._leaving = True
+
+
+def listen() -> socket.socket:
+    """Return a socket on a free port of every address of this host."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,170 @@
+"""Lead an elastic run for one term: accept members, decide with them who trains, keep the term."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from podwright_training.elastic import membership
+from podwright_training.elastic.channel import Channel, ChannelError, accept
+from podwright_training.elastic.membership import Dismiss, Drain, End, Membership, Record, Start, Stop
+from podwright_training.elastic.report import Report
+from podwright_training.elastic.terms import Term, Terms
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 0.1  # between two decisions, without news
+SLEPT_S = 1.0  # between two looks: the leader itself did not run
+
+
+class Leader:
+    """The server that all members connect to, the leader's own host too.
+
+    Args:
+        term: The term that this host has begun.
+        terms: Where it is renewed.
+        members: Who takes part.
+        secret: The run's.
+        options: Digest of the run's options, which all members share.
+        record: Called with the values of each ``membership`` event.
+    """
+
+    def __init__(
+        self,
+        term: Term,
+        terms: Terms,
+        *,
+        members: Membership,
+        secret: bytes,
+        options: str,
+        record: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._term, self._terms = term, terms
+        self._membership = members
+        self._secret, self._options, self._record = secret, options, record
+        self._timeout_s = members.policy.heartbeat_timeout_s
+        self._channels: dict[str, Channel] = {}
+        self._news = asyncio.Event()
+
+    async def lead(self, server: asyncio.Server) -> None:
+        """Decide until the run has ended, or another host leads."""
+        renewing = asyncio.create_task(self._renew())
+        looked_s = time.monotonic()
+        try:
+            while not renewing.done():
+                now = time.monotonic()
+                if now - looked_s > SLEPT_S:
+                    self._membership.slept(now - looked_s)
+                looked_s = now
+                for command in self._membership.decide(now):
+                    await self._carry_out(command)
+                if self._membership.ended:
+                    return
+                self._news.clear()
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), LOOK_S)
+        finally:
+            renewing.cancel()
+            server.close()
+            for channel in list(self._channels.values()):
+                channel.close()
+
+    async def welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
+        channel, name = Channel(reader, writer), None
+        try:
+            await asyncio.wait_for(accept(channel, self._secret), self._timeout_s)
+            hello = await asyncio.wait_for(channel.receive(), self._timeout_s)
+            if hello["options"] != self._options:
+                channel.send(refused="its options differ from those of the run that trains in this folder")
+                return
+            name = str(hello["name"])
+            self._channels[name] = channel
+            now = time.monotonic()
+            self._membership.join(name, host=hello["host"], number=hello["number"], now=now)
+            while True:
+                report = Report.from_dict((await channel.receive())["report"])
+                self._membership.report(name, report, now=time.monotonic())
+                channel.send(beat=True)
+                self._news.set()
+        except (ChannelError, KeyError, TypeError, ValueError, asyncio.TimeoutError) as error:
+            reason = str(error) if isinstance(error, ChannelError) else "sent what is no message"
+            if name and self._channels.pop(name, None):
+                self._membership.lose(name, reason, now=time.monotonic())
+                self._news.set()
+        finally:
+            channel.close()
+
+    async def _renew(self) -> None:
+        """Renew the term while someone relies on it; end when another one began."""
+        while True:
+            try:
+                renewed = await asyncio.to_thread(self._renewed)
+            except OSError as error:  # a full disk does not end a run
+                logger.warning("elastic: cannot renew the term: %s", error)
+            else:
+                if renewed is None:
+                    logger.warning("elastic: another host leads now")
+                    return
+                self._term = renewed
+            await asyncio.sleep(self._timeout_s / 5)
+
+    def _renewed(self) -> Term | None:
+        """Return the renewed term, None if another one began; a leader whom nobody reaches lets others begin one."""
+        members, generation = self._membership, self._membership.generation
+        if len(members.members) > 1 or generation:
+            last = generation.members if generation else self._term.members
+            return self._terms.renew(replace(self._term, generation=members.number, members=last, step=members.step))
+        newest = self._terms.newest()
+        return None if newest and newest.number > self._term.number else self._term
+
+    async def _carry_out(self, command: membership.Command) -> None:
+        if isinstance(command, Record):
+            self._record(command.values)
+        elif isinstance(command, Dismiss):
+            if channel := self._channels.pop(command.member, None):
+                channel.abort()
+        elif isinstance(command, Start):
+            await self._start(command)
+        elif isinstance(command, End):
+            await self._end(command)
+        else:
+            values = {"stop": command.generation, "stacks": command.stacks} if isinstance(command, Stop) else {}
+            values = values or {"drain": command.generation}
+            self._send(command, **values)
+
+    async def _start(self, command: Start) -> None:
+        """Number the generation in the term before any rank starts, so that no later leader numbers another so."""
+        term = replace(self._term, generation=command.generation, members=command.members)
+        renewed = await asyncio.to_thread(self._terms.renew, term)
+        if renewed is None:
+            return  # the renewing task finds the same
+        self._term = renewed
+        first = self._membership.members.get(command.members[0])
+        if first is None:
+            return
+        for place, name in enumerate(command.members):
+            if name in self._channels:
+                self._channels[name].send(
+                    start=command.generation,
+                    place=place,
+                    nodes=len(command.members),
+                    address=first.host,
+                    port=first.report.port,
+                )
+
+    async def _end(self, command: End) -> None:
+        with suppress(OSError):
+            await asyncio.to_thread(self._terms.renew, replace(self._term, ended=command.status))
+        for channel in self._channels.values():
+            channel.send(end=command.status, reason=command.reason)
+
+    def _send(self, command: Stop | Drain, **message: Any) -> None:
+        for name in command.members:
+            if name in self._channels:
+                self._channels[name].send(**message)

@@ -1,0 +1,407 @@
+"""Decide who takes part in an elastic run: the leader's state machine, without sockets, clocks or processes.
+
+A *generation* is a set of hosts that train together. It ends when one of its hosts or ranks is lost, or at a step
+boundary when a host leaves or can be added; the next one begins when all ranks of the last are gone.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from podwright_training.beats import Activity
+from podwright_training.elastic.policy import Policy
+from podwright_training.elastic.report import RankReport, Report
+
+FINISHED, FAILED, USER_ERROR, LEFT = 0, 1, 2, 75  # exit statuses of agents; 75: sysexits.h's EX_TEMPFAIL
+FIRST_WAIT_S = 10.0  # for further nodes before the first generation
+PREPARE_S = 60.0  # a host's imports, before the first generation
+GATHER_S = 0.5  # after a failed rank, for the others' failures: one of them is the cause
+STOP_S = 30.0  # until killed ranks are gone; a host where they are not is lost
+MOST_FRUITLESS = 3  # generations in a row that failed before any new step
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start the ranks of a generation on these members, in this order."""
+
+    generation: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Kill a generation's ranks on these members; first let them write their stacks, if they hang."""
+
+    generation: int
+    members: tuple[str, ...]
+    stacks: bool = False
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Let a generation save and end at the next step boundary."""
+
+    generation: int
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Dismiss:
+    """Take leave of a member."""
+
+    member: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class End:
+    """End the run on all members, with this exit status."""
+
+    status: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """Write a ``membership`` event."""
+
+    values: dict[str, Any]
+
+
+Command = Start | Stop | Drain | Dismiss | End | Record
+
+
+@dataclass
+class Member:
+    """A connected host."""
+
+    host: str
+    number: int
+    heard_s: float
+    report: Report = field(default_factory=Report)
+
+
+@dataclass(frozen=True)
+class Past:
+    """Facts that a leader knows of the run before its term.
+
+    Attributes:
+        generation: Number of the last generation; 0 if there was none.
+        expected: Members of it that are likely to come back; empty if this job has not trained yet.
+        step: The last step that it took.
+        cause: Why it ended.
+        detecting_s: Seconds until that was noticed.
+    """
+
+    generation: int = 0
+    expected: tuple[str, ...] = ()
+    step: int | None = None
+    cause: str = "start"
+    detecting_s: float = 0.0
+
+
+@dataclass
+class Generation:
+    """The present generation, and why and when it began and ends."""
+
+    number: int
+    members: tuple[str, ...]
+    hosts: dict[str, str]
+    change: dict[str, Any]  # cause and seconds of what led to it
+    started_s: float
+    loading_s: float | None = None
+    loaded_s: float | None = None
+    stepped_s: float | None = None
+    step: int = 0  # the last one
+    began: int = 0  # the step it resumed after
+    failed_s: float | None = None
+    draining: str | None = None  # why
+    stopping_s: float | None = None  # since when
+
+
+class Membership:
+    """The members of a run and its generations.
+
+    Args:
+        policy: Allowed sizes and waits.
+        leader: The member that leads: its host has rank 0.
+        now: Seconds, of a clock that only this leader uses.
+        past: The run before this leader.
+    """
+
+    def __init__(self, policy: Policy, *, leader: str, now: float, past: Past | None = None) -> None:
+        past = past or Past()
+        self.policy = policy
+        self.members: dict[str, Member] = {}
+        self.generation: Generation | None = None
+        self.number = past.generation
+        self.ended: End | None = None
+        self._leader = leader
+        self._previous: tuple[str, ...] = past.expected
+        self._first = not past.expected
+        self._idle_s = now  # since when nobody trains
+        self._change: dict[str, Any] = {"cause": past.cause, "detecting_s": past.detecting_s}
+        self._last_step = past.step  # of the generation before
+        self._highest = 0  # step ever seen
+        self._fruitless = 0
+        self._losses: dict[str, tuple[str, float]] = {}  # host and reason, seconds of silence, by lost member
+
+    @property
+    def step(self) -> int:
+        """Return the last step taken."""
+        return max(self._last_step or 0, self.generation.step if self.generation else 0)
+
+    def join(self, member: str, *, host: str, number: int, now: float) -> None:
+        """Add a host that has connected."""
+        self.members[member] = Member(host, number, now)
+
+    def report(self, member: str, report: Report, *, now: float) -> None:
+        """Take a host's report."""
+        if member in self.members:
+            self.members[member].report = report
+            self.members[member].heard_s = now
+
+    def lose(self, member: str, reason: str, *, now: float) -> None:
+        """Remove a host whose connection broke."""
+        if known := self.members.pop(member, None):
+            self._losses[member] = f"{known.host} {reason}", now - known.heard_s
+
+    def slept(self, seconds: float) -> None:
+        """Do not blame hosts for silence while the leader itself did not run."""
+        for member in self.members.values():
+            member.heard_s += seconds
+
+    def decide(self, now: float) -> list[Command]:
+        """Return what to do next."""
+        if self.ended:
+            return []
+        commands = list(self._silent(now))
+        if self.generation is None:
+            commands += self._form(now)
+        elif self.generation.stopping_s is not None:
+            commands += self._await_stop(self.generation, now)
+        else:
+            commands += self._supervise(self.generation, now)
+        self.ended = next((command for command in commands if isinstance(command, End)), None)
+        return commands
+
+    def _silent(self, now: float) -> Iterator[Command]:
+        for name, member in list(self.members.items()):
+            if now - member.heard_s > self.policy.heartbeat_timeout_s:
+                reason = f"was silent for {now - member.heard_s:.1f} s"
+                self.lose(name, reason, now=now)
+                yield Dismiss(name, reason)
+
+    # Without a generation
+
+    def _form(self, now: float) -> Iterator[Command]:
+        candidates = [name for name, member in self.members.items() if _is_free(member.report)]
+        size, waited_s = self.policy.fitting(len(candidates)), now - self._idle_s
+        if self.members and all(member.report.leaving for member in self.members.values()):
+            yield End(LEFT, "every host was asked to leave")
+        elif self._leader not in self.members or self.members[self._leader].report.leaving:
+            return  # another host will lead
+        elif self._may_get_more(size, waited_s):
+            return
+        elif size:
+            yield self._start(candidates, size, now)
+        elif waited_s >= self.policy.nodes_timeout_s:
+            least = self.policy.sizes[0]
+            yield End(FAILED, f"{len(candidates)} nodes for {waited_s:.0f} s (nodes_timeout_s), of at least {least}")
+
+    def _may_get_more(self, size: int, waited_s: float) -> bool:
+        """Return whether to wait for more hosts than there are."""
+        coming = sum(not member.report.leaving for member in self.members.values())
+        if self._first and self.policy.fitting(coming) > size and waited_s < PREPARE_S:
+            return True
+        wanted = self.policy.fitting(len(self._previous)) or self.policy.sizes[-1]
+        missing = any(name not in self.members and name not in self._losses for name in self._previous)
+        limit_s = max(
+            self.policy.elastic_wait_s,
+            FIRST_WAIT_S if self._first else 0,
+            self.policy.heartbeat_timeout_s if missing else 0,
+        )
+        return size < wanted and waited_s < limit_s
+
+    def _start(self, candidates: list[str], size: int, now: float) -> Command:
+        before = {name: place for place, name in enumerate(self._previous)}
+
+        def place(name: str) -> tuple[Any, ...]:
+            return name != self._leader, before.get(name, len(before)), self.members[name].number, name
+
+        self.number += 1
+        members = tuple(sorted(candidates, key=place)[:size])
+        change = {**self._change, "waiting_s": now - self._idle_s}
+        hosts = {name: self.members[name].host for name in members}
+        self.generation = Generation(self.number, members, hosts, change, started_s=now)
+        self._previous, self._first = members, False
+        self._losses.clear()
+        return Start(self.number, members)
+
+    # With a generation
+
+    def _supervise(self, generation: Generation, now: float) -> Iterator[Command]:
+        reports = self._reports(generation)
+        yield from self._note(generation, reports, now)
+        ranks = [rank for report in reports for rank in report.ranks]
+        whole = len(ranks) == len(generation.members) * self.policy.ranks_per_node
+        if lost := [name for name in generation.members if name not in self.members]:
+            reason, silence_s = self._losses.get(lost[0], ("a host left", 0.0))
+            others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+            yield from self._stop(generation, f"{reason}{others}", now, detecting_s=silence_s)
+        elif any(rank.failed for rank in ranks):
+            yield from self._after_failure(generation, now)
+        elif whole and all(rank.exit_status == 0 for rank in ranks):
+            if any(rank.activity == Activity.FINISHED for rank in ranks):
+                yield End(FINISHED, "finished")
+            else:
+                yield from self._stop(generation, generation.draining or "its ranks were asked to stop", now)
+        elif any(rank.overdue for rank in ranks):
+            quiet_s = max(rank.quiet_s for rank in ranks if rank.overdue)
+            cause = describe_hang(list(self._places(generation)))
+            yield from self._stop(generation, cause, now, detecting_s=quiet_s, stacks=True, failed=True)
+        elif whole and generation.draining is None and (why := self._reason_to_drain(generation)):
+            generation.draining = why
+            yield Drain(generation.number, generation.members)
+
+    def _reports(self, generation: Generation) -> list[Report]:
+        """Return the reports of hosts that have started the generation's ranks."""
+        reports = [self.members[name].report for name in generation.members if name in self.members]
+        return [report for report in reports if report.generation == generation.number]
+
+    def _note(self, generation: Generation, reports: list[Report], now: float) -> Iterator[Command]:
+        """Note when the generation reaches each phase; after its first step record what the change took."""
+        ranks = [rank for report in reports for rank in report.ranks]
+        if not ranks or len(reports) < len(generation.members):
+            return
+        slowest = min(rank.activity for rank in ranks)
+        generation.step = max(generation.step, *(rank.step for rank in ranks))
+        if generation.loading_s is None and slowest >= Activity.LOADING:
+            generation.loading_s = now
+        if generation.loaded_s is None and slowest >= Activity.DRAWING:
+            generation.loaded_s, generation.began = now, max(rank.began for rank in ranks)
+        if generation.stepped_s is None and any(rank.stepped for rank in ranks):
+            generation.stepped_s = now
+            yield self._record(generation)
+
+    def _record(self, generation: Generation) -> Record:
+        change, lost = generation.change, self._last_step
+        phases = (generation.started_s, generation.loading_s, generation.loaded_s, generation.stepped_s)
+        names = ("restarting_s", "loading_s", "stepping_s")
+        seconds = {
+            name: None if end is None or begin is None else round(end - begin, 3)
+            for name, begin, end in zip(names, phases, phases[1:], strict=False)
+        }
+        return Record(
+            {
+                "step": generation.began,
+                "generation": generation.number,
+                "cause": change["cause"],
+                "nodes": len(generation.members),
+                "ranks": len(generation.members) * self.policy.ranks_per_node,
+                "hosts": [generation.hosts[name] for name in generation.members],
+                "lost_steps": 0 if lost is None or generation.loaded_s is None else max(0, lost - generation.began),
+                **{name: round(value, 3) for name, value in change.items() if name != "cause"},
+                **seconds,
+            }
+        )
+
+    def _reason_to_drain(self, generation: Generation) -> str | None:
+        leaving = [name for name in generation.members if self.members[name].report.leaving]
+        if leaving:
+            return f"{generation.hosts[leaving[0]]} was asked to leave"
+        free = [name for name, member in self.members.items() if _is_free(member.report)]
+        joining = [self.members[name].host for name in free if name not in generation.members]
+        if generation.stepped_s and self.policy.fitting(len(generation.members) + len(joining)) > len(
+            generation.members
+        ):
+            return f"{', '.join(sorted(joining))} joined"
+        return None
+
+    def _after_failure(self, generation: Generation, now: float) -> Iterator[Command]:
+        """Wait for the others' failures: of ranks that lost a peer and the peer, the peer's is the cause."""
+        generation.failed_s = now if generation.failed_s is None else generation.failed_s
+        if now - generation.failed_s < GATHER_S:
+            return
+        failed = [(number, host, rank) for number, host, rank in self._places(generation) if rank.failed]
+        if all(rank.exit_status == USER_ERROR for _, _, rank in failed):
+            yield End(USER_ERROR, "a rank reported an error that a new start would not change")
+            return
+        number, host, rank = min(failed, key=lambda place: place[2].exit_status or 0)
+        cause = f"rank {number} on {host} {describe_exit(rank.exit_status or 0)}"
+        yield from self._stop(generation, cause, now, detecting_s=now - generation.failed_s, failed=True)
+
+    def _places(self, generation: Generation) -> Iterator[tuple[int, str, RankReport]]:
+        """Yield number, host and report of each rank."""
+        for place, name in enumerate(generation.members):
+            if name in self.members and self.members[name].report.generation == generation.number:
+                for local, rank in enumerate(self.members[name].report.ranks):
+                    yield place * self.policy.ranks_per_node + local, generation.hosts[name], rank
+
+    def _stop(
+        self,
+        generation: Generation,
+        cause: str,
+        now: float,
+        *,
+        detecting_s: float = 0.0,
+        stacks: bool = False,
+        failed: bool = False,
+    ) -> Iterator[Command]:
+        if generation.stepped_s is None:
+            yield self._record(generation)  # it took part too, if only in vain
+        self._fruitless = 0 if generation.step > self._highest or not failed else self._fruitless + 1
+        self._highest = max(self._highest, generation.step)
+        if self._fruitless >= MOST_FRUITLESS:
+            yield End(FAILED, f"{MOST_FRUITLESS} starts in a row came no further, the last because {cause}")
+            return
+        generation.stopping_s = now
+        self._last_step = max(generation.step, self._last_step or 0)
+        self._change = {"cause": cause, "detecting_s": detecting_s}
+        members = tuple(name for name in generation.members if name in self.members)
+        yield Stop(generation.number, members, stacks=stacks)
+
+    def _await_stop(self, generation: Generation, now: float) -> Iterator[Command]:
+        """Wait until no rank of the generation is left."""
+        since_s = generation.stopping_s or now
+        alive = [name for name in generation.members if name in self.members]
+        running = [name for name in alive if self.members[name].report.generation is not None]
+        if running and now - since_s < STOP_S:
+            return
+        for name in running:
+            reason = f"has ranks that SIGKILL did not end in {STOP_S:.0f} s"
+            self.lose(name, reason, now=now)
+            yield Dismiss(name, reason)
+        self._change["stopping_s"] = now - since_s
+        self.generation, self._idle_s = None, now
+        yield from self._form(now)
+
+
+def _is_free(report: Report) -> bool:
+    return report.ready and report.generation is None and not report.leaving
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was ended by {signal.Signals(-status).name}"
+
+
+def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> str:
+    """Return which ranks hang: those that are stopped, else those that the others wait for."""
+    living = [(number, host, rank) for number, host, rank in ranks if rank.exit_status is None]
+    positions = {(rank.step, rank.activity) for _, _, rank in living}
+    if stopped := [place for place in living if place[2].stopped]:
+        what, culprits = "is stopped (SIGSTOP)", stopped
+    elif len(positions) > 1:
+        what, culprits = "hangs", [place for place in living if (place[2].step, place[2].activity) == min(positions)]
+    else:
+        step, activity = next(iter(positions), (0, Activity.STARTING))
+        return f"all ranks hang in step {step + 1}, {activity.name.lower()}: see their stacks"
+    number, host, rank = culprits[0]
+    others = f", and {len(culprits) - 1} more" if len(culprits) > 1 else ""
+    return f"rank {number} on {host}{others} {what} in step {rank.step + 1}, {rank.activity.name.lower()}"

@@ -1,0 +1,138 @@
+"""Agree on one leader through the run's folder on the shared file system.
+
+A term is a file that can be made only once, so that of several hosts that want to lead one does. Its leader renews it;
+hosts that cannot reach the leader and see a term that nobody renews may begin the next. Clocks of hosts are never
+compared: a reader waits for a *change*, by its own clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from podwright_training.errors import UserError
+
+KEPT = 10  # of the last terms
+
+
+@dataclass(frozen=True)
+class Term:
+    """One leader's time: where it is, and what the next one must know."""
+
+    number: int
+    leader: str  # the member's name
+    address: str
+    port: int
+    job: str | None  # Slurm's number of the job array
+    renewals: int = 0
+    generation: int = 0  # the last one
+    members: tuple[str, ...] = ()  # of it
+    step: int = 0  # the last one that it took
+    ended: int | None = None  # exit status of the run
+
+
+class Terms:
+    """The terms of a run: ``00000001.json`` and so on, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def newest(self) -> Term | None:
+        """Return the newest term."""
+        numbers = sorted((int(path.stem) for path in self._folder.glob("[0-9]*.json")), reverse=True)
+        for number in numbers:
+            try:
+                values = json.loads(self._path(number).read_text())
+            except FileNotFoundError:  # a later leader has removed it
+                continue
+            return Term(**{**values, "members": tuple(values["members"])})
+        return None
+
+    def claim(self, term: Term) -> bool:
+        """Begin a term; return whether nobody else has begun it."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        draft = self._write_draft(term)
+        try:
+            os.link(draft, self._path(term.number))
+        except FileExistsError:
+            return False
+        finally:
+            draft.unlink()
+        for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT]:
+            path.unlink(missing_ok=True)
+        return True
+
+    def renew(self, term: Term) -> Term | None:
+        """Say that the leader of ``term`` is there, and what changed; return the term, or None if a newer one began."""
+        newest = self.newest()
+        if newest and newest.number > term.number:
+            return None
+        renewed = replace(term, renewals=term.renewals + 1)
+        self._write_draft(renewed).replace(self._path(term.number))
+        return renewed
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08}.json"
+
+    def _write_draft(self, term: Term) -> Path:
+        draft = self._folder / f".{term.number}.{term.leader}"
+        draft.write_text(json.dumps(asdict(term)))
+        return draft
+
+
+class Election:
+    """Decide what a host without a leader does.
+
+    Args:
+        timeout_s: How long a term that nobody renews counts, where its leader does not answer.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._seen: tuple[int, int] | None = None
+        self._since_s = 0.0
+        self._refused: int | None = None
+
+    def look(self, term: Term | None, now: float) -> None:
+        """Take note of the newest term."""
+        seen = (term.number, term.renewals) if term else None
+        if seen != self._seen:
+            self._seen, self._since_s = seen, now
+
+    def refuse(self, number: int) -> None:
+        """Take note that no process listens where the leader of a term was: it has ended."""
+        self._refused = number
+
+    def may_claim(self, now: float) -> bool:
+        """Return whether the next term may begin."""
+        if self._seen is None or self._seen[0] == self._refused:
+            return True
+        return now - self._since_s > self._timeout_s
+
+
+def secret(folder: Path) -> bytes:
+    """Return the run's secret, which only its user can read; make it first if there is none.
+
+    Raises:
+        UserError: Another user could have written it.
+    """
+    path = folder / "secret"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        draft = folder / f".secret.{os.uname().nodename}.{os.getpid()}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(os.urandom(32).hex())
+        try:
+            os.link(draft, path)
+        except FileExistsError:
+            pass  # another host was faster
+        finally:
+            draft.unlink()
+    status = path.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise UserError(f"{path} must belong to you, and nobody else may read it: remove it, and the run's hosts too")
+    return bytes.fromhex(path.read_text())
