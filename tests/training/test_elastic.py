@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 SCRIPT = Path(__file__).with_name("elastic_host.py")
 STEPS, LIMIT_S = 30, 300
 SAME = {"global_batch_size": 12, "data_streams": 12, "validation_sequences": 12, "max_steps": STEPS}
-SAME |= {"checkpoint_freq": 2, "train_batch_size": 4}
+SAME |= {"checkpoint_freq": 4, "train_batch_size": 4}
 
 
 class ElasticRun:
@@ -88,7 +88,7 @@ def elastic_run(tmp_path, fork_server, tiny_flags):
     """A run of 2 to 4 hosts, unless the test says otherwise."""
 
     def elastic_run(**options):
-        values = {**SAME, "min_nodes": 2, "max_nodes": 4, "heartbeat_timeout_s": 2, **options}
+        values = {**SAME, "min_nodes": 2, "max_nodes": 4, "heartbeat_timeout_s": 2, "memory_checkpoint_freq": 1, **options}
         return ElasticRun(tmp_path / "run", fork_server, tiny_flags, **values)
 
     return elastic_run
