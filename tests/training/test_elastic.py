@@ -88,7 +88,14 @@ def elastic_run(tmp_path, fork_server, tiny_flags):
     """A run of 2 to 4 hosts, unless the test says otherwise."""
 
     def elastic_run(**options):
-        values = {**SAME, "min_nodes": 2, "max_nodes": 4, "heartbeat_timeout_s": 2, "memory_checkpoint_freq": 1, **options}
+        values = {
+            **SAME,
+            "min_nodes": 2,
+            "max_nodes": 4,
+            "heartbeat_timeout_s": 2,
+            "memory_checkpoint_freq": 1,
+            **options,
+        }
         return ElasticRun(tmp_path / "run", fork_server, tiny_flags, **values)
 
     return elastic_run
@@ -112,10 +119,10 @@ def test_four_hosts_three_two_and_four_again_train_the_same_model(elastic_run, a
     assert len(hosts) == 4
     leader, *_, last = (int(host.removeprefix("127.0.0.")) - 2 for host in hosts)
     run.signal(last, signal.SIGKILL)
-    assert run.wait_for(2)["cause"] == f"{hosts[-1]} closed its connection"
+    assert run.wait_for(2)["cause"] == f"the agent on {hosts[-1]} closed its connection"
     run.signal(leader, signal.SIGSTOP)
     event = run.wait_for(3)
-    assert (event["nodes"], event["cause"]) == (2, f"{hosts[0]}, which led, was lost")
+    assert (event["nodes"], event["cause"]) == (2, f"the agent on {hosts[0]}, which led, was lost")
     killed = run.agents.pop(last)
     run.start(last)
     run.signal(leader, signal.SIGCONT)

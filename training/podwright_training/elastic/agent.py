@@ -154,7 +154,7 @@ class Agent:
             generation=last.generation,
             expected=tuple(name for name in last.members if name != last.leader),
             step=last.step,
-            cause=f"{last.address}, which led, was lost",
+            cause=f"the agent on {last.address}, which led, was lost",
             detecting_s=time.monotonic() - self._heard_s,
         )
 

@@ -167,7 +167,7 @@ class Membership:
     def lose(self, member: str, reason: str, *, now: float) -> None:
         """Remove a host whose connection broke."""
         if known := self.members.pop(member, None):
-            self._losses[member] = f"{known.host} {reason}", now - known.heard_s
+            self._losses[member] = f"the agent on {known.host} {reason}", now - known.heard_s
 
     def slept(self, seconds: float) -> None:
         """Do not blame hosts for silence while the leader itself did not run."""
