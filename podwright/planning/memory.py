@@ -157,17 +157,27 @@ class _Sizing:
         kept, working = self._kept_bytes(), self._working_bytes()
         if self._pipeline_keeps_whole() and not layout.loss_chunk_tokens:
             whole = 2.0 * sum(self._local_parameters())
-            return [{"gathered_parameters": whole, "activations": kept + working, "logits": 0.0}]
+            return [
+                {"gathered_parameters": whole, "activations": kept + working, "logits": 0.0},
+                {
+                    "gathered_parameters": whole,
+                    "activations": kept / self._in_flight() + working,
+                    "logits": self._logits(),
+                },
+            ]
         if not layout.loss_chunk_tokens or layout.sharding != "full" or layout.training != "full":
             gathered = self._gathered_blocks() + self._gathered_ends()
-            return [{"gathered_parameters": gathered, "activations": kept + working, "logits": self._logits()}]
+            logits = self._logits() if layout.pipeline == 1 else 0.0
+            return [{"gathered_parameters": gathered, "activations": kept + working, "logits": logits}]
         shares = self._vocabulary_shares()
         end = self.model.embedding / shares
         # the embedding's gradient in bf16, and in fp32 where it is reduced
         last = {"activations": 0.0, "logits": (2.0 + 4.0) * end}
         if self._pipeline_keeps_whole():
             weights = {"gathered_parameters": 2.0 * sum(self._local_parameters())}
-            return [weights | {"activations": kept + working, "logits": 0.0}, weights | last]
+            # the last stage keeps one micro-batch, and has the loss
+            one = {"activations": kept / self._in_flight() + working, "logits": self._logits()}
+            return [weights | {"activations": kept + working, "logits": 0.0}, weights | one, weights | last]
         kept += (KEPT_AT_ENDS - (shares > 1)) * self.tokens * self._kept_input()
         root = 2.0 * end if self.model.tied else 0.0  # a tied embedding stays gathered
         return [
@@ -405,10 +415,8 @@ class _Sizing:
         )
 
     def _logits(self) -> float:
-        """Size logits (bf16), probabilities and gradients (fp32). Only the last pipeline stage has them."""
+        """Size logits (bf16), probabilities and gradients (fp32), which the last pipeline stage has."""
         layout = self.layout
-        if layout.pipeline > 1:
-            return 0.0
         tokens = self.tokens / layout.tensor
         if not layout.loss_chunk_tokens:
             return self.constants("logit_bytes", self.software.name) * tokens * self.model.vocab

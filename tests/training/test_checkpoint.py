@@ -198,6 +198,17 @@ def test_a_crafted_checkpoint_runs_no_code(copied, tmp_path):
     assert not mark.exists()
 
 
+def test_tensors_that_cannot_be_read_end_the_run_in_one_line(copied, tiny_flags, capsys):
+    """A file that is none of PyTorch's, with a manifest made for it, is named; nothing of it runs."""
+    path = copied / "checkpoints" / "step-00000012"
+    name = next(file.name for file in path.glob("*.distcp"))
+    rewrite(path, name, b"x" * (path / name).stat().st_size)
+    assert main(["train", *tiny_flags(copied, ranks=1, max_steps=13)]) == 2
+    printed = capsys.readouterr().err
+    assert "step-00000012 has the hashes of its manifest, but cannot be read" in printed
+    assert "Traceback" not in printed
+
+
 class PicklerOfDebian12(pickle.Pickler):
     """Pickles an enumeration's member as Python 3.11.2 does, which hosts have."""
 

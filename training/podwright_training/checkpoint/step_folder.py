@@ -244,7 +244,14 @@ def load_by(reader: IndexedReader, path: Path, *, weights: Mapping[str, Tensor],
         tensors = _tensors(weights, optimizers)
     parts = CollectiveIO(path).all_ranks(lambda: _keys(tensors))  # a stage of a pipeline has its own parameters only
     _compare(set().union(*parts), path)
-    load_tensors(tensors, storage_reader=reader)
+    try:
+        load_tensors(tensors, storage_reader=reader)
+    except CheckpointException as error:  # on all ranks
+        reason = next(iter(error.failures.values()))[0]
+        raise CheckpointError(
+            f"checkpoint {path} has the hashes of its manifest, but cannot be read: {type(reason).__name__}: "
+            f"{(str(reason).splitlines() or [''])[0][:200]}; remove it, or restore it from a copy"
+        ) from error
 
 
 def load_rng(path: Path) -> None:

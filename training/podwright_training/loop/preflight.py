@@ -62,6 +62,8 @@ def check(options: TrainConfig, ranks: Ranks, *, of_first_rank: FirstRank) -> Pr
     problems += _problems_of_checkpoint(options, found, of_first_rank)
     if ranks.rank == 0 and (hint := slow_precision(ranks, options.device, options.compute_precision)):
         logger.warning(hint)
+    if ranks.rank == 0 and options.float8 and not options.compile:
+        logger.warning("float8 without compile scales and casts in kernels of its own, slower than bf16: add --compile")
     dims_problems = list(parallel_dims.problems(options, world_size=ranks.world_size, nodes=ranks.nodes))
     problems += dims_problems
     tokenizer = None
