@@ -20,7 +20,16 @@ ip address add 169.254.169.254/32 dev lo
 python3 -m http.server --bind 169.254.169.254 80 >/dev/null 2>&1 &
 trap "kill $!" EXIT
 until (exec 3<>/dev/tcp/169.254.169.254/80) 2>/dev/null; do sleep 0.1; done
-ask() { runuser -u "$1" -- bash -c 'exec 3<>/dev/tcp/169.254.169.254/80' 2>/dev/null && echo "$1 in" || echo "$1 out"; }
+ip address add fd00:ec2::254/128 dev lo
+python3 -m http.server --bind fd00:ec2::254 80 >/dev/null 2>&1 &
+trap "kill $! $(jobs -p | tr '\\n' ' ')" EXIT
+until (exec 3<>/dev/tcp/fd00:ec2::254/80) 2>/dev/null; do sleep 0.1; done
+forms='169.254.169.254 2852039166 0xA9FEA9FE 0251.0376.0251.0376 169.16689662 ::ffff:169.254.169.254 fd00:ec2::254'
+ask() {
+  for form in $forms; do
+    runuser -u "$1" -- bash -c "exec 3<>/dev/tcp/$form/80" 2>/dev/null && echo "$1 in" || echo "$1 out"
+  done | sort --unique
+}
 """
 
 
@@ -39,7 +48,7 @@ def nftables() -> Path:
 
 
 def test_only_root_and_named_users_have_the_role(make_host, cloud, nftables):
-    """Root and a named user reach the service, the others do not; a second boot changes nothing."""
+    """Root and a named user reach the service, the others by no form of its address; a second boot changes nothing."""
     cloud.contract["podwright"]["nodes"] = {"metadata_access": {"users": ["ubuntu"]}}
     host = make_host()
     host.write(

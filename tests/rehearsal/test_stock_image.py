@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podwright_bootstrap.contract import ProvisioningParameters, TrainingPayload, WorkerGroup
-from podwright_bootstrap.features import NodeFeatures, PamSlurmAdopt, Prolog
+from podwright_bootstrap.features import Containers, NodeFeatures, PamSlurmAdopt, Prolog
 from podwright_rehearsal.aws import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Node
@@ -24,7 +24,7 @@ from podwright_rehearsal.clusters.stock_image import (
     metadata_service,
     updates,
 )
-from podwright_rehearsal.hosts import cgroups
+from podwright_rehearsal.hosts import cgroups, debian
 from podwright_rehearsal.hosts.debian_root import RELEASES
 from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.metadata_service import LISTS_NOTHING
@@ -36,7 +36,33 @@ from tests.bootstrap.conftest import make_wheel, sha256
 pytestmark = pytest.mark.hosts
 BUCKET = "sagemaker-demo"
 NO_KEYS = "-u AWS_ACCESS_KEY_ID -u AWS_SECRET_ACCESS_KEY"
+DOCKER = "/opt/rehearsal/docker"
+DOCKER_PACKAGES = ("docker.io", "containerd", "runc", "libdevmapper1.02.1")
+# Debian's packages with what a host in namespaces cannot have switched off, and a runtime in place of NVIDIA's.
+INSTALL_DOCKER = f"""
+set -e
+cd {DOCKER}
+ln -s {DOCKER}/usr/bin/{{docker,containerd,ctr}}* /usr/bin/
+ln -s {DOCKER}/usr/sbin/* /usr/sbin/
+ln -s {DOCKER}/*lib/*-linux-gnu/libdevmapper* /usr/lib/*-linux-gnu/
+cp lib/systemd/system/{{docker.service,docker.socket,containerd.service}} /etc/systemd/system/
+groupadd --system docker
+mkdir -p /etc/docker
+echo '{{"iptables": false, "ip6tables": false, "ip-forward": false, "bridge": "none", "storage-driver": "vfs"}}' \
+  >/etc/docker/daemon.json
+printf '#!/bin/sh\necho called >>/run/nvidia-runtime\nexec runc "$@"\n' >/usr/bin/nvidia-container-runtime
+chmod 755 /usr/bin/nvidia-container-runtime
+systemctl daemon-reload
+"""
+RUN_A_CONTAINER = """
+set -e
+cd $(mktemp -d)
+for file in /usr/bin/echo $(ldd /usr/bin/echo | grep --only-matching '/lib[^ ]*'); do install -D $file .$file; done
+tar -c . | docker import - tiny >/dev/null
+docker run --rm --network none --runtime nvidia tiny /usr/bin/echo hello
+"""
 WAITS_FOR_APT = re.compile(r"Z waiting for apt, which works for unattended-upgr \(process \d+\)")
+CACHE = Path(__file__).parents[2] / ".cache" / "podwright" / "docker"
 TASK_PLUGIN = "task/cgroup,task/affinity" if cgroups.version_1() else CONFINING_TASK_PLUGIN
 CONTROLLER, LOGIN, WORKER = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6"
 PARAMETERS = ProvisioningParameters(
@@ -67,11 +93,25 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsStandIn]:
         yield aws
 
 
+@pytest.fixture(scope="session")
+def docker() -> Path:
+    """Debian's Docker, unpacked once."""
+    if missing := debian.missing_programs():
+        pytest.skip(f"needs {', '.join(missing)}")
+    if not CACHE.exists():
+        temporary = CACHE.with_name(".docker.new")
+        shutil.rmtree(temporary, ignore_errors=True)
+        debian.unpack(DOCKER_PACKAGES, temporary)
+        temporary.rename(CACHE)
+    return CACHE
+
+
 @pytest.fixture(scope="module")
 def cluster(
     make_cluster: Callable[..., NamespacedCluster],
     make_node: Callable[..., Node],
     debian_13: Path,
+    docker: Path,
     scripts: Path,
     aws: AwsStandIn,
 ) -> NamespacedCluster:
@@ -82,7 +122,7 @@ def cluster(
         image=debian_13,
         nodes=[make_node(CONTROLLER, role="controller"), make_node(LOGIN, role="login"), make_node(WORKER)],
         relay=("127.0.0.1", int(aws.endpoint_url.rpartition(":")[2])),
-        binds=[(supplies(RELEASES["debian-13"]).wheelhouse, WHEELS)],
+        binds=[(supplies(RELEASES["debian-13"]).wheelhouse, WHEELS), (docker, DOCKER)],
         image_lacks=STOCK,
         image_has={**metadata_service(), **updates(debian_13)},
         task_plugin=TASK_PLUGIN,
@@ -190,6 +230,28 @@ def test_a_login_is_part_of_the_users_job(
     cluster.wait_for_job(job, timeout_s=600)
     cluster.wait_until_idle(timeout_s=600)
     assert cluster.run("pgrep --full '[s]leep 4321'", host=WORKER, user="root", check=False).stdout == ""
+
+
+def test_containers_of_docker_are_on_the_local_disk(
+    cluster: NamespacedCluster, bundle: Callable[[ProvisioningParameters], Path]
+) -> None:
+    """A real dockerd takes our settings beside the image's; the job user runs a container with NVIDIA's runtime."""
+    cluster.run(["bash", "-c", INSTALL_DOCKER], host=WORKER, user="root")
+    features = replace(PARAMETERS.nodes, containers=Containers(enroot=False, docker_for_job_user=True))
+    shutil.copytree(bundle(replace(PARAMETERS, nodes=features)), cluster.directory / "fsx" / "containers")
+    cluster.run("/fsx/containers/on_create.sh --only parameters", host=WORKER, user="root")
+    summaries = [
+        cluster.run("/fsx/containers/on_create.sh --only docker", host=WORKER, user="root").stdout.splitlines()[-1]
+        for _ in range(2)
+    ]
+    assert "1 steps, 0 changes" in summaries[1], summaries
+    assert cluster.run(["bash", "-c", RUN_A_CONTAINER], host=WORKER).stdout.strip() == "hello"
+    assert "called" in cluster.run("cat /run/nvidia-runtime", host=WORKER, user="root").stdout
+    shown = cluster.run("docker info --format '{{.DockerRootDir}} {{.Driver}}'", host=WORKER).stdout.split()
+    assert shown == ["/opt/dlami/nvme/docker", "vfs"]
+    kept = cluster.run("ls -d /opt/dlami/nvme/docker/vfs/dir/* /opt/dlami/nvme/containerd/*", host=WORKER, user="root")
+    assert len(kept.stdout.splitlines()) > 2
+    cluster.run("systemctl stop docker.socket docker containerd", host=WORKER, user="root")
 
 
 @pytest.mark.parametrize("host", [CONTROLLER, LOGIN, WORKER])
