@@ -1,11 +1,12 @@
-"""Measure the cost of a checkpoint: step times with saves in the background, with saves in between, and without.
+"""Measure the cost of a checkpoint: step times with saves in the background, in between, in memory, and without.
 
     python bench/checkpoint.py [--rounds 5] [--steps 8]
+    torchrun --nproc-per-node 2 bench/checkpoint.py    each rank a host: memory is sent to the next
 
 Smallest: python bench/checkpoint.py --rounds 1 --steps 2 --hidden-size 64 --num-layers 1 --context 64
 
 Trains a Llama of some million parameters in this process, on a GPU if there is one, in rounds of a few steps. In each
-round all three kinds take their turn, so that what else the machine does is shared.
+round all kinds take their turn, so that what else the machine does is shared.
 The time lost to a save is what a round took longer than one without, in steps.
 """
 
@@ -23,15 +24,17 @@ from time import perf_counter
 import torch
 
 from podwright_training.batch import Batch
+from podwright_training.checkpoint.memory_tier import MemoryTier
 from podwright_training.checkpoint.saver import Saved, Saver
 from podwright_training.checkpoint.step_folder import TrainerState
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.device import device_of, process_group
 from podwright_training.optim import Optimizers
 from podwright_training.parallel import ParallelModel
-from podwright_training.ranks import Ranks
+from podwright_training.ranks import Hosts, Ranks
 
-KINDS = ("none", "background", "in between")
+MEMORY = "memory"
+KINDS = ("none", "background", "in between", MEMORY)
 
 
 def main() -> None:
@@ -54,6 +57,7 @@ def main() -> None:
         train_batch_size=args.batch,
         bf16=torch.cuda.is_available(),
         keep_checkpoints=1,
+        memory_checkpoint_freq=1,
     )
     ranks = Ranks.from_environment()
     device = device_of(ranks, "auto")
@@ -81,7 +85,10 @@ class Bench:
         self._savers = {
             kind: Saver(replace(self._options, async_checkpoints=kind == "background"), on_saved=self._saved.append)
             for kind in KINDS
+            if kind != MEMORY
         }
+        hosts = Hosts([f"host-{rank}" for rank in range(ranks.world_size)], ranks.rank)
+        self._memory = MemoryTier(self._options, hosts, merge=lambda positions: positions[0])
 
     def run(self, *, rounds: int, steps: int) -> dict[str, float]:
         """Seconds of a step, and what a save costs in steps, medians over the rounds."""
@@ -100,12 +107,13 @@ class Bench:
             for kind in KINDS[1:]
         }
         background = self._saved[0::2]
-        for saver in self._savers.values():
+        for saver in (*self._savers.values(), self._memory):
             saver.__exit__(None, None, None)
         return {
             "state_mb": sum(file.stat().st_size for file in self._options.checkpoints.rglob("*.distcp")) / 1e6,
             "step_s": step_s,
             "pause_in_steps": statistics.median(saved.paused_s for saved in background) / step_s,
+            "pause_in_steps_memory": self._memory.paused_s / step_s,
             "save_in_steps": statistics.median(saved.seconds for saved in background) / step_s,
             **{f"lost_in_steps_{kind.replace(' ', '_')}": value for kind, value in lost.items()},
         }
@@ -119,17 +127,21 @@ class Bench:
             self._optimizers.step(lr=1e-4)
             self._step += 1
             if number == 0 and kind != "none":
-                self._save(self._savers[kind])
+                self._save(kind)
         if self._device.type == "cuda":
             torch.cuda.synchronize()
         took = perf_counter() - begin
-        self._savers[kind].finish()
+        if kind == MEMORY:
+            self._memory.wait()
+        else:
+            self._savers[kind].finish()
         return took
 
-    def _save(self, saver: Saver) -> None:
+    def _save(self, kind: str) -> None:
         state = TrainerState(
             step=self._step, sequences=0, data={}, model=asdict(self._options.model), world_size=self._tokens
         )
+        saver = self._memory if kind == MEMORY else self._savers[kind]
         saver.save(state, weights=dict(self._model.named_parameters()), optimizers=self._optimizers)
 
 

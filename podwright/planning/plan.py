@@ -11,6 +11,7 @@ from podwright.planning.cost import Cost, cost
 from podwright.planning.hardware import Hardware
 from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, least_recomputation, memory
+from podwright.planning.memory_tier import MemoryTier
 from podwright.planning.model import Model
 from podwright.planning.scaling import EPOCH
 from podwright.planning.search import default_batch
@@ -90,6 +91,11 @@ class Plan:
         """Return the number of steps between checkpoints that loses the least time (Young and Daly)."""
         return max(1, round(self.cost.failures.interval_s / self.speed.step_s)) if self.cost else None
 
+    @property
+    def memory_tier(self) -> MemoryTier:
+        """Checkpoints in the memory of the nodes."""
+        return MemoryTier.of(self.hardware, parameters=self.model.parameters, step_s=self.speed.step_s)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON. Units are in the names."""
         return {
@@ -116,6 +122,7 @@ class Plan:
             "tokens": self.tokens,
             "cost": {**asdict(self.cost), "total_usd": self.cost.total_usd} if self.cost else None,
             "checkpoint_freq_steps": self.checkpoint_steps(),
+            "memory_checkpoints": self.memory_tier.to_dict(),
             "predicted_loss_nats_per_token": self.loss,
         }
 

@@ -10,7 +10,7 @@ from podwright.planning.cost import Cost
 from podwright.planning.plan import Plan
 from podwright.planning.scaling import EPOCH
 from podwright.planning.search import Candidate, Offer
-from podwright.planning.units import format_count, format_duration
+from podwright.planning.units import GB, format_count, format_duration
 
 COLUMNS = 80
 BAR_WIDTH, SHARE_WIDTH = 60, 28
@@ -27,6 +27,8 @@ def render(plan: Plan, *, submit: Sequence[str], obstacles: Sequence[str]) -> st
     """
     sections = [] if plan.fits else [f"DOES NOT FIT: {plan.sentence()}"]
     sections += [_heading(plan), _memory(plan), _speed(plan)]
+    if plan.fits:
+        sections.append(_checkpoints_in_memory(plan))
     if plan.cost and plan.tokens:
         sections += [_time_and_cost(plan.tokens, plan.cost), _loss(plan)]
     sections.append(_realise(plan, submit, obstacles))
@@ -136,6 +138,22 @@ def _time_and_cost(tokens: float, cost: Cost) -> str:
     total = f"{cost.total_usd:,.0f} USD" if cost.total_usd is not None else "unknown: give --usd-per-hour"
     lines.append(f"  total {total} ({cost.price_note}), {cost.kwh:,.0f} kWh")
     return "\n".join(lines)
+
+
+def _checkpoints_in_memory(plan: Plan) -> str:
+    tier = plan.memory_tier
+    need, share = tier.need, 100 * tier.pause_s / plan.speed.step_s
+    verdict = "fits" if tier.fits else "does not fit: use more nodes, or none"
+    folder, node, goodput = need.folder_bytes / GB, need.host_bytes / GB, 100 * tier.failures.goodput
+    return "\n".join(
+        [
+            f"Checkpoints in memory (memory_checkpoint_freq): {need.rank_bytes / GB:.2f} GB per rank",
+            f"  a node needs {folder:.1f} GB in /dev/shm, {node:.1f} of {tier.node_gb:,.0f} GB in all: {verdict}",
+            f"  {need.sent_bytes / GB:.1f} GB to the next node take {format_duration(tier.send_s)} in the background",
+            f"  training waits {format_duration(tier.pause_s)}, {share:.1f} % of a step",
+            f"  best every {tier.interval_steps} steps (auto): {goodput:.1f} % of the time makes progress",
+        ]
+    )
 
 
 def _loss(plan: Plan) -> str:

@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podwright.planning.cost import cost, failures
+from podwright.planning.cost import cost
 from podwright.planning.hardware import Hardware
+from podwright.planning.memory_tier import MemoryTier
+from podwright.planning.model import Model
 from podwright.planning.scaling import EPOCH, PRINTED, cheapest_with_serving, forecast, kaplan_loss
+from podwright_training.failures import failures
 
 FLOPS = st.floats(18, 26).map(lambda power: 10.0**power)
 
@@ -106,6 +109,31 @@ def test_the_checkpoint_interval_is_young_and_dalys(gpus, seconds):
     assert (
         lost(found.interval_s) <= min(lost(found.interval_s * 1.1), lost(max(seconds, found.interval_s / 1.1))) + 1e-12
     )
+
+
+@pytest.mark.parametrize(("model", "nodes", "rank_gb"), [("llama3_1_8b", 8, 1.51), ("llama3_1_70b", 32, 3.31)])
+def test_checkpoints_in_memory_are_weights_and_two_moments_in_fp32(model, nodes, rank_gb):
+    """Each node has two of them, with those of the node before, and the copy that is written."""
+    hardware = Hardware(instance_type="ml.p5.48xlarge", nodes=nodes)
+    parameters = Model.of(model).parameters
+    found = MemoryTier.of(hardware, parameters=parameters, step_s=2.0)
+    assert found.need.rank_bytes == 12 * parameters / hardware.gpus
+    assert found.need.rank_bytes / 1e9 == pytest.approx(rank_gb, abs=0.01)
+    assert found.need.folder_bytes == 2 * 2 * 8 * found.need.rank_bytes
+    assert found.need.host_bytes == 5 * 8 * found.need.rank_bytes
+    assert found.need.sent_bytes == 8 * found.need.rank_bytes
+    assert found.fits
+    assert found.interval_steps * 2.0 >= found.send_s - 1
+    plain = failures(hardware.gpus, parameters=parameters)
+    assert found.failures.goodput > plain.goodput
+
+
+def test_a_single_node_has_no_partner_and_may_lack_the_memory():
+    """It keeps its own part twice; 70B are too much for one."""
+    found = MemoryTier.of(Hardware(instance_type="ml.p5.48xlarge", nodes=1), parameters=70.6e9, step_s=2.0)
+    assert found.need.sent_bytes == 0
+    assert found.need.folder_bytes == 2 * 12 * 70.6e9
+    assert not found.fits
 
 
 def test_cost_is_the_sum_of_its_items():

@@ -17,6 +17,7 @@ from podwright.planning.hardware import Hardware
 from podwright.planning.memory import Memory
 from podwright.planning.trainer_run import plan_run
 from podwright_training.config import sources
+from podwright_training.config.memory_checkpoints import STATE_BYTES
 from podwright_training.dry_run.memory import ACTIVATIONS, LOGITS, WEIGHTS, WORKING
 from podwright_training.dry_run.recorder import Recorder
 
@@ -100,6 +101,7 @@ def test_a_rank_holds_its_shards_in_fp32_and_two_moments_of_each(results: dict[s
         rank = _rank(results, name)
         assert rank["memory_bytes"][WEIGHTS] == 4 * rank["parameters"]
         assert rank["memory_bytes"]["optimizer states"] - 8 * rank["parameters"] < 1000
+        assert rank["saved_bytes"] - STATE_BYTES * rank["parameters"] < 1000
 
 
 def test_weights_are_gathered_once_in_bf16_and_gradients_reduced_in_fp32(results: dict[str, Any]) -> None:

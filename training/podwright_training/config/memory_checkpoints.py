@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from podwright_training.config.train_config import TrainConfig
 
 FP32_BYTES = 4
+STATE_BYTES = 3 * FP32_BYTES  # of a parameter: weight and two moments
 GENERATIONS = 2  # the newest complete one, and the one that is written
 
 
@@ -52,6 +53,6 @@ class MemoryCheckpoints:
 
 
 def state_bytes_per_parameter(options: TrainConfig) -> int:
-    """Return the bytes of a checkpoint per parameter: weight and moments in fp32, and their average if there is one."""
-    moments = 1 if options.optimizer == "muon" else 2  # embedding and head keep two
-    return FP32_BYTES * (1 + moments + (options.ema_decay is not None))
+    """Return the bytes of a checkpoint per parameter: weight and moments in fp32, and an average if there is one."""
+    average = FP32_BYTES if options.ema_decay is not None else 0
+    return average + STATE_BYTES  # at most: muon keeps one moment of most

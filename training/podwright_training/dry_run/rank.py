@@ -62,6 +62,11 @@ class Step:
     start_s: float
 
     @property
+    def saved_bytes(self) -> int:
+        """Bytes of a checkpoint that the rank writes at most; ranks with the same shards divide them."""
+        return self.memory_bytes[memory.WEIGHTS] + self.memory_bytes[memory.OPTIMIZER]
+
+    @property
     def peak_bytes(self) -> int:
         """The sum of all categories."""
         return sum(self.memory_bytes.values())

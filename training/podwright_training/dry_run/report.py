@@ -6,12 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from podwright_training.config.memory_checkpoints import GENERATIONS
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.dry_run import memory
 from podwright_training.dry_run.rank import Step
 
 SCHEMA = "podwright-train.dry-run/2"
 GB = 1e9
+KEPT = 2 * GENERATIONS + 1  # here and at the partner, and the copy from which they are written
 
 
 def text(options: TrainConfig, step: Step, *, memory_gb: float | None) -> str:
@@ -80,6 +82,7 @@ def document(
                 "parameters": step.parameters,
                 "peak_bytes": step.peak_bytes,
                 "memory_bytes": step.memory_bytes,
+                "saved_bytes": step.saved_bytes,
                 "collectives": [
                     {"kind": key.kind, "dimension": key.dimension, "calls": value.calls, "size_bytes": value.size_bytes}
                     for key, value in step.collectives.items()
@@ -100,6 +103,8 @@ def _lines(options: TrainConfig, step: Step, memory_gb: float | None) -> Iterato
     yield from _table("memory at the peak", "GB", [(name, size / GB) for name, size in step.memory_bytes.items()])
     peak = step.peak_bytes / GB
     yield f"  {'total':<36}{peak:>12.3f}" + (f"  {_verdict(peak, memory_gb)}" if memory_gb else "")
+    saved = step.saved_bytes / GB
+    yield f"  a checkpoint has {saved:.3f} GB of it; memory_checkpoint_freq takes {KEPT * saved:.3f} GB of the host"
     yield f"  {'collectives of a step':<28}{'calls':>8}{'GB':>12}"
     for key, value in step.collectives.items():
         yield f"    {f'{key.kind}, {key.dimension}':<26}{value.calls:>8,}{value.size_bytes / GB:>12.3f}"
