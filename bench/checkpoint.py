@@ -20,8 +20,10 @@ import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from podwright_training.batch import Batch
 from podwright_training.checkpoint.memory_tier import MemoryTier
@@ -62,7 +64,10 @@ def main() -> None:
     ranks = Ranks.from_environment()
     device = device_of(ranks, "auto")
     with process_group(ranks, device), tempfile.TemporaryDirectory(prefix="bench-checkpoint.") as scratch:
-        result = Bench(options, ranks, device, Path(scratch)).run(rounds=args.rounds, steps=args.steps)
+        scratches: list[Any] = [None] * ranks.world_size
+        dist.all_gather_object(scratches, scratch)
+        result = Bench(options, ranks, device, Path(scratches[0])).run(rounds=args.rounds, steps=args.steps)
+        dist.barrier()  # before the first rank removes its files
     if ranks.rank == 0:
         print(json.dumps(result, indent=1))
 

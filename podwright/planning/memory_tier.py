@@ -8,7 +8,7 @@ from typing import Any
 from podwright.planning.hardware import Hardware
 from podwright.planning.units import GB
 from podwright_training.config.memory_checkpoints import STATE_BYTES, MemoryCheckpoints
-from podwright_training.failures import Failures, best_interval_s, failures, seconds_between_failures
+from podwright_training.failures import Failures, best_interval_steps, failures, seconds_between_failures
 
 GIB = 2**30
 COPY_GB_S = 20.0  # of one accelerator to pinned memory: PCIe 4.0 x16 has 32 in theory
@@ -45,13 +45,13 @@ class MemoryTier:
         need = MemoryCheckpoints(STATE_BYTES * parameters / hardware.gpus, ranks, hardware.nodes)
         pause_s = need.rank_bytes / GB / COPY_GB_S
         send_s = need.sent_bytes / GB / min(hardware.network_gb_s, ranks * FLOW_GB_S, CARD_GB_S)
-        best_s = max(best_interval_s(pause_s, seconds_between_failures(hardware.gpus)), pause_s + send_s)
+        between_s = seconds_between_failures(hardware.gpus)
         return cls(
             need=need,
             node_gb=hardware.instance.memory_gib * GIB / GB,
             send_s=send_s,
             pause_s=pause_s,
-            interval_steps=max(1, round(best_s / step_s)),
+            interval_steps=best_interval_steps(pause_s, between_s, step_s=step_s, at_least_s=pause_s + send_s),
             failures=failures(hardware.gpus, parameters=parameters, checkpoint_s=pause_s),
         )
 

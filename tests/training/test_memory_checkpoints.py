@@ -13,6 +13,7 @@ from podwright_training.__main__ import main
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.memory_folder import MemoryFolder, run_id
 from podwright_training.checkpoint.memory_server import Address, MemoryClient, MemoryServer
+from podwright_training.failures import best_interval_steps
 from podwright_training.ranks import Hosts
 from podwright_training.report.history import History
 from podwright_training.run_folder import RunFolder
@@ -138,6 +139,17 @@ def test_a_full_memory_costs_one_warning(memory, tmp_path, tiny_flags, call_rank
     assert status == 0, output
     assert output.count("WARNING: no checkpoint in memory: ") == 1
     assert "training continues" in output
+
+
+def test_auto_saves_and_goes_on(memory, tmp_path, tiny_flags, call_ranks):
+    """The first step is saved without waiting; the next save comes as late as rare failures and short steps ask for."""
+    options = {"memory_checkpoint_freq": "auto", "memory_checkpoint_dir": memory, "max_steps": 12}
+    status, output = call_ranks(2, "train", *tiny_flags(tmp_path, **options), ranks_per_host=1, hosts=["a", "b"])
+    assert status == 0, output
+    saved = [event["memory_step"] for event in RunFolder(tmp_path).events("train")]
+    assert saved[-1] in (None, *range(1, 12))
+    assert list(memory.iterdir()) == []
+    assert best_interval_steps(0.1, 20_000.0, step_s=2.0) == 32  # sqrt(2 x 0.1 x 20,000) s
 
 
 def test_a_host_without_enough_memory_is_named_before_the_start(memory, tmp_path, tiny_flags, capsys):

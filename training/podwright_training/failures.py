@@ -51,6 +51,11 @@ def seconds_between_failures(gpus: int) -> float:
     return GPU_HOURS_BETWEEN_FAILURES / gpus * HOUR_S
 
 
+def best_interval_steps(saving_s: float, between_s: float, *, step_s: float, at_least_s: float = 0.0) -> int:
+    """Return the same in steps, at least one."""
+    return max(1, round(max(best_interval_s(saving_s, between_s), at_least_s) / step_s))
+
+
 def best_interval_s(saving_s: float, between_s: float) -> float:
     """Return the time between checkpoints that loses least."""
     return max(saving_s, math.sqrt(2 * saving_s * between_s))

@@ -43,7 +43,7 @@ from podwright_training.checkpoint.saver import stager
 from podwright_training.checkpoint.step_folder import TRAINER, Snapshot, TrainerState
 from podwright_training.config.sections.checkpoint import AUTO
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.failures import best_interval_s, seconds_between_failures
+from podwright_training.failures import best_interval_steps, seconds_between_failures
 from podwright_training.optim import Optimizers
 from podwright_training.ranks import Hosts
 
@@ -273,8 +273,8 @@ class MemoryTier:
         """Choose the number of steps between two saves from what the slowest rank measured; the same on all ranks."""
         paused_s, step_s = map(max, zip(*times, strict=True))
         if self._options.memory_checkpoint_freq == AUTO and step_s:
-            best_s = best_interval_s(paused_s, seconds_between_failures(dist.get_world_size()))
-            self._steps = max(1, round(best_s / step_s))
+            between_s = seconds_between_failures(dist.get_world_size())
+            self._steps = best_interval_steps(paused_s, between_s, step_s=step_s)
 
     def _as_leader(self, action: Callable[[], object]) -> None:
         """Run an action on one rank of each host."""
