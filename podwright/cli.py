@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import errno
 import gc
 import json
@@ -26,6 +27,8 @@ from podwright.errors import PodwrightError
 from podwright.parser import Parser, add_examples
 
 OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
+PLAIN = "podwright.plain"  # how streams write what their encoding lacks
+PLAIN_BARS = {"█": "#", "▓": "=", "▒": "-", "░": ".", "▚": "%", "▞": "/", "▤": "+", "▥": ":", "▧": ";", "▨": "~"}
 SHELL = "shell"  # `podwright rehearse shell`
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # any command may meet them, and the user solves them
@@ -86,11 +89,20 @@ def _unwritten(error: OSError) -> int:
     return FAILED
 
 
+def _in_plain(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for characters that the terminal's encoding lacks: letters for bars, codes for others."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    unknown = error.object[error.start : error.end]
+    return "".join(PLAIN_BARS.get(it) or it.encode("ascii", "backslashreplace").decode() for it in unknown), error.end
+
+
 def _set_up() -> None:
     """Prepare the streams and the imports, and answer a shell that asks what Tab offers."""
+    codecs.register_error(PLAIN, _in_plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a source line may hold what the terminal's encoding lacks
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=PLAIN)
     gc.set_threshold(50_000)  # imports make no garbage, and looking for it takes a tenth of a check
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 10 ms
     if INSTALLED:  # last, so that an installed podwright-training comes first

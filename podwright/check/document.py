@@ -76,7 +76,8 @@ class Document:
             raise UnreadableFileError(f"{file} is not UTF-8 text: {reason}", "save it as UTF-8") from error
         except (OSError, ValueError) as error:  # ValueError: a null character in the name
             reason = (error.strerror or "") if isinstance(error, OSError) else str(error)
-            raise UnreadableFileError(f"cannot read {file}: {reason}") from error
+            hint = "`podwright init` writes a first one" if isinstance(error, FileNotFoundError) else ""
+            raise UnreadableFileError(f"cannot read {file}: {reason}", hint) from error
 
     @classmethod
     def parse(cls, text: str, *, file: Path = Path("cluster.yaml")) -> Document:

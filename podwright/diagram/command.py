@@ -11,13 +11,14 @@ from podwright.diagram.resources import read
 from podwright.diagram.svg import html, narrow_svg, svg
 from podwright.diagram.text import in_lines, markdown
 from podwright.errors import PodwrightError
+from podwright.output_file import write_output
 from podwright.settings.root import Settings
 
 FORMS: Mapping[str, Callable[[Diagram], str]] = {".svg": svg, ".narrow.svg": narrow_svg, ".html": html, ".md": markdown}
 
 
 class DrawingError(PodwrightError):
-    """The diagram cannot be made or written."""
+    """The diagram cannot be made."""
 
 
 Synthesize = Callable[[Settings, Path], None]
@@ -29,7 +30,8 @@ def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str
     Raises:
         InvalidArgumentsError: a construct refuses its arguments.
         WheelError: the training program cannot be built.
-        DrawingError: the output has another end than those of ``FORMS``, or cannot be written.
+        DrawingError: the output has another end than those of ``FORMS``.
+        OutputError: it cannot be written.
     """
     end = max((end for end in FORMS if output and output.name.endswith(end)), key=len, default=None)
     if output and end is None:
@@ -39,10 +41,5 @@ def draw(settings: Settings, output: Path | None, synthesize: Synthesize) -> str
         drawn = diagram(settings, read(Path(folder)))
     if output is None or end is None:
         return in_lines(drawn)
-    temporary = output.with_name(f".{output.name}.new")
-    try:
-        temporary.write_text(FORMS[end](drawn), encoding="utf-8")
-        temporary.replace(output)
-    except OSError as error:
-        raise DrawingError(f"cannot write {output}: {error.strerror}") from error
+    write_output(output, FORMS[end](drawn))
     return str(output)

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from podwright.errors import PodwrightError
+from podwright.output_file import write_output
 from podwright.planning.accelerator import UnknownAcceleratorError
 from podwright.planning.hardware import Hardware, HardwareError, capacity_block_types
 from podwright.planning.launch import Source, command, obstacles
@@ -135,7 +136,7 @@ def _plan(args: argparse.Namespace, run: TrainConfig | None) -> int:
     )
     plan = make_plan(_model(args, run), hardware, **{**of_run, **_given(args)})
     if args.svg:
-        args.svg.write_text(to_svg(roofline(plan)), encoding="utf-8")
+        write_output(args.svg, to_svg(roofline(plan)))
     source = Source(run=(args.run, run) if run and not args.model else None, **_data(args))
     submit, reasons = command(plan, source), obstacles(plan, source)
     if args.json:

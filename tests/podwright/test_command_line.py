@@ -2,9 +2,11 @@
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -171,3 +173,21 @@ def test_no_help_waits_for_what_it_does_not_need():
     assert len(slow) > 25
     assert {name: found for name, found in slow.items() if found} == {}
     assert modules < 400, "all commands together, their own modules included"
+
+
+def test_bars_are_letters_where_the_terminal_has_no_others() -> None:
+    """An encoding without blocks gets letters, one for each, and no codes."""
+    command = [sys.executable, "-m", "podwright", "plan", "--model", "llama3_1_8b", "--instance", "ml.p5.48xlarge"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    done = subprocess.run([*command, "--nodes", "1"], env=environment, capture_output=True, check=True)
+    assert b"###===" in done.stdout
+    assert b"\\u" not in done.stdout
+
+
+def test_a_missing_file_comes_with_the_command_that_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In an empty folder the next step is `podwright init`."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["check"]) == 2
+    assert "cannot read cluster.yaml: No such file or directory: `podwright init` writes" in capsys.readouterr().err

@@ -189,7 +189,7 @@ def test_the_command_writes_a_whole_file(tmp_path: Path, capsys: pytest.CaptureF
         assert capsys.readouterr().out == f"{output}\n"
         assert "sagemaker-research-cluster-scripts" in output.read_text(encoding="utf-8")
     assert len(list(tmp_path.iterdir())) == len(FORMS)
-    for wrong, message in (("x.pdf", "need a name that ends in .svg"), ("no/x.md", "cannot write")):
+    for wrong, message in (("x.pdf", "need a name that ends in .svg"), ("architecture.svg/x.md", "cannot write")):
         assert cli.main(["explain", file, "-o", str(tmp_path / wrong)]) == 1
         assert message in capsys.readouterr().err
     assert cli.main(["explain", str(tmp_path / "absent.yaml")]) == 2

@@ -26,6 +26,7 @@ PACKAGES = ("package.json", "package-lock.json")
 LOCK_KEY = "podwright.lock"  # in node_modules: the hash of the lock that it was installed from
 NODE_MAJORS = {"cdktf": (20, 22, 24), "cdktn": (22, 24)}
 LIMIT_S = 900
+NPM_OPTIONS = ("--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -99,11 +100,20 @@ def install_kit() -> None:
         for name in PACKAGES:
             shutil.copyfile(_packages() / name, work / name)
         npm = shutil.which("npm", path=search_path()) or "npm"
-        _run([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], cwd=work)
+        where = () if _registry_answers(npm, cwd=work) else ("--offline",)  # npm would try each package for minutes
+        _run([npm, "ci", *NPM_OPTIONS, *where], cwd=work, hint="is npm's registry reachable? `npm ping` tries it")
         (work / "node_modules" / LOCK_KEY).write_text(_lock_key(), encoding="utf-8")
         if target.exists():
             target.rename(work / "old")
         (work / "node_modules").rename(target)
+
+
+def _registry_answers(npm: str, *, cwd: Path) -> bool:
+    try:
+        _run([npm, "view", "--fetch-retries=0", f"{kit_name()}-cli", "version"], cwd=cwd)
+    except OperationError:
+        return False
+    return True
 
 
 def _packages() -> Path:
@@ -120,7 +130,7 @@ def _lock_key() -> str:
     return hashlib.sha256((_packages() / PACKAGES[1]).read_bytes()).hexdigest()
 
 
-def _run(command: list[str], *, cwd: Path) -> str:
+def _run(command: list[str], *, cwd: Path, hint: str = "") -> str:
     """Return what a program printed.
 
     Raises:
@@ -136,7 +146,7 @@ def _run(command: list[str], *, cwd: Path) -> str:
         raise OperationError(f"`{name}` did not end within {LIMIT_S} s", "is npm's registry reachable?") from error
     if done.returncode:
         said = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
-        raise OperationError(f"`{name}` ended with exit code {done.returncode}:\n{said}")
+        raise OperationError(f"`{name}` ended with exit code {done.returncode}:\n{said}", hint)
     return done.stdout
 
 

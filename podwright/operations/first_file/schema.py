@@ -8,7 +8,7 @@ from pathlib import Path
 
 from podwright import checkout
 from podwright.operations.target import add_examples
-from podwright_bootstrap.host.shell import write_file
+from podwright.output_file import write_output
 
 OK = 0
 EXAMPLES = checkout.ROOT / "examples"
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print or write the schema."""
     if options.output:
-        write_file(options.output, cluster_text())
+        write_output(options.output, cluster_text())
         print(f"{options.output}: the JSON Schema of cluster.yaml")
     else:
         print(cluster_text(), end="")

@@ -16,6 +16,7 @@ from podwright.operations.errors import OperationError
 from podwright.operations.import_export.create_cluster import problems
 from podwright.operations.output import print_json
 from podwright.operations.target import add_examples
+from podwright.output_file import write_output
 from podwright.resource_types import CLUSTER
 
 OK = 0
@@ -61,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     request = json.loads(cluster["desired_state"])
     if wrong := problems(request):
         raise OperationError("SageMaker would not take the request:\n" + "\n".join(f"  {problem}" for problem in wrong))
-    _write(options.output, json.dumps(request, indent=2) + "\n")
+    write_output(options.output, json.dumps(request, indent=2) + "\n")
     objects = (item for item in changes if item["type"] == "aws_s3_object")
     missing = [item["address"] for item in objects if "create" in item["change"]["actions"]]
     if options.json:
@@ -71,12 +72,3 @@ def run(options: argparse.Namespace) -> int:
     if missing:
         print(f"{len(missing)} of its objects are not in the bucket: `podwright deploy --only cluster` uploads them")
     return OK
-
-
-def _write(output: Path, text: str) -> None:
-    temporary = output.with_name(f".{output.name}.new")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(output)
-    except OSError as error:
-        raise OperationError(f"cannot write {output}: {error.strerror}") from error

@@ -87,3 +87,13 @@ def test_terraform_of_another_hash_is_refused(tmp_path: Path) -> None:
     assert not where.exists()
     sha256 = hashlib.sha256(content).hexdigest()
     assert os.access(terraform_release.install(content, where, source="somewhere", sha256=sha256), os.X_OK)
+
+
+def test_without_network_only_npms_cache_is_asked(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry that does not answer is asked once; npm itself would try each package for minutes."""
+    (path / "npm").write_text('#!/bin/sh\necho "$*"\nexit 1\n', encoding="utf-8")
+    (path / "npm").chmod(0o755)
+    monkeypatch.setattr(checkout, "KIT_FOLDERS", dict.fromkeys(checkout.KIT_FOLDERS, tmp_path / "cache"))
+    with pytest.raises(OperationError, match=r"ended with exit code 1:\nci .*--offline") as failure:
+        setup.install_kit()
+    assert "`npm ping`" in failure.value.hint

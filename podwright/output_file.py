@@ -1,0 +1,24 @@
+"""Write a file that the user asked for, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from podwright.errors import PodwrightError
+from podwright_bootstrap.host.shell import write_file
+
+
+class OutputError(PodwrightError):
+    """The file cannot be written."""
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write the file, or leave what was there.
+
+    Raises:
+        OutputError: it cannot be written; the message names it and says why.
+    """
+    try:
+        write_file(path, text)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
