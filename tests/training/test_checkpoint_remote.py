@@ -49,12 +49,15 @@ def run(tiny_flags):
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_its_folder_is_gone(bucket, run, undisturbed, tmp_path):
-    """On another cluster the newest checkpoint of the store is fetched, and the run is the undisturbed one."""
+    """On another cluster the newest checkpoint of the store is fetched, and the run is the undisturbed one.
+
+    Nothing of it is in the memory of that cluster.
+    """
     assert run(tmp_path / "here", max_steps=12) == 0
     there = {item.key.split("/")[2] for item in bucket.objects.all() if item.key.endswith("manifest.json")}
     assert there == {"step-00000008", "step-00000012"}
     bucket.Object("runs/tiny/step-00000012/manifest.json").delete()  # as a kill during the copy leaves it
-    assert run(tmp_path / "elsewhere", max_steps=12) == 0
+    assert run(tmp_path / "elsewhere", max_steps=12, memory_checkpoint_freq=1) == 0
     elsewhere = RunFolder(tmp_path / "elsewhere")
     assert next(elsewhere.events("start"))["step"] == 8
     digests = {event["step"]: event["batch_digest"] for event in RunFolder(undisturbed).events("train")}

@@ -113,7 +113,8 @@ def test_the_partner_has_what_a_lost_host_had(resume, memory, undisturbed_losses
     assert start["step"] >= KILLED_AFTER - 2
     assert losses(folder) == pytest.approx(undisturbed_losses, abs=1e-5)
     assert list(memory.iterdir()) == []
-    assert History.of(RunFolder(folder)).goodput.seconds["recomputing"] > 0
+    (interruption,) = History.of(RunFolder(folder)).goodput.interruptions
+    assert interruption.lost_s > 0
 
 
 @pytest.mark.slow

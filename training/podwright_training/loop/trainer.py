@@ -169,6 +169,7 @@ class Trainer:
                         self.validate()
                 with self._timer.besides("saving"):
                     if self.memory and self._memory_due():
+                        self._mark(Activity.SAVING)  # it may wait for the one before
                         self.memory.save(self._state(), weights=self._weights(), optimizers=self.optimizers)
                     if self._due(self.options.checkpoint_freq) or self._stop_agreed:
                         self.save()
