@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = ("constructs", "lifecycle_scripts", "training", "rehearsal")
 PLACEHOLDER = ".example/"  # a name that nobody can register: https://www.rfc-editor.org/rfc/rfc2606
 VERSION, ADDRESS = r'^version = "(.*)"$', r'^Repository = "(.*)"$'
-CLONE = r"^\$ git clone --branch v(\S+) (\S+) podwright$"
+CLONE = r"^\$ git clone --branch v(\S+) (\S+)$"
 
 
 def version() -> str:
@@ -34,7 +34,7 @@ def copies() -> dict[Path, str]:
         text = _with(VERSION, f'version = "{version()}"', path.read_text("utf-8"), path)
         found[path] = _with(ADDRESS, f'Repository = "{address()}"', text, path)
     readme = ROOT / "README.md"
-    clone = f"$ git clone --branch v{version()} {address()} podwright"
+    clone = f"$ git clone --branch v{version()} {address()}"
     return {**found, readme: _with(CLONE, clone, readme.read_text("utf-8"), readme)}
 
 

@@ -54,6 +54,8 @@ def main() -> int:
     if not options.no_tag:
         _tag(tag)
         print(f"next: git push --follow-tags, and upload {target}")
+    if metadata.PLACEHOLDER in metadata.address():
+        print(f"before that: {metadata.address()} is a placeholder; set Repository in pyproject.toml")
     return 0
 
 

@@ -1,7 +1,7 @@
 // Draw the report's figures with uPlot, and follow a live run.
 (() => {
   "use strict";
-  const HEIGHT_PX = 320, NARROW_PX = 520, MARKS_PX = 18, GAP_PX = 8;
+  const HEIGHT_PX = 320, NARROW_PX = 520, ROWS = 2, ROW_PX = 14, GAP_PX = 8;
   let report, plots = [];
 
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -47,7 +47,7 @@
     ctx.lineWidth = devicePixelRatio;
     ctx.textAlign = "center";
     ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-    let free = 0;
+    const free = Array(ROWS).fill(0);
     for (const mark of report.marks.toSorted((one, other) => one.at[axis] - other.at[axis])) {
       const at = mark.at[axis];
       if (at == null || at < plot.scales.x.min || at > plot.scales.x.max) continue;
@@ -61,13 +61,14 @@
         continue;
       }
       ctx.beginPath(); ctx.moveTo(x, bbox.top); ctx.lineTo(x, bbox.top + bbox.height); ctx.stroke();
-      // Its words stand above the curves, where there is room beside those before.
+      // Its words stand above the curves, in the first row with room beside those before.
       const half = ctx.measureText(mark.text).width / 2;
       const middle = Math.max(half, Math.min(ctx.canvas.width - half, x));
-      if (middle - half < free) continue;
-      free = middle + half + GAP_PX * devicePixelRatio;
+      const row = free.findIndex((end) => middle - half >= end);
+      if (row < 0) continue;
+      free[row] = middle + half + GAP_PX * devicePixelRatio;
       ctx.fillStyle = ctx.strokeStyle;
-      ctx.fillText(mark.text, middle, bbox.top - 6 * devicePixelRatio);
+      ctx.fillText(mark.text, middle, bbox.top - (6 + row * ROW_PX) * devicePixelRatio);
     }
     ctx.restore();
   };
@@ -101,7 +102,7 @@
     const plot = new uPlot({
       width, height: width < NARROW_PX ? HEIGHT_PX * 0.75 : HEIGHT_PX, series: shown, bands, axes,
       scales: { x: { time: false, distr: logX ? 3 : 1 }, left: { distr: logY ? 3 : 1 }, right: { range: (_, low, high) => [Math.min(0, low), high * 1.05 || 1] } },
-      legend: { markers: { width: 2 } }, padding: [report.marks.some((mark) => mark.text) ? MARKS_PX : null, null, null, null], cursor: { sync: { key: "report" }, drag: { x: true, y: false } },
+      legend: { markers: { width: 2 } }, padding: [report.marks.some((mark) => mark.text) ? ROWS * ROW_PX + 4 : null, null, null, null], cursor: { sync: { key: "report" }, drag: { x: true, y: false } },
       hooks: { draw: [drawMarks(axis)] },
     }, uPlot.join(blocks), holder);
     holder.onkeydown = (event) => moveCursor(plot, event);
