@@ -3,11 +3,12 @@
 import math
 from itertools import pairwise
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.loop.schedule import batch_sequences, learning_rate
+from podwright_training.loop.schedule import batch_sequences, best_of_range, learning_rate
 
 fractions = st.floats(0, 1)
 
@@ -102,3 +103,21 @@ def test_a_global_batch_is_the_same_for_any_number_of_ranks(max_steps, most, mic
         assert sizes == [batch_sequences(step, config, ranks) for step in range(1, max_steps + 1)]
         held = config.micro_batches(ranks) * micro_batch * ranks
         assert held - micro_batch * ranks < most <= held
+
+
+@given(st.integers(1, 300), st.floats(1e-6, 1), st.floats(1.5, 1e5))
+def test_a_range_rises_by_the_same_factor(max_steps, lowest, factor):
+    """Every step's rate is that of the one before times a constant, up to ``lr``."""
+    config = TrainConfig(max_steps=max_steps, lr=lowest * factor, min_lr=lowest, lr_schedule="range")
+    rates = [lowest, *(learning_rate(step, config) for step in range(1, max_steps + 1))]
+    assert rates[-1] == pytest.approx(config.lr)
+    assert all(later / earlier == pytest.approx(factor ** (1 / max_steps)) for earlier, later in pairwise(rates))
+
+
+def test_the_best_rate_of_a_range_is_before_the_loss_rises():
+    """Noise of single steps does not decide; what follows a loss that is no number does not count."""
+    losses = [(10**-6 * 1.1**step, 5 - 0.05 * step + 0.2 * (step % 2)) for step in range(60)]
+    rising = [(10**-6 * 1.1**step, 2 + 0.5 * (step - 60)) for step in range(60, 80)]
+    assert best_of_range(losses + rising) == pytest.approx(10**-6 * 1.1**62, rel=0.3)
+    assert best_of_range([*losses[:10], (1.0, math.nan), (2.0, 0.0)]) == losses[9][0]
+    assert best_of_range([(1.0, math.nan)]) is None

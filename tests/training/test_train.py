@@ -488,3 +488,14 @@ def test_a_train_line_reads_as_it_should(tmp_path, capsys):
     assert capsys.readouterr().out == "step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04\n"
     (event,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
     assert {name: event[name] for name in values} == values
+
+
+def test_a_range_of_learning_rates_ends_where_the_loss_does(tiny_flags, tmp_path):
+    """The run ends well at the first loss that is no number, keeps no such weights, and names the best rate."""
+    flags = {"lr_schedule": "range", "min_lr": 1e-6, "lr": 1e30, "max_steps": 100, "checkpoint_freq": 1000}
+    assert main(["train", *tiny_flags(tmp_path, ranks=1, **flags)]) == 0
+    folder = RunFolder(tmp_path)
+    end = list(folder.events("end"))[-1]
+    assert (end["reason"], end["step"] < 100) == ("range", True)
+    assert 1e-6 < end["lr_of_lowest_loss"] < 1e2
+    assert not list(folder.checkpoints.glob("step-*"))

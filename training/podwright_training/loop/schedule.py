@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from podwright_training.config.train_config import TrainConfig
+
+SMOOTHING = 0.9  # weight of the losses before, for the lowest one of a range
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
     """Return the learning rate of the update that ends ``step`` (1 … max_steps).
 
     It rises linearly to ``lr`` over ``warmup``, decays to ``min_lr`` by ``lr_schedule``, and stays there over
-    ``plateau``; both are fractions of ``max_steps``.
+    ``plateau``; both are fractions of ``max_steps``. A ``range`` rises from ``min_lr`` to ``lr`` by the same factor
+    in every step (arXiv:1506.01186).
     """
+    if config.lr_schedule == "range":
+        return float(config.min_lr * (config.lr / config.min_lr) ** (step / config.max_steps))
     warmup_steps = math.ceil(config.warmup * config.max_steps)
     decay_end = config.max_steps - math.ceil(config.plateau * config.max_steps)
     if step <= warmup_steps:
@@ -26,6 +32,17 @@ def learning_rate(step: int, config: TrainConfig) -> float:
         return config.lr
     progress = (step - decay_begin) / (decay_end - decay_begin)
     return config.min_lr + (config.lr - config.min_lr) * _remaining(progress, config.lr_schedule)
+
+
+def best_of_range(steps: Iterable[tuple[float, float]]) -> float | None:
+    """Return the learning rate at the lowest loss, smoothed, of steps' rates and losses in order; None without one."""
+    smooth, weight, found = 0.0, 0.0, []
+    for lr, loss in steps:
+        if not math.isfinite(loss):
+            break
+        smooth, weight = SMOOTHING * smooth + (1 - SMOOTHING) * loss, SMOOTHING * weight + 1 - SMOOTHING
+        found.append((smooth / weight, lr))
+    return min(found)[1] if found else None
 
 
 def batch_sequences(step: int, config: TrainConfig, data_ranks: int) -> int:

@@ -51,7 +51,7 @@ from podwright_training.loop.metrics import Metrics, batch_hash, digest_text
 from podwright_training.loop.noise_scale import NoiseScale
 from podwright_training.loop.profile import Profile
 from podwright_training.loop.samples import Samples
-from podwright_training.loop.schedule import batch_sequences, learning_rate
+from podwright_training.loop.schedule import batch_sequences, best_of_range, learning_rate
 from podwright_training.loop.sinks import open_sinks
 from podwright_training.loop.step_timer import StepTimer, Timing
 from podwright_training.optim import Optimizers, clip_adaptively
@@ -143,6 +143,7 @@ class Trainer:
         self._peak_flops = job_peak_flops(device, ranks)
         self._stop_agreed = False
         self._data_spent = False  # a source was read max_epochs times
+        self._range_ended = False  # by a loss that is no number, or a spike
         self.saver = Saver(options, on_saved=self._log_saved)
         self.memory = MemoryTier(options, self._hosts, merge=merge_states) if options.memory_checkpoint_freq else None
         self._memory_busy = False  # a rank still saves in memory
@@ -159,6 +160,8 @@ class Trainer:
             waits_limited = False
             while not (self._finished or self._stop_agreed):
                 self._take_step(requests)
+                if self._range_ended:
+                    break  # these weights are of no use
                 if not waits_limited:  # the first step compiles, connects and reads far into the data
                     limit_waits(self.options.step_timeout_s, besides=self.saver.group)
                     waits_limited = True
@@ -178,7 +181,15 @@ class Trainer:
                 self.saver.finish()
             if self._finished or not self._pulse.heard:  # else its agent decides whether this is the end
                 self._mark(Activity.FINISHED)
-                self.metrics.write("end", step=self.step, reason=self._end_reason(), **self._timer.take_besides_s())
+                end = {"reason": self._end_reason(), **self._timer.take_besides_s(), **self._range()}
+                self.metrics.write("end", step=self.step, **end)
+
+    def _range(self) -> dict[str, Any]:
+        """Return the best learning rate of a range, on the first rank."""
+        if self.options.lr_schedule != "range" or self.ranks.rank != 0:
+            return {}
+        steps = {event["step"]: (event["lr"], event["loss"]) for event in self.folder.events("train")}
+        return {"lr_of_lowest_loss": best_of_range(steps.values())}
 
     def validate(self) -> None:
         """Log the mean loss per token on the validation split and each dataset, and how the model continues texts."""
@@ -239,6 +250,8 @@ class Trainer:
     def _end_reason(self) -> str:
         if self.step >= self.options.max_steps:
             return "max_steps"
+        if self._range_ended:
+            return "range"
         return "max_epochs" if self._data_spent else "signal"
 
     def _resume(self) -> Path | None:
@@ -459,6 +472,9 @@ class Trainer:
             values = {name: bad[name] for name in ("loss", "sequences", "batch_sequences", "batch_digest")}
             self.metrics.write("overflow", step=bad["step"], loss_scale=self.loss_scale.value, **values)
             return
+        if self.options.lr_schedule == "range":
+            self._range_ended = True
+            return
         policy = self.options.guard_policy
         path = self._roll_back() if policy == "rollback" else None
         values = {**bad, "loss": str(bad["loss"]), "grad_norm": str(bad["grad_norm"])}
@@ -531,7 +547,7 @@ class Trainer:
 
     @property
     def _finished(self) -> bool:
-        return self._data_spent or self.step >= self.options.max_steps
+        return self._data_spent or self._range_ended or self.step >= self.options.max_steps
 
     def _due(self, every: int | None) -> bool:
         return self._finished or (every is not None and self.step % every == 0)

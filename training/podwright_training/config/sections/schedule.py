@@ -29,8 +29,9 @@ class ScheduleOptions:
     lr: float = option(1e-4, "Peak learning rate.", above=0)
     lr_schedule: str = option(
         "cosine",
-        "Decay from lr to min_lr; wsd: hold lr until the last wsd_decay.",
-        choices=("cosine", "linear", "wsd"),
+        "Decay from lr to min_lr; wsd: hold lr until the last wsd_decay; range: rise from min_lr to lr over all steps, "
+        "to find the rates that train.",
+        choices=("cosine", "linear", "wsd", "range"),
     )
     min_lr: float = option(1e-5, "Learning rate at the end of the decay.", at_least=0)
     warmup: float = option(
@@ -44,6 +45,11 @@ class ScheduleOptions:
 
 def conflicts(options: ScheduleOptions) -> Conflicts:
     """Yield the conflicts among the schedule's options."""
+    if options.lr_schedule == "range" and not 0 < options.min_lr < options.lr:
+        yield (
+            ("lr_schedule", "min_lr"),
+            f"lr_schedule range rises from min_lr to lr: got {options.min_lr} and {options.lr}, need 0 < min_lr < lr",
+        )
     if options.min_lr > options.lr:
         yield ("min_lr", "lr"), f"min_lr {options.min_lr} is above lr {options.lr}"
     parts = ("warmup", "wsd_decay", "plateau") if options.lr_schedule == "wsd" else ("warmup", "plateau")
