@@ -112,8 +112,9 @@ class Bench:
             for kind in KINDS[1:]
         }
         background = self._saved[0::2]
-        for saver in (*self._savers.values(), self._memory):
+        for saver in self._savers.values():
             saver.__exit__(None, None, None)
+        self._memory.__exit__(None, None, None)
         return {
             "state_mb": sum(file.stat().st_size for file in self._options.checkpoints.rglob("*.distcp")) / 1e6,
             "step_s": step_s,

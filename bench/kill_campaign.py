@@ -40,9 +40,9 @@ from typing import Any
 import torch
 import transformers.models.auto.tokenization_auto  # noqa: F401 -- before ranks are forked, as torch
 
-from podwright_training import data
 from podwright_training.__main__ import main as podwright_train
 from podwright_training.checkpoint import saver, step_folder
+from podwright_training.data.stream import PackedStream
 from podwright_training.loop import trainer
 from podwright_training.run_folder import RunFolder
 from podwright_training.spelling import as_flag
@@ -335,7 +335,7 @@ def _wrap_functions(marks: Marks, rank: int, reached: Callable[[str], None]) -> 
 
         setattr(owner, name, wrapped)
 
-    wrap(data.PackedStream, "next_batch", DATA, LOOP)
+    wrap(PackedStream, "next_batch", DATA, LOOP)
     wrap(trainer.Trainer, "_take_step", STEP, LOOP)
     wrap(saver.Saver, "save", STAGING, LOOP)
     wrap(step_folder, "write", BETWEEN, BACKGROUND)
