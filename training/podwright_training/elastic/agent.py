@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._leave)
-        helpers = [asyncio.create_task(self._ranks.serve()), asyncio.create_task(self._beat())]
+        helpers = [asyncio.create_task(action()) for action in (self._ranks.serve, self._beat, self._watch)]
         status = None
         try:
             while status is None:
@@ -162,7 +163,7 @@ class Agent:
         """Be a member while the leader of a term is there; return the exit status if that is the end."""
         timeout_s = self._policy.heartbeat_timeout_s
         try:
-            streams = await asyncio.wait_for(asyncio.open_connection(term.address, term.port), timeout_s)
+            streams = await asyncio.wait_for(asyncio.open_connection(term.address, term.port), timeout_s / SAID_OFTEN)
         except ConnectionRefusedError:
             self._election.refuse(term.number)
             return None
@@ -254,6 +255,13 @@ class Agent:
         while True:
             self._ranks.beat()
             await asyncio.sleep(LOOK_S)
+
+    async def _watch(self) -> None:
+        """See whether the leader renews its term also while this host follows it: a lost leader does neither."""
+        while True:
+            with suppress(OSError):
+                await self._newest()
+            await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)
 
     def _record(self, values: dict[str, Any]) -> None:
         logger.warning("elastic: generation %d on %d nodes: %s", values["generation"], values["nodes"], values["cause"])
