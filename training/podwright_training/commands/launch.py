@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
-
 from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
@@ -209,6 +207,8 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
 
 def render(job: Job) -> str:
     """Render the batch script."""
+    import jinja2  # --help does without
+
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
