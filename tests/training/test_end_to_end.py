@@ -17,6 +17,7 @@ from podwright_training.__main__ import main
 from podwright_training.commands.generate import generate
 from podwright_training.config.sources import load_run
 from podwright_training.data.stream import open_stream
+from podwright_training.report import summary
 from podwright_training.run_folder import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +131,7 @@ def test_from_prose_to_a_model_that_writes(dataset, small, tmp_path):
         "Ended after step 20: max_steps.",
         "Progression",
         "Samples by step",
-        f"{last['perplexity']:.4f}",
+        summary.brief(last["perplexity"]),
         "The cluster",
     ):
         assert words in page
