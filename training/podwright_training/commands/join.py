@@ -1,4 +1,4 @@
-"""``podwright-train join``: take part in an elastic run as one of its hosts; `launch --nodes 2-4` starts it."""
+"""``podwright-train join``: take part in an elastic run, as one of its hosts."""
 
 from __future__ import annotations
 

@@ -91,6 +91,8 @@ class Metrics:
 
 def console_line(event: str, values: dict[str, Any]) -> str:
     """Format an event for people: ``step 34 | loss 7.966 | 5.80 samples/s | 47.5k tok/s | MFU 41% | lr 1.0e-04``."""
+    if event == "end":  # its times are for the account of the run's time
+        values = {name: value for name, value in values.items() if not name.endswith("_s")}
     if event != "train":
         return " | ".join([event, *(f"{name} {_brief(value)}" for name, value in values.items())])
     parts = [
