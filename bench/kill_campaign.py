@@ -29,6 +29,7 @@ import struct
 import sys
 import tempfile
 import time
+import traceback
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -193,18 +194,20 @@ class Run:
 
     def _be_a_rank(self, rank: int, ranks: int, port: int, reached: Callable[[str], None]) -> None:
         """In the forked process: train; does not return."""
-        log = os.open(self.folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        places = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
-        os.environ |= {name: str(value) for name, value in places.items()}
-        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        _wrap_functions(self.marks, rank, reached)
-        reached(START)
-        sys.modules["__main__"] = types.ModuleType("__main__")  # data workers would import it, and torch
         status = 1
         try:
+            log = os.open(self.folder.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            places = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
+            os.environ |= {name: str(value) for name, value in places.items()}
+            os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            _wrap_functions(self.marks, rank, reached)
+            reached(START)
+            sys.modules["__main__"] = types.ModuleType("__main__")  # data workers would import it, and torch
             status = podwright_train(["train", *self._flags(ranks)])
+        except BaseException:  # noqa: BLE001 - nothing may unwind into the campaign, which owns the scratch folder
+            traceback.print_exc()
         finally:
             sys.stdout.flush()
             os._exit(status)
@@ -341,9 +344,9 @@ def _wrap_functions(marks: Marks, rank: int, reached: Callable[[str], None]) -> 
     wrap(step_folder, "write", BETWEEN, BACKGROUND)
     for name, phase in (
         ("_clear", CLEAR),
-        ("_save_tensors", TENSORS),
-        ("_describe", HASHES),
-        ("_commit", MANIFEST),
+        ("save_tensors", TENSORS),
+        ("describe", HASHES),
+        ("commit", MANIFEST),
         ("commit_folder", RENAME),
         ("retain", RETENTION),
     ):
