@@ -169,7 +169,7 @@ def test_paths_are_the_contract_s():
     """The two files are read where the bootstrap writes them, and their fields have the contract's names."""
     assert (launch.NODE_JSON, launch.PROVISIONING_PARAMETERS) == (contract.NODE_JSON, contract.PROVISIONING_PARAMETERS)
     assert launch.API_PARAMETERS == contract.API_PARAMETERS
-    read = {"accelerator", "accelerators_per_node", "efa_interfaces"}
+    read = {"accelerator", "accelerators_per_node", "accelerator_name", "efa_interfaces"}
     for said_by in (contract.InstanceFacts, contract.NodeRecord):
         assert read <= {field.name for field in fields(said_by)}
 
@@ -178,9 +178,20 @@ def test_a_compute_node_speaks_for_itself(files):
     """On a compute node, its own record says what jobs in its partition get."""
     nodes = read_nodes(None, *files(record()))
     assert asdict(nodes) == {
-        "partition": "gpus", "accelerator": "gpu", "accelerators_per_node": 8, "efa_interfaces": 32,
-        "environment": str(ENVIRONMENT), "shared_root": "/fsx", "hyperpod": True,
+        "partition": "gpus", "accelerator": "gpu", "accelerators_per_node": 8, "accelerator_name": "H100",
+        "efa_interfaces": 32, "environment": str(ENVIRONMENT), "shared_root": "/fsx", "hyperpod": True,
     }  # fmt: skip
+
+
+def test_trainium_has_a_rank_for_each_core_that_programs_see():
+    """A trn2.48xlarge has 64; a trn1 is refused, with the way that it has."""
+    words = parse("--run-dir", "/fsx/runs/a", "--nodes", "2")
+    trn2 = Nodes(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium2", efa_interfaces=16)
+    script = render(plan(words, trn2))
+    assert "--nproc-per-node=64 " in script
+    assert "export FI_EFA_USE_DEVICE_RDMA=1" in script
+    with pytest.raises(LaunchError, match=r"needs Trainium2 or Trainium3, and this is Trainium: .* --backend nxdt"):
+        plan(words, Nodes(accelerator="neuron", accelerators_per_node=16, accelerator_name="Trainium"))
 
 
 def test_a_login_node_knows_the_compute_nodes(files):

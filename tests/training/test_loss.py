@@ -16,7 +16,7 @@ def compiled_without_a_compiler():
     """``torch.compile`` without Inductor, which needs a C++ compiler."""
     compiled = torch.compile(loss_module._fusible_chunk_loss, backend="aot_eager", dynamic=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss_module, "compiled_chunk_loss", lambda: compiled)
+        patch.setattr(loss_module, "fused", lambda _function, _device_type: compiled)
         yield
 
 

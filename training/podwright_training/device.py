@@ -19,7 +19,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import distributed_c10d
 
-from podwright_training.hardware import peak_flops
+from podwright_training import neuron
+from podwright_training.hardware import neuron_peak_flops, peak_flops
 from podwright_training.job_store import JobStore
 from podwright_training.ranks import Ranks
 
@@ -36,6 +37,8 @@ def device_of(ranks: Ranks, wish: str) -> torch.device:
 def device_problem(ranks: Ranks, wish: str) -> str | None:
     """Return why this host lacks the requested device for each of its ranks, or ``None``."""
     kind = _kind()
+    if wish == "neuron" and kind != "neuron" and (problem := neuron.machine_problem()):
+        return f"device = neuron: {problem}"
     if wish not in ("auto", "cpu", kind):
         return f"device = {wish}: this machine has no {NAMES[wish]} device that torch can use; use --device {kind}"
     if "cpu" not in (wish, kind) and torch.accelerator.device_count() < ranks.local_world_size:
@@ -112,16 +115,23 @@ def peak_memory_bytes(device: torch.device) -> tuple[int, int | None]:
     """Return the process's peak memory, allocated and reserved; on a CPU its resident set and ``None``."""
     if device.type == "cpu":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, None
+    if device.type == "neuron":
+        torch.accelerator.synchronize(device)  # its allocator counts finished work only
     return torch.accelerator.max_memory_allocated(device), torch.accelerator.max_memory_reserved(device)
 
 
 def job_peak_flops(device: torch.device, ranks: Ranks) -> float | None:
     """Return the peak FLOP/s of all devices of the job, assuming they are equal; ``None`` if unknown."""
-    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    peak = None
+    if device.type == "cuda":
+        peak = peak_flops(torch.cuda.get_device_name(device))
+    elif device.type == "neuron":
+        peak = neuron_peak_flops(neuron.device_name())
     return peak * ranks.world_size if peak else None
 
 
 def _kind() -> str:
     """Return the type of this machine's accelerators, ``cpu`` if it has none."""
+    neuron.load()
     found = torch.accelerator.current_accelerator(check_available=True)
     return found.type if found else "cpu"

@@ -1,8 +1,10 @@
-"""Look up accelerators: dense bf16 rates from NVIDIA's pages (half of "with sparsity"), and usable memory."""
+"""Look up accelerators: dense bf16 rates (NVIDIA's are half of "with sparsity"), and usable memory."""
 
 from __future__ import annotations
 
 import re
+
+from podwright_training.neuron import ranks_per_device
 
 # Looked up in order: the first name that occurs in the device's name, as whole words, wins.
 PEAK_FLOPS = {
@@ -16,6 +18,9 @@ PEAK_FLOPS = {
     "A10G": 70e12,  # AWS only: https://www.baseten.co/blog/nvidia-a10-vs-a10g-for-ml-model-inference/
     "L4": 121e12,  # https://www.nvidia.com/en-us/data-center/l4/
 }
+
+# Of a whole device: https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/arch/neuron-hardware/
+NEURON_PEAK_FLOPS = {"Trainium": 190e12, "Trainium2": 667e12, "Trainium3": 671e12}
 
 MEMORY_GB = {  # in 1e9 bytes; a test compares it with the planner's table
     "A10G": 24.1,
@@ -33,3 +38,9 @@ MEMORY_GB = {  # in 1e9 bytes; a test compares it with the planner's table
 def peak_flops(device_name: str) -> float | None:
     """Return the peak FLOP/s of the CUDA device ``device_name``; ``None`` if unknown."""
     return next((peak for name, peak in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", device_name)), None)
+
+
+def neuron_peak_flops(device: str) -> float | None:
+    """Return the peak FLOP/s of a rank's part of a device such as ``Trainium2``; ``None`` if unknown."""
+    peak = NEURON_PEAK_FLOPS.get(device)
+    return peak / ranks_per_device(device) if peak else None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from podwright_training import neuron
 from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
@@ -103,10 +104,17 @@ class Nodes:
     partition: str | None = None
     accelerator: str = ""
     accelerators_per_node: int = 0
+    accelerator_name: str = ""  # "A10G", "Trainium2", …
     efa_interfaces: int = 0
     environment: str | None = None
     shared_root: str = ""
     hyperpod: bool = False
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Return the ranks of a node: one for each GPU, or for each core that programs see of a Neuron device."""
+        cores = neuron.ranks_per_device(self.accelerator_name) if self.accelerator == "neuron" else 1
+        return self.accelerators_per_node * cores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +136,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--spares", type=int, metavar="N", help="further nodes that wait to take a lost one's place. Default: none"
     )
-    parser.add_argument("--nproc-per-node", type=int, help="ranks per node. Default: the node's accelerators")
+    parser.add_argument(
+        "--nproc-per-node", type=int, help="ranks per node. Default: the node's GPUs, or cores of its Neuron devices"
+    )
     parser.add_argument("--partition", help="Slurm partition. Default: the nodes' own, or Slurm's default")
     parser.add_argument("--accelerator", choices=ACCELERATORS, help="kind of accelerator. Default: node.json, or cpu")
     parser.add_argument(
@@ -179,7 +189,7 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
     Raises:
         LaunchError: With every problem.
     """
-    nproc_per_node = nodes.accelerators_per_node if args.nproc_per_node is None else args.nproc_per_node
+    nproc_per_node = nodes.ranks_per_node if args.nproc_per_node is None else args.nproc_per_node
     run_dir = _run_dir(args, nodes)
     if problems := list(_problems(args, nodes, nproc_per_node, run_dir)):
         raise LaunchError("\n".join(problems))
@@ -266,6 +276,7 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
         partition=group,
         accelerator=facts["accelerator"],
         accelerators_per_node=facts["accelerators_per_node"],
+        accelerator_name=facts["accelerator_name"],
         efa_interfaces=facts["efa_interfaces"],
         environment=record["environment"],
         shared_root=record["shared_root"],
@@ -283,6 +294,8 @@ def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
 
 def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
     yield from _problems_of_nodes(args)
+    if nodes.accelerator == "neuron" and (problem := neuron.native_problem(nodes.accelerator_name)):
+        yield problem
     if nproc_per_node < 1:
         yield f"--nproc-per-node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"
     if re.search(r"[^\w./+=@-]", str(root)):

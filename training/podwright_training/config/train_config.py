@@ -136,7 +136,26 @@ def conflicts(config: TrainConfig) -> Conflicts:
             ("min_nodes", "global_batch_size"),
             "an elastic run (min_nodes) needs global_batch_size, the sequences of a step on any number of nodes",
         )
+    yield from _neuron_conflicts(config)
     yield from _profile_conflicts(config)
+
+
+def _neuron_conflicts(config: TrainConfig) -> Conflicts:
+    """Yield what a device without shapes that depend on values, Trainium, cannot compute."""
+    name = next((name for name in ("device", "device_rules") if getattr(config, name) == "neuron"), None)
+    if name is None:
+        return
+    if config.num_local_experts:
+        given = f"{name} neuron: each step routes another number of rows to num_local_experts, and shapes are static"
+        yield (name, "num_local_experts"), f"{given}; train a dense model"
+    if config.attention == "flex":
+        yield (name, "attention"), f"{name} neuron has no flex_attention: set attention sdpa"
+    if config.device_rules == "neuron" and config.compile:
+        yield ("device_rules", "compile"), "device_rules neuron checks single operations: leave compile out"
+    masked = config.document_mask or config.sliding_window is not None
+    if config.device_rules == "neuron" and masked and config.attention == "auto" and config.device != "neuron":
+        given = "device_rules neuron with document_mask or sliding_window needs attention sdpa"
+        yield ("device_rules", "attention"), f"{given}: a CPU's own kernel reads values"
 
 
 def _profile_conflicts(config: TrainConfig) -> Conflicts:

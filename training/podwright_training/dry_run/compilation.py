@@ -14,8 +14,7 @@ import torch
 from torch._dynamo.backends.debugging import ExplainWithBackend
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics
 
-from podwright_training.model import loss
-from podwright_training.parallel import vocabulary
+from podwright_training.model import compilation
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -51,8 +50,7 @@ class Compiler:
 
         torch.compiler.reset()  # so that nothing is compiled already
         clear_compilation_metrics()
-        loss.compiled_chunk_loss.cache_clear()
-        vocabulary.fused.cache_clear()
+        compilation.fused.cache_clear()
         with mock.patch.object(torch, "compile", captured):
             yield
 

@@ -40,6 +40,7 @@ from podwright_training.device import (
     process_group,
     use_host_cores,
 )
+from podwright_training.device_rules import rules_of
 from podwright_training.errors import UserError
 from podwright_training.job_store import JobStore
 from podwright_training.loop import garbage, guard, initial_weights, preflight
@@ -126,6 +127,7 @@ class Trainer:
         self.data = preflight.open_data(options, tokenizer, share=self.model.data_rank, shares=self.model.data_size)
         self.guard = Guard(options)
         self.loss_scale = LossScale(options)
+        self._rules = rules_of(options.device_rules)
         first = ranks.rank == 0
         self.metrics = Metrics(
             self.folder.metrics, active=first, sinks=open_sinks(options, self.folder) if first else ()
@@ -204,18 +206,20 @@ class Trainer:
     def _evaluate(self, stream: PackedStream) -> tuple[float, int]:
         """Return the mean loss over a stream's first sequences, the same ones each time, and the number of tokens."""
         start, sequences = stream.state_dict(), self.options.validated_sequences(self.model.data_size)
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        losses: list[Tensor] = []
         counted = torch.zeros((), dtype=torch.int64)
         while stream.coordinates().stop < sequences:
             self._mark(Activity.VALIDATING)
             batch = stream.next_batch()
             batch = batch.counting_first(len(stream.own_sequences(before=sequences)))  # ranks may not divide them
-            total += self.model.evaluate(batch)
+            with self._rules("validation"):
+                losses.append(self.model.evaluate(batch))
             counted += batch.counted_tokens if self._first_reader else 0
         self.model.finish_evaluation()
         dist.all_reduce(counted)
         stream.load_state_dict(start)  # for the next time
         tokens = int(counted)
+        total = torch.stack(losses).cpu().double().sum()  # on the host: not every accelerator has float64
         return self.model.total(total).item() / tokens, tokens
 
     def save(self) -> None:
@@ -346,7 +350,8 @@ class Trainer:
                 if bad:
                     self.optimizers.forget_gradients()
                 else:
-                    self.optimizers.step(lr=lr)
+                    with self._rules("the optimizer"):
+                        self.optimizers.step(lr=lr)
         if bad:
             self._handle(bad)
         elif good and self._due(self.options.logging_freq):
@@ -431,9 +436,14 @@ class Trainer:
         return loss, scale
 
     def _forward_backward(self, batches: list[Batch], drawn: Drawn) -> Tensor:
-        return self.model.forward_backward(batches, tokens=drawn.tokens, loss_scale=self.loss_scale.value)
+        with self._rules("forward and backward"):
+            return self.model.forward_backward(batches, tokens=drawn.tokens, loss_scale=self.loss_scale.value)
 
     def _clip(self) -> Tensor:
+        with self._rules("gradient clipping"):
+            return self._clip_by_rules()
+
+    def _clip_by_rules(self) -> Tensor:
         self.model.unscale_gradient(self.loss_scale.value)
         if self.options.adaptive_grad_clip is not None:
             clip_adaptively(self.model.learned_parameters(), self.options.adaptive_grad_clip)

@@ -61,14 +61,14 @@ def make_mask(tokens_BT: Tensor, *, positions_BT: Tensor | None, window: int | N
         tokens_BT: the batch; its shape and device count.
         positions_BT: position of each token in its document; tokens do not attend to other documents.
         window: tokens each token attends to, itself included.
-        how: ``TrainConfig.attention``; a CPU has its own kernel.
+        how: ``TrainConfig.attention``; a CPU has its own kernel, unless this is ``sdpa``.
         first: the tokens from this one on are the queries, all are keys.
     """
     length, device = tokens_BT.shape[1], tokens_BT.device
     starts_BT = None
     if positions_BT is not None:
         starts_BT = (torch.arange(length, device=device) - positions_BT).clamp(min=0)
-    if device.type == "cpu":
+    if device.type == "cpu" and how != "sdpa":
         return rows_of(length, starts_BT=starts_BT, window=window, first=first)
     if starts_BT is None and (window is None or window >= length):
         return None
@@ -81,7 +81,8 @@ def mask_problem(options: TrainConfig, device: torch.device) -> str | None:
     """Return why a mask of all pairs of tokens is too large on a device, or ``None``."""
     length, window = options.max_context_width, options.sliding_window
     needs_mask = options.document_mask or (window is not None and window < length)
-    if not needs_mask or device.type == "cpu" or uses_flex(options.attention, device):
+    own_kernel = device.type == "cpu" and options.attention != "sdpa"
+    if not needs_mask or own_kernel or uses_flex(options.attention, device):
         return None
     sequences = options.train_batch_size if options.document_mask else 1
     pairs = sequences * length**2

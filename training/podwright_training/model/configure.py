@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from podwright_training.config.train_config import TrainConfig
+from podwright_training.model.compilation import compile_backend
 from podwright_training.model.experts import MixtureOfExperts
 from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
@@ -15,8 +16,8 @@ from podwright_training.model.recomputation import Recomputation
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}  # by sections.compute.PRECISIONS
 
 
-def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:
-    """Apply the options to a model, before it is divided among ranks."""
+def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -> None:
+    """Apply the options to a model that will compute on such a device, before it is divided among ranks."""
     if hasattr(model, "lm_head"):  # on the last stage of a pipeline
         model.lm_head.chunk_tokens = options.loss_chunk_tokens
         model.lm_head.z_loss = options.z_loss
@@ -33,19 +34,19 @@ def configure(model: LlamaForCausalLM, options: TrainConfig) -> None:
                     remembers=isinstance(block.mlp, MixtureOfExperts),
                 )
             if options.compile:
-                _compile(block)
+                _compile(block, compile_backend(device_type))
 
 
-def _compile(block: Block) -> None:
+def _compile(block: Block, backend: str) -> None:
     """Compile a block; of one with a mixture, each part: no graph goes on where weights are gathered or rows sent."""
     if not isinstance(block.mlp, MixtureOfExperts):
-        block.compile()
+        block.compile(backend=backend)
         return
     for part in (block.input_layernorm, block.self_attn, block.post_attention_layernorm, block.mlp.gate):
-        part.compile()
+        part.compile(backend=backend)
     if block.mlp.shared_experts is not None:
-        block.mlp.shared_experts.compile()
-    block.mlp.experts.compile(dynamic=True)  # each step routes another number of rows
+        block.mlp.shared_experts.compile(backend=backend)
+    block.mlp.experts.compile(backend=backend, dynamic=True)  # each step routes another number of rows
 
 
 def float8_problem(device: torch.device) -> str | None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from podwright_training.batch import IGNORED
 from podwright_training.config.sections.memory import QUICK_LOSS_CHUNK_TOKENS
+from podwright_training.model.compilation import fused
 
 ChunkLoss = Callable[
     [Tensor, Tensor, float], tuple[Tensor, Tensor]
@@ -42,7 +42,7 @@ def summed_loss(
     chunk_tokens = chunk_tokens_of(chunk_tokens, hidden_SD.device)
     if chunk_tokens and torch.is_grad_enabled():
         loss: Tensor = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, compiled_chunk_loss() if compiled else _chunk_loss
+            hidden_SD, head_VD, labels_S, chunk_tokens, z_loss, _chunk_loss_on(hidden_SD.device, compiled=compiled)
         )
         return loss
     if chunk_tokens:
@@ -115,10 +115,8 @@ def _fusible_chunk_loss(logits_CV: Tensor, labels_C: Tensor, z_loss: float) -> t
     return (loss_C1 * counts_C1).sum(), dlogits_CV.to(logits_CV.dtype)
 
 
-@cache
-def compiled_chunk_loss() -> ChunkLoss:
-    """Return ``ChunkLoss`` compiled, once."""
-    return torch.compile(_fusible_chunk_loss, dynamic=False)  # sizes: of a chunk, and of a last one that is smaller
+def _chunk_loss_on(device: torch.device, *, compiled: bool) -> ChunkLoss:
+    return cast("ChunkLoss", fused(_fusible_chunk_loss, device.type)) if compiled else _chunk_loss
 
 
 class _Softmax(NamedTuple):

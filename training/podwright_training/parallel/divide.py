@@ -54,7 +54,7 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
        in backward, which needs its size only; the head, whose backward follows its forward, is kept until then. What
        is left is the last norm, and the embedding if it is the head too.
     """
-    configure(stage.model, options)
+    configure(stage.model, options, meshes.ranks.device_type)
     blocks = [block for block in stage.model.model.layers if isinstance(block, Block)]
     for block in blocks:
         if isinstance(block.mlp, MixtureOfExperts):

@@ -7,7 +7,6 @@ embedding and head, their gradients, and what FSDP sends of them are divided.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +20,7 @@ from torch.distributed.tensor import DTensor, Partial, Shard, distribute_tensor
 
 from podwright_training.batch import IGNORED
 from podwright_training.model import Embedding, Head
+from podwright_training.model.compilation import fused
 from podwright_training.model.loss import chunk_tokens_of
 from podwright_training.parallel.tensor import TOKENS
 
@@ -171,7 +171,8 @@ class _Chunk:
         self._label_C1 = self._label_C1.where(own_C1, -1)
         label_logit_C1 = logits_CV.gather(-1, self._label_C1.clamp(min=0)).float() * own_C1
         largest_C1 = all_reduce(logits_CV.amax(-1, keepdim=True).float(), "max", how.group)
-        sums_C1 = (fused(_exponential_sums) if how.compiled else _exponential_sums)(logits_CV, largest_C1)
+        sums = fused(_exponential_sums, logits_CV.device.type) if how.compiled else _exponential_sums
+        sums_C1 = sums(logits_CV, largest_C1)
         sums_C1, label_logit_C1 = all_reduce(torch.stack((sums_C1, label_logit_C1)), "sum", how.group).unbind()
         self._lse_C1 = largest_C1 + sums_C1.log()
         loss_C1 = self._lse_C1 - label_logit_C1 + how.z_loss * self._lse_C1.square()
@@ -180,7 +181,7 @@ class _Chunk:
     def gradient(self) -> Tensor:
         """Return the gradient of this rank's logits, in their dtype."""
         factor_C1 = self._counts_C1 * (1 + 2 * self._how.z_loss * self._lse_C1)
-        compute = fused(_fusible_gradient) if self._how.compiled else _gradient
+        compute = fused(_fusible_gradient, self._logits_CV.device.type) if self._how.compiled else _gradient
         gradient_CV: Tensor = compute(self._logits_CV, self._lse_C1, factor_C1, self._label_C1, self._counts_C1)
         return gradient_CV
 
@@ -203,9 +204,3 @@ def _fusible_gradient(
     is_label_CV = torch.arange(logits_CV.shape[-1], device=logits_CV.device) == label_C1
     dlogits_CV = (logits_CV.float() - lse_C1).exp() * factor_C1 - is_label_CV * counts_C1
     return dlogits_CV.to(logits_CV.dtype)
-
-
-@cache
-def fused(function: Any) -> Any:
-    """Return a function compiled, once."""
-    return torch.compile(function, dynamic=False)  # sizes: of a chunk, and of a last one that is smaller

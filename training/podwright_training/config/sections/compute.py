@@ -24,7 +24,7 @@ class ComputeOptions:
     attention: str = option(
         "auto",
         "Kernel for document masks and sliding windows on accelerators; flex: flex_attention, which skips masked "
-        "blocks; sdpa: a mask of all pairs of tokens; auto: flex on GPUs, sdpa on others.",
+        "blocks; sdpa: a mask of all pairs of tokens, also on a CPU; auto: flex on GPUs, sdpa on other accelerators.",
         choices=("auto", "flex", "sdpa"),
     )
 

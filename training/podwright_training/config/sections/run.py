@@ -18,6 +18,12 @@ class RunOptions:
         "Device to compute on; auto: an accelerator if the machine has one, else the CPU.",
         choices=("auto", "cuda", "neuron", "cpu"),
     )
+    device_rules: str = option(
+        "none",
+        "Refuse what a device cannot do, also on a CPU: neuron refuses float64, shapes that depend on values or change "
+        "between steps, and waits for the device within a step.",
+        choices=("none", "neuron"),
+    )
     seed: int = option(12345, "Random seed of the initial weights and of the data order.", at_least=0)
     deterministic: bool = option(False, "Use deterministic PyTorch algorithms only; may be slower.")
     start_timeout_s: int = option(
