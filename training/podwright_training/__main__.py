@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import importlib
 import logging
@@ -16,6 +17,7 @@ from podwright_training.errors import UserError
 from podwright_training.spelling import Parser, as_shown, known
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
+GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
 USER_ERROR_STATUS = 2  # what argparse exits with too
 UNREAD_STATUS = 1  # of output that nobody reads to its end
 
@@ -58,6 +60,7 @@ EXAMPLES = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, or 2 for an error the user can fix."""
+    gc.set_threshold(*GARBAGE)
     arguments = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(format="%(levelname)s: %(message)s")
     if ASKED_BY_SHELL in os.environ:

@@ -38,8 +38,10 @@ def serve(channel: socket.socket) -> None:
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking for GPUs must not start CUDA: it does not survive a fork
+    gc.disable()  # nothing of what is imported is garbage
     for name in MODULES:
         importlib.import_module(name)
+    gc.enable()
     gc.freeze()  # else each rank's garbage collection copies the memory of all these modules
     ranks = _Ranks(channel)
     ranks.record(ready=True)
