@@ -1,7 +1,9 @@
 """An elastic run has one leader and trains once, when hosts and networks fail in any order."""
 
 import asyncio
+import os
 import shutil
+import signal
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +13,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from podwright_training.beats import Activity
+from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.elastic import terms
 from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
-from podwright_training.elastic.membership import Dismiss, Drain, End, Membership, Past, Start, Stop, describe_hang
+from podwright_training.elastic.membership import (
+    FIRST_WAIT_S,
+    Dismiss,
+    Drain,
+    End,
+    Membership,
+    Past,
+    Start,
+    Stop,
+    describe_hang,
+)
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import RankReport, Report
 from podwright_training.elastic.terms import Election, Term, Terms
@@ -129,6 +141,7 @@ class Run(RuleBasedStateMachine):
         known = there and host.name in leader.members.members
         if self._reach(host, leader) and known and not leader.frozen:
             host.follows = term, self.now
+            host.election.look(leader.leads, self.now)
             leader.members.report(host.name, host.report(), now=self.now)
         elif (self._reach(host, leader) and not known and not leader.frozen) or self.now - heard_s > TIMEOUT_S:
             host.follows = host.training = None
@@ -201,6 +214,51 @@ def test_a_term_begins_once(tmp_path):
     assert found.renew(renewed) is None
 
 
+def test_a_host_that_connects_again_ends_its_generation():
+    """The leader has not noticed that the connection broke: the host's ranks are gone all the same."""
+    members = Membership(POLICY, leader="a", now=0.0)
+    for number, name in enumerate("ab"):
+        members.join(name, host=name, number=number, now=0.0)
+        members.report(name, Report(ready=True), now=FIRST_WAIT_S)
+    (start,) = members.decide(FIRST_WAIT_S)
+    trains = Report(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
+    for name in start.members:
+        members.report(name, trains, now=FIRST_WAIT_S)
+    assert members.decide(FIRST_WAIT_S) == []
+    members.lose("b", "connected again", now=FIRST_WAIT_S)
+    members.join("b", host="b", number=1, now=FIRST_WAIT_S)
+    *_, stop = members.decide(FIRST_WAIT_S)
+    assert stop == Stop(start.generation, ("a", "b"))
+
+
+def test_a_term_that_a_lost_answer_began_is_begun(tmp_path, monkeypatch):
+    """NFS repeats a request whose answer was lost, and then says that the file exists."""
+    link = os.link
+
+    def link_and_lose_the_answer(source, target):
+        link(source, target)
+        raise FileExistsError(target)
+
+    monkeypatch.setattr(os, "link", link_and_lose_the_answer)
+    assert Terms(tmp_path).claim(Term(1, "a", "host-a", 1, None))
+
+
+def test_a_beat_is_never_half_written(tmp_path):
+    """A rank that reads while its agent writes does not take the agent for lost."""
+    beats = Beats.create(tmp_path / "beats", ranks=1)
+    beats.beat(timeout_s=60)
+    agent = os.fork()
+    if agent == 0:
+        for _ in range(1_000_000):
+            beats.beat(timeout_s=60)
+        os._exit(0)
+    try:
+        assert not any(beats.silent for _ in range(100_000))
+    finally:
+        os.kill(agent, signal.SIGKILL)
+        os.waitpid(agent, 0)
+
+
 def test_nobody_joins_without_the_secret(tmp_path):
     """Neither side takes the other for a member or the leader unless it proves that it knows the run's secret."""
 
@@ -230,6 +288,9 @@ def test_nobody_joins_without_the_secret(tmp_path):
     assert terms.secret(tmp_path) == secret
     assert asyncio.run(meet(secret, secret)) is True
     assert asyncio.run(meet(secret, b"another")) == "does not know the run's secret"
+    (tmp_path / "secret").write_text("")
+    with pytest.raises(UserError, match="has 0 characters, need 64"):
+        terms.secret(tmp_path)
     (tmp_path / "secret").chmod(0o644)
     with pytest.raises(UserError, match="nobody else may read it"):
         terms.secret(tmp_path)

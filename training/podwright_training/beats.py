@@ -2,6 +2,9 @@
 
 An agent of an elastic run names the memory in ``PODWRIGHT_BEATS``; without that variable nothing is shared. The agent
 beats too: a rank whose agent is gone or frozen ends itself, because the run may go on elsewhere without it.
+
+All values are doubles of eight bytes, each written at once: a reader sees the old or the new one. ``struct.pack_into``
+writes zeros first, which a reader may see.
 """
 
 from __future__ import annotations
@@ -9,16 +12,17 @@ from __future__ import annotations
 import enum
 import mmap
 import os
-import struct
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "PODWRIGHT_BEATS"
+GENERATION = "PODWRIGHT_GENERATION"  # number of the set of hosts that train
 ORPHANED_STATUS = 76  # of a rank that its agent has left
-AGENT = struct.Struct("dd")  # seconds of its last beat, and of the longest silence
-SLOT = struct.Struct("qqqdd")  # Progress
+BEAT, TIMEOUT, RANKS = range(3)  # places of: seconds of the agent's last beat, of the longest silence, first rank
+VALUES = 5  # of a rank: Progress
+DOUBLE_BYTES = 8
 
 
 class Activity(enum.IntEnum):
@@ -49,34 +53,36 @@ class Beats:
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), 0)
+            self._values = memoryview(mmap.mmap(file.fileno(), 0)).cast("d")
 
     @classmethod
     def create(cls, path: Path, *, ranks: int) -> Beats:
         """Make the memory for so many ranks."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes(AGENT.size + ranks * SLOT.size))
+        path.write_bytes(bytes(DOUBLE_BYTES * (RANKS + ranks * VALUES)))
         return cls(path)
 
     def beat(self, *, timeout_s: float) -> None:
         """Say that the agent lives, and for how long its ranks may rely on it."""
-        AGENT.pack_into(self._memory, 0, time.monotonic(), timeout_s)
+        self._values[TIMEOUT] = timeout_s
+        self._values[BEAT] = time.monotonic()
 
     @property
     def silent(self) -> bool:
         """Return whether the agent has not beaten for too long."""
-        at_s, timeout_s = AGENT.unpack_from(self._memory, 0)
-        return bool(time.monotonic() - at_s > timeout_s)
+        return time.monotonic() - self._values[BEAT] > self._values[TIMEOUT]
 
     def write(self, rank: int, progress: Progress) -> None:
         """Set the progress of one of the host's ranks."""
-        values = (progress.activity, progress.step, progress.began, progress.at_s, progress.loaded_s)
-        SLOT.pack_into(self._memory, AGENT.size + rank * SLOT.size, *values)
+        values = (progress.activity, progress.step, progress.began, progress.loaded_s, progress.at_s)
+        for place, value in enumerate(values, start=RANKS + rank * VALUES):
+            self._values[place] = float(value)
 
     def read(self, rank: int) -> Progress:
         """Return the progress of one of the host's ranks."""
-        activity, *others = SLOT.unpack_from(self._memory, AGENT.size + rank * SLOT.size)
-        return Progress(Activity(activity), *others)
+        begin = RANKS + rank * VALUES
+        activity, step, began, loaded_s, at_s = self._values[begin : begin + VALUES]
+        return Progress(Activity(int(activity)), int(step), int(began), at_s, loaded_s)
 
 
 class Pulse:
@@ -101,12 +107,16 @@ class Pulse:
         """Say that training goes on after so many steps."""
         self._began, self._loaded_s = step, time.monotonic()
 
+    def check(self) -> None:
+        """End the process if its agent is silent: other hosts may train on, and write what this one would."""
+        if self._beats and self._beats.silent:
+            print("error: the agent of this host is gone or frozen: this rank ends", file=sys.stderr, flush=True)
+            os._exit(ORPHANED_STATUS)
+
     def mark(self, activity: Activity, step: int) -> None:
         """Say what this rank does now, after so many steps; end the process if its agent is silent."""
         if self._beats is None:
             return
-        if self._beats.silent:
-            print("error: the agent of this host is gone or frozen: this rank ends", file=sys.stderr, flush=True)
-            os._exit(ORPHANED_STATUS)
+        self.check()
         now = time.monotonic()
         self._beats.write(self._rank, Progress(activity, step, self._began, now, loaded_s=self._loaded_s))

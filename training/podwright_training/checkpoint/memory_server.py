@@ -17,6 +17,7 @@ import socket
 import socketserver
 import stat
 from collections.abc import Iterator
+from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
 from threading import Thread
@@ -32,6 +33,7 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 LONGEST_REQUEST = 4096
 TIMEOUT_S = 30.0
+POLL_S = 0.02  # until ``close`` is noticed: a recovery waits for it
 FILE = re.compile(r"(?:step-\d+|\.step-\d+\.partial)/[\w.-]+")
 
 
@@ -72,7 +74,8 @@ class MemoryServer:
             allow_reuse_address = True
 
         self._server = Server(("", 0), Handler)
-        Thread(target=self._server.serve_forever, name="memory-server", daemon=True).start()
+        serve = partial(self._server.serve_forever, poll_interval=POLL_S)
+        Thread(target=serve, name="memory-server", daemon=True).start()
 
     @property
     def port(self) -> int:

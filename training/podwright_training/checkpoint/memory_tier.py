@@ -146,6 +146,12 @@ class MemoryTier:
         self.paused_s = perf_counter() - begin
         self._in_progress = self._thread.submit(self._write, snapshot, self.paused_s, step_s)
 
+    def is_late(self, step: int) -> bool:
+        """Return whether a host lost right after ``step`` would cost more steps than the given frequency."""
+        saves = self._in_progress is not None and not self._in_progress.done()
+        given = self._options.memory_checkpoint_freq != AUTO
+        return bool(saves and given and self._last and step - self._last[0] >= self._steps)
+
     def wait(self) -> None:
         """Wait until this rank does not save."""
         if self._in_progress:

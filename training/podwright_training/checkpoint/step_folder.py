@@ -38,6 +38,7 @@ from torch.distributed.checkpoint.state_dict_saver import save as write_distribu
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
+from podwright_training.beats import Pulse
 from podwright_training.checkpoint.collective_io import PASSING, CheckpointError, CollectiveIO, DamagedCheckpointError
 from podwright_training.checkpoint.index import IndexedReader
 from podwright_training.config.architecture import ModelConfig
@@ -100,6 +101,7 @@ def write(directory: Path, snapshot: Snapshot, *, group: dist.ProcessGroup | Non
         collective.first_rank(lambda: write_state(partial, snapshot.state))
         parts = collective.all_ranks(lambda: describe(_own_share(collective, partial)))
         files = {name: entry for part in parts for name, entry in part.items()}
+        Pulse.from_environment().check()  # it may have been frozen meanwhile
         collective.first_rank(lambda: commit(partial, final, files))
     except CheckpointError:
         collective.first_rank(lambda: shutil.rmtree(partial, ignore_errors=True))  # others need its space

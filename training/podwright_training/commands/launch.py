@@ -337,9 +337,16 @@ def _check_policy(args: argparse.Namespace, nproc_per_node: int) -> None:
     given, unknown = parser.parse_known_args(as_shown([*span, *_trainer_arguments(args)], parser))
     given.unknown_flags = [word for word in unknown if word.startswith("-")]
     try:
-        Policy.of(sources.load(given), ranks_per_node=nproc_per_node)
+        options = sources.load(given)
+        Policy.of(options, ranks_per_node=nproc_per_node)
     except ConfigError as error:
         raise LaunchError(str(error)) from error
+    if args.spares and args.nodes.most == 1 and options.memory_checkpoint_freq:
+        raise LaunchError(
+            f"--spares {args.spares} with memory_checkpoint_freq {options.memory_checkpoint_freq}: one node has no "
+            "partner that keeps a copy of its memory, so a spare would go on from disk; use --nodes 2 or more, or "
+            "leave memory_checkpoint_freq out"
+        )
 
 
 def _other_owner(root: Path) -> str:

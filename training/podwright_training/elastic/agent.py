@@ -10,9 +10,11 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from podwright_training import beats
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.elastic import terms
 from podwright_training.elastic.channel import Channel, ChannelError, introduce
@@ -80,20 +82,32 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._leave)
-        helpers = [asyncio.create_task(action()) for action in (self._ranks.serve, self._beat, self._watch)]
+        taking_part = asyncio.create_task(self._take_part_until_end())
+        tasks = {taking_part, asyncio.create_task(self._ranks.serve()), asyncio.create_task(self._beat())}
         status = None
         try:
-            while status is None:
-                status = await self._take_part()
-        finally:
-            for helper in helpers:
-                helper.cancel()
-            if self._leading and status is not None:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {taking_part}:
+                task.result()  # its error: without it ranks are neither heard nor kept alive
+            status = taking_part.result()
+            if self._leading:
                 await asyncio.wait({self._leading}, timeout=LOOK_S)
+        finally:
+            for task in tasks:
+                task.cancel()
             self._ranks.close()
             if status != LEFT:
                 remove_memory(self._memory)
         return status
+
+    async def _take_part_until_end(self) -> int:
+        while True:
+            try:
+                if (status := await self._take_part()) is not None:
+                    return status
+            except (OSError, ValueError) as error:  # of the shared file system: it may come back
+                logger.warning("elastic: the run's folder: %s", error)
+                await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)
 
     async def _take_part(self) -> int | None:
         """Look for the leader and follow it, or become it; return the exit status once there is one."""
@@ -125,7 +139,8 @@ class Agent:
         leader: list[Leader] = []
 
         async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await leader[0].welcome(reader, writer)
+            with suppress(asyncio.CancelledError):  # this host ends: asyncio would print the error of each connection
+                await leader[0].welcome(reader, writer)
 
         server = await asyncio.start_server(welcome, sock=listen())
         term = Term(
@@ -141,11 +156,15 @@ class Agent:
         leader.append(
             Leader(term, self._terms, members=members, secret=self._secret, options=self._digest, record=self._record)
         )
-        if not await asyncio.to_thread(self._terms.claim, term):
-            server.close()
-            return
-        logger.warning("elastic: this host leads, term %d", term.number)
-        self._leading = asyncio.create_task(leader[0].lead(server))
+        claimed = False
+        try:
+            claimed = await asyncio.to_thread(self._terms.claim, term)
+        finally:
+            if not claimed:
+                server.close()
+        if claimed:
+            logger.warning("elastic: this host leads, term %d", term.number)
+            self._leading = asyncio.create_task(_lead(leader[0], server))
 
     def _past(self, last: Term | None) -> Past:
         """Return what is known of the run before this host leads."""
@@ -179,7 +198,7 @@ class Agent:
                 options=self._digest,
             )
             self._followed, self._heard_s = term, time.monotonic()
-            return await self._obey(channel)
+            return await self._obey(channel, term)
         except (ChannelError, asyncio.TimeoutError) as error:
             logger.warning("elastic: leader at %s %s", term.address, error)
             return None
@@ -187,7 +206,7 @@ class Agent:
             channel.close()
             self._ranks.stop()
 
-    async def _obey(self, channel: Channel) -> int | None:
+    async def _obey(self, channel: Channel, term: Term) -> int | None:
         """Report to the leader and do what it says until the run ends, or this host leaves it."""
         timeout_s = self._policy.heartbeat_timeout_s
         sent_s, sent, looked_s = 0.0, None, time.monotonic()
@@ -199,7 +218,10 @@ class Agent:
                 self._heard_s += now - looked_s if now - looked_s > SLEPT_S else 0.0
                 looked_s = now
                 if receiving.done():
-                    if (status := self._carry_out(receiving.result())) is not None:
+                    message = receiving.result()
+                    if "renewals" in message:  # so that members need not read the term, all of them all the time
+                        self._election.look(replace(term, renewals=message["renewals"]), now)
+                    if (status := self._carry_out(message)) is not None:
                         return status
                     self._heard_s, receiving = now, asyncio.ensure_future(channel.receive())
                 if now - self._heard_s > timeout_s:
@@ -246,7 +268,7 @@ class Agent:
             "LOCAL_WORLD_SIZE": count,
             "MASTER_ADDR": message["address"],
             "MASTER_PORT": message["port"],
-            "PODWRIGHT_GENERATION": message["start"],
+            beats.GENERATION: message["start"],
         }
         ranks = [{"RANK": message["place"] * count + local, "LOCAL_RANK": local} for local in range(count)]
         return [{name: str(value) for name, value in {**shared, **rank}.items()} for rank in ranks]
@@ -256,19 +278,19 @@ class Agent:
             self._ranks.beat()
             await asyncio.sleep(LOOK_S)
 
-    async def _watch(self) -> None:
-        """See whether the leader renews its term also while this host follows it: a lost leader does neither."""
-        while True:
-            with suppress(OSError):
-                await self._newest()
-            await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)
-
     def _record(self, values: dict[str, Any]) -> None:
         logger.warning("elastic: generation %d on %d nodes: %s", values["generation"], values["nodes"], values["cause"])
         self._folder.add_event("membership", **values)
 
     def _leave(self) -> None:
         self._leaving = True
+
+
+async def _lead(leader: Leader, server: asyncio.Server) -> None:
+    try:
+        await leader.lead(server)
+    except (OSError, ValueError) as error:
+        logger.warning("elastic: this host leads no more: %s", error)
 
 
 def listen() -> socket.socket:

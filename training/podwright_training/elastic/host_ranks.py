@@ -22,10 +22,12 @@ from podwright_training import beats
 from podwright_training.beats import Activity, Beats, Progress
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.elastic.report import RankReport
+from podwright_training.errors import UserError
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's: ranks report an error that they share once in the folder above it
 STACKS_S = 0.5  # for ranks to write their stacks before they are killed
 STEPS = 20  # of which the median counts
+MOST_FAILED_IMPORTS = 3  # fork servers that end before they are ready, in a row
 HANG_FACTOR, HANG_S, HANG_COMPILED_S = 20, 10.0, 120.0  # a step that takes this many medians, and at least so long
 
 
@@ -89,15 +91,24 @@ class HostRanks:
         self._patience = [Patience(options) for _ in range(count)]
         self._next: tuple[int, list[dict[str, str]]] | None = None  # to start when the present ones are gone
         self._killed = False
+        self._beaten_s = time.monotonic()
+        self._failed_imports = 0
         self._writer: asyncio.StreamWriter | None = None
         self._begin()
 
     async def serve(self) -> None:
-        """Read what the fork server says; start it again if it ends."""
+        """Read what the fork server says; start it again if it ends.
+
+        Raises:
+            UserError: It ends each time before it has imported everything.
+        """
         while True:
             reader, self._writer = await asyncio.open_connection(sock=self._ours)
             while line := await reader.readline():
                 self._listen(json.loads(line))
+            self._failed_imports = 0 if self.ready else self._failed_imports + 1
+            if self._failed_imports == MOST_FAILED_IMPORTS:
+                raise UserError(f"{MOST_FAILED_IMPORTS} times in a row the imports of ranks failed: see above")
             self.ready, self._writer = False, None
             self._exits |= dict.fromkeys(set(range(self._count)) - self._exits.keys(), -signal.SIGKILL)
             self._clear()
@@ -120,8 +131,13 @@ class HostRanks:
         theirs.close()
 
     def beat(self) -> None:
-        """Record the ranks that their agent lives."""
-        self._beats.beat(timeout_s=self._options.heartbeat_timeout_s)
+        """Record the ranks that their agent lives, unless it was frozen: the run goes on without them."""
+        timeout_s, now = self._options.heartbeat_timeout_s, time.monotonic()
+        if self.generation is not None and now - self._beaten_s > timeout_s:
+            self.stop()
+            return
+        self._beaten_s = now
+        self._beats.beat(timeout_s=timeout_s)
 
     def start(self, generation: int, environments: Sequence[Mapping[str, str]]) -> None:
         """Start a generation's ranks as soon as the last ones are gone."""
@@ -192,6 +208,7 @@ class HostRanks:
             self._patience = [Patience(self._options) for _ in range(self._count)]
             for rank in range(self._count):
                 self._beats.write(rank, Progress(at_s=time.monotonic()))
+            self._beaten_s = time.monotonic()
             self.beat()
             self._say(start=environments, argv=self._argv)
 

@@ -19,6 +19,7 @@ from podwright_training.elastic.terms import Term, Terms
 logger = logging.getLogger(__name__)
 
 LOOK_S = 0.1  # between two decisions, without news
+FILES_S = 60.0  # in which the shared file system must answer, or another host leads
 SLEPT_S = 1.0  # between two looks: the leader itself did not run
 
 
@@ -50,9 +51,14 @@ class Leader:
         self._timeout_s = members.policy.heartbeat_timeout_s
         self._channels: dict[str, Channel] = {}
         self._news = asyncio.Event()
+        self._writing = asyncio.Lock()  # one renewal at a time: they write one file
 
     async def lead(self, server: asyncio.Server) -> None:
-        """Decide until the run has ended, or another host leads."""
+        """Decide until the run has ended, or another host leads.
+
+        Raises:
+            OSError: The term cannot be written.
+        """
         renewing = asyncio.create_task(self._renew())
         looked_s = time.monotonic()
         try:
@@ -83,9 +89,11 @@ class Leader:
             if hello["options"] != self._options:
                 channel.send(refused="its options differ from those of the run that trains in this folder")
                 return
-            name = str(hello["name"])
+            name, now = str(hello["name"]), time.monotonic()
+            if before := self._channels.pop(name, None):  # its end is not noticed yet
+                before.abort()
+                self._membership.lose(name, "connected again", now=now)
             self._channels[name] = channel
-            now = time.monotonic()
             self._membership.join(name, host=hello["host"], number=hello["number"], now=now)
             while True:
                 report = Report.from_dict((await channel.receive())["report"])
@@ -94,7 +102,8 @@ class Leader:
                 self._news.set()
         except (ChannelError, KeyError, TypeError, ValueError, asyncio.TimeoutError) as error:
             reason = str(error) if isinstance(error, ChannelError) else "sent what is no message"
-            if name and self._channels.pop(name, None):
+            if name and self._channels.get(name) is channel:
+                del self._channels[name]
                 self._membership.lose(name, reason, now=time.monotonic())
                 self._news.set()
         finally:
@@ -103,25 +112,30 @@ class Leader:
     async def _renew(self) -> None:
         """Renew the term while someone relies on it; end when another one began."""
         while True:
+            members, generation = self._membership, self._membership.generation
+            last = generation.members if generation else self._term.members
+            relied_on = len(members.members) > 1 or generation is not None  # else others may begin a term
             try:
-                renewed = await asyncio.to_thread(self._renewed)
-            except OSError as error:  # a full disk does not end a run
+                async with self._writing:
+                    term = replace(self._term, generation=members.number, members=last, step=members.step)
+                    renewed = await _answer(self._terms.renew if relied_on else self._still_newest, term)
+                    if renewed is None:
+                        logger.warning("elastic: another host leads now")
+                        return
+                    self._term = renewed
+            except TimeoutError:
+                logger.warning("elastic: the run's folder does not answer for %.0f s: another host may lead", FILES_S)
+                return
+            except (OSError, ValueError) as error:  # a full disk does not end a run
                 logger.warning("elastic: cannot renew the term: %s", error)
             else:
-                if renewed is None:
-                    logger.warning("elastic: another host leads now")
-                    return
-                self._term = renewed
+                for channel in self._channels.values():
+                    channel.send(renewals=renewed.renewals)
             await asyncio.sleep(self._timeout_s / 5)
 
-    def _renewed(self) -> Term | None:
-        """Return the renewed term, None if another one began; a leader whom nobody reaches lets others begin one."""
-        members, generation = self._membership, self._membership.generation
-        if len(members.members) > 1 or generation:
-            last = generation.members if generation else self._term.members
-            return self._terms.renew(replace(self._term, generation=members.number, members=last, step=members.step))
+    def _still_newest(self, term: Term) -> Term | None:
         newest = self._terms.newest()
-        return None if newest and newest.number > self._term.number else self._term
+        return None if newest and newest.number > term.number else term
 
     async def _carry_out(self, command: membership.Command) -> None:
         if isinstance(command, Record):
@@ -140,11 +154,12 @@ class Leader:
 
     async def _start(self, command: Start) -> None:
         """Number the generation in the term before any rank starts, so that no later leader numbers another so."""
-        term = replace(self._term, generation=command.generation, members=command.members)
-        renewed = await asyncio.to_thread(self._terms.renew, term)
-        if renewed is None:
-            return  # the renewing task finds the same
-        self._term = renewed
+        async with self._writing:
+            term = replace(self._term, generation=command.generation, members=command.members)
+            renewed = await _answer(self._terms.renew, term)
+            if renewed is None:
+                return  # the renewing task finds the same
+            self._term = renewed
         first = self._membership.members.get(command.members[0])
         if first is None:
             return
@@ -159,8 +174,9 @@ class Leader:
                 )
 
     async def _end(self, command: End) -> None:
-        with suppress(OSError):
-            await asyncio.to_thread(self._terms.renew, replace(self._term, ended=command.status))
+        with suppress(OSError, ValueError):
+            async with self._writing:
+                await _answer(self._terms.renew, replace(self._term, ended=command.status))
         for channel in self._channels.values():
             channel.send(end=command.status, reason=command.reason)
 
@@ -168,3 +184,11 @@ class Leader:
         for name in command.members:
             if name in self._channels:
                 self._channels[name].send(**message)
+
+
+async def _answer(action: Callable[[Term], Term | None], term: Term) -> Term | None:
+    """Return what a call to the shared file system returns; raise ``TimeoutError`` if that does not answer."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(action, term), FILES_S)
+    except asyncio.TimeoutError as error:  # until Python 3.10 not the built-in one
+        raise TimeoutError(f"the run's folder does not answer for {FILES_S:.0f} s") from error

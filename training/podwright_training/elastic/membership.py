@@ -248,8 +248,8 @@ class Membership:
         yield from self._note(generation, reports, now)
         ranks = [rank for report in reports for rank in report.ranks]
         whole = len(ranks) == len(generation.members) * self.policy.ranks_per_node
-        if lost := [name for name in generation.members if name not in self.members]:
-            reason, silence_s = self._losses.get(lost[0], ("a host left", 0.0))
+        if lost := [name for name in generation.members if name in self._losses]:  # it may be back already
+            reason, silence_s = self._losses[lost[0]]
             others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             yield from self._stop(generation, f"{reason}{others}", now, detecting_s=silence_s)
         elif any(rank.failed for rank in ranks):

@@ -15,6 +15,7 @@ from pathlib import Path
 from podwright_training.errors import UserError
 
 KEPT = 10  # of the last terms
+SECRET_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Terms:
         try:
             os.link(draft, self._path(term.number))
         except FileExistsError:
-            return False
+            if draft.stat().st_nlink == 1:  # 2: the link was made, but NFS asked again because the answer was lost
+                return False
         finally:
             draft.unlink()
         for path in sorted(self._folder.glob("[0-9]*.json"))[:-KEPT]:
@@ -78,7 +80,10 @@ class Terms:
 
     def _write_draft(self, term: Term) -> Path:
         draft = self._folder / f".{term.number}.{term.leader}"
-        draft.write_text(json.dumps(asdict(term)))
+        with draft.open("w") as file:
+            file.write(json.dumps(asdict(term)))
+            file.flush()
+            os.fsync(file.fileno())  # a host that loses its power leaves no empty term
         return draft
 
 
@@ -96,7 +101,7 @@ class Election:
         self._refused: int | None = None
 
     def look(self, term: Term | None, now: float) -> None:
-        """Take note of the newest term."""
+        """Take note of the newest term, from the folder or from its leader."""
         seen = (term.number, term.renewals) if term else None
         if seen != self._seen:
             self._seen, self._since_s = seen, now
@@ -125,7 +130,9 @@ def secret(folder: Path) -> bytes:
         draft = folder / f".secret.{os.uname().nodename}.{os.getpid()}"
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            file.write(os.urandom(32).hex())
+            file.write(os.urandom(SECRET_BYTES).hex())
+            file.flush()
+            os.fsync(file.fileno())
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -135,4 +142,7 @@ def secret(folder: Path) -> bytes:
     status = path.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise UserError(f"{path} must belong to you, and nobody else may read it: remove it, and the run's hosts too")
-    return bytes.fromhex(path.read_text())
+    text = path.read_text()
+    if len(text) != 2 * SECRET_BYTES:
+        raise UserError(f"{path} has {len(text)} characters, need {2 * SECRET_BYTES}: remove it")
+    return bytes.fromhex(text)

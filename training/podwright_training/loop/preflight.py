@@ -14,6 +14,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from podwright_training.beats import GENERATION
 from podwright_training.checkpoint import hub_model, step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
 from podwright_training.checkpoint.memory_folder import PREFIX
@@ -146,20 +147,27 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
 
 
 def _problems_of_memory(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
-    """Compare what checkpoints in memory need with what this host has."""
+    """Compare what checkpoints in memory need with what this host has.
+
+    An elastic run that has begun goes on all the same: saves in memory are tried again, and each failure is a warning.
+    """
     folder = Path(options.memory_checkpoint_dir)
     if not folder.is_dir():
         yield f"memory_checkpoint_dir {folder} is not there; name a folder in memory, as /dev/shm"
         return
-    needed = MemoryCheckpoints.of(options, world_size=ranks.world_size, hosts=max(1, ranks.nodes))
+    if int(os.environ.get(GENERATION, "0")) > 1:
+        return
+    fewest = options.min_nodes or max(1, ranks.nodes)  # each then has the most
+    needed = MemoryCheckpoints.of(options, world_size=fewest * ranks.local_world_size, hosts=fewest)
     held = sum(file.stat().st_size for file in folder.glob(f"{PREFIX}-{os.geteuid()}-*/{host_name()}/*/*"))
     room, free = free_bytes_in(folder) + held, free_memory_bytes() + held
     in_folder, on_host = (needed.folder_bytes, room, f"{folder} has room for"), (needed.host_bytes, free, "free are")
     for size, has, what in (in_folder, on_host):
         if size > has:
             yield (
-                f"memory_checkpoint_freq: checkpoints in memory need {size / 1e9:.3g} GB on {host_name()}, {what} "
-                f"{has / 1e9:.3g} GB; use more nodes, or set it to none"
+                f"memory_checkpoint_freq: checkpoints in memory need {size / 1e9:.3g} GB on {host_name()}"
+                f"{f' of {fewest} (min_nodes)' if options.min_nodes else ''}, {what} {has / 1e9:.3g} GB; use more "
+                "nodes, or set it to none"
             )
             return
 

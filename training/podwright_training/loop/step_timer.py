@@ -23,7 +23,7 @@ class Timing:
     data_s: float
     slowest_rank: int
     lag_s: float  # of the slowest rank behind the median one
-    besides_s: dict[str, float]  # total seconds between the steps, by what they were for
+    besides_s: dict[str, float]  # total seconds besides the steps, by what they were for
     first_step_s: float | None  # of the first step of all, if it is among these
 
     @property
@@ -49,10 +49,10 @@ class StepTimer:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Time a whole step."""
-        begin = perf_counter()
+        """Time a whole step, without what it waits for besides."""
+        begin, besides_s = perf_counter(), sum(self._besides_s.values())
         yield
-        took = perf_counter() - begin
+        took = perf_counter() - begin - (sum(self._besides_s.values()) - besides_s)
         self._step_s += took
         self._steps += 1
         if self._is_first:
@@ -60,7 +60,7 @@ class StepTimer:
 
     @contextmanager
     def besides(self, name: str) -> Iterator[None]:
-        """Time what training waits for between steps."""
+        """Time what training waits for, between steps or in one."""
         begin = perf_counter()
         yield
         self._besides_s[name] = self._besides_s.get(name, 0.0) + perf_counter() - begin

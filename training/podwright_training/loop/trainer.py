@@ -341,6 +341,7 @@ class Trainer:
             drawn = self._draw(batch_sequences(self.step + 1, self.options, self.model.data_size), stop_requests)
             loss, noise_scale = self._accumulate(drawn)
             grad_norm = self._clip()
+            self._await_memory()
             self.step += 1
             values = {"lr": lr, **drawn.coordinates, "noise_scale_tokens": noise_scale}
             values["loss_scale"] = self.loss_scale.value
@@ -448,6 +449,14 @@ class Trainer:
         if self.options.adaptive_grad_clip is not None:
             clip_adaptively(self.model.learned_parameters(), self.options.adaptive_grad_clip)
         return self.model.clip_grad_norm(self.options.grad_clip)
+
+    def _await_memory(self) -> None:
+        """Before a step counts, wait for the save in memory that keeps a lost host's cost to its frequency."""
+        if self.memory and self.memory.is_late(self.step + 1):
+            self._mark(Activity.SAVING)
+            with self._timer.besides("saving"):
+                self.memory.wait()
+            self._mark(Activity.COMPUTING)
 
     def _needs_loss(self) -> bool:
         """Return whether this step's loss is needed now; fetching it waits for the device."""

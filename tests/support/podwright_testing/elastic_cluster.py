@@ -1,0 +1,245 @@
+"""A rehearsed cluster of five compute nodes and elastic runs on it, for the test and for the benchmark."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Failure, Node
+from podwright_rehearsal.hosts.errors import HostError, tail
+from podwright_rehearsal.hosts.waiting import wait_for
+from podwright_testing import trainer
+from podwright_testing.faults import Faults
+from podwright_training.run_folder import RunFolder
+from podwright_training.spelling import as_flag
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of typing from Python 3.11 on
+
+CONTROLLER = "ip-10-0-16-5"
+WORKERS = tuple(f"ip-10-0-16-{number}" for number in range(6, 11))
+ENVIRONMENT = "/fsx/scratch/environment"
+WAITS_S = 600.0  # of a busy machine
+SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
+CONFIGURATION = "/opt/slurm/etc/slurm.conf"
+GRACE_S = 60  # from Slurm's SIGTERM to the end of a preempted job
+# Jobs of partition urgent take the nodes of those of partition gpu, which Slurm requeues.
+ON_CREATE = f"""#!/bin/bash
+set -euo pipefail
+mkdir -p /fsx
+mount -t lustre -o noatime,flock {SOURCE} /fsx
+mkdir -p -m 1777 /fsx/scratch
+if [[ $(hostname) == {CONTROLLER} ]]; then
+  sed -i '/^PartitionName=gpu /s/$/ PriorityTier=1 GraceTime={GRACE_S}/' {CONFIGURATION}
+  cat >> {CONFIGURATION} <<'END'
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=urgent Nodes={",".join(WORKERS)} PriorityTier=10 PreemptMode=OFF
+END
+  systemctl enable --now slurmctld
+else
+  echo "SLURMD_OPTIONS=--conf-server 10.0.16.5" > /etc/default/slurmd
+  systemctl daemon-reload
+  until timeout 1 bash -c "exec 3<>/dev/tcp/10.0.16.5/6817"; do sleep 0.1; done
+  systemctl enable --now slurmd
+fi
+"""
+MODEL = {
+    "preset": "tiny",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "num_key_value_heads": 2,
+    "max_context_width": 64,
+    "dataset": trainer.DATASET,
+    "dataset_config_name": "en",
+    "tokenizer": f"{trainer.DATASET}/tokenizer",
+    "global_batch_size": 12,
+    "train_batch_size": 4,
+    "data_streams": 12,
+    "data_workers": 0,
+    "validation_sequences": 12,
+    "validation_freq": 1_000_000,
+}
+
+
+def node(hostname: str) -> Node:
+    """Return a node of the cluster."""
+    worker = hostname != CONTROLLER
+    return Node(
+        hostname=hostname,
+        private_ip=hostname.removeprefix("ip-").replace("-", "."),
+        instance_id=f"i-of-{hostname}",
+        instance_group="workers" if worker else "controller",
+        instance_type="ml.g5.12xlarge" if worker else "ml.m5.xlarge",
+        role="compute" if worker else "controller",
+        partition="gpu" if worker else None,
+        vcpus=48,
+        memory_mib=190_000,
+    )
+
+
+class ElasticCluster:
+    """Five compute nodes with the trainer; a context manager that boots and ends them.
+
+    Args:
+        directory: Of logs and of the shared file system.
+        image: The hosts' image.
+    """
+
+    def __init__(self, directory: Path, image: Path) -> None:
+        self.lifecycle = directory / "lifecycle"
+        self.cluster = NamespacedCluster(
+            directory=directory,
+            image=image,
+            cluster_name="demo",
+            cluster_arn="arn:aws:sagemaker:us-west-2:111122223333:cluster/abcdefghijkl",
+            subnet_cidr="10.0.16.0/20",
+            nodes=[node(CONTROLLER), *map(node, WORKERS)],
+            shared=directory / "fsx",
+            binds=trainer.binds(),
+        )
+        self.faults = Faults(self.cluster)
+        self.scratch = directory / "fsx" / "scratch"
+        self._instances = 0
+
+    def __enter__(self) -> Self:
+        self.lifecycle.mkdir(parents=True)
+        (self.lifecycle / "on_create.sh").write_text(ON_CREATE)
+        self.cluster.start()
+        try:
+            self._boot()
+            trainer.install(self.scratch / "environment")
+            self.cluster.wait_until_idle(timeout_s=WAITS_S)
+        except BaseException:
+            self.cluster.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cluster.stop()
+
+    def _boot(self) -> None:
+        if failed := [result for result in self.cluster.boot(self.lifecycle).values() if not result.ok]:
+            raise HostError("\n".join(result.describe() for result in failed))
+
+    def launch(self, name: str, nodes: str, *flags: str, **options: Any) -> ElasticRun:
+        """Submit a run as a user does; ``flags`` are those of launch, ``options`` those of the trainer."""
+        trained = " ".join(as_flag(key, value) for key, value in {**MODEL, **options}.items())
+        said = self.cluster.run(
+            f"{ENVIRONMENT}/bin/podwright-train launch --run-dir=/fsx/scratch/{name} --environment={ENVIRONMENT} "
+            f"--nodes={nodes} {' '.join(flags)} --nproc-per-node=1 --partition=gpu --accelerator=cpu -- {trained}"
+        ).stdout
+        return ElasticRun(self, int(re.findall(r"submitted job (\d+)", said)[0]), RunFolder(self.scratch / name))
+
+    def restore(self, hostname: str) -> None:
+        """Bring a host that was lost back, as HyperPod replaces an instance."""
+        self._instances += 1
+        self.cluster.replace(hostname, instance_id=f"i-new-{self._instances}", lifecycle=self.lifecycle)
+
+    def end_jobs(self) -> None:
+        """Cancel what runs, and wait until nodes are idle."""
+        self.cluster.run("scancel --user ubuntu")
+        self.cluster.wait_until_idle(timeout_s=WAITS_S)
+
+
+class ElasticRun:
+    """A run on the cluster."""
+
+    def __init__(self, cluster: ElasticCluster, job: int, folder: RunFolder) -> None:
+        self.job, self.folder = job, folder
+        self._cluster = cluster
+
+    def steps(self) -> dict[int, dict[str, Any]]:
+        """Return each step as it counts in the end."""
+        return {event["step"]: event for event in self.folder.events("train")}
+
+    def memberships(self) -> list[dict[str, Any]]:
+        """Return the generations that have taken a step, or ended before one."""
+        return list(self.folder.events("membership"))
+
+    @property
+    def hosts(self) -> list[str]:
+        """Return the hosts that train."""
+        return list(self.memberships()[-1]["hosts"])
+
+    def wait(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until something is so; else raise ``HostError`` with what every host said."""
+        wait_for(lambda: bool(condition()), timeout_s=WAITS_S, what=lambda: f"{what}\n{self.said()}")
+
+    def said(self) -> str:
+        """Return the last lines of each host."""
+        logs = sorted([*self.folder.elastic.glob("host-*.log"), *self.folder.root.glob("train.log")])
+        return "\n".join(f"--- {log.name}\n{tail(log)}" for log in logs)
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until a step is done."""
+        self.wait(lambda: max(self.steps(), default=0) >= step, f"step {step}")
+
+    def wait_for_nodes(self, number: int, *, after: int = 0) -> dict[str, Any]:
+        """Wait until so many nodes train, in a generation after that; return its event."""
+
+        def there() -> bool:
+            found = self.memberships()
+            return bool(found) and found[-1]["nodes"] == number and found[-1]["generation"] > after
+
+        self.wait(there, f"{number} nodes")
+        return self.memberships()[-1]
+
+    def next_step_after(self, at: float) -> float:
+        """Wait for the first step that a new start has taken since a time; return the seconds from then."""
+
+        def found() -> float | None:
+            started = False
+            for event in self.folder.events():
+                if event["event"] == "start" and event["time"] > at:
+                    started = True
+                elif event["event"] == "train" and started:
+                    return float(event["time"]) - at
+            return None
+
+        self.wait(lambda: found() is not None, "a step after a start")
+        return found() or 0.0
+
+    def wait_for_end(self) -> None:
+        """Wait until the run is complete."""
+        self.wait(lambda: any(True for _ in self.folder.events("end")), "the end of the run")
+        self._cluster.cluster.wait_until_idle(timeout_s=WAITS_S)
+
+
+@contextmanager
+def lost(cluster: ElasticCluster, hostname: str, how: Failure) -> Iterator[float]:
+    """Lose a host; yield when that was; at the end bring it back."""
+    at = time.time()
+    cluster.cluster.kill(hostname, how=how)
+    try:
+        yield at
+    finally:
+        cluster.restore(hostname)
+
+
+def difference(steps: Mapping[int, Mapping[str, Any]], undisturbed: Mapping[int, Mapping[str, Any]]) -> float:
+    """Return the largest difference of a step's loss.
+
+    Raises:
+        AssertionError: Steps or sequences differ.
+    """
+    assert sorted(steps) == sorted(undisturbed)
+    for step, event in undisturbed.items():
+        for name in ("batch_digest", "sequences"):
+            assert steps[step][name] == event[name], f"{name} of step {step}"
+    return max(abs(float(steps[step]["loss"]) - float(event["loss"])) for step, event in undisturbed.items())
+
+
+def in_background(action: Callable[[], object]) -> threading.Thread:
+    """Start an action in a thread."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    return thread
