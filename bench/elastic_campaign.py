@@ -50,7 +50,7 @@ SLOW_MBIT_S = 20
 TOLERANCE = 1e-5
 STOP_A_RANK = "kill -STOP $(pgrep -P $(pgrep -f elastic.fork_server | head -n 1) | head -n 1)"
 STOP_A_RANK_OF_TORCHRUN = "kill -STOP $(pgrep -f 'podwright_training train' | tail -n 1)"
-FILL = "mount -o remount,size=$(($(df --output=used -k /dev/shm | tail -n 1) + 4))k /dev/shm"
+FILL = "until mount -o remount,size=$(($(df --output=used -k /dev/shm | tail -n 1) + 4))k /dev/shm; do :; done"
 EMPTY = "mount -o remount,size=50% /dev/shm"
 
 

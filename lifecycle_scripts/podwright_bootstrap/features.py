@@ -225,6 +225,7 @@ class Remediation:
     max_percent: int = 10  # of the nodes out of service; one node at least
     max_per_hour: int = 2
     replace: bool = True  # else a node that a reboot does not cure is drained
+    jobs: bool = False  # elastic runs report nodes too
 
 
 @dataclass(frozen=True)

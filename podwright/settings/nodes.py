@@ -294,6 +294,10 @@ class Remediation(Section):
         default=True,
         description="Replace a node that a reboot does not cure; its volumes are lost. false drains it for you.",
     )
+    jobs: bool = Field(
+        default=False,
+        description="Also reboot nodes on which an elastic run failed three times within a day, as its job reports.",
+    )
 
 
 class Hook(Section):

@@ -16,9 +16,12 @@ from podwright_bootstrap.remediation.decision import (
     RECURRENCE_S,
     REPLACE,
     Act,
+    Claim,
     NodeState,
     Report,
+    claimed,
     decide,
+    parse_jobs,
     parse_nodes,
 )
 
@@ -120,6 +123,20 @@ def test_a_report_survives_slurm(report):
     assert node == NodeState("ip-10-0-0-1", True, "podwright: GPU 1 has = signs", report)
     assert parse_nodes("NodeName=n1 State=IDLE Comment=of-somebody") == [NodeState("n1")]
     assert parse_nodes("NodeName=n1 State=IDLE*")[0].out
+
+
+def test_a_user_has_only_own_nodes_rebooted():
+    """A job's report counts for a node on which a job of the same user runs, unless the node has its own report."""
+    jobs = parse_jobs("1|1000|n1\n2|1000|n2\n3|2000|n3\n4|3000|n[4-5]\n")
+    report, own = Report(REBOOT, NOW, ("run",)), Report(REPLACE, NOW, ("gpu_rows",))
+    claims = [
+        Claim.from_text(job, f"{report.to_text()}@{node}")
+        for job, node in (("1", "n1"), ("1", "n2"), ("1", "n3"), ("4", "n4"), ("2", "n6"))
+    ]
+    nodes = [NodeState("n1", report=own), *(NodeState(f"n{number}") for number in (2, 3, 4, 6))]
+    assert [node.report for node in claimed(nodes, claims, jobs)] == [own, report, None, None, None]
+    for wrong in ("", "podwright:reboot:5:run", "podwright:reboot:5:run@n1 n2", "podwright:stop:5:run@n1", "run@n1"):
+        assert Claim.from_text("1", wrong) is None
 
 
 def test_login_nodes_are_not_out_of_service():

@@ -104,7 +104,7 @@ PARAMETERS = ProvisioningParameters(
         limits=Limits(),
         scratch=Scratch(),
         prolog=Prolog(),
-        remediation=Remediation(max_percent=50),
+        remediation=Remediation(max_percent=50, jobs=True),
         observability=Observability(),
         skip=("observability", "dcgm"),  # what they measure is in tests/bootstrap; the prolog goes by the feature
     ),
@@ -352,6 +352,25 @@ def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: Nam
     shown = cluster.run(f"scontrol show node {FIRST}").stdout
     assert "Reason=Action:Reboot" in shown
     assert cluster.node_states()[FIRST] == "fail"
+
+    # A job reports a node: nothing happens to one where no job of its user runs, not even with a forged line.
+    cluster.run(f"scontrol update NodeName={FIRST} State=RESUME Comment=", user="root")
+    claim = "podwright:reboot:$(date +%s):run"
+    for comment, state in (
+        (f"{claim}@{SECOND}", "allocated"),
+        (f"$'\\n1|'{claim}@{SECOND}", "allocated"),
+        (f"{claim}@{FIRST}", "failing"),
+    ):
+        script = f"scontrol update JobId=$SLURM_JOB_ID Comment={comment}; touch /fsx/said; sleep 600"
+        job = submit(cluster, script, "--partition=gpu", f"--nodelist={FIRST}", "--exclusive")
+        cluster.run("until [[ -e /fsx/said ]]; do sleep 0.1; done; rm -f /fsx/said", user="root")
+        cluster.run(timer, host=CONTROLLER, user="root")
+        states = cluster.node_states()
+        assert states[FIRST].startswith(state), comment
+        assert states[SECOND] == "idle", comment
+        cluster.run(f"scancel {job}")
+        cluster.wait_for_job(job)
+    assert "Reason=Action:Reboot" in cluster.run(f"scontrol show node {FIRST}").stdout
 
 
 def test_features_that_are_switched_off_leave_the_nodes(

@@ -13,6 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from podwright_bootstrap.remediation.decision import Claim
+from podwright_bootstrap.remediation.decision import Report as ClaimedReport
 from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.elastic import terms
@@ -28,6 +30,7 @@ from podwright_training.elastic.membership import (
     Stop,
     describe_hang,
 )
+from podwright_training.elastic.offenders import REPORT, Offenders
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import RankReport, Report
 from podwright_training.elastic.terms import Election, Term, Terms
@@ -332,6 +335,19 @@ def test_the_rank_that_the_others_wait_for_is_named():
     """A stopped rank, else those that came least far; of ranks at the same place each may be the cause."""
     waits = RankReport(activity=Activity.COMPUTING, step=11)
     reads, stopped = replace(waits, activity=Activity.DRAWING), replace(waits, stopped=True)
-    assert describe_hang([(0, "a", waits), (1, "b", reads)]) == "rank 1 on b hangs in step 12, drawing"
-    assert describe_hang([(0, "a", stopped), (1, "b", waits)]).startswith("rank 0 on a is stopped (SIGSTOP)")
-    assert describe_hang([(0, "a", waits), (1, "b", waits)]).startswith("all ranks hang in step 12")
+    assert describe_hang([(0, "a", waits), (1, "b", reads)]) == ("rank 1 on b hangs in step 12, drawing", "b")
+    cause, host = describe_hang([(0, "a", stopped), (1, "b", waits)])
+    assert (cause, host) == ("rank 0 on a is stopped (SIGSTOP) in step 12, computing", "a")
+    cause, host = describe_hang([(0, "a", waits), (1, "b", waits)])
+    assert cause.startswith("all ranks hang in step 12")
+    assert host is None
+
+
+def test_a_host_that_fails_again_and_again_is_reported(tmp_path):
+    """The third failure within a day is one too many, whoever leads; the controller understands the report."""
+    file = tmp_path / "failures.json"
+    assert [Offenders(file).add(host) for host in "abaaa"] == [0, 0, 0, 3, 4]
+    file.write_text("half")
+    assert Offenders(file).add("a") == 0
+    claim = Claim.from_text("7", REPORT.format(at=5, host="ip-10-0-16-9"))
+    assert claim == Claim("7", "ip-10-0-16-9", ClaimedReport("reboot", 5, ("run",)))

@@ -16,7 +16,7 @@ from podwright_bootstrap.features import build
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.remediation import decision
-from podwright_bootstrap.remediation.decision import DRAIN, OURS, REBOOT, REPLACE, Act
+from podwright_bootstrap.remediation.decision import DRAIN, OURS, REBOOT, REPLACE, Act, Claim, NodeState
 from podwright_bootstrap.slurm import primary, slurm_conf
 
 DONE = "podwright-remediation.json"  # in the folder of Slurm's state, which controllers share: limits are the cluster's
@@ -31,6 +31,8 @@ def main() -> int:
             return 0
         shown = shell.run("scontrol", "show", "nodes", "--oneliner", timeout_s=60, quiet=True).output
         nodes, done, now = decision.parse_nodes(shown), _done(), int(time.time())
+        if wanted.jobs:
+            nodes = _with_claims(nodes)
         acts = decision.decide(nodes, done, wanted, now)
         for act in acts:
             done.append(act)
@@ -43,6 +45,22 @@ def main() -> int:
         shell.say(f"no remediation: {error}")
         return 1
     return 0
+
+
+def _with_claims(nodes: List[NodeState]) -> List[NodeState]:
+    """Add what running jobs report. A comment may contain lines: each claim is read again, from its job alone."""
+    jobs = decision.parse_jobs(_squeue("%A|%U|%N"))
+    claims = []
+    for line in _squeue("%A|%k").splitlines():
+        job, _, comment = line.partition("|")
+        if job in jobs and Claim.from_text(job, comment):
+            claims.append(Claim.from_text(job, _squeue("%k", f"--jobs={job}").rstrip("\n")))
+    return decision.claimed(nodes, [claim for claim in claims if claim], jobs)
+
+
+def _squeue(columns: str, *options: str) -> str:
+    command = ("squeue", "--noheader", "--states=RUNNING", f"--format={columns}", *options)
+    return shell.run(*command, timeout_s=60, quiet=True).output
 
 
 def _apply(act: Act) -> None:

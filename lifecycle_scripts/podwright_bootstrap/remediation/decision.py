@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
-from typing import Iterable, List, Optional, Sequence, Set, Tuple
+from dataclasses import dataclass, replace
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from podwright_bootstrap.contract import LOGIN_NODE_REASON
 from podwright_bootstrap.features import Remediation
@@ -49,6 +49,22 @@ class NodeState:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A job's report of a node."""
+
+    job: str
+    node: str
+    report: Report
+
+    @classmethod
+    def from_text(cls, job: str, comment: str) -> Optional[Claim]:
+        """Return what a job's comment says, as ``REPORT@NODE``; None if it says something else."""
+        text, _, node = comment.partition("@")
+        report = Report.from_text(text)
+        return cls(job, node, report) if report and re.fullmatch(r"[\w.-]+", node, flags=re.ASCII) else None
+
+
+@dataclass(frozen=True)
 class Act:
     """A reboot, a replacement or a drain of a node."""
 
@@ -78,6 +94,23 @@ def parse_nodes(shown: str) -> List[NodeState]:
             )
     # Slurm itself adds ": Not responding" to a reason
     return [state for state in states if not state.reason.startswith(LOGIN_NODE_REASON)]
+
+
+def parse_jobs(shown: str) -> Dict[str, Tuple[str, str]]:
+    """Read ``job|uid|nodes`` of each running job; return uid and nodes by job."""
+    return {job: (uid, nodes) for job, uid, nodes in (line.split("|") for line in shown.splitlines())}
+
+
+def claimed(
+    nodes: Sequence[NodeState], claims: Iterable[Claim], jobs: Mapping[str, Tuple[str, str]]
+) -> List[NodeState]:
+    """Return the nodes with the reports of jobs where they have none of their own.
+
+    A user can have only nodes rebooted on which a job of theirs runs, and on no other node.
+    """
+    held = {(uid, names) for uid, names in jobs.values()}
+    by_node = {each.node: each.report for each in claims if (jobs[each.job][0], each.node) in held}
+    return [replace(node, report=node.report or by_node.get(node.name)) for node in nodes]
 
 
 def decide(nodes: Sequence[NodeState], done: Iterable[Act], wanted: Remediation, now: int) -> List[Act]:

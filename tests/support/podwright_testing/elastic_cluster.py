@@ -144,6 +144,20 @@ class ElasticCluster:
         self._instances += 1
         self.cluster.replace(hostname, instance_id=f"i-new-{self._instances}", lifecycle=self.lifecycle)
 
+    def auto_resume(self, run: ElasticRun) -> None:
+        """Act as HyperPod's agent for `srun --auto-resume`; raises ``HostError`` for a run that is not its affair."""
+        self.cluster.auto_resume(run.job, lifecycle=self.lifecycle, new_instance_id=lambda _: "i-resumed", timeout_s=5)
+
+    def jobs_of(self, run: ElasticRun) -> list[dict[str, str]]:
+        """Return the fields of `scontrol show job` of each host's job."""
+        shown = self.cluster.run(["scontrol", "show", "job", "--oneliner", str(run.job)]).stdout
+        return [dict(re.findall(r"(\w[\w/:]*)=(\S*)", line)) for line in shown.splitlines()]
+
+    def restarts(self, run: ElasticRun, *, on: str) -> int:
+        """Return how often Slurm has requeued the job that runs on a host."""
+        (job,) = [job for job in self.jobs_of(run) if job["JobState"] == "RUNNING" and job["NodeList"] == on]
+        return int(job["Restarts"])
+
     def end_jobs(self) -> None:
         """Cancel what runs, and wait until nodes are idle."""
         self.cluster.run("scancel --user ubuntu")

@@ -16,11 +16,12 @@ from typing import Any
 
 from podwright_training import beats
 from podwright_training.config.train_config import TrainConfig
-from podwright_training.elastic import terms
+from podwright_training.elastic import offenders, terms
 from podwright_training.elastic.channel import Channel, ChannelError, introduce
 from podwright_training.elastic.host_ranks import HostRanks, memory_folder, remove_memory
 from podwright_training.elastic.leader import SLEPT_S, Leader
 from podwright_training.elastic.membership import FINISHED, LEFT, Membership, Past
+from podwright_training.elastic.offenders import Offenders
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import Report
 from podwright_training.elastic.terms import Election, Term, Terms
@@ -70,8 +71,11 @@ class Agent:
         self._ranks = HostRanks(options, argv, count=policy.ranks_per_node, folder=self._memory, spawn=spawn)
         self._followed: Term | None = None  # the last one
         self._heard_s = 0.0  # its leader's last message
+        self._parting = ""  # why its leader leads no more, if that has said so
         self._leading: asyncio.Task[None] | None = None
         self._leaving = False
+        self._offenders = Offenders(self._folder.elastic / "failures.json")
+        self._reporting: asyncio.Task[None] | None = None
 
     async def run(self) -> int:
         """Take part; return the exit status: 0 if the run is complete, 75 if it goes on without this host.
@@ -91,6 +95,8 @@ class Agent:
                 task.result()  # its error: without it ranks are neither heard nor kept alive
             status = taking_part.result()
             if self._leading:
+                if status == LEFT:
+                    self._leading.cancel()
                 await asyncio.wait({self._leading}, timeout=LOOK_S)
         finally:
             for task in tasks:
@@ -174,8 +180,9 @@ class Agent:
             generation=last.generation,
             expected=tuple(name for name in last.members if name != last.leader),
             step=last.step,
-            cause=f"the agent on {last.address}, which led, was lost",
-            detecting_s=time.monotonic() - self._heard_s,
+            cause=f"the agent on {last.address}, which led, {self._parting or 'was lost'}",
+            detecting_s=0.0 if self._parting else time.monotonic() - self._heard_s,
+            host=None if self._parting else last.address,
         )
 
     async def _follow(self, term: Term) -> int | None:
@@ -197,7 +204,7 @@ class Agent:
                 number=self._number,
                 options=self._digest,
             )
-            self._followed, self._heard_s = term, time.monotonic()
+            self._followed, self._heard_s, self._parting = term, time.monotonic(), ""
             return await self._obey(channel, term)
         except (ChannelError, asyncio.TimeoutError) as error:
             logger.warning("elastic: leader at %s %s", term.address, error)
@@ -252,6 +259,8 @@ class Agent:
             self._ranks.stop(stacks=message["stacks"])
         elif "drain" in message:
             self._ranks.signal(signal.SIGUSR1)
+        elif "parting" in message:
+            self._parting = message["parting"]
         elif "refused" in message:
             raise UserError(f"--run-dir {self._folder.root}: {message['refused']}")
         elif "end" in message:
@@ -281,6 +290,18 @@ class Agent:
     def _record(self, values: dict[str, Any]) -> None:
         logger.warning("elastic: generation %d on %d nodes: %s", values["generation"], values["nodes"], values["cause"])
         self._folder.add_event("membership", **values)
+        if values["host"]:
+            self._reporting = asyncio.create_task(asyncio.to_thread(self._count_failure, values["host"]))
+
+    def _count_failure(self, host: str) -> None:
+        try:
+            times = self._offenders.add(host)
+        except OSError as error:  # a full disk
+            logger.warning("elastic: cannot count the failures of %s: %s", host, error)
+            return
+        if times:
+            self._folder.add_event("offender", host=host, times=times)
+            offenders.report(host, times)
 
     def _leave(self) -> None:
         self._leaving = True

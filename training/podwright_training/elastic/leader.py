@@ -74,6 +74,10 @@ class Leader:
                 self._news.clear()
                 with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._news.wait(), LOOK_S)
+        except asyncio.CancelledError:
+            for channel in self._channels.values():
+                channel.send(parting="was asked to leave")
+            raise
         finally:
             renewing.cancel()
             server.close()

@@ -94,6 +94,7 @@ class Past:
         step: The last step that it took.
         cause: Why it ended.
         detecting_s: Seconds until that was noticed.
+        host: The host that failed, if one did.
     """
 
     generation: int = 0
@@ -101,6 +102,7 @@ class Past:
     step: int | None = None
     cause: str = "start"
     detecting_s: float = 0.0
+    host: str | None = None
 
 
 @dataclass
@@ -143,7 +145,7 @@ class Membership:
         self._previous: tuple[str, ...] = past.expected
         self._first = not past.expected
         self._idle_s = now  # since when nobody trains
-        self._change: dict[str, Any] = {"cause": past.cause, "detecting_s": past.detecting_s}
+        self._change: dict[str, Any] = {"cause": past.cause, "host": past.host, "detecting_s": past.detecting_s}
         self._last_step = past.step  # of the generation before
         self._highest = 0  # step ever seen
         self._fruitless = 0
@@ -251,7 +253,8 @@ class Membership:
         if lost := [name for name in generation.members if name in self._losses]:  # it may be back already
             reason, silence_s = self._losses[lost[0]]
             others = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-            yield from self._stop(generation, f"{reason}{others}", now, detecting_s=silence_s)
+            first = generation.hosts[lost[0]]
+            yield from self._stop(generation, f"{reason}{others}", now, host=first, detecting_s=silence_s)
         elif any(rank.failed for rank in ranks):
             yield from self._after_failure(generation, now)
         elif whole and all(rank.exit_status == 0 for rank in ranks):
@@ -261,8 +264,8 @@ class Membership:
                 yield from self._stop(generation, generation.draining or "its ranks were asked to stop", now)
         elif any(rank.overdue for rank in ranks):
             quiet_s = max(rank.quiet_s for rank in ranks if rank.overdue)
-            cause = describe_hang(list(self._places(generation)))
-            yield from self._stop(generation, cause, now, detecting_s=quiet_s, stacks=True, failed=True)
+            cause, host = describe_hang(list(self._places(generation)))
+            yield from self._stop(generation, cause, now, host=host, detecting_s=quiet_s, stacks=True, failed=True)
         elif whole and generation.draining is None and (why := self._reason_to_drain(generation)):
             generation.draining = why
             yield Drain(generation.number, generation.members)
@@ -300,11 +303,12 @@ class Membership:
                 "step": generation.began,
                 "generation": generation.number,
                 "cause": change["cause"],
+                "host": change["host"],
                 "nodes": len(generation.members),
                 "ranks": len(generation.members) * self.policy.ranks_per_node,
                 "hosts": [generation.hosts[name] for name in generation.members],
                 "lost_steps": 0 if lost is None or generation.loaded_s is None else max(0, lost - generation.began),
-                **{name: round(value, 3) for name, value in change.items() if name != "cause"},
+                **{name: round(value, 3) for name, value in change.items() if name.endswith("_s")},
                 **seconds,
             }
         )
@@ -332,7 +336,8 @@ class Membership:
             return
         number, host, rank = min(failed, key=lambda place: place[2].exit_status or 0)
         cause = f"rank {number} on {host} {describe_exit(rank.exit_status or 0)}"
-        yield from self._stop(generation, cause, now, detecting_s=now - generation.failed_s, failed=True)
+        detecting_s = now - generation.failed_s
+        yield from self._stop(generation, cause, now, host=host, detecting_s=detecting_s, failed=True)
 
     def _places(self, generation: Generation) -> Iterator[tuple[int, str, RankReport]]:
         """Yield number, host and report of each rank."""
@@ -347,6 +352,7 @@ class Membership:
         cause: str,
         now: float,
         *,
+        host: str | None = None,
         detecting_s: float = 0.0,
         stacks: bool = False,
         failed: bool = False,
@@ -360,7 +366,7 @@ class Membership:
             return
         generation.stopping_s = now
         self._last_step = max(generation.step, self._last_step or 0)
-        self._change = {"cause": cause, "detecting_s": detecting_s}
+        self._change = {"cause": cause, "host": host, "detecting_s": detecting_s}
         members = tuple(name for name in generation.members if name in self.members)
         yield Stop(generation.number, members, stacks=stacks)
 
@@ -391,8 +397,8 @@ def describe_exit(status: int) -> str:
     return f"was ended by {signal.Signals(-status).name}"
 
 
-def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> str:
-    """Return which ranks hang: those that are stopped, else those that the others wait for."""
+def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> tuple[str, str | None]:
+    """Return which ranks hang, those that are stopped, else those that the others wait for; and the first's host."""
     living = [(number, host, rank) for number, host, rank in ranks if rank.exit_status is None]
     positions = {(rank.step, rank.activity) for _, _, rank in living}
     if stopped := [place for place in living if place[2].stopped]:
@@ -401,7 +407,7 @@ def describe_hang(ranks: list[tuple[int, str, RankReport]]) -> str:
         what, culprits = "hangs", [place for place in living if (place[2].step, place[2].activity) == min(positions)]
     else:
         step, activity = next(iter(positions), (0, Activity.STARTING))
-        return f"all ranks hang in step {step + 1}, {activity.name.lower()}: see their stacks"
+        return f"all ranks hang in step {step + 1}, {activity.name.lower()}: see their stacks", None
     number, host, rank = culprits[0]
     others = f", and {len(culprits) - 1} more" if len(culprits) > 1 else ""
-    return f"rank {number} on {host}{others} {what} in step {rank.step + 1}, {rank.activity.name.lower()}"
+    return f"rank {number} on {host}{others} {what} in step {rank.step + 1}, {rank.activity.name.lower()}", host

@@ -7,7 +7,8 @@
 | | ``process_s`` (since the process began), |
 | | ``code`` (``git <commit>``, or the version of the package) |
 | ``membership`` | of an elastic run, when other nodes take part and the first step is done, or did not come: |
-| | ``step`` (resumed after), ``generation``, ``cause``, ``nodes``, ``ranks``, ``hosts``, ``lost_steps``, |
+| | ``step`` (resumed after), ``generation``, ``cause``, ``host`` (that failed, or null), |
+| | ``nodes``, ``ranks``, ``hosts``, ``lost_steps``, |
 | | ``detecting_s``, ``stopping_s``, ``waiting_s`` (for nodes), ``restarting_s``, ``loading_s``, ``stepping_s`` |
 | ``train`` | ``step``, ``loss`` (mean per token of this step's batch), ``perplexity``, |
 | | ``grad_norm`` (before clipping), ``lr``, ``sequences`` (drawn so far, by all ranks), |
@@ -21,6 +22,7 @@
 | | ``first_step_s`` (of the first step after the start, on its line alone), |
 | | ``memory_step`` (of the newest complete checkpoint in memory, with ``memory_checkpoint_freq``) |
 | | ``memory_peak_bytes``, ``memory_reserved_bytes`` (null on a CPU): of the first rank |
+| ``offender`` | ``host``, ``times``: it failed so often within a day, and is reported |
 | ``straggler`` | ``step``, ``rank``, ``host``, ``lag_s``, ``step_s`` |
 | ``guard`` | ``step``, ``policy``, ``reason``, and of the bad step ``loss``, ``grad_norm`` (text, as NaN is no JSON), |
 | | ``sequences``, ``batch_sequences``, ``batch_digest``; of a rollback ``checkpoint`` |

@@ -19,7 +19,7 @@ from podwright_training.errors import UserError
 from podwright_training.report.goodput import ELAPSED, Goodput, account
 from podwright_training.run_folder import RunFolder
 
-NOTABLE = ("start", "membership", "guard", "overflow", "straggler", "checkpoint", "end")
+NOTABLE = ("start", "membership", "offender", "guard", "overflow", "straggler", "checkpoint", "end")
 CHECKPOINT = re.compile(r"step-(\d+)$")
 
 

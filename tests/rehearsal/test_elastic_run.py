@@ -1,0 +1,96 @@
+"""An elastic run on real Slurm, four nodes and a spare: it trains on when hosts fail and urgent jobs come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from podwright_rehearsal.hosts.errors import HostError
+from podwright_testing.elastic_cluster import ElasticCluster, ElasticRun, difference, lost
+
+pytestmark = [pytest.mark.hosts, pytest.mark.slow]
+STEPS, CHECKPOINT_FREQ, MEMORY_FREQ = 360, 40, 1
+OPTIONS = {"max_steps": STEPS, "checkpoint_freq": CHECKPOINT_FREQ, "memory_checkpoint_freq": MEMORY_FREQ}
+URGENT = "sbatch --parsable --partition urgent --nodes 3 --exclusive --output /dev/null --wrap"
+UNTIL_GO = "until [[ -e /fsx/scratch/go ]]; do sleep 0.1; done"
+
+
+@pytest.fixture(scope="module")
+def cluster(node_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ElasticCluster]:
+    """Five idle compute nodes."""
+    with ElasticCluster(tmp_path_factory.mktemp("elastic") / "cluster", node_image) as cluster:
+        yield cluster
+
+
+def loses(run: ElasticRun, cluster: ElasticCluster, host: str, how: str) -> None:
+    """Lose a host: the run goes on from memory, at most as many steps back as it has between saves there."""
+    before = run.memberships()[-1]
+    with lost(cluster, host, how) as at:
+        run.next_step_after(at)
+        run.wait(lambda: run.memberships()[-1]["generation"] > before["generation"], "another generation")
+        event = run.memberships()[-1]
+        assert f"the agent on {host}" in event["cause"], event
+        assert event["lost_steps"] <= MEMORY_FREQ, event
+        assert last_start(run)["resumed_from"].startswith("/dev/shm/"), event  # noqa: S108 - where it resumed from
+        assert host not in event["hosts"]
+    run.wait_for_nodes(4)
+
+
+def last_start(run: ElasticRun) -> dict:
+    return list(run.folder.events("start"))[-1]
+
+
+def loses_two_partners(run: ElasticRun, cluster: ElasticCluster) -> None:
+    """Both copies of one rank's state are gone: the run says so and goes on from the shared file system."""
+    step = max(run.steps())
+    run.wait_for_step(step - step % CHECKPOINT_FREQ + CHECKPOINT_FREQ + 5)  # memory is newer than the disk
+    one, other = run.hosts[1:3]
+    with lost(cluster, one, "power") as at, lost(cluster, other, "power"):
+        run.next_step_after(at)
+        assert last_start(run)["resumed_from"].startswith("/fsx/")
+        said = "".join(log.read_text() for log in run.folder.elastic.glob("host-*.log"))
+        assert "in memory cannot be used: " in said
+        assert f"of {one}" in said
+    run.wait_for_nodes(4)
+
+
+def gives_way(run: ElasticRun, cluster: ElasticCluster) -> None:
+    """A job of higher priority takes three nodes: the run saves, shrinks, and grows again when that job has ended."""
+    generation = run.memberships()[-1]["generation"]
+    urgent = int(cluster.cluster.run(f"{URGENT} '{UNTIL_GO}'").stdout)
+    cluster.cluster.wait_for_job(urgent, frozenset({"RUNNING"}))
+    shrunk = run.wait_for_nodes(2, after=generation)
+    run.wait_for_step(max(run.steps()) + 2)
+    assert cluster.cluster.job(urgent)["JobState"] == "RUNNING", "both run"
+    changes = [event for event in run.memberships() if generation < event["generation"] <= shrunk["generation"]]
+    assert sum(event["lost_steps"] for event in changes) <= MEMORY_FREQ, changes
+    (cluster.scratch / "go").touch()
+    cluster.cluster.wait_for_job(urgent)
+    run.wait_for_nodes(4, after=shrunk["generation"])
+
+
+def test_an_elastic_run_trains_the_same_model_whatever_happens(cluster: ElasticCluster) -> None:
+    """Power, network, a hung leader, two partners at once, an urgent job: no step's sequences or loss differ.
+
+    HyperPod's auto-resume leaves the run alone, and Slurm requeues the jobs of lost hosts and no others.
+    """
+    calm = cluster.launch("calm", "2-4", "--spares=1", **OPTIONS)
+    calm.wait_for_end()
+    run = cluster.launch("run", "2-4", "--spares=1", **OPTIONS)
+    run.wait_for_nodes(4)
+    run.wait_for_step(5)
+    with pytest.raises(HostError, match="was not started with srun --auto-resume=1"):
+        cluster.auto_resume(run)
+    leader = run.hosts[0]
+    untouched = cluster.restarts(run, on=leader)
+    loses(run, cluster, run.hosts[-1], "power")
+    loses(run, cluster, run.hosts[-1], "network")
+    assert cluster.restarts(run, on=leader) == untouched
+    loses(run, cluster, run.hosts[0], "heartbeat")
+    loses_two_partners(run, cluster)
+    gives_way(run, cluster)
+    run.wait_for_end()
+    assert difference(run.steps(), calm.steps()) < 1e-5
+    assert {job["JobState"] for job in cluster.jobs_of(run)} <= {"COMPLETED", "CANCELLED"}
