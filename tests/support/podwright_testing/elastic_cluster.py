@@ -92,9 +92,11 @@ class ElasticCluster:
     Args:
         directory: Of logs and of the shared file system.
         image: The hosts' image.
+        mbit_s: What each compute node sends and receives at most: steps then take as long on any machine.
     """
 
-    def __init__(self, directory: Path, image: Path) -> None:
+    def __init__(self, directory: Path, image: Path, *, mbit_s: int | None = None) -> None:
+        self._mbit_s = mbit_s
         self.lifecycle = directory / "lifecycle"
         self.cluster = NamespacedCluster(
             directory=directory,
@@ -116,6 +118,7 @@ class ElasticCluster:
         self.cluster.start()
         try:
             self._boot()
+            self._limit_network(*WORKERS)
             trainer.install(self.scratch / "environment")
             self.cluster.wait_until_idle(timeout_s=WAITS_S)
         except BaseException:
@@ -125,6 +128,10 @@ class ElasticCluster:
 
     def __exit__(self, *_: object) -> None:
         self.cluster.stop()
+
+    def _limit_network(self, *hosts: str) -> None:
+        for host in hosts if self._mbit_s else ():
+            self.cluster.fabric.limit_network(host, mbit_s=self._mbit_s)
 
     def _boot(self) -> None:
         if failed := [result for result in self.cluster.boot(self.lifecycle).values() if not result.ok]:
@@ -143,6 +150,7 @@ class ElasticCluster:
         """Bring a host that was lost back, as HyperPod replaces an instance."""
         self._instances += 1
         self.cluster.replace(hostname, instance_id=f"i-new-{self._instances}", lifecycle=self.lifecycle)
+        self._limit_network(hostname)
 
     def auto_resume(self, run: ElasticRun) -> None:
         """Act as HyperPod's agent for `srun --auto-resume`; raises ``HostError`` for a run that is not its affair."""
@@ -240,16 +248,16 @@ def lost(cluster: ElasticCluster, hostname: str, how: Failure) -> Iterator[float
 
 
 def difference(steps: Mapping[int, Mapping[str, Any]], undisturbed: Mapping[int, Mapping[str, Any]]) -> float:
-    """Return the largest difference of a step's loss.
+    """Return the largest difference of a step's loss from the undisturbed run, which may have gone further.
 
     Raises:
-        AssertionError: Steps or sequences differ.
+        AssertionError: A step is missing, or its sequences differ.
     """
-    assert sorted(steps) == sorted(undisturbed)
-    for step, event in undisturbed.items():
+    assert sorted(steps) == list(range(1, max(steps) + 1))
+    for step, event in steps.items():
         for name in ("batch_digest", "sequences"):
-            assert steps[step][name] == event[name], f"{name} of step {step}"
-    return max(abs(float(steps[step]["loss"]) - float(event["loss"])) for step, event in undisturbed.items())
+            assert undisturbed[step][name] == event[name], f"{name} of step {step}"
+    return max(abs(float(undisturbed[step]["loss"]) - float(event["loss"])) for step, event in steps.items())
 
 
 def in_background(action: Callable[[], object]) -> threading.Thread:
