@@ -44,7 +44,7 @@ KILL, HANG, STOP, CUT, SLOW, DISK, MEMORY = "kill", "hang", "hang of a rank", "c
 WEIGHTS = {KILL: 4, HANG: 2, STOP: 2, CUT: 3, SLOW: 2, DISK: 2, MEMORY: 2}
 PASSING = (SLOW, DISK, MEMORY)  # the run should go on meanwhile
 PASSING_S = 3.0
-STEPS = 30  # between two faults
+STEPS = 20  # between two faults
 FEWEST, MOST = 2, 4
 SLOW_MBIT_S = 20
 TOLERANCE = 1e-5
@@ -159,9 +159,8 @@ def campaign(cluster: ElasticCluster, args: argparse.Namespace) -> dict[str, Any
         "memory_checkpoint_freq": None if args.without else 1,
         "step_timeout_s": args.step_timeout,
     }
-    options = {name: value for name, value in options.items() if value is not None}
     nodes, *flags = (str(MOST), "--auto-resume") if args.without else (f"{FEWEST}-{MOST}", "--spares=1")
-    calm = cluster.launch("undisturbed", nodes, *flags, **options)
+    calm = cluster.launch("undisturbed", "1", **{**options, "memory_checkpoint_freq": None})
     calm.wait_for_end()
     run = cluster.launch("disturbed", nodes, *flags, **options)
     dice = random.Random(args.seed)  # noqa: S311 - not for secrets

@@ -49,6 +49,7 @@ class Host:
         self.frozen = self.cut = False
         self.election = Election(TIMEOUT_S)
         self.leads = self.members = None  # its term, and the members
+        self.had_others = False  # in its term
         self.follows = None  # term, when the leader was last heard
         self.training = None  # generation
         self.step = 0
@@ -127,9 +128,12 @@ class Run(RuleBasedStateMachine):
             self._lead(host)
 
     def _renew(self, host):
-        renewed = host.leads
-        if len(host.members.members) > 1 or host.members.generation:
-            renewed = self.terms.renew(replace(host.leads, generation=host.members.number))
+        renewed, members = host.leads, host.members
+        relied_on = len(members.members) > 1 or members.generation is not None
+        host.had_others = host.had_others or relied_on
+        lost_all = host.had_others and not relied_on
+        if relied_on or lost_all != host.leads.open:
+            renewed = self.terms.renew(replace(host.leads, generation=members.number, open=lost_all))
         elif self.terms.newest().number > host.leads.number:
             renewed = None
         host.leads = renewed
@@ -163,7 +167,7 @@ class Run(RuleBasedStateMachine):
             number, generation = (term.number + 1, term.generation) if term else (1, 0)
             new = Term(number, host.name, host.name, 1, None, generation=generation)
             if self.terms.claim(new):
-                host.leads = new
+                host.leads, host.had_others = new, False
                 host.members = Membership(POLICY, leader=host.name, now=self.now, past=Past(generation=generation))
 
     def _lead(self, leader):
@@ -188,7 +192,7 @@ class Run(RuleBasedStateMachine):
 
     def _start(self, leader, command):
         assert len(command.members) in POLICY.sizes
-        renewed = self.terms.renew(replace(leader.leads, generation=command.generation))
+        renewed = self.terms.renew(replace(leader.leads, generation=command.generation, open=False))
         if renewed is None:
             return
         leader.leads = renewed
@@ -217,6 +221,17 @@ def test_a_term_begins_once(tmp_path):
     assert found.renew(renewed) is None
 
 
+def test_a_leader_that_has_lost_all_others_is_not_waited_for():
+    """Its open term may be followed by the next at once; one that it renews for somebody may not."""
+    election, term = Election(TIMEOUT_S), Term(1, "a", "host-a", 1, None)
+    election.look(term, 0.0)
+    assert not election.may_claim(1.0)
+    election.look(replace(term, renewals=1, open=True), 1.0)
+    assert election.may_claim(1.0)
+    election.look(replace(term, renewals=2), 1.0)
+    assert not election.may_claim(1.0)
+
+
 def test_a_host_that_connects_again_ends_its_generation():
     """The leader has not noticed that the connection broke: the host's ranks are gone all the same."""
     members = Membership(POLICY, leader="a", now=0.0)
@@ -232,6 +247,18 @@ def test_a_host_that_connects_again_ends_its_generation():
     members.join("b", host="b", number=1, now=FIRST_WAIT_S)
     *_, stop = members.decide(FIRST_WAIT_S)
     assert stop == Stop(start.generation, ("a", "b"))
+
+
+def test_a_new_leader_waits_for_hosts_whose_ranks_are_ending():
+    """A host of the last generation that is there, but not free yet, has a part of the state in its memory."""
+    past = Past(generation=1, expected=("a", "b", "c"))
+    members = Membership(POLICY, leader="a", now=0.0, past=past)
+    for number, name in enumerate("abc"):
+        members.join(name, host=name, number=number, now=0.0)
+        members.report(name, Report(ready=True, generation=1 if name == "c" else None), now=0.0)
+    assert members.decide(0.1) == []
+    members.report("c", Report(ready=True), now=0.2)
+    assert members.decide(0.2) == [Start(2, ("a", "b", "c"))]
 
 
 def test_a_term_that_a_lost_answer_began_is_begun(tmp_path, monkeypatch):

@@ -264,6 +264,10 @@ def test_a_range_of_nodes_is_an_array_of_hosts():
             ["--nodes", "1-2", "--", "--preset=tiny", "--global-batch-size=1"],
             "max_nodes 2 x 1 ranks: global_batch_size 1",
         ),
+        (
+            ["--nodes=1", "--spares=1", "--", "--preset=tiny", "--global-batch-size=4", "--memory-checkpoint-freq=1"],
+            "--spares 1 with memory_checkpoint_freq 1: one node has no partner",
+        ),
     ],
 )
 def test_an_elastic_job_that_cannot_train_is_refused(flags, message):

@@ -28,6 +28,7 @@ ENVIRONMENT = "/fsx/scratch/environment"
 WAITS_S = 600.0  # of a busy machine
 SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
 CONFIGURATION = "/opt/slurm/etc/slurm.conf"
+SLURMD_TIMEOUT_S = 120  # Slurm must not lose nodes of a busy machine, and elastic runs do not wait for it
 GRACE_S = 60  # from Slurm's SIGTERM to the end of a preempted job
 # Jobs of partition urgent take the nodes of those of partition gpu, which Slurm requeues.
 ON_CREATE = f"""#!/bin/bash
@@ -36,7 +37,9 @@ mkdir -p /fsx
 mount -t lustre -o noatime,flock {SOURCE} /fsx
 mkdir -p -m 1777 /fsx/scratch
 if [[ $(hostname) == {CONTROLLER} ]]; then
-  sed -i '/^PartitionName=gpu /s/$/ PriorityTier=1 GraceTime={GRACE_S}/' {CONFIGURATION}
+  sed -i -e '/^PartitionName=gpu /s/$/ PriorityTier=1 GraceTime={GRACE_S}/' \\
+    -e 's/^SlurmdTimeout=.*/SlurmdTimeout={SLURMD_TIMEOUT_S}/' \\
+    -e 's/^\\(MessageTimeout\\|TCPTimeout\\)=.*/\\1=20/' {CONFIGURATION}
   cat >> {CONFIGURATION} <<'END'
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -137,12 +140,13 @@ class ElasticCluster:
         if failed := [result for result in self.cluster.boot(self.lifecycle).values() if not result.ok]:
             raise HostError("\n".join(result.describe() for result in failed))
 
-    def launch(self, name: str, nodes: str, *flags: str, **options: Any) -> ElasticRun:
+    def launch(self, name: str, nodes: str, *flags: str, ranks: int = 1, **options: Any) -> ElasticRun:
         """Submit a run as a user does; ``flags`` are those of launch, ``options`` those of the trainer."""
-        trained = " ".join(as_flag(key, value) for key, value in {**MODEL, **options}.items())
+        given = {name: value for name, value in {**MODEL, **options}.items() if value is not None}
+        trained = " ".join(as_flag(name, value) for name, value in given.items())
         said = self.cluster.run(
             f"{ENVIRONMENT}/bin/podwright-train launch --run-dir=/fsx/scratch/{name} --environment={ENVIRONMENT} "
-            f"--nodes={nodes} {' '.join(flags)} --nproc-per-node=1 --partition=gpu --accelerator=cpu -- {trained}"
+            f"--nodes={nodes} {' '.join(flags)} --nproc-per-node={ranks} --partition=gpu --accelerator=cpu -- {trained}"
         ).stdout
         return ElasticRun(self, int(re.findall(r"submitted job (\d+)", said)[0]), RunFolder(self.scratch / name))
 

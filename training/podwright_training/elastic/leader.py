@@ -51,6 +51,7 @@ class Leader:
         self._timeout_s = members.policy.heartbeat_timeout_s
         self._channels: dict[str, Channel] = {}
         self._news = asyncio.Event()
+        self._had_others = False
         self._writing = asyncio.Lock()  # one renewal at a time: they write one file
 
     async def lead(self, server: asyncio.Server) -> None:
@@ -118,11 +119,14 @@ class Leader:
         while True:
             members, generation = self._membership, self._membership.generation
             last = generation.members if generation else self._term.members
-            relied_on = len(members.members) > 1 or generation is not None  # else others may begin a term
+            relied_on = len(members.members) > 1 or generation is not None
+            self._had_others = self._had_others or relied_on
+            lost_all = self._had_others and not relied_on  # it may be this host that is cut off
             try:
                 async with self._writing:
+                    renew = self._terms.renew if relied_on or lost_all != self._term.open else self._still_newest
                     term = replace(self._term, generation=members.number, members=last, step=members.step)
-                    renewed = await _answer(self._terms.renew if relied_on else self._still_newest, term)
+                    renewed = await _answer(renew, replace(term, open=lost_all))
                     if renewed is None:
                         logger.warning("elastic: another host leads now")
                         return
@@ -159,7 +163,7 @@ class Leader:
     async def _start(self, command: Start) -> None:
         """Number the generation in the term before any rank starts, so that no later leader numbers another so."""
         async with self._writing:
-            term = replace(self._term, generation=command.generation, members=command.members)
+            term = replace(self._term, generation=command.generation, members=command.members, open=False)
             renewed = await _answer(self._terms.renew, term)
             if renewed is None:
                 return  # the renewing task finds the same

@@ -220,13 +220,20 @@ class Membership:
         if self._first and self.policy.fitting(coming) > size and waited_s < PREPARE_S:
             return True
         wanted = self.policy.fitting(len(self._previous)) or self.policy.sizes[-1]
-        missing = any(name not in self.members and name not in self._losses for name in self._previous)
+        missing = any(self._is_awaited(name) for name in self._previous)
         limit_s = max(
             self.policy.elastic_wait_s,
             FIRST_WAIT_S if self._first else 0,
             self.policy.heartbeat_timeout_s if missing else 0,
         )
         return size < wanted and waited_s < limit_s
+
+    def _is_awaited(self, name: str) -> bool:
+        """Return whether a member of the last generation may still come: also its part of the state is needed."""
+        if name in self._losses:
+            return False
+        known = self.members.get(name)
+        return known is None or not (known.report.leaving or _is_free(known.report))
 
     def _start(self, candidates: list[str], size: int, now: float) -> Command:
         before = {name: place for place, name in enumerate(self._previous)}

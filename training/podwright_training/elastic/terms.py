@@ -32,6 +32,7 @@ class Term:
     members: tuple[str, ...] = ()  # of it
     step: int = 0  # the last one that it took
     ended: int | None = None  # exit status of the run
+    open: bool = False  # its leader has lost the others: whoever reaches more of them may lead
 
 
 class Terms:
@@ -99,12 +100,14 @@ class Election:
         self._seen: tuple[int, int] | None = None
         self._since_s = 0.0
         self._refused: int | None = None
+        self._open = False
 
     def look(self, term: Term | None, now: float) -> None:
         """Take note of the newest term, from the folder or from its leader."""
         seen = (term.number, term.renewals) if term else None
         if seen != self._seen:
             self._seen, self._since_s = seen, now
+            self._open = term is not None and term.open
 
     def refuse(self, number: int) -> None:
         """Take note that no process listens where the leader of a term was: it has ended."""
@@ -112,7 +115,7 @@ class Election:
 
     def may_claim(self, now: float) -> bool:
         """Return whether the next term may begin."""
-        if self._seen is None or self._seen[0] == self._refused:
+        if self._seen is None or self._open or self._seen[0] == self._refused:
             return True
         return now - self._since_s > self._timeout_s
 
