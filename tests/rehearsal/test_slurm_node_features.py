@@ -357,20 +357,21 @@ def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: Nam
     cluster.run(f"scontrol update NodeName={FIRST} State=RESUME Comment=", user="root")
     claim = "podwright:reboot:$(date +%s):run"
     for comment, state in (
-        (f"{claim}@{SECOND}", "allocated"),
-        (f"$'\\n1|'{claim}@{SECOND}", "allocated"),
-        (f"{claim}@{FIRST}", "failing"),
+        (f"{claim}@{FIRST}", "allocated"),
+        (f"$'\\n1|'{claim}@{FIRST}", "allocated"),
+        (f"{claim}@{SECOND}", "failing"),
     ):
-        script = f"scontrol update JobId=$SLURM_JOB_ID Comment={comment}; touch /fsx/said; sleep 600"
-        job = submit(cluster, script, "--partition=gpu", f"--nodelist={FIRST}", "--exclusive")
-        cluster.run("until [[ -e /fsx/said ]]; do sleep 0.1; done; rm -f /fsx/said", user="root")
-        cluster.run(timer, host=CONTROLLER, user="root")
+        script = f"scontrol update JobId=$SLURM_JOB_ID Comment={comment}; touch /fsx/runs/said; sleep 600"
+        job = submit(cluster, script, "--partition=gpu", f"--nodelist={SECOND}", "--exclusive")
+        cluster.run("until [[ -e /fsx/runs/said ]]; do sleep 0.1; done; rm /fsx/runs/said", user="root")
+        cluster.run(f"systemctl reset-failed podwright-remediation; {timer}", host=CONTROLLER, user="root")
         states = cluster.node_states()
-        assert states[FIRST].startswith(state), comment
-        assert states[SECOND] == "idle", comment
+        assert states[SECOND].startswith(state), comment
+        assert states[FIRST] == "idle", comment
         cluster.run(f"scancel {job}")
         cluster.wait_for_job(job)
-    assert "Reason=Action:Reboot" in cluster.run(f"scontrol show node {FIRST}").stdout
+    assert "Reason=Action:Reboot" in cluster.run(f"scontrol show node {SECOND}").stdout
+    cluster.run(f"scontrol update NodeName={SECOND} State=RESUME", user="root")
 
 
 def test_features_that_are_switched_off_leave_the_nodes(
