@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,76 @@ def test_an_operators_mark_is_a_fault(cluster: FlatCluster) -> None:
     job_id = submit(cluster)
     cluster.run(["scontrol", "update", f"NodeName={FIRST}", "State=FAIL", "Reason=Action:Replace"])
     assert cluster.auto_resume(job_id, new_instance_id=lambda _: "i-marked", timeout_s=600).replaced == (FIRST,)
+
+
+STAND_IN = """#!/bin/bash
+echo "$(basename "$0") on $SLURMD_NODENAME, COMPILE=${{COMPILE:-}}, port ${{MASTER_PORT:-}}: $*" >>{calls}
+"""
+
+
+@pytest.fixture
+def neuron(tmp_path: Path) -> Callable[..., tuple[str, dict[str, int]]]:
+    """Launches Llama 3 8B on two trn1 whose programs record their calls; returns what it printed and the jobs."""
+    words = [sys.executable, "-m", "podwright_training", "launch", "--backend=nxdt", "--instance=ml.trn1.32xlarge"]
+    words += ["--preset=llama3_8b", "--nodes=2", f"--run-dir={tmp_path}/run", f"--environment={tmp_path}/podwright"]
+
+    def launch(cluster: FlatCluster, *more: str) -> tuple[str, dict[str, int]]:
+        paths = f"PYTHONPATH={CHECKOUT}/training:{CHECKOUT}"
+        printed = cluster.run(["env", paths, *words, *more, "--", "--train-batch-size=1"]).stdout
+        return printed, {step: int(job) for step, job in re.findall(r"(\w+) as job (\d+)", printed)}
+
+    return launch
+
+
+def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Callable, tmp_path: Path) -> None:
+    """Slurm accepts each job and runs them in order; a second launch finds environment and cache, and resumes."""
+    printed, _ = neuron(cluster, "--print")
+    environment = Path(re.findall(r"^environment=(.+)$", printed, re.MULTILINE)[0])
+    calls, folder = tmp_path / "calls", tmp_path / "run" / "nxdt"
+    (environment / "nxdt" / "examples").mkdir(parents=True)
+    (environment / "complete").touch()
+    standing_in = [environment / "bin" / name for name in ("torchrun", "neuron_parallel_compile", "neuronx-cc")]
+    for program in (*standing_in, tmp_path / "podwright" / "bin" / "python"):
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text(STAND_IN.format(calls=calls))
+        program.chmod(0o755)
+    (environment / "bin" / "neuron_parallel_compile").write_text(STAND_IN.format(calls=calls) + 'exec "$@"\n')
+    compiler = environment / "bin" / "neuronx-cc"
+    compiler.write_text("#!/bin/bash\necho NeuronX Compiler version 2.23.6484.0+3b612583\n")
+
+    printed, jobs = neuron(cluster)
+    assert "memory: 9.6 of 34.3 GB" in printed
+    assert cluster.wait_for_job(jobs["train"], timeout_s=600)["JobState"] == "COMPLETED"
+    for step in jobs:
+        cluster.run(["sbatch", "--test-only", str(folder / f"{step}.sbatch")])
+    made, *rest = calls.read_text().splitlines()
+    assert made.startswith("python on ")
+    assert "-m podwright_training.nxdt.dataset --out" in made
+    kinds = [line.split(" on ")[0] + line[line.index("COMPILE=") :][:9] for line in rest]
+    assert sorted(kinds[:4]) == ["neuron_parallel_compileCOMPILE=1"] * 2 + ["torchrunCOMPILE=1"] * 2
+    assert kinds[4:] == ["torchrunCOMPILE=0"] * 2
+    assert {line.split(" on ")[1].split(",")[0] for line in rest[4:]} == {FIRST, SECOND}
+    assert all("port 41000: --nproc-per-node=32 --nnodes=2" in line for line in rest[4:])
+    assert all(line.endswith(f"--config-path={folder} --config-name=config") for line in rest[4:])
+
+    _, jobs = neuron(cluster)
+    assert cluster.wait_for_job(jobs["train"], timeout_s=600)["JobState"] == "COMPLETED"
+    again = calls.read_text().splitlines()[1 + len(rest) :]
+    assert [line.split(" on ")[0] for line in again] == ["python", "torchrun", "torchrun"]
+    assert "is complete already" in (folder / "compile.log").read_text()
+
+    compiler.write_text("#!/bin/bash\necho NeuronX Compiler version 2.21.18209.0+043b1bf7\n")
+    _, jobs = neuron(cluster)
+    assert cluster.wait_for_job(jobs["compile"], timeout_s=600)["JobState"] == "FAILED"
+    assert cluster.wait_for_job(jobs["train"], timeout_s=600)["JobState"] == "CANCELLED"
+    last = (folder / "compile.log").read_text().splitlines()[-1]
+    assert last.startswith(f"error: {environment} has neuronx-cc 2.21.18209.0, this run needs 2.23.6484.0")
+
+    (environment / "complete").unlink()
+    _, jobs = neuron(cluster, "--neuron-index=http://127.0.0.1:9")
+    assert cluster.wait_for_job(jobs["environment"], timeout_s=600)["JobState"] == "FAILED"
+    last = (folder / "environment.log").read_text().splitlines()[-1]
+    assert last.startswith("error: --neuron-index: http://127.0.0.1:9 does not answer for neuronx-cc: name Neuron's")
 
 
 @pytest.mark.parametrize("how", ["power", "network"])

@@ -1,4 +1,4 @@
-"""What Neuron cannot do is refused on a CPU too, and the trainer does none of it."""
+"""Operations that Neuron lacks are refused on a CPU too, and the trainer uses no such operation."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What TorchNeuron, PyTorch's native backend for Trainium, needs of a machine.
+"""Know the requirements of TorchNeuron, PyTorch's native backend for Trainium.
 
 https://awsdocs-neuron.readthedocs-hosted.com/en/latest/release-notes/components/torchneuron.html, Neuron 2.33:
 Trainium 2 and 3, PyTorch 2.13 or 2.14, Python 3.12 to 3.14, wheels for Ubuntu 26.04.
@@ -38,6 +38,11 @@ def device_name() -> str:
         instance_type = PRODUCT_NAME.read_text().strip()
     except OSError:
         return ""
+    return device_of(instance_type)
+
+
+def device_of(instance_type: str) -> str:
+    """Return the name of an instance type's Neuron devices; empty if it has none."""
     family = instance_type.removeprefix("ml.").split(".")[0]
     return FAMILIES.get(family.removesuffix("u"), "")
 

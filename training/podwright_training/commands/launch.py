@@ -27,6 +27,7 @@ from podwright_training.elastic import terms
 from podwright_training.elastic.membership import LEFT
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
+from podwright_training.nxdt import launch as nxdt
 from podwright_training.run_folder import RunFolder, write_atomically
 from podwright_training.spelling import Parser, as_shown, flag
 
@@ -128,10 +129,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--nodes",
         type=Span.parse,
-        required=True,
         metavar="N",
         help="nodes; with a range, as 2-4, the run is elastic: it goes on with fewer when nodes are lost, and grows "
-        "again",
+        "again. Default: 1 with --backend nxdt, otherwise required",
     )
     parser.add_argument(
         "--spares", type=int, metavar="N", help="further nodes that wait to take a lost one's place. Default: none"
@@ -153,6 +153,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-limit", help="Slurm's --time; the run saves and requeues before it ends. Default: no limit"
     )
+    parser.add_argument(
+        "--backend",
+        choices=("native", "nxdt"),
+        default="native",
+        help="native: podwright-train; nxdt: AWS's NxD Training, the only one for trn1. Default: native",
+    )
+    parser.add_argument("--instance", metavar="TYPE", help="instance type of Trainium nodes. Default: node.json")
+    nxdt.add_arguments(parser)
     parser.add_argument("--print", action="store_true", dest="print_only", help="print the script and write nothing")
     add_json(parser)
     parser.add_argument(
@@ -166,7 +174,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Render the script and submit or print it; return the exit status."""
     parameters = API_PARAMETERS if API_PARAMETERS.exists() else PROVISIONING_PARAMETERS
-    job = plan(args, read_nodes(args.partition, NODE_JSON, parameters))
+    nodes = read_nodes(args.partition, NODE_JSON, parameters)
+    if args.backend == "nxdt":
+        return _run_nxdt(args, nodes)
+    job = plan(args, nodes)
     if args.print_only:
         print(render(job), end="")
         return 0
@@ -181,6 +192,25 @@ def run(args: argparse.Namespace) -> int:
     lines += [f"  {name:8} {command}" for name, command in commands.items()]
     answer(args, "\n".join(lines), {"job": number, "run_dir": job.run.root, "log": job.output, "commands": commands})
     return 0
+
+
+def _run_nxdt(args: argparse.Namespace, nodes: Nodes) -> int:
+    """Launch NxD Training on Trainium nodes."""
+    if args.instance is None and nodes.accelerator_name == "Trainium":
+        args.instance = "ml.trn1.32xlarge"
+    run_dir = _run_dir(args, nodes)
+    problems = list(_problems_of_run_dir(args, nodes, run_dir))
+    if args.nodes and (args.nodes.least < args.nodes.most or args.spares):
+        problems.append("--nodes: NxD Training is not elastic, give one number and no --spares")
+    if problems:
+        raise LaunchError("\n".join(problems))
+    return nxdt.run(
+        args,
+        run_dir=run_dir,
+        shared=Path(nodes.shared_root) if nodes.shared_root else run_dir.parent,
+        partition=args.partition or nodes.partition,
+        auto_resume=nodes.hyperpod if args.auto_resume is None else args.auto_resume,
+    )
 
 
 def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
@@ -294,10 +324,20 @@ def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
 
 def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
     yield from _problems_of_nodes(args)
-    if nodes.accelerator == "neuron" and (problem := neuron.native_problem(nodes.accelerator_name)):
+    device = neuron.device_of(args.instance) if args.instance else nodes.accelerator_name
+    if (args.instance or nodes.accelerator == "neuron") and (problem := neuron.native_problem(device)):
         yield problem
     if nproc_per_node < 1:
         yield f"--nproc-per-node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"
+    yield from _problems_of_run_dir(args, nodes, root)
+    if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
+        yield (
+            f"--time-limit: got {args.time_limit}, need Slurm's [days-]hours:minutes:seconds or minutes, at least "
+            f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are reserved for saving"
+        )
+
+
+def _problems_of_run_dir(args: argparse.Namespace, nodes: Nodes, root: Path) -> Iterator[str]:
     if re.search(r"[^\w./+=@-]", str(root)):
         yield f"--run-dir: got {root}, need only letters, digits and ./+=@_-, because Slurm's log is there"
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
@@ -306,14 +346,12 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
         yield f"--run-dir: {root} is {owner}'s, who could change what your job runs; name a folder of your own"
     if any(flag(argument.split("=")[0]) == "--run-dir" for argument in args.trainer_arguments):
         yield "write --run-dir before --: it also names the job's folder"
-    if args.time_limit is not None and _seconds(args.time_limit) < 2 * SIGNAL_LEAD_S:
-        yield (
-            f"--time-limit: got {args.time_limit}, need Slurm's [days-]hours:minutes:seconds or minutes, at least "
-            f"{2 * SIGNAL_LEAD_S // 60} minutes: the last {SIGNAL_LEAD_S // 60} are reserved for saving"
-        )
 
 
 def _problems_of_nodes(args: argparse.Namespace) -> Iterator[str]:
+    if args.nodes is None:
+        yield "--nodes is required"
+        return
     least, most = args.nodes
     if least < 1:
         yield f"--nodes: got {least}, need at least 1"

@@ -1,0 +1,95 @@
+"""Render the jobs of a run of NxD Training, and submit them in order: each waits for the one before."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from podwright_training.errors import UserError
+from podwright_training.nxdt.config import config, model_config
+from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, PACKAGES, SOURCE, Plan
+from podwright_training.run_folder import write_atomically
+
+STEPS = ("environment", "dataset", "compile", "train")
+ON_ALL_NODES = ("compile", "train")
+
+
+class ChainError(UserError):
+    """Slurm is missing, or refused a job."""
+
+
+def files(plan: Plan) -> dict[str, str]:
+    """Return the files of the run's folder ``nxdt`` by name."""
+    import yaml  # --help does without
+
+    return {
+        "config.yaml": yaml.safe_dump(config(plan), sort_keys=False),
+        "config.json": json.dumps(model_config(plan), indent=2) + "\n",
+        "run.yaml": replace(plan.options, run_dir=str(plan.run.root)).with_absolute_paths().to_yaml(),
+        **{f"{step}.sbatch": script(plan, step) for step in STEPS},
+    }
+
+
+def script(plan: Plan, step: str) -> str:
+    """Return the batch script of one of ``STEPS``."""
+    import jinja2
+
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
+    )
+    values: Mapping[str, object] = {
+        "cache": plan.cache,
+        "dataset": plan.dataset,
+        "environment": plan.environment,
+        "folder": plan.folder,
+        "index": plan.index.rstrip("/"),
+        "podwright": plan.podwright / "bin" / "python",
+        "python": plan.python,
+        "source": SOURCE,
+    }
+    return templates.get_template("step.sbatch").render(
+        **{name: shlex.quote(str(value)) for name, value in values.items()},
+        plan=plan,
+        step=step,
+        nodes=plan.nodes if step in ON_ALL_NODES else 1,
+        ranks=plan.layout.ranks // plan.nodes,
+        packages=shlex.join(PACKAGES),
+        commit=COMMIT,
+        compiler=COMPILER,
+        record=CACHE_RECORD,
+        cache_is_remote="://" in plan.cache,
+    )
+
+
+def submit(plan: Plan) -> dict[str, int]:
+    """Write the files and submit the jobs, each after the success of the one before; return their numbers.
+
+    Raises:
+        ChainError: Slurm is missing, or refused one; those before it are cancelled.
+    """
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files(plan).items():
+        write_atomically(plan.folder / name, content)
+    jobs: dict[str, int] = {}
+    for step in STEPS:
+        after = [f"--dependency=afterok:{[*jobs.values()][-1]}", "--kill-on-invalid-dep=yes"] if jobs else []
+        command = ["sbatch", "--parsable", *after, str(plan.folder / f"{step}.sbatch")]
+        try:
+            answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except FileNotFoundError as error:
+            raise ChainError("sbatch not found: submit from a node of the cluster") from error
+        except subprocess.CalledProcessError as error:
+            if jobs:
+                subprocess.run(["scancel", *map(str, jobs.values())], check=False)
+            raise ChainError(f"Slurm rejected {step}.sbatch of {plan.folder}: {error.stderr.strip()}") from error
+        jobs[step] = int(answer.split(";")[0])
+    return jobs

@@ -1,0 +1,107 @@
+"""Turn ``podwright-train launch --backend nxdt`` into a plan, and submit or print it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from podwright_training.answer import answer
+from podwright_training.config import sources
+from podwright_training.config.train_config import TrainConfig, option_names
+from podwright_training.errors import ConfigError
+from podwright_training.nxdt import chain, memory
+from podwright_training.nxdt.plan import INDEX, MEMBERS, OPTIONS, Plan, layout_of, problems
+from podwright_training.run_folder import RunFolder
+from podwright_training.spelling import Parser, as_shown, flag
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that only NxD Training has."""
+    group = parser.add_argument_group("with --backend nxdt")
+    group.add_argument(
+        "--kv-replicator",
+        type=int,
+        metavar="N",
+        help="cores that hold the same key-value heads. Default: as many as tensor_parallel needs",
+    )
+    group.add_argument("--neuron-index", default=INDEX, help=f"address of Neuron's packages. Default: {INDEX}")
+    group.add_argument(
+        "--compile-cache", default="", metavar="PLACE", help="folder or S3 address. Default: neuron_cache, shared"
+    )
+
+
+def run(args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str | None, auto_resume: bool) -> int:
+    """Check the plan, then print its scripts or submit them; return the exit status.
+
+    Raises:
+        ConfigError: With every problem.
+    """
+    options, given = _options(args)
+    instance_type = args.instance
+    if instance_type not in MEMBERS:
+        need = f"--instance: got {instance_type or 'nothing'}, need one of {', '.join(MEMBERS)}"
+        raise ConfigError([need])
+    nodes = args.nodes.most if args.nodes else 1
+    tensor = options.tensor_parallel if "tensor_parallel" in given or options.tensor_parallel > 1 else None
+    plan = Plan(
+        run=RunFolder(run_dir),
+        options=options,
+        instance_type=instance_type,
+        nodes=nodes,
+        layout=layout_of(options, instance_type, nodes, key_value_copies=args.kv_replicator, tensor=tensor),
+        shared=shared,
+        index=args.neuron_index,
+        cache_root=args.compile_cache,
+        partition=partition,
+        auto_resume=auto_resume,
+        podwright=args.environment or Path(sys.prefix),
+    )
+    found = [*_foreign(options), *problems(plan)]
+    needed = None if found else memory.predict(plan)
+    if needed and not needed.fits:
+        found.append(
+            f"memory: podwright plan predicts {needed.peak_gb:.1f} GB of a device's {needed.has_gb:.1f} with "
+            f"tensor_parallel {plan.layout.tensor} x pipeline_parallel {plan.layout.pipeline}: divide the model more"
+        )
+    if found:
+        raise ConfigError(found)
+    if args.print_only:
+        for name, content in chain.files(plan).items():
+            print(f"# {plan.folder / name}\n{content}")
+        return 0
+    _submit(args, plan, needed)
+    return 0
+
+
+def _submit(args: argparse.Namespace, plan: Plan, needed: memory.Prediction | None) -> None:
+    jobs = chain.submit(plan)
+    words = "memory: not checked, podwright's planner is not installed here"
+    if needed:
+        words = f"memory: {needed.peak_gb:.1f} of {needed.has_gb:.1f} GB of a device, as podwright plan predicts"
+    commands = {
+        "state": f"squeue --jobs={','.join(map(str, jobs.values()))}",
+        "output": f"tail -F {shlex.quote(str(plan.folder / 'train.log'))}",
+        "stop": f"scancel {' '.join(map(str, jobs.values()))}",
+    }
+    lines = [f"submitted {', '.join(f'{step} as job {job}' for step, job in jobs.items())}", words]
+    lines += [f"  {name:8} {command}" for name, command in commands.items()]
+    answer(args, "\n".join(lines), {"jobs": jobs, "run_dir": plan.run.root, "cache": plan.cache, "commands": commands})
+
+
+def _options(args: argparse.Namespace) -> tuple[TrainConfig, set[str]]:
+    """Return the options behind ``--``, and those given as flags."""
+    parser = Parser(prog="podwright-train launch")
+    sources.add_arguments(parser)
+    words = [*(["--preset", args.preset] if args.preset else []), *args.trainer_arguments]
+    given, unknown = parser.parse_known_args(as_shown(words, parser))
+    given.unknown_flags = [word for word in unknown if word.startswith("-")]
+    return sources.load(given), {name for name in option_names() if hasattr(given, name)}
+
+
+def _foreign(options: TrainConfig) -> list[str]:
+    """Return a line for each option that NxD Training lacks."""
+    usual = TrainConfig()
+    set_here = [name for name in option_names() if getattr(options, name) != getattr(usual, name)]
+    return [f"{flag(name)}: NxD Training has no such option" for name in set_here if name not in OPTIONS]

@@ -1,0 +1,27 @@
+
+export PATH={{ environment }}/bin:/opt/aws/neuron/bin:$PATH
+cache={{ cache }}
+compiler=$(neuronx-cc --version | grep -oE '[0-9]+(\.[0-9]+){2,}' | head -n 1)
+if [[ ${compiler%%+*} != {{ compiler }} ]]; then
+  echo "error: {{ environment }} has neuronx-cc $compiler, this run needs {{ compiler }}: remove it, launch again" >&2
+  exit 1
+fi
+{% if not cache_is_remote %}
+record=$cache/{{ record }}
+if [[ -e $record ]] && ! grep -q '"{{ compiler }}"' "$record"; then
+  echo "error: $cache was compiled by another neuronx-cc than {{ compiler }}: remove it, or set --compile-cache" >&2
+  exit 1
+fi
+{% endif %}
+
+# As NxD Training's own script sets them; the configuration has the compiler's and the runtime's.
+export FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1 FI_EFA_FORK_SAFE=1
+export NEURON_COMPILE_CACHE_URL=$cache NEURON_FUSE_SOFTMAX=1
+export MALLOC_ARENA_MAX=128 XLA_DISABLE_FUNCTIONALIZATION=0 HYDRA_FULL_ERROR=1
+export NEMO_EXPM_VERSION=$SLURM_JOB_ID CREATE_TB_LOGGER=True CHECKPOINT_CALLBACK=True
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+export MASTER_ADDR MASTER_PORT=41000 # reserved on the nodes
+torchrun=(torchrun --nproc-per-node={{ ranks }} --nnodes="$SLURM_JOB_NUM_NODES" --max-restarts=0)
+torchrun+=(--rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT")
+torchrun+=(training_orchestrator.py --config-path={{ folder }} --config-name=config)
+cd {{ environment }}/nxdt/examples
