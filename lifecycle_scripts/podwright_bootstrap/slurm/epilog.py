@@ -20,6 +20,7 @@ from podwright_bootstrap.slurm.job import Job, folder_of
 
 EVERYBODYS = (Path("/dev/shm"), Path("/tmp"), Path("/var/tmp"))  # noqa: S108 (a job's files there are taken away)
 FIRST_PERSON = 1000  # below are the system's own users
+NOBODYS_IDS = 0xF000_0000  # and above; users' end far below: https://systemd.io/UIDS-GIDS/
 SWEEP_LIMIT_S = 60
 REMOVE_LIMIT_S = 200
 SLURMS_GROUP = b"/slurm"  # slurmd.service, slurmstepd.scope, or /slurm of cgroups of version 1
@@ -80,14 +81,20 @@ def _end_the_swift(job: Job) -> None:
 
 
 def _signal_all(job: Job, number: signal.Signals) -> None:
-    """Signal all processes of the user at once; with root's real id, this one is none of them."""
-    os.seteuid(job.uid)
-    try:
-        os.kill(-1, number)
-    except (ProcessLookupError, PermissionError):  # there is none
-        pass
-    finally:
-        os.seteuid(0)
+    """Signal all processes of the user at once, from a process of its own.
+
+    kill(2) also reaches processes of the sender's real id: root's daemons, if that were root. An id that two of these
+    processes share would let them stop each other.
+    """
+    pid = os.fork()
+    if pid == 0:
+        try:
+            own = NOBODYS_IDS + os.getpid()
+            os.setresuid(own, job.uid, own)
+            os.kill(-1, number)
+        finally:  # the user has no process; nothing may return from here
+            os._exit(0)
+    os.waitpid(pid, 0)
 
 
 def _kill(pids: List[int], job: Job) -> None:
