@@ -250,10 +250,10 @@ def test_a_host_that_connects_again_ends_its_generation():
 
 
 def test_a_new_leader_waits_for_hosts_whose_ranks_are_ending():
-    """A host of the last generation that is there, but not free yet, has a part of the state in its memory."""
+    """A host of the last generation that is there, but not free yet, has a part of the state; a spare has not."""
     past = Past(generation=1, expected=("a", "b", "c"))
     members = Membership(POLICY, leader="a", now=0.0, past=past)
-    for number, name in enumerate("abc"):
+    for number, name in enumerate(["a", "b", "c", "spare"]):
         members.join(name, host=name, number=number, now=0.0)
         members.report(name, Report(ready=True, generation=1 if name == "c" else None), now=0.0)
     assert members.decide(0.1) == []

@@ -220,13 +220,9 @@ class Membership:
         if self._first and self.policy.fitting(coming) > size and waited_s < PREPARE_S:
             return True
         wanted = self.policy.fitting(len(self._previous)) or self.policy.sizes[-1]
-        missing = any(self._is_awaited(name) for name in self._previous)
-        limit_s = max(
-            self.policy.elastic_wait_s,
-            FIRST_WAIT_S if self._first else 0,
-            self.policy.heartbeat_timeout_s if missing else 0,
-        )
-        return size < wanted and waited_s < limit_s
+        if waited_s < self.policy.heartbeat_timeout_s and any(map(self._is_awaited, self._previous)):
+            return True  # a spare has no part of the state
+        return size < wanted and waited_s < max(self.policy.elastic_wait_s, FIRST_WAIT_S if self._first else 0)
 
     def _is_awaited(self, name: str) -> bool:
         """Return whether a member of the last generation may still come: also its part of the state is needed."""
