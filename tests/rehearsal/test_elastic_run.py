@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.hosts, pytest.mark.slow]
 STEPS, MEMORY_FREQ, MBIT_S = 400, 1, 20  # more steps than the test needs, at that speed
 OPTIONS = {"max_steps": STEPS, "checkpoint_freq": STEPS}
 URGENT = "sbatch --parsable --partition urgent --nodes 3 --exclusive --output /dev/null --wrap"
-UNTIL_GO = "until [[ -e /fsx/scratch/go ]]; do sleep 0.1; done"
+UNTIL_GO = "until [ -e /fsx/scratch/go ]; do sleep 0.1; done"
 
 
 @pytest.fixture(scope="module")
