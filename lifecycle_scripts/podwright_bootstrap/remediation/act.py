@@ -49,9 +49,9 @@ def main() -> int:
 
 def _with_claims(nodes: List[NodeState]) -> List[NodeState]:
     """Add what running jobs report. A comment may contain lines: each claim is read again, from its job alone."""
-    jobs = decision.parse_jobs(_squeue("%A|%U|%N"))
+    jobs = decision.parse_jobs(_squeue("%i|%U|%N"))
     claims = []
-    for line in _squeue("%A|%k").splitlines():
+    for line in _squeue("%i|%k").splitlines():
         job, _, comment = line.partition("|")
         if job in jobs and Claim.from_text(job, comment):
             claims.append(Claim.from_text(job, _squeue("%k", f"--jobs={job}").rstrip("\n")))

@@ -111,6 +111,8 @@ class Agent:
             try:
                 if (status := await self._take_part()) is not None:
                     return status
+            except UserError:
+                raise
             except (OSError, ValueError) as error:  # of the shared file system: it may come back
                 logger.warning("elastic: the run's folder: %s", error)
                 await asyncio.sleep(self._policy.heartbeat_timeout_s / SAID_OFTEN)

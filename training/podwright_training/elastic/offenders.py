@@ -51,10 +51,13 @@ def report(host: str, times: int) -> None:
         "scontrol update NodeName=%s State=FAIL Reason=Action:Reboot; Action:Replace if that does not help",
         *(host, times, host),
     )
-    if job := os.environ.get("SLURM_JOB_ID"):
-        comment = REPORT.format(at=int(time.time()), host=host)
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):
+        job, comment = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}", REPORT.format(at=int(time.time()), host=host)
         command = ["scontrol", "update", f"JobId={job}", f"Comment={comment}"]
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=SLURM_S)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SLURM_S, check=False)
         except (OSError, subprocess.SubprocessError) as error:
             logger.warning("elastic: cannot report %s: %s", host, error)
+            return
+        if done.returncode:
+            logger.warning("elastic: cannot report %s: %s", host, done.stderr.strip())
