@@ -154,7 +154,9 @@ class Membership:
     @property
     def step(self) -> int:
         """Return the last step taken."""
-        return max(self._last_step or 0, self.generation.step if self.generation else 0)
+        if self.generation and self.generation.loaded_s is not None:
+            return self.generation.step
+        return self._last_step or 0
 
     def join(self, member: str, *, host: str, number: int, now: float) -> None:
         """Add a host that has connected."""
@@ -368,7 +370,8 @@ class Membership:
             yield End(FAILED, f"{MOST_FRUITLESS} starts in a row came no further, the last because {cause}")
             return
         generation.stopping_s = now
-        self._last_step = max(generation.step, self._last_step or 0)
+        if generation.loaded_s is not None:  # else what the one before has lost is not counted yet
+            self._last_step = generation.step
         self._change = {"cause": cause, "host": host, "detecting_s": detecting_s}
         members = tuple(name for name in generation.members if name in self.members)
         yield Stop(generation.number, members, stacks=stacks)
