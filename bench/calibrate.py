@@ -39,6 +39,7 @@ FREE: Mapping[str, tuple[float, float, float, float]] = {
     "attention.blackwell": (0.42, 0.2, 0.7, 0.3),
     "attention.neuron2": (0.30, 0.1, 0.6, 0.4),
     "attention_share.composer-fsdp": (0.6, 0.3, 1.2, 0.3),
+    "attention_share.composer-fsdp.hopper": (0.48, 0.3, 1.2, 0.3),
     "attention_ramp": (300, 50, 1500, 0.7),
     "elementwise": (1.5, 0.8, 3.5, 0.3),
     "elementwise.composer-fsdp": (2.0, 0.8, 4, 0.3),
@@ -52,12 +53,12 @@ FREE: Mapping[str, tuple[float, float, float, float]] = {
     "experts": (2.0, 0.7, 8, 0.5),
     "experts.megatron-core.25": (3.0, 0.7, 8, 0.5),
     "experts.megatron-core.26": (2.0, 0.7, 8, 0.5),
-    "experts.megatron-core.26-06": (1.5, 0.7, 8, 0.5),
-    "experts.megatron-core.26-06.hybrid": (2.0, 0.7, 8, 0.5),
+    "experts.fused": (1.5, 0.7, 8, 0.5),
     "grouped_products": (0.8, 0.4, 1.0, 0.2),
     "scan": (0.05, 0.005, 0.4, 1.0),
-    "launch_us.moe": (2500, 300, 8000, 0.7),
-    "launch_us.moe.megatron-core.26-06": (1000, 100, 8000, 0.7),
+    "launch_us.moe": (1600, 300, 8000, 0.7),
+    "launch_us.moe.parts": (400, 100, 8000, 0.7),
+    "expert_launch_us.megatron-core": (20, 5, 100, 0.7),
     "block_ms.deepspeed-2022": (6, 0, 30, 0.7),
     "jitter": (0.006, 0.0, 0.02, 0.7),
     "fixed_ms": (15, 0, 60, 0.7),
@@ -144,9 +145,9 @@ class _Fit:
 
 def _touches(case: ParsedRow, parts: Sequence[str]) -> bool:
     words = {*case.software.name.split("."), case.accelerator.generation, case.accelerator.name, case.layout.precision}
-    words.add("moe" if case.model.experts else "dense")
-    if case.model.hybrid:
-        words.add("hybrid")
+    words |= {"moe" if case.model.experts else "dense", case.software.graphs}
+    if case.software.graphs == "all":
+        words.add("fused")
     return words.issuperset(parts[1:])
 
 

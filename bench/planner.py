@@ -39,7 +39,6 @@ from podwright.planning.throughput import speed
 TABLE = Path(__file__).parent / "data" / "published_throughput.csv"
 # Constants that a group's own figures decided; without that group the defaults stand.
 OWN_CONSTANTS = {
-    "megatron-bridge": ("unfused_experts.megatron-core.26-06",),
     "litgpt-finetune": ("logit_bytes.litgpt-finetune",),
     "mbridge-recompute": ("kept.megatron-core",),
 }
@@ -77,7 +76,7 @@ def main() -> None:
     _print_contradictions(rows)
     _print_refused(predictions)
     _print_seed_run()
-    _print_trainium()
+    _print_trainium(predictions)
     _print_minimum_platforms()
     _print_search()
     print("\ngoals, all of issue 14")
@@ -285,8 +284,20 @@ def _print_seed_run() -> None:
     )
 
 
-def _print_trainium() -> None:
-    """Compare with 634 TFLOP/s, printed for Llama 3 8B on one trn1.32xlarge with tensor parallelism over 32 cores."""
+def _print_trainium(predictions: Iterable[tuple[Mapping[str, str], Mapping[str, str]]]) -> None:
+    """Print each published row of Trainium and its error.
+
+    Compare with 634 TFLOP/s, printed for Llama 3 8B on one trn1.32xlarge with tensor parallelism over 32 cores.
+    """
+    print("\nTrainium, row by row: tokens/s a chip measured, predicted with the range, error")
+    for row, predicted in predictions:
+        if row["accel"].startswith("trn") and row["tok_s_gpu"] and predicted["pred_tok_s_gpu"]:
+            measured, rate = float(row["tok_s_gpu"]), float(predicted["pred_tok_s_gpu"])
+            low, high = float(predicted["pred_low_tok_s_gpu"]), float(predicted["pred_high_tok_s_gpu"])
+            print(
+                f"  row {row['row']:>3s} {row['model']:14s} {row['gpus']:>4s} {row['accel']}  {measured:9,.1f}  "
+                f"{rate:9,.1f} ({low:,.1f} to {high:,.1f})  {100 * (rate / measured - 1):+4.0f} %"
+            )
     hardware, model = Hardware(instance_type="ml.trn1.32xlarge", nodes=1), Model.of("llama3_8b")
     core = hardware.accelerator.core()
     layout = Layout(

@@ -23,6 +23,7 @@ class Block:
     expert: float = 0.0
     core: float = 0.0  # both passes
     mlp: float = 0.0  # forward of MLP or experts
+    repeated: float = 0.0  # forward of the small modules that are computed again
 
 
 class Blocks:
@@ -64,9 +65,11 @@ class Blocks:
         if model.kv_rank:
             query_in = model.q_rank or model.hidden_size
             self._linear(block, model.hidden_size, model.q_rank + model.kv_rank + model.rope_dim)
+            down = block.forward
             self._linear(block, query_in, width / tensor)
             up = model.heads * (model.head_dim - model.rope_dim + model.value_dim)
             self._linear(block, model.kv_rank, up / tensor)
+            block.repeated += self._again("mla_up_proj", block.forward - down)
             self._linear(block, model.heads * model.value_dim / tensor, model.hidden_size)
         else:
             self._linear(block, model.hidden_size, (model.heads + 2 * model.kv_heads) * model.head_dim / tensor)
@@ -146,15 +149,23 @@ class Blocks:
     def _route(self, block: Block, width: int) -> None:
         """Add the permutation of tokens, the activations, and the all-to-all to the ranks with the experts."""
         model, layout = self.model, self.layout
-        passes = self.constants("experts", self.software.name, *(["hybrid"] if model.hybrid else []))
+        fused = ["fused"] if self.software.graphs == "all" else []
+        passes = self.constants("experts", *fused, self.software.name)
         elements = passes * (6 * width + 3 * model.expert_ffn)
         if model.bias == "all":  # biases and a clamped activation, each operation a kernel of its own
-            elements += self.constants("unfused_experts", self.software.name) * model.expert_ffn
+            elements += self.constants("unfused_experts", *fused) * model.expert_ffn
         copies = self.tokens * model.experts_per_token / layout.tensor
+        activation = elements - passes * 6 * width
+        block.repeated += self._again("moe_act", self.kernels.stream(copies * activation * 2.0))
         self._stream(block, copies * elements * 2.0 * 3.0, backward_share=2 / 3)
         once = self.kernels.dispatch(self.tokens / layout.tensor * width * 2.0, model.experts_per_token, layout.expert)
         times = 4 + (2 if layout.recompute == "full" else 0)  # there and back, forward and backward
-        block.expert = times * once * (1 - self.constants("overlap_expert", self.software.name))
+        hidden = "overlap_data" if self.software.overlaps_experts else "overlap_expert"
+        block.expert = times * once * (1 - self.constants(hidden, self.software.name))
+
+    def _again(self, module: str, forward: float) -> float:
+        """Return the time of a module's forward pass if the layout repeats it."""
+        return forward if module in self.layout.repeated_modules else 0.0
 
     def _with_mlp(self, block: Block) -> Block:
         block.mlp = block.forward
@@ -184,8 +195,11 @@ class Blocks:
         Without sequence parallelism every tensor-parallel rank repeats norms and residuals.
         """
         tensor = self.layout.tensor
-        elements = replicated / (tensor if self.software.sequence_parallel else 1) + split / tensor
+        shares = tensor if self.software.sequence_parallel else 1
+        elements = replicated / shares + split / tensor
         passes = self.constants("elementwise", self.software.name)
+        norm = passes * self.tokens * 2 * self.model.hidden_size / shares * 2.0  # read and written
+        block.repeated += self._again("layernorm", self.kernels.stream(norm))
         self._stream(block, passes * self.tokens * elements * 2.0 * 3.0, backward_share=2 / 3)
 
     def _stream(self, block: Block, size: float, *, backward_share: float) -> None:

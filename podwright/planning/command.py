@@ -48,6 +48,8 @@ from podwright_training.errors import ConfigError
 
 OK, DOES_NOT_FIT, WRONG_INPUT = 0, 1, 2
 SHOWN = 8  # lines of a table
+_QUANTITIES = ("nodes", "seq_len", "micro_batch", "accumulate", "tokens", "serve", "budget", "deadline", "usd_per_hour")
+_ANSWERS = ("batch", "curve", "budget", "minimum", "search")  # each is a command's whole answer
 USUAL_SEQUENCE = 2048  # tokens, unless said
 _WRONG = (
     *(UnitError, UnknownModelError, UnknownAcceleratorError, UnknownInstanceTypeError, HardwareError, LayoutError),
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    _check_combination(args)
     if args.batch or args.out:
         return _batch(args)
     if args.file:
@@ -88,6 +91,25 @@ def _run(args: argparse.Namespace) -> int:
     if not args.instance:
         raise PlanInputError("no instance type: give --instance ml.p5.48xlarge --nodes 4, or a cluster.yaml")
     return _plan(args, run)
+
+
+def _check_combination(args: argparse.Namespace) -> None:
+    """Refuse flags without a value, and flags of which one would be ignored."""
+    empty = [_flag(name) for name in _QUANTITIES if getattr(args, name) is not None and not getattr(args, name).strip()]
+    problems = [f"{', '.join(empty)}: got nothing, need a number"] if empty else []
+    answers = [_flag(name) for name in _ANSWERS if getattr(args, name)]
+    if len(answers) > 1:
+        problems.append(f"{' and '.join(answers)}: give one of them at a time")
+    if args.capacity_block and args.usd_per_hour:
+        problems.append("--capacity-block and --usd-per-hour: give one price")
+    if args.search and args.json:
+        problems.append("--search prints tables: give it without --json")
+    if problems:
+        raise PlanInputError("\n".join(problems))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _batch(args: argparse.Namespace) -> int:

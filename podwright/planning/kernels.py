@@ -111,6 +111,13 @@ class Kernels:
             return 0.0
         return self.latency(ranks, stride=stride) + size * (ranks - 1) / ranks / self.bandwidth(ranks, stride=stride)
 
+    def send(self, size: float, *, stride: int) -> float:
+        """Time ``size`` bytes from a rank to another that is ``stride`` accelerators away."""
+        device = self.accelerator
+        near = stride < device.link_domain
+        gb_s = device.link_gb_s if near else device.nic_gb_s * self.calibration("network")
+        return self.latency(2, stride=stride) + size / (gb_s * 1e9)
+
     def dispatch(self, token_bytes: float, copies: int, ranks: int, *, stride: int = 1) -> float:
         """Time an all-to-all: each rank sends its tokens to ``copies`` experts on any of ``ranks``.
 

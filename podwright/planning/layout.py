@@ -56,10 +56,12 @@ class Layout:
     sharding: Sharding = "full"
     shards: int = 0  # 0: all data-parallel ranks
     recompute: Recompute = "none"
+    repeated_modules: tuple[str, ...] = ()  # Megatron's small ones besides: layernorm, moe_act, mla_up_proj
     precision: Precision = "bf16"
     training: Training = "full"
     optimizer: Optimizer = "adamw"
     offload_activations: bool = False
+    offloaded_layers: int = 0  # whose activations are all in host memory
     offload_optimizer: bool = False
     whole_gradients: bool = False  # kept in full between micro-batches, with FSDP
     loss_chunk_tokens: int = 0  # tokens whose logits are in memory at a time; 0: the whole micro-batch

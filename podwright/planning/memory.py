@@ -20,9 +20,13 @@ KEPT_AT_ENDS = 2  # hidden states that embedding, last norm and head keep; one l
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """GB per accelerator. With ``headroom_gb`` below zero the run ends out of memory."""
+    """GB per accelerator. With ``headroom_gb`` below zero the run may end out of memory.
+
+    ``more_gaps_gb`` is what the allocator's gaps take beyond ``fragmentation``, their mean, in the worst published run.
+    """
 
     capacity_gb: float
+    more_gaps_gb: float
     parameters: float
     gradients: float
     master_weights: float
@@ -45,17 +49,21 @@ class Memory:
 
     @property
     def headroom_gb(self) -> float:
-        """Capacity minus peak."""
-        return self.capacity_gb - self.peak_gb
+        """Capacity minus peak and what gaps may take beyond it."""
+        return self.capacity_gb - self.peak_gb - self.more_gaps_gb
 
     @property
     def fits(self) -> bool:
-        """True if the peak is within the capacity."""
+        """True if the capacity holds the peak, even with the most gaps."""
         return self.headroom_gb >= 0
 
     def items(self) -> dict[str, float]:
         """Return the items by name."""
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "capacity_gb"}
+        return {
+            item.name: getattr(self, item.name)
+            for item in fields(self)
+            if item.name not in ("capacity_gb", "more_gaps_gb")
+        }
 
 
 def memory(
@@ -130,6 +138,7 @@ class _Sizing:
         context = self.software.reserve_gb if on_device else 0.3
         return Memory(
             capacity_gb=self.accelerator.memory_gb - (0.0 if on_device else self.constants("context_gb")),
+            more_gaps_gb=total / GB * self._more_gaps(),
             **{name: size / GB for name, size in states.items()},
             **{name: size / GB for name, size in dynamic.items()},
             communication_and_context=context,
@@ -142,10 +151,18 @@ class _Sizing:
         Interleaved pipelines free activations in another order than they make them, so that segments that cannot grow
         keep gaps.
         """
-        if self.layout.virtual_stages > 1 and not self.software.expandable_segments:
+        if self._leaves_gaps():
             return self.constants("fragmentation", "interleaved")
         reading = "device" if self.software.reads == "device" else "allocator"
         return self.constants("fragmentation", reading, self.software.name)
+
+    def _leaves_gaps(self) -> bool:
+        return self.layout.virtual_stages > 1 and not self.software.expandable_segments
+
+    def _more_gaps(self) -> float:
+        if not self._leaves_gaps():
+            return 0.0
+        return self.constants("fragmentation", "interleaved", "worst") - self._fragmentation()
 
     def _candidates(self) -> list[dict[str, float]]:
         """Return what is in memory beside the states when a step may have its peak.
@@ -301,7 +318,7 @@ class _Sizing:
         """Size what blocks keep for the backward pass."""
         layout, model = self.layout, self.model
         kept = sum(count * self._kept(kind) for kind, count in self._kinds().items()) / layout.pipeline
-        kept *= self.constants("kept", self.software.name)
+        kept *= self.constants("kept", self.software.name) * (1 - layout.offloaded_layers / model.layers)
         if layout.offload_activations:
             kept = 2.0 * self._kept_input()
         repeated = layout.recompute in ("full", "selective")

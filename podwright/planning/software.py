@@ -13,6 +13,8 @@ Sharding = Literal["none", "optimizer", "gradients", "full"]
 SHARDINGS: tuple[Sharding, ...] = ("none", "optimizer", "gradients", "full")
 Reading = Literal["allocated", "reserved", "device"]
 READINGS: tuple[Reading, ...] = ("allocated", "reserved", "device")
+Graphs = Literal["none", "parts", "all"]
+GRAPHS: tuple[Graphs, ...] = ("none", "parts", "all")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,9 @@ class Software:
     - ``reads``: which memory its reports name: what tensors take (``allocated``), what PyTorch's allocator holds for
       them (``reserved``), or what the device has in use, with context and NCCL's buffers (``device``).
     - ``expandable_segments``: whether the allocator may grow its segments, which leaves few gaps.
+    - ``graphs``: which kernels are CUDA graphs, so that the host does not launch them one by one: ``parts`` are all but
+      the experts and their all-to-all.
+    - ``overlaps_experts``: whether the all-to-all of one micro-batch runs beside the products of another.
     """
 
     name: str
@@ -38,6 +43,8 @@ class Software:
     reads: Reading
     expandable_segments: bool
     compiled: bool
+    graphs: Graphs = "none"
+    overlaps_experts: bool = False
 
     @classmethod
     def of(cls, description: str) -> Software | None:

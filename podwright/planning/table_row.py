@@ -10,10 +10,10 @@ from typing import Any, cast
 
 from podwright.errors import PodwrightError
 from podwright.planning.accelerator import Accelerator, UnknownAcceleratorError
-from podwright.planning.layout import RECOMPUTES, Layout, LayoutError, Precision, Recompute, Training, check
+from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, Training, check
 from podwright.planning.memory import largest_micro_batch, least_recomputation
 from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.software import SHARDINGS, Sharding, Software
+from podwright.planning.software import GRAPHS, SHARDINGS, Sharding, Software
 
 _NODE_NETWORK = re.compile(r"(\d+)\s*x\s*(\d+)\s*Gb\b|(\d+)\s*Gbps node")
 _PLAIN = ("mpt", "bloom", "gpt", "opt", "mt-nlg", "pythia", "neox", "bert", "turing", "falcon", "nemotron")
@@ -34,6 +34,7 @@ _ONE_LEVEL = (
 )  # frameworks without tensor and pipeline parallelism in these tables
 
 
+_SMALL_MODULES = ("layernorm", "moe_act", "mla_up_proj")
 LARGEST = 1e16  # of any figure in a table: parameters, tokens
 USUAL_STEP_TOKENS = 524_288  # default for pretraining
 
@@ -164,6 +165,11 @@ def _software(row: Mapping[str, str], assumed: list[str]) -> Software:
         found = Software.named("torch-fsdp")
     if "expandable_segments" in row.get("act_ckpt", ""):
         found = replace(found, expandable_segments=True)
+    found = replace(
+        found,
+        graphs=next((item for item in GRAPHS if item == row.get("cuda_graphs")), found.graphs),
+        overlaps_experts=row.get("a2a_overlap") == "yes",
+    )
     if found.name == "torch-fsdp" and "compile" in f"{framework} {notes}".lower():
         return Software.named("torch-compile")
     return found
@@ -277,10 +283,12 @@ def _filled(  # noqa: PLR0917 - columns
     assumed: list[str],
 ) -> Layout:
     """Return the layout with micro-batches and recomputation from the row, or else the likeliest ones."""
-    recompute = _recompute(row)
+    recompute = _recompute(row, model)
     layout = replace(
         layout,
         recompute=recompute or "none",
+        offloaded_layers=min(model.layers, _offloaded_layers(row)),
+        repeated_modules=tuple(name for name in _SMALL_MODULES if name in _modules(row)),
         virtual_stages=layout.virtual_stages or _virtual_stages(layout, model, software),
     )
     data = max(1, layout.gpus // (layout.tensor * layout.pipeline * layout.context))
@@ -331,18 +339,26 @@ def _virtual_stages(layout: Layout, model: Model, software: Software) -> int:
     return max(1, min(5, model.layers // layout.pipeline // 4))
 
 
-def _recompute(row: Mapping[str, str]) -> Recompute | None:
-    """Return the recomputation that the row names, or None."""
+def _modules(row: Mapping[str, str]) -> set[str]:
+    return set(re.split(r"[^a-z_]+", row.get("act_ckpt", "").lower()))
+
+
+def _offloaded_layers(row: Mapping[str, str]) -> int:
+    found = re.search(r"activations of (\d+) layers offloaded", row.get("notes", ""))
+    return int(found[1]) if found else 0
+
+
+def _recompute(row: Mapping[str, str], model: Model) -> Recompute | None:
+    """Return the recomputation that the row names, or None. Megatron's ``mlp`` leaves the experts of a mixture out."""
     text = row.get("act_ckpt", "").lower()
     if not text or text == "see source":
         return None
-    exact = next((item for item in RECOMPUTES if item == text), None)
-    if exact:
-        return exact
-    if "mlp" in text or (":moe" in text and "moe_act" not in text):
+    modules = _modules(row)
+    if ("moe" if model.experts else "mlp") in modules:
         return "mlp"
-    words: tuple[tuple[str, Recompute], ...] = (("core_attn", "selective"), ("full", "full"))
-    return next((meaning for word, meaning in words if word in text), "none")
+    if "full" in modules:
+        return "full"
+    return "selective" if text == "selective" or "core_attn" in modules else "none"
 
 
 # ---- cells -------------------------------------------------------------------------------------------------

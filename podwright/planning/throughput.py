@@ -120,9 +120,22 @@ class _Step:
         totals["waiting for the host"] = (
             idle + self.constants("block_ms", self.software.name) * 1e-3 * self.model.layers / stages
         )
+        totals["pipeline communication"] = self._pipeline_communication()
         totals["sharded parameters"] = self._sharded_parameters(kinds)
         totals["offloading"] = max(0.0, self._offloading() - sum(totals.values()))
         return totals
+
+    def _pipeline_communication(self) -> float:
+        """Return the time that a stage waits for hidden states and for their gradients.
+
+        Interleaved schedules send beside the computation. Ranks of tensor parallelism send a share each
+        (arXiv:2104.04473, section 4.1).
+        """
+        layout = self.layout
+        if layout.pipeline == 1 or layout.virtual_stages > 1:
+            return 0.0
+        size = 2.0 * self.tokens * self.model.hidden_size / layout.tensor
+        return 2 * self.kernels.send(size, stride=layout.gpus // layout.pipeline)
 
     def _head(self) -> tuple[float, float]:
         vocab = self.model.vocab / self.layout.tensor
@@ -137,7 +150,7 @@ class _Step:
         if self.layout.recompute == "selective":
             repeated = self.constants("selective_repeats", self.software.name)
             return repeated * (block.forward - block.attention) + (0.0 if repeated else block.attention)
-        return {"none": 0.0, "mlp": block.mlp, "full": block.forward}[self.layout.recompute]
+        return {"none": block.repeated, "mlp": block.mlp, "full": block.forward}[self.layout.recompute]
 
     def _recomputed_flops(self) -> float:
         model, sequence = self.model, self.layout.sequence
@@ -151,9 +164,16 @@ class _Step:
 
     def _host_time(self) -> float:
         """Return the host's time to launch a block's kernels, forward and backward."""
-        kind = "moe" if self.model.experts else "dense"
+        graphs, model, name = self.software.graphs, self.model, self.software.name
+        if graphs == "all":
+            return 0.0
         passes = 3.5 if self.layout.recompute == "full" else 2.5  # a backward launches one and a half times a forward
-        return passes * 1e-6 * self.constants("launch_us", kind, self.software.name)
+        parts = ["moe" if model.experts else "dense", *(["parts"] if graphs == "parts" else []), name]
+        launch_us = self.constants("launch_us", *parts)
+        if model.experts:
+            kernels = 4 if self.layout.precision in ("fp8", "fp4") else 2  # two products, and a cast for each
+            launch_us += kernels * self.constants("expert_launch_us", name) * model.experts / self.layout.expert
+        return passes * 1e-6 * launch_us
 
     def _offloading(self) -> float:
         """Return the time to move the inputs of blocks to host memory and back, which overlaps with compute."""
@@ -206,20 +226,28 @@ class _Step:
             return 0.0
         if layout.sharding == "full" and layout.sharding_ranks == ranks:
             return 0.0
-        local = (model.parameters - model.expert_parameters * (1 - 1 / layout.expert)) / (
-            layout.tensor * layout.pipeline
-        )
         if layout.sharding == "full":  # hybrid: the shards of each node are averaged over the nodes
+            local = (model.parameters - model.expert_parameters * (1 - 1 / layout.expert)) / (
+                layout.tensor * layout.pipeline
+            )
             replicas = ranks // layout.sharding_ranks
             time = 2 * self.kernels.gather(
                 local / layout.sharding_ranks * 4.0, replicas, stride=layout.tensor * layout.sharding_ranks
             )
         else:
-            stride = layout.tensor
-            time = self.kernels.gather(local * self.software.gradient_bytes, ranks, stride=stride)
-            time += self.kernels.gather(local * self.software.weight_bytes, ranks, stride=stride)
+            width = self.software.gradient_bytes + self.software.weight_bytes
+            dense = (model.parameters - model.expert_parameters) / layout.tensor / layout.pipeline
+            time = self._reduce_and_gather(dense * width, ranks, stride=layout.tensor)
+            # An expert's replicas are ``expert`` ranks apart: over few nodes' links instead of along each node.
+            experts = model.expert_parameters / layout.expert / layout.pipeline
+            replicas = max(1, ranks * layout.tensor // layout.expert)
+            time += self._reduce_and_gather(experts * width, replicas, stride=layout.expert)
         overlapped = self.constants("overlap_step", self.software.name)
         return time - min(time * overlapped, micro_batch_s)
+
+    def _reduce_and_gather(self, size: float, ranks: int, *, stride: int) -> float:
+        """Time to reduce gradients and gather weights of ``size`` bytes together."""
+        return 2 * self.kernels.gather(size / 2, ranks, stride=stride) if size else 0.0
 
     def _optimizer(self) -> float:
         """Return the time to read and write this rank's states."""

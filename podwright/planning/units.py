@@ -10,6 +10,7 @@ GIB = 2**30
 GB = 10**9
 DAY_S = 86_400.0
 HOUR_S = 3_600.0
+LARGEST = 1e18  # of tokens, dollars, nodes and all else that is given: above it sums are no numbers any more
 
 _COUNT_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "q": 1e15}
 _DURATION_SUFFIXES = {"s": 1.0, "m": 60.0, "min": 60.0, "h": HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
@@ -24,7 +25,7 @@ def parse_count(text: str, *, what: str) -> float:
     """Parse a positive number: ``78e9``, ``78B``, ``5k``, ``1.5T``, ``50,432``. ``what`` names it in messages.
 
     Raises:
-        UnitError: The text has no number, an unknown suffix, or a value of zero or less.
+        UnitError: The text has no number, an unknown suffix, a value of zero or less, or one above ``LARGEST``.
     """
     number, suffix = _split(text, what=what, example="78B, 5k or 78e9")
     if suffix not in _COUNT_SUFFIXES:
@@ -36,7 +37,7 @@ def parse_duration(text: str, *, what: str) -> float:
     """Return the seconds of ``7d``, ``36h``, ``90min``, ``600s`` or ``2w``. The unit is required.
 
     Raises:
-        UnitError: The text has no number, no known unit, or a value of zero or less.
+        UnitError: The text has no number, no known unit, a value of zero or less, or one above ``LARGEST``.
     """
     number, suffix = _split(text, what=what, example="7d or 36h")
     if suffix not in _DURATION_SUFFIXES:
@@ -78,4 +79,6 @@ def _split(text: str, *, what: str, example: str) -> tuple[float, str]:
 def _positive(value: float, text: str, what: str) -> float:
     if value <= 0:
         raise UnitError(f"{what}: got {text}, need more than zero")
+    if value > LARGEST:
+        raise UnitError(f"{what}: got {text}, need at most {LARGEST:g}")
     return value

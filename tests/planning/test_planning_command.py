@@ -111,6 +111,12 @@ def test_a_search_lists_layouts(plan):
         (("--batch", "nowhere.csv", "--out", "x.csv"), "nowhere.csv"),
         (("--batch", sys.executable, "--out", "x.csv"), "is not a CSV file in UTF-8"),
         ((*G5, "--serve", "1T"), "--serve needs --tokens"),
+        ((*G5, "--seq-len", "1e400"), "--seq-len: got 1e400, need at most 1e+18"),
+        ((*G5, "--tokens", "nan"), "--tokens: got 'nan', need a number"),
+        ((*G5, "--tokens", "", "--serve", " "), "--tokens, --serve: got nothing, need a number"),
+        ((*G5, "--search", "--minimum"), "--minimum and --search: give one of them"),
+        ((*G5, "--search", "--json"), "--search prints tables"),
+        ((*G5, "--capacity-block", "--usd-per-hour", "3"), "--capacity-block and --usd-per-hour: give one price"),
     ],
 )
 def test_wrong_input_is_answered_with_what_to_do(plan, words, hint):

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podwright.planning.accelerator import Accelerator
+from podwright.planning.calibration import calibration
 from podwright.planning.layout import Layout, LayoutError, check
 from podwright.planning.memory import largest_micro_batch, least_recomputation, memory
 from podwright.planning.model import Model
@@ -181,3 +182,39 @@ def test_whole_gradients_are_counted():
     assert memory(LLAMA, replace(layout, whole_gradients=True), H100, OURS).gradients == pytest.approx(64 * sharded)
     assert 64 * sharded == pytest.approx(32.1, abs=0.1)
     assert memory(LLAMA, replace(layout, whole_gradients=True, micro_batches=1), H100, OURS).gradients == sharded
+
+
+@pytest.mark.parametrize(
+    ("software", "recompute", "published"),
+    [
+        ("megatron-core", "none", (34 - 2) / 8),  # flash attention keeps no scores; no dropout, so no masks
+        ("megatron-core", "full", 2 / 8),
+        ("deepspeed-2022", "none", 10 + 24 / 8 + 5 * 96 * 2048 / 12288 / 8),
+    ],
+)
+def test_activations_agree_with_published_formulas(software, recompute, published):
+    """Of a layer of GPT-3 over 8 ranks, table 2 of arXiv:2205.05198 in units of tokens times the hidden size."""
+    gpt3 = Model(
+        name="gpt3",
+        hidden_size=12288,
+        layers=96,
+        heads=96,
+        kv_heads=96,
+        head_dim=128,
+        ffn=4 * 12288,
+        vocab=51200,
+        gated=False,
+        bias="all",
+        norm_vectors=2,
+        tied=True,
+    )
+    layout = {"gpus": 64, "tensor": 8, "pipeline": 8, "micro_batch": 1, "sequence": 2048, "micro_batches": 64}
+    found = memory(
+        gpt3,
+        Layout(**layout, recompute=recompute, sharding="none"),
+        Accelerator.of("A100-80GB"),
+        Software.named(software),
+        constants=calibration().replaced({"kept.megatron-core": 1.0, "working_set": 0.0}),
+    )
+    per_layer = found.activations * 1e9 / (2048 * 12288) / 96  # twelve layers, eight micro-batches in flight
+    assert per_layer == pytest.approx(published, rel=0.1)

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,25 @@ def test_segments_that_cannot_grow_keep_gaps(rows):
     assert fixed.fragmentation > 5 * growing.fragmentation
     software = _row(rows, "535").software
     assert fixed.reading_gb(software) == growing.reading_gb(software) < growing.peak_gb
+    # the gaps of the worst published run do not fit, those of the mean would
+    assert fixed.peak_gb < fixed.capacity_gb < fixed.peak_gb + fixed.more_gaps_gb
+    assert growing.fits
+    assert growing.more_gaps_gb == 0
+    note = predict(next(row for row in rows if row["row"] == "535"))["note"]
+    assert "gaps may take" in note
+
+
+def test_recipes_of_a_release_are_part_of_its_rows(rows):
+    """Recomputed modules, CUDA graphs, overlap and offloaded layers come from the release's own recipes."""
+    found = _row(rows, "391")
+    assert (found.layout.repeated_modules, found.layout.recompute) == (("layernorm", "moe_act"), "none")
+    assert (found.software.graphs, found.software.overlaps_experts) == ("none", False)
+    assert _row(rows, "307").layout.recompute == "mlp"
+    assert (_row(rows, "301").software.graphs, _row(rows, "301").software.overlaps_experts) == ("all", True)
+    offloaded = _row(rows, "420")
+    assert (offloaded.layout.sharding, offloaded.layout.offloaded_layers) == ("full", 40)
+    kept = replace(offloaded, layout=replace(offloaded.layout, offloaded_layers=0))
+    assert memory_of(offloaded).activations < 0.6 * memory_of(kept).activations
 
 
 def memory_of(case):

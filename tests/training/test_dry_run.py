@@ -53,9 +53,13 @@ PLANNED = {
     "8B, nothing again": "--train-batch-size 1 --no-activation-checkpointing",
     "8B, pipeline": "--train-batch-size 4 --pipeline-parallel 2",
     "8B, tensor": "--train-batch-size 2 --tensor-parallel 8",
+    "8B, hybrid": "--train-batch-size 2 --sharding-strategy hybrid",
+    "8B, context and tensor": "--train-batch-size 1 --context-parallel 2 --tensor-parallel 2",
     "8B, context, accumulating": "--train-batch-size 1 --context-parallel 2 --gradient-accumulation-steps 2",
 }
 PLANNED = {name: f"--preset llama3_1_8b --num-layers 2 {flags}" for name, flags in PLANNED.items()}
+MIXTURE = "--preset mixtral_8x7b --num-layers 2 --train-batch-size 1 --expert-parallel 8"
+PLANNED["mixture"] = MIXTURE
 RUNS |= {name: f"--world-size 64 {flags}" for name, flags in PLANNED.items()}
 # One process for all, as importing torch takes seconds.
 SCRIPT = """
@@ -155,12 +159,12 @@ def test_documents_make_no_mask_of_all_pairs(results: dict[str, Any]) -> None:
 
 def test_nothing_waits_for_the_device_but_experts(results: dict[str, Any]) -> None:
     """Only the exchange between experts reads numbers from the device: how many rows go where."""
-    for name in set(RUNS) - {"experts", "experts, compiled"}:
+    for name in set(RUNS) - {"experts", "experts, compiled", "mixture"}:
         assert all(rank["waits"] == {} for rank in results[name]["ranks"]), name
     assert {line.partition(":")[0] for line in _rank(results, "experts")["waits"]} == {"parallel/expert.py"}
 
 
-@pytest.mark.parametrize("name", [name for name in PLANNED if "pipeline" not in name])
+@pytest.mark.parametrize("name", [name for name in PLANNED if name not in ("8B, pipeline", "mixture")])
 def test_the_planner_counts_the_same(results: dict[str, Any], name: str) -> None:
     """Of layers of 8B, states and gathered weights agree within 3 %, what is kept and the loss within 10 %."""
     planned = _planned(name)
@@ -179,6 +183,13 @@ def test_the_planner_knows_what_a_pipeline_keeps_whole(results: dict[str, Any]) 
     tensors_gb = planned.peak_gb - planned.fragmentation - planned.communication_and_context  # what a dry run counts
     assert tensors_gb * 1e9 == pytest.approx(last["peak_bytes"], rel=0.1)
     assert last["peak_bytes"] == max(rank["peak_bytes"] for rank in results["8B, pipeline"]["ranks"])
+
+
+def test_the_planner_counts_the_states_of_a_mixture(results: dict[str, Any]) -> None:
+    """Each of eight ranks holds an eighth of the experts; what is kept and worked on is a named difference."""
+    planned, counted = _planned("mixture"), _rank(results, "mixture")["memory_bytes"]
+    assert planned.parameters * 1e9 == pytest.approx(counted[WEIGHTS], rel=0.03)
+    assert planned.optimizer * 1e9 == pytest.approx(counted["optimizer states"], rel=0.03)
 
 
 def _planned(name: str) -> Memory:
