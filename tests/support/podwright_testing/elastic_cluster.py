@@ -173,6 +173,10 @@ class ElasticCluster:
     def end_jobs(self) -> None:
         """Cancel what runs, and wait until nodes are idle."""
         self.cluster.run("scancel --user ubuntu")
+        left = "squeue --noheader --user=ubuntu"
+        wait_for(
+            lambda: not self.cluster.run(left).stdout, timeout_s=WAITS_S, what=lambda: self.cluster.run(left).stdout
+        )
         self.cluster.wait_until_idle(timeout_s=WAITS_S)
 
 
