@@ -245,6 +245,9 @@ def test_a_job_that_cannot_start_is_refused(training_errors: Callable[..., str])
     )
     assert "--world-size: got 12, need a multiple of --ranks-per-node 8" in training_errors(f"--world-size 12 {SIZES}")
     assert "--rank: got 16, need all-kinds or 0 to 15" in training_errors(f"--world-size 16 {SIZES} --rank 16")
+    assert "got 12,800,000,000,000 tokens, need at most 100,000,000" in training_errors(
+        f"--world-size 16 {SIZES} --train-batch-size 100000000000"
+    )
 
 
 @pytest.mark.parametrize("memory", ["nan", "-5", "0", "inf"])

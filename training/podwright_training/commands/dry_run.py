@@ -17,6 +17,7 @@ from podwright_training.ranks import Ranks
 
 FINDING_STATUS = 1
 ALL_KINDS = "all-kinds"
+MOST_TOKENS = 100_000_000  # of a micro-batch: more take hours here, chunk by chunk, and fit no GPU
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +50,12 @@ def run(args: argparse.Namespace) -> int:
     if rest and args.world_size > args.ranks_per_node:
         raise UserError(
             f"--world-size: got {args.world_size}, need a multiple of --ranks-per-node {args.ranks_per_node}"
+        )
+    tokens = options.train_batch_size * options.max_context_width
+    if tokens > MOST_TOKENS:
+        raise UserError(
+            f"train_batch_size {options.train_batch_size} x max_context_width {options.max_context_width}: got "
+            f"{tokens:,} tokens, need at most {MOST_TOKENS:,} in a micro-batch"
         )
     found = list(problems(options, world_size=args.world_size, nodes=max(nodes, 1)))
     if found:
@@ -90,7 +97,7 @@ def _gb(text: str) -> float:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.strip().isdecimal() else 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"got {text}, need a positive number")
+        raise argparse.ArgumentTypeError(f"got {text}, need a positive whole number")
     return value
