@@ -1,6 +1,6 @@
 """Lose, freeze, cut off and starve hosts of one elastic run at random, until it ends by itself; then compare it.
 
-    python bench/elastic_campaign.py [--faults 100] [--seed 0] [--without]
+    python bench/elastic_campaign.py [--faults 100] [--seed 0] [--steps 20] [--without]
 
 Smallest: python bench/elastic_campaign.py --faults 1
 
@@ -44,7 +44,6 @@ KILL, HANG, STOP, CUT, SLOW, DISK, MEMORY = "kill", "hang", "hang of a rank", "c
 WEIGHTS = {KILL: 4, HANG: 2, STOP: 2, CUT: 3, SLOW: 2, DISK: 2, MEMORY: 2}
 PASSING = (SLOW, DISK, MEMORY)  # the run should go on meanwhile
 PASSING_S = 3.0
-STEPS = 8  # between two faults
 FEWEST, MOST = 2, 4
 SLOW_MBIT_S = 20
 TOLERANCE = 1e-5
@@ -68,18 +67,20 @@ class Outcome:
 class Campaign:
     """Faults of one run."""
 
-    def __init__(self, cluster: ElasticCluster, run: ElasticRun, *, dice: random.Random, elastic: bool) -> None:
-        self._cluster, self._run, self._dice, self._elastic = cluster, run, dice, elastic
+    def __init__(
+        self, cluster: ElasticCluster, run: ElasticRun, *, dice: random.Random, steps: int, elastic: bool
+    ) -> None:
+        self._cluster, self._run, self._dice, self._steps, self._elastic = cluster, run, dice, steps, elastic
         self._replaced = 0
 
     def strike(self, number: int) -> Outcome:
         """Wait for the step of a fault, let it happen, and undo it when training goes on."""
-        self._run.wait_for_step(number * STEPS + self._dice.randrange(STEPS // 2))
+        self._run.wait_for_step(number * self._steps + self._dice.randrange(self._steps // 2))
         if self._elastic:
             self._run.wait(lambda: len(self._run.hosts) > FEWEST, "more nodes than the fewest")
-            hosts = self._run.hosts
-        else:
-            hosts = self._cluster.cluster.job_hosts(self._run.job)
+        if any(True for _ in self._run.folder.events("end")):
+            sys.exit(f"the run ended after {number} faults; give it more --steps")
+        hosts = self._run.hosts if self._elastic else self._cluster.cluster.job_hosts(self._run.job)
         (kind,) = self._dice.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))
         host, step, began = self._dice.choice(hosts), max(self._run.steps()), time.time()
         with self._fault(kind, host):
@@ -138,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=20, help="between two faults, at least. Default: 20")
     parser.add_argument("--without", action="store_true", help="a run of a fixed number of nodes instead")
     parser.add_argument("--step-timeout", type=int, default=600, help="of the run, in seconds. Default: 600")
     args = parser.parse_args()
@@ -154,8 +156,8 @@ def main() -> None:
 def campaign(cluster: ElasticCluster, args: argparse.Namespace) -> dict[str, Any]:
     """Train undisturbed and disturbed; return the figures."""
     options = {
-        "max_steps": (args.faults + 1) * STEPS,
-        "checkpoint_freq": 2 * STEPS,
+        "max_steps": (args.faults + 1) * args.steps,
+        "checkpoint_freq": 2 * args.steps,
         "memory_checkpoint_freq": None if args.without else 1,
         "step_timeout_s": args.step_timeout,
     }
@@ -164,7 +166,7 @@ def campaign(cluster: ElasticCluster, args: argparse.Namespace) -> dict[str, Any
     calm.wait_for_end()
     run = cluster.launch("disturbed", nodes, *flags, **options)
     dice = random.Random(args.seed)  # noqa: S311 - not for secrets
-    faults = Campaign(cluster, run, dice=dice, elastic=not args.without)
+    faults = Campaign(cluster, run, dice=dice, steps=args.steps, elastic=not args.without)
     outcomes = []
     for number in range(args.faults):
         outcomes.append(faults.strike(number))
