@@ -91,6 +91,7 @@ class Health:
     efa: str = "fail"
     gpu_memory: str = "fail"
     gpu_persistence: str = "warn"
+    neuron_memory: str = "fail"
     nvlink: str = "fail"
     clock: str = "warn"
     limits: str = "warn"
@@ -127,6 +128,7 @@ class Neuron:
     """AWS's tools for Trainium and Inferentia."""
 
     tools_version: Optional[str] = None  # of aws-neuronx-tools, as apt names it; Default: the image's
+    huge_pages: Optional[int] = None  # of 2 MiB, for libfabric; Default: the image's
 
 
 @dataclass(frozen=True)

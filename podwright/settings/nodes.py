@@ -122,6 +122,7 @@ class Health(Section):
     efa: Reaction = _reaction("fail", "As many EFA interfaces as the type has.")
     gpu_memory: Reaction = _reaction("fail", "No uncorrected memory error, no row pending replacement.")
     gpu_persistence: Reaction = _reaction("warn", "The driver stays loaded between jobs.")
+    neuron_memory: Reaction = _reaction("fail", "No uncorrected error in the memory of a Neuron device.")
     nvlink: Reaction = _reaction("fail", "All links between the GPUs of a node are up.")
     clock: Reaction = _reaction("warn", "The clock is synchronised.")
     limits: Reaction = _reaction("warn", "Jobs may lock memory and open many files.")
@@ -158,10 +159,13 @@ class Prolog(Section):
 
 
 class Neuron(Section):
-    """AWS's tools on nodes with Trainium or Inferentia: driver, runtime and tools are required."""
+    """AWS's tools on nodes with Trainium or Inferentia: driver, runtime and tools are required, port 41000 reserved."""
 
     tools_version: str | None = Field(
         None, description="Version of aws-neuronx-tools to install, as apt names it. Default: the image's."
+    )
+    huge_pages: int | None = Field(
+        None, description="Huge pages of 2 MiB to reserve for EFA's buffers, 1 to 65536. Default: the image's."
     )
 
 
@@ -346,7 +350,8 @@ class Nodes(Section):
     )
     neuron: Neuron | None = Field(
         default=None,
-        description="Neuron's tools on Trainium and Inferentia; `{}` for the image's version. Default: not checked.",
+        description="Neuron's driver and tools on Trainium and Inferentia, port 41000 reserved for NxD Training; `{}` "
+        "for the image's version. Default: not checked.",
     )
     downloads: Downloads | None = Field(
         default=None, description="Source of programs and packages. Default: the internet."

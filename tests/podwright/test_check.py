@@ -111,7 +111,8 @@ def test_examples_are_clean(podwright: Podwright, file: Path):
 
 def test_there_are_examples_and_wrong_files():
     """The tests above have something to look at."""
-    assert [file.parent.name for file in GOOD[1:]] == ["bring_your_own", "minimal", "production", "slurm_by_api"]
+    names = ["bring_your_own", "minimal", "production", "slurm_by_api", "trainium"]
+    assert [file.parent.name for file in GOOD[1:]] == names
     assert len(WRONG) >= 145
 
 

@@ -17,6 +17,7 @@ CHECKS: Dict[str, Check] = {
     "efa": host.efa,
     "gpu_memory": accelerators.gpu_memory,
     "gpu_persistence": accelerators.gpu_persistence,
+    "neuron_memory": accelerators.neuron_memory,
     "nvlink": accelerators.nvlink,
     "clock": host.clock,
     "limits": host.limits,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Iterator, List
 
 from podwright_bootstrap.contract import InstanceFacts
@@ -12,6 +13,7 @@ from podwright_bootstrap.host.shell import CommandError
 
 TOOL_LIMIT_S = 60  # without persistence mode the driver is loaded anew, which takes seconds per GPU
 NEURON_LS = "/opt/aws/neuron/bin/neuron-ls"
+NEURON_SYSFS = Path("/sys/devices/virtual/neuron_device")
 
 
 def count(facts: InstanceFacts) -> Iterator[str]:
@@ -51,6 +53,22 @@ def gpu_persistence(facts: InstanceFacts) -> Iterator[str]:
     off = [index for index, mode in _query("--query-gpu=index,persistence_mode") if mode != "Enabled"]
     if off:
         yield f"persistence mode is off on GPU {', '.join(off)}: every job waits for the driver to load"
+
+
+def neuron_memory(facts: InstanceFacts) -> Iterator[str]:
+    """No error in the memory or the buffers of a Neuron device that could not be corrected.
+
+    The driver counts them in sysfs, since 2.31 in other folders:
+    https://awsdocs-neuron.readthedocs-hosted.com/en/latest/tools/neuron-sys-tools/neuron-sysfs-user-guide.html
+    """
+    if facts.accelerator != "neuron":
+        return
+    for device in sorted(NEURON_SYSFS.glob("neuron[0-9]*")):
+        for name in ("mem_ecc_uncorrected", "sram_ecc_uncorrected"):
+            for counter in device.rglob(name):
+                total = (counter / "total" if counter.is_dir() else counter).read_text().strip()
+                if total.isdigit() and int(total):
+                    yield f"{device.name} has {total} uncorrected memory errors ({name})"
 
 
 def nvlink(facts: InstanceFacts) -> Iterator[str]:

@@ -48,6 +48,7 @@ def _xids(action: str) -> Check:
 # By name, as in a report. The driver writes what it found since the last reboot, so a cured fault is not found again.
 CHECKS: Dict[str, Tuple[str, Check]] = {
     "accelerators": (REBOOT, accelerators.count),
+    "neuron_memory": (REBOOT, accelerators.neuron_memory),
     "gpu_memory": (REBOOT, accelerators.gpu_memory),
     "gpu_rows": (REPLACE, gpu_rows),
     "xid": (REBOOT, _xids(REBOOT)),

@@ -74,6 +74,8 @@ def _compute(node: Node) -> Iterator[tuple[str, str]]:
     command = {"gpu": "nvidia-smi", "neuron": "neuron-ls"}.get(node.facts.accelerator)
     if command:
         yield f"{node.facts.accelerators_per_node} {node.facts.accelerator_name}", command
+    if node.facts.accelerator == "neuron":
+        yield "their cores and memory", "neuron-top"
 
 
 def _logs(node: Node) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,12 @@
-"""AWS's tools for Trainium and Inferentia.
+"""AWS's tools for Trainium and Inferentia, and what NxD Training needs of the kernel.
 
 https://awsdocs-neuron.readthedocs-hosted.com/en/latest/setup/neuron-setup/pytorch/neuronx/ubuntu/torch-neuronx-ubuntu22.html
 """
 
 from __future__ import annotations
 
-from typing import Iterator
+from pathlib import Path
+from typing import Dict, Iterator
 
 from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import CommandError
@@ -14,6 +15,9 @@ from podwright_bootstrap.software import packages
 from podwright_bootstrap.steps import Step
 
 PACKAGES = {"driver": "aws-neuronx-dkms", "tools": "aws-neuronx-tools", "runtime": "aws-neuronx-runtime-lib"}
+KERNEL = Path("/etc/sysctl.d/99-podwright-neuron.conf")
+PORT = "41000"  # of NxD Training's first rank: no other program gets it by chance
+RESERVED, PAGES = "net.ipv4.ip_local_reserved_ports", "vm.nr_hugepages"
 
 
 class Neuron(Step):
@@ -35,9 +39,19 @@ class Neuron(Step):
             package = f"{PACKAGES['tools']}={version}"
             packages.install(package, node=node)
             yield f"installed {package}"
+        differing = _differing(node)
+        if differing:
+            text = "".join(f"{name} = {value}\n" for name, value in _kernel(node).items())
+            shell.write_file(KERNEL, text)
+            shell.run("sysctl", "--load", KERNEL, timeout_s=60)
+            yield f"loaded {KERNEL}"
+
+    def remove(self, node: Node) -> Iterator[str]:
+        """Remove the kernel's settings; its values stay until a reboot."""
+        yield from shell.remove_files(KERNEL)
 
     def verify(self, node: Node) -> None:
-        """All three are installed, the driver is loaded."""
+        """All three are installed, the driver is loaded, the kernel has the values."""
         missing = [f"{what} ({package})" for what, package in PACKAGES.items() if not _installed(package)]
         if missing:
             raise CommandError(f"the image lacks Neuron's {', '.join(missing)}")
@@ -45,6 +59,35 @@ class Neuron(Step):
         if version and _installed(PACKAGES["tools"]) != version:
             raise CommandError(f"{PACKAGES['tools']} is {_installed(PACKAGES['tools'])}, not {version}")
         shell.run("modprobe", "neuron", timeout_s=60)  # it was built for the running kernel
+        differing = _differing(node)
+        if differing:
+            values = ", ".join(f"{name} is {value or 'empty'}" for name, value in differing.items())
+            raise CommandError(f"the kernel does not have the values of {KERNEL}: {values}")
+
+
+def _kernel(node: Node) -> Dict[str, str]:
+    """Return the kernel's settings; ports that are reserved already stay so."""
+    reserved = _value(RESERVED).split(",")
+    values = {RESERVED: ",".join(filter(None, [*(port for port in reserved if port != PORT), PORT]))}
+    neuron = node.parameters.nodes.neuron
+    if neuron and neuron.huge_pages:
+        values[PAGES] = str(neuron.huge_pages)
+    return values
+
+
+def _differing(node: Node) -> Dict[str, str]:
+    """Return the kernel's values that are not as wanted."""
+    differing = {}
+    if PORT not in _value(RESERVED).split(","):
+        differing[RESERVED] = _value(RESERVED)
+    pages = _kernel(node).get(PAGES)
+    if pages and _value(PAGES) != pages:
+        differing[PAGES] = _value(PAGES)
+    return differing
+
+
+def _value(name: str) -> str:
+    return shell.run("sysctl", "-n", name, timeout_s=30, check=False, quiet=True).output.strip()
 
 
 def _wanted(node: Node) -> str:

@@ -102,6 +102,7 @@ RULES: tuple[Rule, ...] = (
     hardware.node_limits,
     hardware.lustre_efa_connections,
     hardware.neuron_nodes,
+    hardware.trainium_nodes,
     software.unused_docker_access,
     software.unused_image_cache,
     software.metrics_interval,

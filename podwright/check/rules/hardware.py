@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from podwright.check.findings import Finding, error, findings_of, warning
-from podwright.check.rules.rule import compute_types
+from podwright.check.rules.rule import GROUPS, compute_types
+from podwright.settings.cluster import InstanceGroup
 from podwright.settings.root import Settings
 from podwright_constructs import checks, facts
+from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
 # Below, data loaders stop; above fs.nr_open, which Linux sets to 1048576, nobody could log in.
 # https://docs.kernel.org/admin-guide/sysctl/fs.html
 OPEN_FILES = (65536, 1048576)
+HUGE_PAGES = (1, 65536)  # of 2 MiB: to 128 GiB
 NEIGHBOURS = (1024, 1048576)  # from Linux's default
 DEBIAN_VERSION = re.compile(r"[0-9][A-Za-z0-9.+:~-]*")
 
@@ -55,8 +59,33 @@ def lustre_efa_connections(settings: Settings) -> Iterator[Finding]:
         yield error(("lustre", "efa"), given, "use fewer nodes, or `efa: false`")
 
 
+def trainium_nodes(settings: Settings) -> Iterator[Finding]:
+    """Nodes have Trainium, and their driver is not checked, or native PyTorch has no wheels for their image."""
+    for index, group in enumerate(settings.cluster.instance_groups):
+        kind = _neuron_type(group)
+        if kind is None:
+            continue
+        where = (*GROUPS, index, "instance_type")
+        if settings.nodes.neuron is None:
+            given = f"{group.instance_type}: driver and tools of Neuron are not checked, port 41000 is not reserved"
+            yield warning(where, given, "add `nodes: {neuron: {}}`")
+        if kind.accelerator_name != "Trainium" and settings.nodes.containers is None:
+            given = f"{group.instance_type}: TorchNeuron has wheels for Ubuntu 26.04, HyperPod's image is Ubuntu 22.04"
+            yield warning(where, given, "add `nodes: {containers: {}}` and train in AWS's container")
+
+
+def _neuron_type(group: InstanceGroup) -> InstanceType | None:
+    """Return a compute group's instance type if it has Neuron devices."""
+    if group.role != "compute":
+        return None
+    with suppress(UnknownInstanceTypeError):
+        kind = InstanceType.of(group.instance_type)
+        return kind if kind.accelerator == "neuron" else None
+    return None
+
+
 def neuron_nodes(settings: Settings) -> Iterator[Finding]:
-    """No node has Neuron (warning), or the version of its tools is malformed (error)."""
+    """No node has Neuron (warning), or the version of its tools or the number of huge pages is wrong (error)."""
     neuron = settings.nodes.neuron
     if neuron is None:
         return
@@ -66,3 +95,7 @@ def neuron_nodes(settings: Settings) -> Iterator[Finding]:
     if neuron.tools_version is not None and not DEBIAN_VERSION.fullmatch(neuron.tools_version):
         given = f"tools_version: got {neuron.tools_version!r}, need a version like 2.28.23.0"
         yield error(("nodes", "neuron", "tools_version"), given, "`apt list -a aws-neuronx-tools` lists versions")
+    least, most = HUGE_PAGES
+    if neuron.huge_pages is not None and not least <= neuron.huge_pages <= most:
+        given = f"huge_pages: got {neuron.huge_pages}, need {least} to {most}"
+        yield error(("nodes", "neuron", "huge_pages"), given, "delete the line for the image's number")
