@@ -30,6 +30,8 @@ WHY_NOT = {  # a block's first word after `$`, or its language, and why no test 
     "torchrun": "trains on the reader's data",
     "git": "clones from the address of the project's metadata; test_release.py compares the two",
     "cd": "goes into the clone",
+    "export": "changes the reader's shell",
+    "mkdir": "makes the reader's folder",
     "cdktf": "deploys to the reader's account; rehearsals run the same command",
     "jq": "needs the reader's Grafana",
     "aws": "deploys to the reader's account",

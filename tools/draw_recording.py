@@ -16,7 +16,7 @@ from textwrap import wrap
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs" / "tutorial.md", ROOT / "docs" / "recording.svg"
 SHOWN = {  # commands by their first words, and the most lines of each
-    "podwright init": 2,
+    "podwright init": 4,
     "podwright check": 1,
     "podwright deploy": 2,
     "podwright status --wait": 6,

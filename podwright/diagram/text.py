@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from podwright.diagram.parts import Box, Diagram, Part
 from podwright.planning.on_demand import BASE_REGION
 
-NAME_WIDTH = 78
+COLUMNS, PRICE_WIDTH = 80, 10
 OTHER_PRICES = f"All but nodes has the prices of {BASE_REGION}."
 
 
@@ -13,9 +15,9 @@ def in_lines(diagram: Diagram) -> str:
     """List the parts of each box with their cost, then the connections."""
     lines = [diagram.name]
     for box in diagram.boxes:
-        lines += ["", heading(box), *(f"  {line}" for line in map(_line, box.parts))]
+        lines += ["", heading(box), *(line for part in box.parts for line in _part(part))]
     lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in diagram.flows)]
-    return "\n".join([*lines, "", total(diagram), OTHER_PRICES])
+    return "\n".join([*lines, "", *_wrapped(total(diagram), COLUMNS), OTHER_PRICES])
 
 
 def markdown(diagram: Diagram) -> str:
@@ -54,5 +56,10 @@ def total(diagram: Diagram) -> str:
     return text
 
 
-def _line(part: Part) -> str:
-    return f"{words(part):{NAME_WIDTH}} {cost(part):>10}".rstrip()
+def _part(part: Part) -> list[str]:
+    first, *others = _wrapped(f"  {words(part)}", COLUMNS - PRICE_WIDTH)
+    return [f"{first:{COLUMNS - PRICE_WIDTH}}{cost(part):>{PRICE_WIDTH}}".rstrip(), *others]
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    return wrap(line, width, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)

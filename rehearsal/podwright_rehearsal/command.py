@@ -41,7 +41,8 @@ def rehearse(config: Path, *, as_json: bool, keep: bool, kind: str, compute_node
     hosts, why = kind_of_hosts(kind)
     if compute_nodes is not None:
         config, wanted = resized(config, compute_nodes, folder=hosts.folder / "settings")
-        print(f"podwright: as if {config.name} had {compute_nodes} nodes in its first compute group", file=sys.stderr)
+        nodes = "1 node" if compute_nodes == 1 else f"{compute_nodes} nodes"
+        print(f"podwright: as if {config.name} had {nodes} in its first compute group", file=sys.stderr)
     if why:
         flat = ", their boot is not rehearsed" if hosts is FlatHosts else ""
         print(f"podwright: hosts {hosts.description}{flat}: {why}", file=sys.stderr)

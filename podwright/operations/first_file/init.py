@@ -167,9 +167,9 @@ def _report(options: argparse.Namespace, asker: Asker, written: list[Path]) -> N
         return
     nodes = ", ".join(f"{group.count} x {group.instance_type}" for group in groups)
     cost = "a price that EC2 does not publish" if usd_per_hour is None else f"{usd_per_hour:.2f} $/h"
-    print(f"{options.file}: {settings.name} in {settings.region}: {nodes}")
+    print(f"{options.file}: {settings.name} in {settings.region}\n  {nodes}")
     based = prices.label(region, [group.instance_type for group in groups])
-    print(f"  nodes cost {cost} while they run ({based}); nothing is deployed yet")
+    print(f"  nodes cost {cost} while they run ({based})\n  nothing is deployed yet")
     if asker["zone"] and not asker.asks and not options.zone:
         print(f"  zone {asker['zone']}: {zone_note(asker)}")
     for file in written[1:]:

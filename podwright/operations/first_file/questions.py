@@ -33,7 +33,7 @@ def _zone_problem(value: str, asker: Asker) -> str:
 def zone_note(asker: Asker) -> str:
     """Return where EC2 offers the instance type."""
     if asker.zones is None:
-        return "AWS did not answer, so the zone is a guess: `podwright check --live` compares it with your account"
+        return "a guess, as AWS did not answer; `podwright check --live` asks"
     where = ", ".join(asker.zones) or f"no zone of {asker['region']}: choose another region or type"
     return f"EC2 offers {asker['instance_type']} in {where}"
 

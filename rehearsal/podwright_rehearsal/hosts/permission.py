@@ -58,10 +58,10 @@ def _try_namespaces() -> str | None:
     if trial.returncode == 0:
         return None
     said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    return (
-        f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): "
-        "in a container, start it with --privileged"
-    )
+    remedy = "in a container, start it with --privileged"
+    if "root filesystem propagation" in said[0]:
+        remedy = "in a chroot, make its folder a mount first, as `mount --bind FOLDER FOLDER` does"
+    return f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): {remedy}"
 
 
 def _try_cgroups() -> str | None:
