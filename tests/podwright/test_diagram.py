@@ -103,7 +103,9 @@ def test_existing_resources_are_marked(drawn: Mapping[str, Drawn]):
 def test_costs_add_up(drawn: Mapping[str, Drawn], example: str):
     """The total is the sum of what is printed beside the parts, and what has no price is named beside it."""
     _, _, diagram = drawn[example]
-    *lines, total, others = in_lines(diagram).splitlines()
+    *lines, end = in_lines(diagram).split("\n\n")
+    lines = "\n".join(lines).splitlines()
+    total, others = " ".join(end.split()).replace(" All but", "\nAll but").splitlines()
     assert others == "All but nodes has the prices of us-east-1."
     priced = [float(found[1].replace(",", "")) for line in lines if (found := re.search(r" ([\d,]+\.\d\d)$", line))]
     assert float(total.split(" USD/h (EC2 on-demand based")[0].replace(",", "")) == pytest.approx(sum(priced), abs=0.05)
