@@ -48,7 +48,17 @@ def why_not() -> str | None:
     separate = [path for path in ("/usr", "/etc", "/var/lib/dpkg") if Path(path).stat().st_dev != root]
     if separate:
         return f"hosts are made over this machine's root, and {', '.join(separate)} is on a file system of its own"
-    return _try_namespaces() or _try_cgroups()
+    return _try_root() or _try_namespaces() or _try_cgroups()
+
+
+def _try_root() -> str | None:
+    """Say that this is a chroot: who enters a mount namespace there is at its real root, without our files."""
+    command = ["nsenter", "--mount=/proc/self/ns/mnt", "stat", "--format=%d %i", "/"]
+    trial = subprocess.run(command, capture_output=True, text=True, check=False)
+    here = Path("/").stat()
+    if trial.returncode or trial.stdout.split() == [str(here.st_dev), str(here.st_ino)]:
+        return None  # a machine that permits no namespaces says so in the next trial
+    return "hosts cannot be started in a chroot: run this on the machine itself or in a privileged container"
 
 
 def _try_namespaces() -> str | None:
@@ -58,10 +68,10 @@ def _try_namespaces() -> str | None:
     if trial.returncode == 0:
         return None
     said = trial.stderr.strip().splitlines()[-1:] or ["no reason given"]
-    remedy = "in a container, start it with --privileged"
-    if "root filesystem propagation" in said[0]:
-        remedy = "in a chroot, make its folder a mount first, as `mount --bind FOLDER FOLDER` does"
-    return f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): {remedy}"
+    return (
+        f"this machine does not permit namespaces, overlays and virtual networks ({said[0]}): "
+        "in a container, start it with --privileged"
+    )
 
 
 def _try_cgroups() -> str | None:
