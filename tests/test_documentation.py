@@ -24,6 +24,8 @@ RUNTIME = {  # files of users, of programs and of examples
     ),
     *(
         "run.yaml",
+        "job.yaml",
+        "job.json",
         "slurm.conf",
         "config.json",
         "submission.json",

@@ -24,6 +24,7 @@ UNREAD_STATUS = 1  # of output that nobody reads to its end
 COMMANDS = {  # name: (module, summary)
     "train": ("train", "train a model; start it with torchrun for more than one process"),
     "launch": ("launch", "make a run folder and submit its job to Slurm"),
+    "follow": ("follow", "write what another trainer's log says as metrics; `launch --job` starts it"),
     "join": ("join", "take part in an elastic run, as one of its hosts; see launch --nodes 2-4"),
     "dry-run": ("dry_run", "count what a step of a large job takes, on one CPU"),
     "consolidate": ("consolidate", "export a checkpoint as a Hugging Face model"),
@@ -41,7 +42,12 @@ COMMANDS = {  # name: (module, summary)
 
 EXAMPLES = {
     "train": ("train --preset tiny --run-dir runs/tiny --dataset data", "train --config run.yaml"),
-    "launch": ("launch --preset llama3_1_8b --nodes 4", "launch --run-dir runs/a --nodes 2 -- --config run.yaml"),
+    "launch": (
+        "launch --preset llama3_1_8b --nodes 4",
+        "launch --run-dir runs/a --nodes 2 -- --config run.yaml",
+        "launch --job job.yaml",
+    ),
+    "follow": ("follow --run-dir runs/a --ranks 16",),
     "join": ("join --config run.yaml --min-nodes 2 --max-nodes 4 --member 0",),
     "dry-run": ("dry-run --preset llama3_1_70b --world-size 256 --memory-gb 80",),
     "consolidate": ("consolidate --run-dir runs/tiny",),

@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 
 # What readers of the metrics rely on (see ``loop/metrics.py``).
 NUMBERS = {
-    "start": ("step", "world_size", "parameters"),
-    "train": ("step", "loss", "lr", "tokens_per_s", "step_s", "data_s", "sequences", "batch_sequences"),
+    "start": ("step", "world_size"),
+    "train": ("step", "loss"),  # our trainer writes more, and another one what its log has
     "validation": ("step", "loss", "perplexity", "tokens"),
     "end": ("step",),
 }
@@ -46,6 +46,16 @@ class RunFolder:
     def sbatch(self) -> Path:
         """Return the rendered batch script."""
         return self.root / "train.sbatch"
+
+    @property
+    def job(self) -> Path:
+        """Return the job of another trainer (see ``jobs/spec.py``), as launch read it."""
+        return self.root / "job.json"
+
+    @property
+    def start(self) -> Path:
+        """Return the script that starts such a program on each node."""
+        return self.root / "start.sh"
 
     @property
     def log(self) -> Path:
@@ -117,7 +127,11 @@ class RunFolder:
 
     def add_event(self, event: str, **values: Any) -> None:
         """Append an event to the metrics in one write, while no rank writes them or from the host that does."""
-        line = json.dumps({"event": event, "time": round(time.time(), 3), **values})
+        self.append({"event": event, "time": round(time.time(), 3), **values})
+
+    def append(self, event: dict[str, Any]) -> None:
+        """Append an event that has its time."""
+        line = json.dumps(event)
         try:
             with self.metrics.open("ab", buffering=0) as file:
                 file.write(f"{line}\n".encode())

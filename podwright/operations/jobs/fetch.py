@@ -132,7 +132,8 @@ def _export(node: Remote, found: Runs, folder: str) -> None:
     if not found.environment:
         raise OperationError(runs.NO_TRAINER, "export there with the run's own program, then fetch without --export")
     trainer, run_dir = f"{found.environment}/bin/podwright-train", f"--run-dir={folder}"
-    node.run(f"{quoted(trainer, 'consolidate', run_dir)} && {quoted(trainer, 'report', run_dir)}")
+    other = f"[ -e {quoted(f'{folder}/job.json')} ]"  # another trainer's run: its checkpoints are not ours to export
+    node.run(f"{{ {other} || {quoted(trainer, 'consolidate', run_dir)}; }} && {quoted(trainer, 'report', run_dir)}")
 
 
 def _list(node: Remote, folder: str, name: str, *, without: tuple[str, ...]) -> list[RemoteFile]:

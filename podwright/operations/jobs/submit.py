@@ -51,13 +51,16 @@ cd {folder}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Take the job and its resources."""
     parser.add_argument(
-        "file", type=Path, metavar="FILE", help="run.yaml of podwright-train, or a batch script of any program"
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="run.yaml of podwright-train, job.yaml of another trainer, or a batch script",
     )
     parser.add_argument("--name", help="of the run's folder. Default: FILE's without its ending")
     parser.add_argument(
         "--nodes",
         metavar="N",
-        help="required with run.yaml; 2-4 makes it elastic. Default: as the script says",
+        help="required with run.yaml; 2-4 makes it elastic. Default: as the job or script says",
     )
     parser.add_argument("--partition", help="Default: the nodes' own, or as the script says")
     parser.add_argument("--time-limit", metavar="TIME", help="Slurm's --time. Default: none, or as the script says")
@@ -86,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "podwright submit run.yaml --nodes 2",
         "podwright submit run.yaml --name wide --nodes 4 --arguments='--max-steps=2000'",
+        "podwright submit job.yaml --send train.py",
         "podwright submit train.sbatch --send src --nodes 8",
     )
 
@@ -93,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Send the files and submit the job."""
     files = _files(options)
-    name = runs.run_name(options.name or options.file.stem)
+    name = runs.run_name(options.name or _name_of_job(options.file) or options.file.stem)
     node = remote(target(options), options)
     found = runs.find(node, options.runs, beside=quoted("squeue", "--noheader", f"--name={name}", "--format=%i"))
     if found.rest:
@@ -120,6 +124,31 @@ def _is_run(file: Path) -> bool:
     return file.suffix in RUN_SUFFIXES
 
 
+def _name_of_job(file: Path) -> str:
+    """Return the name that a job.yaml gives its run, if it does."""
+    from podwright_training.jobs.spec import load
+
+    return load(file).name if _is_run(file) and _is_job(file) else ""
+
+
+def _is_job(file: Path) -> bool:
+    """Return whether a file is a sound job.yaml.
+
+    Raises:
+        ArgumentError: it is one, and not sound; every problem is named.
+    """
+    from podwright_training.errors import ConfigError
+    from podwright_training.jobs.spec import is_job, load
+
+    if not is_job(file):
+        return False
+    try:
+        load(file)
+    except ConfigError as error:
+        raise ArgumentError(str(error)) from error
+    return True
+
+
 def _files(options: argparse.Namespace) -> dict[str, Path]:
     """Return what is sent, by its name in the run's folder.
 
@@ -130,7 +159,10 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
     problems = [f"{path}: no such file" for path in paths if not path.exists()]
     if options.file.is_dir():
         problems.append(f"{options.file}: a folder; name its run.yaml or batch script, and --send the folder")
-    if _is_run(options.file) and options.nodes is None:
+    is_job = _is_run(options.file) and _is_job(options.file)
+    if is_job and options.arguments:
+        problems.append("--arguments: write them into the command of the job")
+    if _is_run(options.file) and not is_job and options.nodes is None:
         problems.append("--nodes is required with a run.yaml: over how many nodes it trains")
     if options.nodes is not None and not NODES.fullmatch(options.nodes):
         problems.append(f"--nodes: got {options.nodes}, need at least 1, or a range as 2-4")
@@ -161,11 +193,14 @@ def _trainer(options: argparse.Namespace, found: Runs, folder: str) -> str:
         f"{found.environment}/bin/podwright-train",
         "launch",
         f"--run-dir={folder}",
-        f"--nodes={options.nodes}",
+        *([f"--nodes={options.nodes}"] if options.nodes else []),
         *([f"--partition={options.partition}"] if options.partition else []),
         *([f"--time-limit={options.time_limit}"] if options.time_limit else []),
     ]
-    config = f"--config={folder}/{options.file.resolve().name}"
+    sent = f"{folder}/{options.file.resolve().name}"
+    if _is_job(options.file):
+        return quoted(*launch, f"--job={sent}", *options.launch_arguments)
+    config = f"--config={sent}"
     return quoted(*launch, *options.launch_arguments, "--", config, *options.arguments)
 
 

@@ -27,6 +27,9 @@ from podwright_training.elastic import terms
 from podwright_training.elastic.membership import LEFT
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
+from podwright_training.jobs.script import start_script
+from podwright_training.jobs.spec import JobSpec, fill
+from podwright_training.jobs.spec import load as load_job
 from podwright_training.nxdt import launch as nxdt
 from podwright_training.run_folder import RunFolder, write_atomically
 from podwright_training.spelling import Parser, as_shown, flag
@@ -40,7 +43,7 @@ HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node,
 ACCELERATORS = ("gpu", "neuron", "cpu")
 SAVE_S = 600  # limit of the last checkpoint
 SIGNAL_LEAD_S = SAVE_S + 60  # Slurm signals so long before the time limit
-TEMPLATE, ELASTIC_TEMPLATE = "train.sbatch", "elastic.sbatch"
+TEMPLATE, ELASTIC_TEMPLATE, JOB_TEMPLATE = "train.sbatch", "elastic.sbatch", "job.sbatch"
 
 
 class LaunchError(UserError):
@@ -86,11 +89,17 @@ class Job:
     time_limit: str | None = None
     trainer_arguments: tuple[str, ...] = ()
     elastic: Elastic | None = None
+    spec: JobSpec | None = None  # of another program than our trainer
+
+    @property
+    def tasks_per_node(self) -> int:
+        """Return the processes that srun starts on each node: launchers, or the ranks themselves."""
+        return self.nproc_per_node if self.spec and self.spec.launcher == "srun" else 1
 
     @property
     def program(self) -> Path:
         """Return what the batch script starts on each node."""
-        return self.environment / "bin" / ("podwright-train" if self.elastic else "torchrun")
+        return self.environment / "bin" / ("podwright-train" if self.elastic or self.spec else "torchrun")
 
     @property
     def output(self) -> str:
@@ -126,12 +135,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", choices=preset_names(), metavar="NAME", help=f"the model: one of {', '.join(preset_names())}"
     )
+    parser.add_argument("--job", type=Path, metavar="FILE", help="start another trainer, as this job.yaml says")
     parser.add_argument(
         "--nodes",
         type=Span.parse,
         metavar="N",
         help="nodes; with a range, as 2-4, the run is elastic: it goes on with fewer when nodes are lost, and grows "
-        "again. Default: 1 with --backend nxdt, otherwise required",
+        "again. Default: as --job says, 1 with --backend nxdt, otherwise required",
     )
     parser.add_argument(
         "--spares", type=int, metavar="N", help="further nodes that wait to take a lost one's place. Default: none"
@@ -219,6 +229,9 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
     Raises:
         LaunchError: With every problem.
     """
+    spec = load_job(args.job) if args.job else None
+    if spec:
+        _prepare(args, spec)
     nproc_per_node = nodes.ranks_per_node if args.nproc_per_node is None else args.nproc_per_node
     run_dir = _run_dir(args, nodes)
     if problems := list(_problems(args, nodes, nproc_per_node, run_dir)):
@@ -242,7 +255,23 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
         time_limit=args.time_limit,
         trainer_arguments=_trainer_arguments(args),
         elastic=elastic,
+        spec=spec,
     )
+
+
+def _prepare(args: argparse.Namespace, spec: JobSpec) -> None:
+    """Fill in what the job says of nodes and ranks; refuse what only our trainer has."""
+    ours = ("--preset", args.preset), ("flags after --", args.trainer_arguments), ("--spares", args.spares)
+    problems = [f"{name}: only podwright-train's own run has it, not --job" for name, value in ours if value]
+    args.nodes = args.nodes or Span(spec.nodes, spec.nodes)
+    if args.nodes.least != args.nodes.most:
+        problems.append(
+            f"--nodes: got {args.nodes.least}-{args.nodes.most}, need one number: another trainer is not elastic"
+        )
+    if problems:
+        raise LaunchError("\n".join(problems))
+    if args.nproc_per_node is None:
+        args.nproc_per_node = spec.ranks_per_node or None
 
 
 def render(job: Job) -> str:
@@ -257,7 +286,7 @@ def render(job: Job) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
     )
-    return templates.get_template(ELASTIC_TEMPLATE if job.elastic else TEMPLATE).render(
+    return templates.get_template(ELASTIC_TEMPLATE if job.elastic else JOB_TEMPLATE if job.spec else TEMPLATE).render(
         job=job,
         save_s=SAVE_S,
         signal_lead_s=SIGNAL_LEAD_S,
@@ -266,7 +295,31 @@ def render(job: Job) -> str:
         left_status=LEFT,
         run_dir=shlex.quote(str(job.run.root)),
         trainer_arguments=shlex.join(job.trainer_arguments),
+        **(_of_container(job, job.spec) if job.spec else {}),
     )
+
+
+def _of_container(job: Job, spec: JobSpec) -> dict[str, str]:
+    mounts = ",".join([f"{job.run.root}:{job.run.root}", *spec.mounts])
+    return {
+        "log": shlex.quote(str(job.run.log)),
+        "start": shlex.quote(str(job.run.start)),
+        "container": shlex.quote(spec.container),
+        "mounts": shlex.quote(mounts),
+    }
+
+
+def _write_job(job: Job, spec: JobSpec) -> None:
+    """Write the job, the script of its nodes, and its files into the run's folder."""
+    values = {"run_dir": job.run.root, "nodes": job.nodes, "ranks_per_node": job.nproc_per_node}
+    values["ranks"] = job.nodes * job.nproc_per_node
+    write_atomically(job.run.job, spec.to_json())
+    write_atomically(
+        job.run.start, start_script(spec, values, environment=job.environment, accelerator=job.accelerator)
+    )
+    for name, content in spec.files.items():
+        text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
+        write_atomically(job.run.root / name, fill(text, values))
 
 
 def submit(job: Job) -> int:
@@ -279,6 +332,8 @@ def submit(job: Job) -> int:
         raise LaunchError(f"--environment {job.environment}: no {job.program}")
     if job.elastic:
         terms.secret(job.run.elastic)
+    if job.spec:
+        _write_job(job, job.spec)
     write_atomically(job.run.sbatch, render(job))
     command = ["sbatch", "--parsable", str(job.run.sbatch)]
     try:
@@ -316,16 +371,17 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
 
 def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
     """Return the run's folder: the flag's value, or a folder named after the preset."""
-    if args.run_dir is None and args.preset is None:
+    name = args.preset or (args.job and args.job.stem)
+    if args.run_dir is None and name is None:
         raise LaunchError("--run-dir or --preset is required: the run's folder, or its model")
-    run_dir: Path = args.run_dir or Path(nodes.shared_root) / "runs" / args.preset
+    run_dir: Path = args.run_dir or Path(nodes.shared_root) / "runs" / name
     return run_dir.absolute()
 
 
 def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
     yield from _problems_of_nodes(args)
     device = neuron.device_of(args.instance) if args.instance else nodes.accelerator_name
-    if (args.instance or nodes.accelerator == "neuron") and (problem := neuron.native_problem(device)):
+    if not args.job and (args.instance or nodes.accelerator == "neuron") and (problem := neuron.native_problem(device)):
         yield problem
     if nproc_per_node < 1:
         yield f"--nproc-per-node: got {nproc_per_node}, need at least 1: these nodes have no accelerators to count"

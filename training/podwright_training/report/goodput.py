@@ -127,7 +127,7 @@ def account(events: Sequence[Mapping[str, Any]]) -> Goodput:
             books.steps(event)
         elif event["event"] == "end":
             books.end(event)
-    steps_s = [float(event["step_s"]) for event in events if event["event"] == "train"]
+    steps_s = [float(event["step_s"]) for event in events if event["event"] == "train" and event.get("step_s")]
     return Goodput(books.seconds, median(steps_s) if steps_s else 0.0, books.interruptions, _predicted(events))
 
 
@@ -214,7 +214,7 @@ def _seconds(event: Mapping[str, Any], name: str) -> float:
 
 def _predicted(events: Sequence[Mapping[str, Any]]) -> float | None:
     starts = [event for event in events if event["event"] == "start"]
-    if not starts:
+    if not starts or not starts[-1].get("parameters"):
         return None
     largest = max(int(event["world_size"]) for event in starts)
     return failures(largest, parameters=starts[-1]["parameters"]).goodput

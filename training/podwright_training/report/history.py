@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from podwright_training.errors import UserError
+from podwright_training.jobs.spec import JobSpec
 from podwright_training.report.goodput import ELAPSED, Goodput, account
 from podwright_training.run_folder import RunFolder
 
@@ -72,7 +73,7 @@ class History:
             raise ReportError(f"{folder.metrics} has no curve: {why}")
         return cls(
             name=folder.root.absolute().name,
-            config=_configuration(folder.config) if folder.config.exists() else {},
+            config=_job(folder.job) if folder.job.exists() else _configuration(folder.config),
             starts=[event for event in events if event["event"] == "start"],
             restarts=list(_restarts(events)),
             train=train,
@@ -102,11 +103,25 @@ class History:
 
     def tokens(self, event: dict[str, Any]) -> int | None:
         """Return the tokens seen by the end of a training step; None where the context width is unknown."""
+        if event.get("tokens") is not None:
+            return int(event["tokens"])
         width, sequences = self.config.get("max_context_width"), event.get("sequences")
         return None if width is None or sequences is None else int(width) * int(sequences)
 
 
+def _job(path: Path) -> dict[str, Any]:
+    """Return what another trainer's job says of the run, by our trainer's names."""
+    try:
+        spec = JobSpec.from_json(path.read_text())
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ReportError(f"cannot read {path}: {error}") from error
+    steps = {"max_steps": spec.model.steps} if spec.model.steps else {}
+    return {**steps, "launcher": spec.launcher, "command": " ".join(spec.command)}
+
+
 def _configuration(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
     try:
         content = yaml.safe_load(path.read_text()) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -19,7 +19,7 @@ MANY_EVENTS = 200  # of one run on its page
 CONFIGURED = (
     "preset", "model_type", "hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size",
     "vocab_size", "max_context_width", "train_batch_size", "max_steps", "lr", "sharding_strategy", "bf16", "dataset",
-    "data_mixture", "tokenizer",
+    "data_mixture", "tokenizer", "launcher", "command",
 )  # fmt: skip
 
 Row = tuple[str, str]
@@ -66,9 +66,15 @@ def headline(history: History, *, usd_per_hour: float | None = None) -> Iterator
         if end is not None:
             yield "expected end", f"{end:%Y-%m-%d %H:%M} UTC"
     if usd_per_hour is not None and hours is not None:
-        yield "cost so far", f"${hours * usd_per_hour:,.2f}"
-        if left is not None:
-            yield "cost at the end", f"${(hours + left) * usd_per_hour:,.2f}"
+        yield from _cost(hours, left, tokens, usd_per_hour)
+
+
+def _cost(hours: float, left: float | None, tokens: int | None, usd_per_hour: float) -> Iterator[Row]:
+    yield "cost so far", f"${hours * usd_per_hour:,.2f}"
+    if tokens:
+        yield "cost per million tokens", f"${hours * usd_per_hour / tokens * 1e6:,.4g}"
+    if left is not None:
+        yield "cost at the end", f"${(hours + left) * usd_per_hour:,.2f}"
 
 
 def by_dataset(history: History) -> Iterator[tuple[str, str, str]]:
@@ -95,11 +101,16 @@ def speed(history: History) -> Iterator[Row]:
     """Return rows on speed; medians, as starts and saves distort a mean."""
     if history.starts:
         start = history.starts[-1]
-        yield "parameters", f"{start['parameters']:,}"
+        if start.get("parameters"):
+            yield "parameters", f"{start['parameters']:,}"
         yield "ranks", str(start["world_size"])
     yield "tokens per second", f"{median(history.train, 'tokens_per_s'):,.0f}"
     yield "seconds per step", f"{median(history.train, 'step_s'):.3f}"
-    yield "of them waiting for data", f"{median(history.train, 'data_s'):.3f}"
+    if any("data_s" in event for event in history.train):
+        yield "of them waiting for data", f"{median(history.train, 'data_s'):.3f}"
+    if history.starts and history.starts[-1].get("flops_per_token"):
+        flops = history.starts[-1]["flops_per_token"] * median(history.train, "tokens_per_s")
+        yield "TFLOP/s per rank", f"{flops / history.starts[-1]['world_size'] / 1e12:.4g}"
     width, last = history.config.get("max_context_width"), history.train[-1]
     if width and "batch_sequences" in last:
         yield "tokens per step", f"{last['batch_sequences'] * width:,}"

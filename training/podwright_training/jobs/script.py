@@ -1,0 +1,62 @@
+"""Render the script that starts a job's program on a node."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from podwright_training.jobs.spec import JobSpec, Resume, fill
+
+TEMPLATE = "start.sh.jinja"
+_CHECKPOINT = "{checkpoint}"
+
+
+def start_script(spec: JobSpec, values: Mapping[str, object], *, environment: Path, accelerator: str = "") -> str:
+    """Return the script.
+
+    Args:
+        spec: The job.
+        values: What stands for ``{run_dir}`` and the other places.
+        accelerator: Kind that nodes have; none on CPUs.
+        environment: Virtual environment whose programs are found if the job names no other one and no container.
+    """
+    import jinja2  # --help does without
+
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parents[1] / "commands"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
+    )
+    run_dir, path = Path(str(values["run_dir"])), spec.environment or str(environment)
+    return templates.get_template(TEMPLATE).render(
+        spec=spec,
+        accelerator=accelerator,
+        run_dir=shlex.quote(str(run_dir)),
+        path="" if spec.container else shlex.quote(f"{path}/bin"),
+        env={name: shlex.quote(fill(text, values)) for name, text in spec.env.items()},
+        ranks_per_node=values["ranks_per_node"],
+        command=shlex.join(fill(word, values) for word in spec.command),
+        find=_find(spec.resume, run_dir, values) if spec.resume else "",
+        resume=_resume(spec.resume, values) if spec.resume else "",
+    )
+
+
+def _find(resume: Resume, run_dir: Path, values: Mapping[str, object]) -> str:
+    """Return the command that prints the checkpoints, each by its folder."""
+    folder = run_dir / fill(resume.folder, values)
+    if resume.complete:
+        pattern = f"{folder}/{resume.newest}/{resume.complete}"
+        return shlex.join(
+            ["find", str(folder), "-mindepth", "2", "-maxdepth", "2", "-path", pattern, "-printf", "%h\\n"]
+        )
+    return shlex.join(["find", str(folder), "-mindepth", "1", "-maxdepth", "1", "-name", resume.newest])
+
+
+def _resume(resume: Resume, values: Mapping[str, object]) -> str:
+    """Return the words of the argument, with the shell's variable in place of ``{checkpoint}``."""
+    words = (shlex.quote(fill(word, values)) for word in resume.argument)
+    return " ".join(word.replace(_CHECKPOINT, "'\"$checkpoint\"'") for word in words)

@@ -1,0 +1,278 @@
+"""The contract of job.yaml: any program that trains, started, resumed and reported as ours is. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podwright_training.config.option import option
+from podwright_training.hardware import PEAK_FLOPS
+from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
+from podwright_training.jobs.yaml_file import Problems, Value, mapping, read, unknown
+
+LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
+SIGNALS = ("TERM", "USR1", "USR2", "INT")
+PLACES = {  # what stands for it in command, files, env and resume.argument
+    "run_dir": "the run's folder",
+    "nodes": "nodes of the job",
+    "ranks_per_node": "ranks of each node",
+    "ranks": "ranks of the job",
+    "checkpoint": "the newest checkpoint; only in resume.argument",
+}
+FLOPS_PER_PARAMETER = 6  # and token, forward and backward: https://arxiv.org/abs/2001.08361, section 2.1
+_PLACE = re.compile(r"\{([a-z_]+)\}")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+
+
+def _by_name(text: str) -> Any:
+    """Return a field for values by name, empty by default."""
+    return field(default_factory=dict, metadata={"text": text, "choices": (), "at_least": None})
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The way in which the program goes on from its newest checkpoint; none if it looks for one itself."""
+
+    folder: str = option("checkpoints", "Folder of checkpoints, in the run's folder if it is relative.")
+    newest: str = option("*", "Shell pattern of a checkpoint's name; the highest number is the newest.")
+    complete: str = option("", "File in a checkpoint that is there once the checkpoint is whole.")
+    argument: tuple[str, ...] = option((), "Words added to the command when there is a checkpoint.")
+
+
+@dataclass(frozen=True)
+class Log:
+    """The meaning of the output of the program."""
+
+    parser: str = option("", "Ready expressions of a trainer.", choices=tuple(READY))
+    patterns: Mapping[str, str] = _by_name("Regular expressions by value, each with one group.")
+    step_line: str = option("", "Line with the step, seen from the line with the loss.", choices=ORDERS)
+
+    @property
+    def all_patterns(self) -> Patterns:
+        """Return the ready expressions, replaced and completed by the job's own."""
+        ready = READY.get(self.parser, Patterns({}))
+        return Patterns({**ready.by_name, **self.patterns}, self.step_line or ready.step_line, ready.first_step)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model that is trained, for FLOP/s, MFU and cost per token."""
+
+    parameters: float = option(0.0, "Parameters; of a mixture of experts those active per token.", at_least=0)
+    flops_per_token: float = option(0.0, "Default: 6 per parameter.", at_least=0)
+    tokens_per_step: float = option(0.0, "Tokens of one optimizer step, of all ranks.", at_least=0)
+    steps: int = option(0, "Steps of the whole run, for the time left.", at_least=0)
+    accelerator: str = option("", "Accelerator whose peak MFU refers to.", choices=tuple(PEAK_FLOPS))
+
+    @property
+    def flops(self) -> float | None:
+        """Return the FLOPs of a token, forward and backward, or ``None`` if unknown."""
+        return self.flops_per_token or FLOPS_PER_PARAMETER * self.parameters or None
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job.yaml."""
+
+    command: tuple[str, ...] = option((), "Program and arguments, as torchrun or another launcher takes them.")
+    name: str = option("", "Name of the run. Default: the file's.")
+    launcher: str = option("torchrun", "What starts the ranks of a node.", choices=LAUNCHERS)
+    nodes: int = option(1, "Nodes.", at_least=1)
+    ranks_per_node: int = option(0, "Ranks per node. Default: the node's accelerators.", at_least=0)
+    environment: str = option("", "Virtual environment of the program. Default: podwright-train's.")
+    container: str = option("", "Image for enroot and pyxis: a .sqsh file, or registry#image:tag.")
+    mounts: tuple[str, ...] = option((), "Folders that the container sees besides the run's, as SOURCE:TARGET.")
+    env: Mapping[str, str] = _by_name("Environment variables.")
+    files: Mapping[str, Any] = _by_name("Files written into the run's folder: a text, or a mapping that becomes JSON.")
+    stop_signal: str = option("TERM", "Signal before the time limit; then the job queues again.", choices=SIGNALS)
+    resume: Resume | None = field(default=None, metadata={"text": "How to go on from a checkpoint."})
+    log: Log = field(default_factory=Log, metadata={"text": "What the output says."})
+    model: Model = field(default_factory=Model, metadata={"text": "What is trained."})
+
+    def to_json(self) -> str:
+        """Return all values; ``from_json`` reads them back."""
+        return json.dumps(_plain(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> JobSpec:
+        """Return the job that ``to_json`` wrote."""
+        data = json.loads(text)
+        for name in ("command", "mounts"):
+            data[name] = tuple(data[name])
+        resume = data.pop("resume")
+        parts: dict[str, Any] = {"log": Log(**data.pop("log")), "model": Model(**data.pop("model"))}
+        if resume:
+            parts["resume"] = Resume(**{**resume, "argument": tuple(resume["argument"])})
+        return cls(**data, **parts)
+
+
+SECTIONS: dict[str, type] = {"resume": Resume, "log": Log, "model": Model}
+_KINDS = {
+    **dict.fromkeys(("command", "mounts", "argument"), "words"),
+    **dict.fromkeys(("env", "patterns"), "texts"),
+    "files": "files",
+    **dict.fromkeys(("nodes", "ranks_per_node", "steps"), "int"),
+    **dict.fromkeys(("parameters", "flops_per_token", "tokens_per_step"), "float"),
+}
+KEYS = tuple(item.name for item in fields(JobSpec))
+
+
+def load(file: Path) -> JobSpec:
+    """Return the job in a file.
+
+    Raises:
+        ConfigError: With every problem, each as ``FILE:LINE:COLUMN: …``.
+    """
+    given, problems = read(file)
+    spec: JobSpec = _section(JobSpec, given, problems)
+    _check(spec, given, problems)
+    problems.refuse()
+    return spec
+
+
+def is_job(file: Path) -> bool:
+    """Return whether a YAML file is a job.yaml rather than a run.yaml, by its keys; a broken file is not."""
+    from podwright_training.config.train_config import option_names
+
+    try:
+        keys = set(yaml.safe_load(file.read_bytes()))
+    except (OSError, TypeError, ValueError, yaml.YAMLError):
+        return False
+    return "command" in keys or len(keys & set(KEYS)) > len(keys & set(option_names()))
+
+
+def fill(text: str, values: Mapping[str, object]) -> str:
+    """Return the text with its ``{places}`` filled in."""
+    return _PLACE.sub(lambda match: str(values.get(match[1], match[0])), text)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value with dictionaries in place of dataclasses and read-only mappings."""
+    if is_dataclass(value):
+        return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+# ---- reading -----------------------------------------------------------------------------------
+
+
+def _section(cls: type, given: Mapping[str, Value], problems: Problems) -> Any:
+    """Return a section with what the file gives it; report unknown keys and wrong values."""
+    items = {item.name: item for item in fields(cls)}
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in items:
+            problems.add(value.key, unknown(name, "key", items))
+        elif name in SECTIONS and cls is JobSpec:
+            values[name] = _section(SECTIONS[name], mapping(value.node, problems, what=name), problems)
+        elif value.data is not None:
+            try:
+                values[name] = _limited(_convert(name, value.data), items[name].metadata, name)
+            except ValueError as error:
+                problems.add(value.node, str(error))
+    return cls(**values)
+
+
+def _convert(name: str, data: Any) -> Any:
+    kind = _KINDS.get(name, "text")
+    if kind == "words":
+        if isinstance(data, str):
+            try:
+                return tuple(shlex.split(data, comments=True))
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}; quotes of a shell go in pairs") from error
+        if isinstance(data, list) and all(isinstance(word, str | int | float) for word in data):
+            return tuple(map(str, data))
+        raise ValueError(f"{name}: got {_shown(data)}, need a text or a list of words")
+    if kind in ("texts", "files"):
+        if not isinstance(data, dict):
+            raise ValueError(f"{name}: got {_shown(data)}, need `NAME: value` lines")
+        return {str(key): value if kind == "files" else _text(value) for key, value in data.items()}
+    if isinstance(data, dict | list | bool):
+        raise ValueError(f"{name}: got {_shown(data)}, need one value")  # noqa: TRY004 - a wrong value like all others
+    try:
+        return {"int": int, "float": float, "text": str}[kind](str(data))
+    except ValueError:
+        raise ValueError(f"{name}: got {data}, need a {'whole ' if kind == 'int' else ''}number") from None
+
+
+def _limited(value: Any, limits: Mapping[str, Any], name: str) -> Any:
+    if limits["choices"] and value not in limits["choices"]:
+        raise ValueError(f"{name}: {unknown(str(value), 'value', limits['choices'])}")
+    if limits["at_least"] is not None and not limits["at_least"] <= value < float("inf"):
+        raise ValueError(f"{name}: got {value}, need at least {limits['at_least']}")
+    return value
+
+
+def _text(value: Any) -> str:
+    return {True: "true", False: "false", None: ""}.get(value, str(value)) if not isinstance(value, str) else value
+
+
+def _shown(data: Any) -> str:
+    return {dict: "a mapping", list: "a list", bool: str(data).lower()}.get(type(data), str(data))
+
+
+# ---- checks ------------------------------------------------------------------------------------
+
+
+def _check(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
+    """Report what the values say wrongly together."""
+    if not spec.command and "command" not in given:
+        problems.add(None, "command is missing: the program that trains, with its arguments")
+    elif not spec.command:
+        problems.add(given["command"].node, "command: got nothing, need a program")
+    if spec.container and spec.environment:
+        problems.add(given["environment"].node, "environment: a container has its own; leave one of the two out")
+    if spec.mounts and not spec.container:
+        problems.add(given["mounts"].node, "mounts: only a container has them; name its image with `container`")
+    if spec.resume is not None and not spec.resume.argument:
+        node = given["resume"].node
+        problems.add(node, "resume.argument is missing; leave `resume` out if the program finds its checkpoints")
+    _check_names(spec, given, problems)
+    if "log" in given:
+        for text in _problems_of_patterns(spec.log):
+            problems.add(given["log"].node, f"log: {text}")
+
+
+def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
+    """Report names of variables, of files and of places that cannot be."""
+    for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
+        problems.add(given["env"].node, f"env: {name} is no name of a variable")
+    for name in spec.files:
+        if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name:
+            problems.add(given["files"].node, f"files: {name} is not a file of the run's folder")
+    for key, text in _filled_texts(spec):
+        known = PLACES if key == "resume" else [place for place in PLACES if place != "checkpoint"]
+        for place in (place for place in _PLACE.findall(text) if place not in known):
+            problems.add(given[key].node, f"{key}: {unknown('{' + place + '}', 'place', [f'{{{k}}}' for k in known])}")
+
+
+def _filled_texts(spec: JobSpec) -> Iterator[tuple[str, str]]:
+    yield from (("command", word) for word in spec.command)
+    yield from (("env", text) for text in spec.env.values())
+    if spec.resume:
+        yield from (("resume", word) for word in (*spec.resume.argument, spec.resume.folder))
+
+
+def _problems_of_patterns(log: Log) -> Iterator[str]:
+    for name, text in log.patterns.items():
+        if name not in VALUES:
+            yield unknown(name, "value", VALUES)
+            continue
+        try:
+            groups = re.compile(text).groups
+        except re.error as error:
+            yield f"{name}: {text} is no regular expression: {error}"
+            continue
+        if groups != 1:
+            yield f"{name}: {text} has {groups} groups, need one: the number; write others as (?:…)"
+    lacking = [name for name in NEEDED if name not in log.all_patterns.by_name]
+    if lacking and (log.parser or log.patterns):
+        yield f"no expression for {' and '.join(lacking)}: name a parser, or add to patterns"

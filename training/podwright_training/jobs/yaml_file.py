@@ -1,0 +1,105 @@
+"""Read a small YAML file with the line and column of every value, and collect all that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from podwright_training.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+
+
+@dataclass
+class Problems:
+    """Mistakes of a file, each with its place."""
+
+    file: Path
+    found: list[str] = field(default_factory=list)
+
+    def add(self, node: yaml.Node | None, text: str) -> None:
+        """Add a problem at a node."""
+        place = f":{node.start_mark.line + 1}:{node.start_mark.column + 1}" if node else ""
+        self.found.append(f"{self.file}{place}: {text}")
+
+    def refuse(self) -> None:
+        """Raise ``ConfigError`` if there is any."""
+        if self.found:
+            raise ConfigError(self.found)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value, and the nodes of its key and of itself."""
+
+    key: yaml.Node
+    node: yaml.Node
+    data: Any
+
+
+def read(file: Path) -> tuple[dict[str, Value], Problems]:
+    """Return the top-level values of a file.
+
+    Raises:
+        ConfigError: The file cannot be read, or is no mapping in YAML.
+    """
+    problems = Problems(file)
+    try:
+        content = file.read_bytes()[: MAX_BYTES + 1]
+        if len(content) > MAX_BYTES:
+            raise ConfigError([f"{file}: it has more than {MAX_BYTES >> 10} KiB, a job has some lines"])
+        node = yaml.compose(content.decode(), Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        words = " ".join(part for part in (error.problem, error.context) if part)
+        raise ConfigError([f"{file}{place}: not YAML: {words}"]) from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
+        raise ConfigError([f"cannot read {file}: {reason}"]) from error
+    if node is None:
+        raise ConfigError([f"{file}: empty, need `key: value` lines"])
+    found = mapping(node, problems, what="a job")
+    if not found:
+        problems.refuse()
+    return found, problems
+
+
+def mapping(node: yaml.Node, problems: Problems, *, what: str) -> dict[str, Value]:
+    """Return the values of a mapping by key; report another kind of node and repeated keys."""
+    if not isinstance(node, yaml.MappingNode):
+        problems.add(node, f"{what}: need `key: value` lines")
+        return {}
+    found: dict[str, Value] = {}
+    for key, value in node.value:
+        name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
+        if not name:
+            problems.add(key, "this key is not a word: write `key: value`")
+        elif name in found:
+            problems.add(key, f"{name} is set twice, first in line {found[name].key.start_mark.line + 1}")
+        else:
+            found[name] = Value(key, value, _data(value, problems))
+    return found
+
+
+def unknown(name: str, what: str, known: Iterable[str]) -> str:
+    """Return a sentence about a name that is not known, with the closest one that is, or all."""
+    names = list(known)
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    return f"unknown {what} {name}; " + (f"did you mean {close[0]}?" if close else f"need one of {', '.join(names)}")
+
+
+def _data(node: yaml.Node, problems: Problems) -> Any:
+    loader = yaml.SafeLoader("")
+    try:
+        return loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problems.add(node, f"not YAML: {' '.join(str(error).split())}")
+        return None
+    finally:
+        loader.dispose()
