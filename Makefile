@@ -3,7 +3,7 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(CURDIR)/.cache/bin:$(PATH)
 
 # Found by their first lines. Tests check the batch script's template when they render it.
-SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.md' ':!*.py' ':!*.sbatch')
+SHELL_SCRIPTS = $$(git grep -lE '^\#!(/usr/bin/env |/bin/)(ba)?sh' -- ':!*.md' ':!*.py' ':!*.sbatch' ':!*.jinja')
 
 # Six workers more than cores: they mostly wait, for Terraform and Slurm. tests/conftest.py groups tests by worker.
 SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 6)) --maxprocesses=8 --dist=loadfile

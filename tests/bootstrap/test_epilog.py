@@ -1,4 +1,4 @@
-"""How the epilog ends what a user's jobs have left; test_slurm_node_features.py has it after real jobs."""
+"""The epilog ends what a user's jobs have left; test_slurm_node_features.py has it after real jobs."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ SHEBANG = re.compile(rb"#!\S*(/env )?\S*\bsh\b|#!\S*(/env )?\S*\bbash\b")
 
 
 def shell_scripts() -> list[Path]:
-    """Every file of the repository that says in its first line that a shell runs it, but the template of one."""
+    """Every file of the repository that says in its first line that a shell runs it, but templates of one."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, check=True).stdout
     files = [REPOSITORY / name.decode() for name in listed.split(b"\0") if name]
-    return [file for file in files if file.is_file() and file.suffix != ".sbatch" and _is_shell(file)]
+    return [file for file in files if file.is_file() and file.suffix not in (".sbatch", ".jinja") and _is_shell(file)]
 
 
 def _is_shell(file: Path) -> bool:

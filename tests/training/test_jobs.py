@@ -24,7 +24,7 @@ PLACES = {"run_dir": "/fsx/runs/a", "nodes": 2, "ranks_per_node": 8, "ranks": 16
 
 # Lines of real logs with the values that they have; the comment names the source.
 LINES = {
-    # transformers 5 with accelerate 1 on this project's rehearsed cluster
+    # written in the format of transformers 5 (trainer_callback.py, ProgressCallback), not a real line
     "huggingface": (
         ["{'loss': '5.432', 'grad_norm': '1.25', 'learning_rate': '0.00095', 'epoch': '0.03'}", " 30%|███ | 12/40 [00:01<00:02, 11.4it/s]"],
         {"step": 12, "loss": 5.432, "grad_norm": 1.25, "lr": 0.00095},
