@@ -33,6 +33,7 @@ RUNS = {
     "sharded": f"--world-size 512 {SIZES}",
     "accumulating": f"--world-size 512 {SIZES} --gradient-accumulation-steps 3",
     "tensor": f"--world-size 512 {SIZES} --tensor-parallel 4",
+    "tensor, float8": f"--world-size 512 {SIZES} --tensor-parallel 4 --float8",
     "context": f"--world-size 512 {SIZES} --context-parallel 2",
     "hybrid": f"--world-size 16 {SIZES} --sharding-strategy hybrid",
     "pipeline": f"--world-size 512 {SIZES} --pipeline-parallel 4",
@@ -137,6 +138,14 @@ def test_tensor_parallelism_divides_the_work(results: dict[str, Any]) -> None:
     whole, quarter = _rank(results, "sharded"), _rank(results, "tensor")
     assert quarter["flops"] == pytest.approx(whole["flops"] / 4, rel=0.01)
     assert {"all-gather", "reduce-scatter"} <= {kind for kind, dimension in _traffic(quarter) if dimension == "tensor"}
+
+
+def test_float8_sends_the_same_and_repeats_the_last_product_of_a_block(results: dict[str, Any]) -> None:
+    """Weights are gathered in bf16; recomputation of each of four blocks computes its last product once more."""
+    plain, float8 = _rank(results, "tensor"), _rank(results, "tensor, float8")
+    assert float8["flops"] - plain["flops"] == 4 * 2 * (4 * 128) * 512 * 256 // 4
+    assert float8["kernels"]["matrix products"] - plain["kernels"]["matrix products"] == 4
+    assert _traffic(float8) == _traffic(plain)
 
 
 def test_matrix_products_agree_with_the_model_and_its_recomputation(results: dict[str, Any]) -> None:

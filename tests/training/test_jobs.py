@@ -133,7 +133,7 @@ def test_all_that_is_wrong_is_said_with_its_place(tmp_path):
     """Each mistake is one line: file, line, column, what was given and what is allowed."""
     file = tmp_path / "job.yaml"
     file.write_text(
-        "comand: train.py\nlauncher: torchrunn\nnodes: many\nenv: {1A: x}\nfiles: {../x: y}\nmounts: a:b\n"
+        "kommand: train.py\nlauncher: torchrunn\nnodes: many\nenv: {1A: x}\nfiles: {../x: y}\nmounts: a:b\n"
         "resume: {folder: c}\nlog:\n  parser: hugginface\n  patterns: {losss: 'a(b)', loss: '(a)(b)', lr: '('}\n"
         "model: {accelerator: H10}\nnodes: 2\n"
     )
@@ -141,7 +141,7 @@ def test_all_that_is_wrong_is_said_with_its_place(tmp_path):
         load(file)
     assert [problem.removeprefix(str(file)) for problem in error.value.problems] == [
         ":12:1: nodes is set twice, first in line 3",
-        ":1:1: unknown key comand; did you mean command?",
+        ":1:1: unknown key kommand; did you mean command?",
         ":2:11: launcher: unknown value torchrunn; did you mean torchrun?",
         ":3:8: nodes: got many, need a whole number",
         ":9:11: parser: unknown value hugginface; did you mean huggingface?",

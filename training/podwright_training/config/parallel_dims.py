@@ -155,8 +155,6 @@ def _problems_of_model(options: TrainConfig) -> Iterator[str]:
     if experts % options.expert_parallel:
         given = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
         yield f"expert_parallel {options.expert_parallel} does not divide {given}"
-    if options.float8 and tensor > 1:
-        yield "float8 does not work with tensor_parallel: PyTorch does not shard float8 matrices"
     if options.data_replicas and options.sharding_strategy != "hybrid":
         yield f"data_replicas {options.data_replicas} needs sharding_strategy hybrid"
 

@@ -142,6 +142,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.namespace == "prim" or func.is_view or name.startswith(WITHOUT_KERNEL):
             return
         self.kernels[next((kind for kind, words in KINDS.items() if any(word in name for word in words)), "other")] += 1
+        if packet is aten._scaled_mm_v2:  # noqa: SLF001 - as above; torch has no formula for it
+            packet, args, kwargs = aten.mm, args[:2], {}
         count = flop_registry.get(packet)
         if count:
             self.flops += count(*args, **kwargs, out_val=result)

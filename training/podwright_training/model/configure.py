@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
-from torch import nn
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.compilation import compile_backend
 from podwright_training.model.experts import MixtureOfExperts
+from podwright_training.model.float8 import use_float8
 from podwright_training.model.llama import Block, LlamaForCausalLM
 from podwright_training.model.recomputation import Recomputation
 
@@ -24,7 +22,7 @@ def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -
         model.lm_head.compiled = options.compile
     model.model.attention = options.attention
     if options.float8:
-        _use_float8(model)
+        use_float8(model.model.layers, parts=options.tensor_parallel)  # not the head; routers are no such layers
     for block in model.model.layers:
         if isinstance(block, Block):
             if options.activation_checkpointing:
@@ -51,20 +49,6 @@ def _compile(block: Block, backend: str) -> None:
 
 def float8_problem(device: torch.device) -> str | None:
     """Return why float8 is not available here, or ``None``."""
-    if find_spec("torchao") is None:
-        return "float8 needs torchao: `pip install torchao`, or leave float8 out"
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 9):
-        return f"float8 needs an H100 or newer GPU; device is {device.type}"
-    return None
-
-
-def _use_float8(model: LlamaForCausalLM) -> None:
-    """Replace the matrices of attention and feed-forward, not of routers and head."""
-    from torchao.float8 import convert_to_float8_training  # type: ignore[import-not-found, import-untyped, unused-ignore]
-
-    convert_to_float8_training(model.model.layers, module_filter_fn=_is_large)
-
-
-def _is_large(module: nn.Module, _name: str) -> bool:
-    """Return whether a module is a matrix whose sizes are multiples of 16, as float8 kernels need."""
-    return isinstance(module, nn.Linear) and not (module.in_features % 16 or module.out_features % 16)
+    if device.type == "cpu" or (device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)):
+        return None
+    return f"float8 needs an H100 or newer GPU, or a CPU to try it on; device is {device.type}"

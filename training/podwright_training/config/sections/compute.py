@@ -19,7 +19,10 @@ class ComputeOptions:
         "Precision to compute in; fp16 uses dynamic loss scaling. Default: bf16, or fp32 with --no-bf16.",
         choices=PRECISIONS,
     )
-    float8: bool = option(False, "Multiply the blocks' matrices in float8; needs torchao and an H100 or newer.")
+    float8: bool = option(
+        False,
+        "Multiply the blocks' matrices in float8, with a scale per row; needs an H100 or newer, or a CPU to try it.",
+    )
     compile: bool = option(False, "Compile each block and the loss with torch.compile.")
     attention: str = option(
         "auto",
