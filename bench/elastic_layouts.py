@@ -18,6 +18,7 @@ import json
 import sys
 import tempfile
 import time
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -62,13 +63,18 @@ def main() -> None:
         print(json.dumps({name: measure(cluster, name, hurts) for name in args.layouts}, indent=1))
 
 
+def _is_later(run: Any, generation: int) -> bool:
+    return bool(run.memberships()[-1]["generation"] > generation)
+
+
 def measure(cluster: ElasticCluster, name: str, hurts: Any) -> dict[str, Any]:
     """Shrink and grow a run of one layout; return its figures."""
     ranks, options = LAYOUTS[name]
     options = {**options, "max_steps": STEPS, "checkpoint_freq": STEPS, "min_lr": 1e-3, "lr": 1e-3, "warmup": 0}
     run = cluster.launch(name, f"{FEWEST}-{MOST}", ranks=ranks, memory_checkpoint_freq=1, **options)
     run.wait_for_nodes(MOST)
-    lost, recoveries = [], []
+    lost: list[str] = []
+    recoveries: list[dict[str, Any]] = []
     while len(hosts := run.hosts) > FEWEST:
         run.wait_for_step(max(run.steps()) + BETWEEN)
         leads = len(recoveries) == 1
@@ -76,7 +82,7 @@ def measure(cluster: ElasticCluster, name: str, hurts: Any) -> dict[str, Any]:
         began = time.time()
         cluster.cluster.kill(victim, how=how)
         took_s = run.next_step_after(began)
-        run.wait(lambda known=generation: run.memberships()[-1]["generation"] > known, "another generation")
+        run.wait(partial(_is_later, run, generation), "another generation")
         event = run.memberships()[-1]
         recoveries.append(
             {"how": how, "led": leads, "nodes": event["nodes"], "s": round(took_s, 2), "repeated": event["lost_steps"]}

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from podwright_rehearsal.clusters.flat import FlatCluster
 from podwright_rehearsal.clusters.rehearsed import Node
@@ -25,9 +26,10 @@ from podwright_training.run_folder import RunFolder
 
 CHECKOUT = Path(__file__).parents[1]
 JOBS = Path(__file__).parent / "other_trainers"
-TRAINERS = ("plain", "huggingface", "deepspeed", "litgpt")
+TRAINERS = ("plain", "huggingface")
 SECOND = "127.0.0.12"
 KILLED_AFTER = 12  # steps
+NODES: tuple[tuple[int, Literal["controller", "compute"]], ...] = ((5, "controller"), (6, "compute"), (7, "compute"))
 
 
 def main() -> int:
@@ -37,7 +39,7 @@ def main() -> int:
     parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
     options = parser.parse_args()
     packages = fetch_slurm(CHECKOUT / ".cache/podwright/slurm")
-    nodes = [_node(number, role) for number, role in ((5, "controller"), (6, "compute"), (7, "compute"))]
+    nodes = [_node(number, role) for number, role in NODES]
     with tempfile.TemporaryDirectory(prefix="podwright-bench-") as name:
         folder = Path(name)
         environment = {"PYTHONPATH": os.pathsep.join(map(str, (CHECKOUT / "training", CHECKOUT)))}
@@ -51,7 +53,7 @@ def main() -> int:
     return 0
 
 
-def _node(number: int, role: str) -> Node:
+def _node(number: int, role: Literal["controller", "compute"]) -> Node:
     address = f"10.0.16.{number}"
     return Node(
         hostname=f"ip-{address.replace('.', '-')}", private_ip=address, instance_id=f"i-{number}", instance_group=role,
