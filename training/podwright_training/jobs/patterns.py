@@ -1,6 +1,6 @@
 """Name what a trainer's log says, and have the regular expressions of well-known trainers.
 
-Each expression has one group, the number. ``tests/training/test_job_patterns.py`` has a real line of each trainer.
+Each expression has one group, the number. ``tests/training/test_jobs.py`` has a line of each trainer.
 """
 
 from __future__ import annotations

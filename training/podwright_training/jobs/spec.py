@@ -38,7 +38,7 @@ def _by_name(text: str) -> Any:
 
 @dataclass(frozen=True)
 class Resume:
-    """The way in which the program goes on from its newest checkpoint; none if it looks for one itself."""
+    """The way in which the program goes on from its newest checkpoint, unless it looks for one itself."""
 
     folder: str = option("checkpoints", "Folder of checkpoints, in the run's folder if it is relative.")
     newest: str = option("*", "Shell pattern of a checkpoint's name; the highest number is the newest.")
