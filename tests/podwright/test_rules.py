@@ -25,7 +25,7 @@ from podwright.settings import names, regions
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
 from podwright_constructs import checks, facts, rds_certificates
-from podwright_constructs.catalog import cluster_instance_types
+from podwright_constructs.catalog import InstanceType, cluster_instance_types
 from podwright_constructs.problems import dotted
 from podwright_training.config.sources import load_file
 from podwright_training.config.train_config import PRESETS
@@ -608,6 +608,11 @@ BROKEN = [
     ("tag-limits", {"tags": {"team": "a&b"}}, "tags.team"),
     ("tag-limits", {"tags": {"team": "a" * 257}}, "tags.team"),
     (
+        "trainium-nodes",
+        groups(CONTROLLER, {**WORKERS, "instance_type": "ml.trn1.32xlarge"}),
+        "cluster.instance_groups[1].instance_type",
+    ),
+    (
         "addresses",
         {"network": {**NETWORK, "private_subnet_cidr": "10.0.16.0/28"}, **groups(CONTROLLER, {**WORKERS, "count": 11})},
         "network.private_subnet_cidr",
@@ -772,9 +777,11 @@ def test_lustre_capacity(capacity_gib: int):
 
 @given(st.sampled_from(cluster_instance_types()))
 def test_every_instance_type_passes(instance_type: str):
-    """Every type that the API accepts for clusters passes as a compute group of one thread per core."""
+    """Every type that the API accepts for clusters passes as a compute group, Trainium with what its nodes need."""
     roomy = {**NETWORK, "private_subnet_cidr": "10.0.128.0/17"}
-    data = content(network=roomy, **groups(CONTROLLER, {**WORKERS, "instance_type": instance_type}))
+    neuron = InstanceType.of(instance_type).accelerator == "neuron"
+    nodes = {"neuron": {}, "containers": {}} if neuron else {}
+    data = content(network=roomy, nodes=nodes, **groups(CONTROLLER, {**WORKERS, "instance_type": instance_type}))
     assert broken(data) == []
 
 
