@@ -34,6 +34,7 @@ STACKS = {
     *("bring-your-own-cluster", "bring-your-own-foundation", "llm-production-cluster", "llm-production-foundation"),
     *("by-api-cluster", "by-api-foundation"),
     *("minimal-cluster", "minimal-foundation", "podwright-demo-cluster", "podwright-demo-foundation"),
+    *("trainium-cluster", "trainium-foundation"),
     *("everywhere", "permissions", "research", "scratch"),  # of the apps
 }
 CHECKOV = REPOSITORY / ".cache" / "checkov" / "bin" / "checkov"
@@ -85,7 +86,7 @@ def test_cfn_lint_accepts_the_clusters(output: Path):
         for resource in synthesized(output, stack).get("resource", {}).get("aws_cloudcontrolapi_resource", {}).values()
     ]
     clusters = [("AWS::SageMaker::Cluster", as_imports(state)) for state in states]
-    assert len(clusters) == 8
+    assert len(clusters) == 9
     assert messages(clusters, "E") == []
     (wrong,) = messages([("AWS::SageMaker::Cluster", {**clusters[0][1], "NodeRecovery": "automatic"})], "E")
     assert "'automatic' is not one of" in wrong
