@@ -61,7 +61,8 @@ class ElasticRun:
         return self._fork_server(wait=pid)["status"]
 
     def finish(self):
-        """Wait for all agents; their exit statuses."""
+        """Let the run go, and wait for all agents; their exit statuses."""
+        (self.folder.root / "go").touch()
         return {host: self.wait_for_end(pid) for host, pid in self.agents.items()}
 
     def steps(self):
@@ -93,6 +94,7 @@ def elastic_run(tmp_path, fork_server, tiny_flags):
             "min_nodes": 2,
             "max_nodes": 4,
             "heartbeat_timeout_s": 2,
+            "hang_timeout_s": LIMIT_S,  # ranks wait for the test
             "memory_checkpoint_freq": 1,
             **options,
         }
