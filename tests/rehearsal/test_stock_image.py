@@ -218,11 +218,22 @@ def test_a_login_is_part_of_the_users_job(
     assert "you have no active jobs on this node" in refused.stderr
 
     batch = "sbatch --parsable --partition gpu --cpus-per-task 1 --mem 60 --chdir / --output /dev/null"
-    job = int(cluster.run(f"{batch} --wrap 'sleep 3600'", host=LOGIN).stdout)
-    cluster.wait_for_job(job, frozenset({"RUNNING"}), timeout_s=600)
+    job = int(cluster.run(f"{batch} --wrap 'exec sleep 1234'", host=LOGIN).stdout)
+    # Slurm says RUNNING before the job's prolog; its batch script starts after the step that logins join.
+    wait_for(
+        lambda: not cluster.run("pgrep --full '[s]leep 1234'", host=WORKER, check=False).returncode,
+        timeout_s=600,
+        what=lambda: f"the script of job {job}",
+    )
     groups = cluster.run(f"{ssh} 'nproc; cat /proc/self/cgroup'", host=LOGIN).stdout
     assert groups.splitlines()[0] == "1"
     assert len(re.findall(rf":(?:cpuset|memory|freezer):.*/job_{job}/step_extern", groups)) == 3, groups
+    found = f"find /opt/rehearsal/cgroup/freezer -path '*/job_{job}/step_extern'"
+    (freezer,) = cluster.run(found, host=WORKER, user="root").stdout.split()
+    cluster.run(f"mount -t tmpfs -o ro none {freezer}", host=WORKER, user="root")  # no process joins the group
+    outside = cluster.run(f"{ssh} cat /proc/self/cgroup", host=LOGIN, check=False)
+    cluster.run(f"umount {freezer}", host=WORKER, user="root")
+    assert outside.returncode != 0, outside.stdout
     greedy = cluster.run(f"{ssh} \"python3 -c 'bytearray(300 << 20)'\"", host=LOGIN, check=False)
     assert greedy.returncode in {137, 255}  # the program was killed, or sshd with it
     cluster.run(f"{ssh} 'setsid sleep 4321 >/dev/null 2>&1 & sleep 0.1'", host=LOGIN)

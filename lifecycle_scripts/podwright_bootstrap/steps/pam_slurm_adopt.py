@@ -22,6 +22,8 @@ MODULE = "pam_slurm_adopt.so"
 PACKAGE = "libpam-slurm-adopt"  # of Debian and Ubuntu
 # Where PAM's modules are on Ubuntu and Debian, and where Slurm's own build puts it.
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
+# Who cannot be given to a job stays outside; the module's default lets them in.
+OPTIONS = "action_adopt_failure=deny action_generic_failure=deny"
 ADMINS = contract.STATE_DIRECTORY / "pam_slurm_adopt.admins"
 OURS = "# podwright: pam_slurm_adopt"  # on each line of ours
 INSTEAD = f"{OURS} instead of: "  # before a line that ours replace
@@ -87,7 +89,7 @@ def _restrict(node: Node) -> Iterator[str]:
         yield f"wrote {ADMINS}"
     ours = [
         f"account sufficient pam_listfile.so item=user sense=allow onerr=fail file={ADMINS} {OURS}",
-        f"account required {module} {OURS}",  # the last: it may only be asked about who may log in otherwise
+        f"account required {module} {OPTIONS} {OURS}",  # the last: it may only be asked about who may log in otherwise
     ]
     lines = [kept for line in _others() for kept in _without_systemd(line)]
     if shell.write_file(PAM_SSHD, _text([*lines, *ours])):
