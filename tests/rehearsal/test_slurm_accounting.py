@@ -149,11 +149,12 @@ def test_who_has_no_job_on_a_node_stays_outside(cluster):
 
 def test_daemons_go_on_in_a_new_log(cluster):
     """After a rotation the daemons write into new files."""
-    cluster.run("logrotate --force /etc/logrotate.d/slurm && scontrol reconfigure", user="root")
+    cluster.run("logrotate --force /etc/logrotate.d/slurm", user="root")
 
     def sizes() -> list[str]:
         logs = "/var/log/slurm/slurmctld.log /var/log/slurm/slurmctld.log.1"
-        return cluster.run(f"stat --format=%s {logs}", user="root", check=False).stdout.split()
+        writes_a_line = "scontrol setdebug info"
+        return cluster.run(f"{writes_a_line}; stat --format=%s {logs}", user="root", check=False).stdout.split()
 
     wait_for(lambda: len(sizes()) == 2 and "0" not in sizes(), timeout_s=600, what=lambda: f"lines in both: {sizes()}")
 
