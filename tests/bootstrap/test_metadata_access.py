@@ -22,7 +22,7 @@ trap "kill $!" EXIT
 until (exec 3<>/dev/tcp/169.254.169.254/80) 2>/dev/null; do sleep 0.1; done
 ip address add fd00:ec2::254/128 dev lo
 python3 -m http.server --bind fd00:ec2::254 80 >/dev/null 2>&1 &
-trap "kill $! $(jobs -p | tr '\\n' ' ')" EXIT
+trap "kill $(jobs -p | tr '\\n' ' ')" EXIT
 until (exec 3<>/dev/tcp/fd00:ec2::254/80) 2>/dev/null; do sleep 0.1; done
 forms='169.254.169.254 2852039166 0xA9FEA9FE 0251.0376.0251.0376 169.16689662 ::ffff:169.254.169.254 fd00:ec2::254'
 ask() {
