@@ -103,10 +103,10 @@ def loss_of_transformers(folder, tokens):
 def test_from_prose_to_a_model_that_writes(dataset, small, tmp_path):
     """After the line that curate printed, perplexities by the trainer, us and transformers agree to 4 digits."""
     folder = RunFolder(tmp_path / "run")
-    size = {"max_context_width": 64, "max_steps": 20, "validation_freq": 10, "sample_tokens": 8}
+    size = {"max_context_width": 64, "max_steps": 8, "validation_freq": 4, "sample_tokens": 8}
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("The cluster\n\nIf you want to train a model\n")
-    run(*last_line(dataset["curate"]), *small(**size, checkpoint_freq=10, sample_prompts=prompts))
+    run(*last_line(dataset["curate"]), *small(**size, checkpoint_freq=4, sample_prompts=prompts))
     assert next(Path(load_run(folder).dataset).glob("train-*.safetensors"))
     run("consolidate", "--run-dir", folder.root)
     printed = run("evaluate", "--run-dir", folder.root, "--all-checkpoints", "--prompts", "The cluster")
@@ -120,7 +120,7 @@ def test_from_prose_to_a_model_that_writes(dataset, small, tmp_path):
     assert written["generated_text"].startswith("The cluster")
     assert len(written["generated_text"]) > len("The cluster")
     early, late = folder.events("sample")
-    assert (early["step"], late["step"]) == (10, 20)
+    assert (early["step"], late["step"]) == (4, 8)
     assert late["texts"] == generate(
         folder.hf, ["The cluster", "If you want to train a model"], max_new_tokens=8, temperature=0, seed=0
     )
@@ -128,7 +128,7 @@ def test_from_prose_to_a_model_that_writes(dataset, small, tmp_path):
     run("report", "--run-dir", folder.root)
     page = re.sub(r"<[^>]*>", " ", (folder.report / "index.html").read_text())
     for words in (
-        "Ended after step 20: max_steps.",
+        "Ended after step 8: max_steps.",
         "Progression",
         "Samples by step",
         summary.brief(last["perplexity"]),
