@@ -89,6 +89,15 @@ install_docs() { # in an environment of its own: only `make docs` needs it
 
 install_kit() { PODWRIGHT_KIT=$1 .venv/bin/python -c 'from podwright.operations.deployment import setup; setup.install_kit()'; }
 
+install_kits() {
+  once "node${PODWRIGHT_KIT:+-$PODWRIGHT_KIT}" tools/node.lock -- install_node
+  [[ -x node_modules/.bin/cdktf ]] || rm -f "$cache/stamps/cdktf-cli"
+  once cdktf-cli package.json package-lock.json -- install_kit cdktf
+  [[ ${PODWRIGHT_KIT:-} == cdktn ]] || return 0
+  [[ -x tools/cdktn/node_modules/.bin/cdktn ]] || rm -f "$cache/stamps/cdktn-cli"
+  once cdktn-cli tools/cdktn/package{,-lock}.json -- install_kit cdktn
+}
+
 # Each job's own interpreter decides whether the environment must be made anew.
 need python3 python3 --version
 python_is_new_enough || fail "python3 is $(python3 --version); 3.10 or later is needed"
@@ -99,24 +108,25 @@ if ! .venv/bin/python -c 'import uv' 2>/dev/null; then
 fi
 once python-packages requirements.lock training/requirements.lock pyproject.toml {constructs,lifecycle_scripts,rehearsal,training}/pyproject.toml \
   -- install_python_packages
-once "node${PODWRIGHT_KIT:+-$PODWRIGHT_KIT}" tools/node.lock -- install_node
-[[ -x node_modules/.bin/cdktf ]] || rm -f "$cache/stamps/cdktf-cli"
-once cdktf-cli package.json package-lock.json -- install_kit cdktf
-if [[ ${PODWRIGHT_KIT:-} == cdktn ]]; then
-  [[ -x tools/cdktn/node_modules/.bin/cdktn ]] || rm -f "$cache/stamps/cdktn-cli"
-  once cdktn-cli tools/cdktn/package{,-lock}.json -- install_kit cdktn
-fi
-once checkov tools/checkov.lock -- install_checkov
-.venv/bin/podwright setup >/dev/null
-
 if [[ ${1:-} == docs ]]; then once docs tools/docs.lock -- install_docs; fi
+if [[ ${1:-} == rehearsal && $(id -u) == 0 ]]; then # else the hosts are plain processes
+  need iproute2 ip -V
+  need util-linux unshare --version
+fi
 if [[ ${2:-} == browser ]] && apt-cache show chromium-headless-shell >/dev/null 2>&1; then # else tests of pages say why they skip
   need chromium-headless-shell chromium-headless-shell --version
 fi
-if [[ ${1:-} == rehearsal ]]; then
-  if [[ $(id -u) == 0 ]]; then # else the hosts are plain processes
-    need iproute2 ip -V
-    need util-linux unshare --version
-  fi
-  .venv/bin/python -m podwright_rehearsal.run.supplies
-fi
+
+trap 'trap - INT; kill 0' INT # bash keeps Ctrl-C from the jobs below
+jobs=()
+side_by_side() { # much of each is waiting for the network
+  "$@" &
+  jobs+=($!)
+}
+side_by_side install_kits
+side_by_side once checkov tools/checkov.lock -- install_checkov
+if [[ ${1:-} == rehearsal ]]; then side_by_side .venv/bin/python -m podwright_rehearsal.run.supplies; fi
+failed=
+for job in "${jobs[@]}"; do wait "$job" || failed=yes; done
+[[ -z $failed ]] || exit 1
+.venv/bin/podwright setup >/dev/null
