@@ -15,7 +15,13 @@ LOWEST, HIGHEST = 0, 4  # powers of ten of FLOPs per byte that are drawn
 WIDTH, HEIGHT = 640, 400
 MARGIN = 60
 BAR_WIDTH = 20  # characters
-GRID = "#d5dae0"
+# Text has a halo over the grid. The dark page's colours are those of the architecture drawing.
+STYLE = """<style>
+.page{fill:#fff}text{fill:#1c2330;stroke:#fff;stroke-width:3;paint-order:stroke}polyline{fill:none}
+.grid{stroke:#d5dae0}.peak{stroke:#999}.roof{stroke:#1f4e79;stroke-width:2}circle{fill:#c0504d}
+@media(prefers-color-scheme:dark){.page{fill:#14181f}text{fill:#e6e9ee;stroke:#14181f}
+.grid{stroke:#343c48}.roof{stroke:#8dbce6}circle{fill:#e58a86}}
+</style>"""
 TERA = 12  # power of ten
 
 
@@ -103,15 +109,15 @@ class _Drawing:
         low, high = 10.0**LOWEST, 10.0**HIGHEST
         roof = [(low, chart.roof(low)), (chart.ridge, chart.sustained_flops), (high, chart.sustained_flops)]
         peak = [(low, chart.peak_flops), (high, chart.peak_flops)]
-        halo = 'paint-order="stroke" stroke="white" stroke-width="3"'  # of text over the grid
-        box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11" {halo}'
+        box = f'viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="11"'
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {box}>',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+            STYLE,
+            f'<rect class="page" width="{WIDTH}" height="{HEIGHT}"/>',
             _text(WIDTH / 2, 20, chart.title, anchor="middle"),
             *self._grid(),
-            self._line(roof, "#1f4e79", 2),
-            self._line(peak, "#999999", 1),
+            self._line(roof, "roof"),
+            self._line(peak, "peak"),
             _text(self._x(low) + 4, self._y(chart.peak_flops) - 4, f"peak {chart.peak_flops / 1e12:.0f} TFLOP/s"),
             _text(MARGIN, MARGIN - 12, "TFLOP/s", anchor="end"),
             _text(WIDTH / 2, HEIGHT - 12, "FLOPs per byte of memory traffic", anchor="middle"),
@@ -123,24 +129,24 @@ class _Drawing:
     def _grid(self) -> Iterator[str]:
         """Yield a line and its number for each power of ten."""
         for power in range(LOWEST, HIGHEST + 1):
-            yield self._line([(10.0**power, 10.0**self.bottom), (10.0**power, 10.0**self.top)], GRID, 1)
+            yield self._line([(10.0**power, 10.0**self.bottom), (10.0**power, 10.0**self.top)], "grid")
             yield _text(self._x(10.0**power), HEIGHT - MARGIN + 16, f"{10**power:,}", anchor="middle")
         for power in range(math.ceil(self.bottom), math.floor(self.top) + 1):
-            yield self._line([(10.0**LOWEST, 10.0**power), (10.0**HIGHEST, 10.0**power)], GRID, 1)
+            yield self._line([(10.0**LOWEST, 10.0**power), (10.0**HIGHEST, 10.0**power)], "grid")
             yield _text(MARGIN - 6, self._y(10.0**power) + 4, f"{10.0 ** (power - TERA):,g}", anchor="end")
 
     def _point(self, index: int, point: Point) -> list[str]:
         across = self._x(min(max(point.intensity, 10.0**LOWEST), 10.0**HIGHEST))
         label = f"{index + 1}: {point.name}, {point.flops_per_s / 1e12:.0f} TFLOP/s at {point.intensity:.0f} FLOP/byte"
         return [
-            f'<circle cx="{across:.1f}" cy="{self._y(point.flops_per_s):.1f}" r="4" fill="#c0504d" stroke-width="1"/>',
+            f'<circle cx="{across:.1f}" cy="{self._y(point.flops_per_s):.1f}" r="4"/>',
             _text(across, self._y(point.flops_per_s) + 16 + 12 * (index % 3), str(index + 1), anchor="middle"),
             _text(WIDTH / 2 - 40, HEIGHT - MARGIN - 14 * (len(self.chart.points) - index), label),
         ]
 
-    def _line(self, points: Sequence[tuple[float, float]], colour: str, width: int) -> str:
+    def _line(self, points: Sequence[tuple[float, float]], kind: str) -> str:
         path = " ".join(f"{self._x(intensity):.1f},{self._y(flops):.1f}" for intensity, flops in points)
-        return f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+        return f'<polyline class="{kind}" points="{path}"/>'
 
     def _x(self, intensity: float) -> float:
         return MARGIN + (math.log10(intensity) - LOWEST) / (HIGHEST - LOWEST) * (WIDTH - 2 * MARGIN)
