@@ -204,13 +204,21 @@ class _Sizing:
                 "activations": kept,
                 "logits": self._logits(),
             },
-            # of a block, the gradient in bf16, and in fp32 where it is reduced
-            {
-                "gathered_parameters": self._gathered_blocks(gradient=2.0 + 4.0) + root,
-                "activations": kept + working,
-                "logits": 0.0,
-            },
+            *self._block_candidates(kept, working, root),
             {"gathered_parameters": root} | last,
+        ]
+
+    def _block_candidates(self, kept: float, working: float, root: float) -> list[dict[str, float]]:
+        """Return what is there while a block is worked on, and the gradient of the one before, in fp32, is reduced.
+
+        Experts are gathered by themselves, and their activations are gone when their gradient is complete.
+        """
+        weights, reduced = self._gathered_blocks(gradient=0.0) + root, self._gathered_blocks(gradient=4.0) + root
+        if not self.model.expert_blocks:
+            return [{"gathered_parameters": reduced, "activations": kept + working, "logits": 0.0}]
+        return [
+            {"gathered_parameters": weights, "activations": kept + working, "logits": 0.0},
+            {"gathered_parameters": reduced, "activations": kept, "logits": 0.0},
         ]
 
     def _vocabulary_shares(self) -> int:
@@ -327,9 +335,11 @@ class _Sizing:
 
     def _working_bytes(self) -> float:
         """Size what the block that is worked on adds."""
-        working = max(self._whole(kind) for kind, count in self._kinds().items() if count)
-        if self.layout.recompute == "none":
-            working /= 2  # only gradients come on top of what is kept
+        whole = {kind: self._whole(kind) for kind, count in self._kinds().items() if count}
+        if self.layout.recompute == "none":  # only gradients come on top of what is kept
+            working = max(whole.values()) / 2
+        else:
+            working = max(size + self._gate_gradients(kind) for kind, size in whole.items())
         return self.tokens * working * self.constants("working_set") + self._scores()
 
     def _kinds(self) -> dict[str, int]:
@@ -399,6 +409,8 @@ class _Sizing:
         routed = model.experts_per_token * (
             linear * (model.latent or model.hidden_size) + self._ffn(model.expert_ffn, linear)
         )
+        if not fused:  # the experts' results, for the gradients of the weights that mix them
+            routed += 2.0 * model.experts_per_token * model.hidden_size
         return norms + (routed + self._ffn(model.shared_ffn, linear)) / layout.tensor
 
     def _repeats_core(self) -> bool:
@@ -411,6 +423,18 @@ class _Sizing:
         if self.software.compiled:
             return (2.0 * (model.matrices_of_mlp - 1) + linear) * width
         return (8.0 if model.gated else 4.0) * width
+
+    def _gate_gradients(self, kind: str) -> float:
+        """Return the bytes per token by which a gated activation's gradients exceed the products that they replace.
+
+        Without fusion, gate, up, the activation and the gradients of it, of up and of their product are there at once:
+        six, beside the four that ``_ffn`` counts. Counted with ``podwright-train dry-run``.
+        """
+        model = self.model
+        widths = {"mlp": model.ffn, "experts": model.experts_per_token * model.expert_ffn + model.shared_ffn}
+        if self.software.compiled or not model.gated:
+            return 0.0
+        return 2 * 2.0 * widths.get(kind, 0) / self.layout.tensor
 
     def _scores(self) -> float:
         """Size the scores of one block's attention that is not fused.

@@ -43,7 +43,7 @@ def test_every_model_is_the_one_that_was_planned():
         again = make_plan(model, NODES, tokens=1e9, **arguments(config, NODES))
         assert again.layout == plan.layout
     assert given["llama3_2_1b"] == "--preset=llama3_2_1b"
-    assert given["qwen3_8b"] == "--run-dir=runs/qwen3_8b"
+    assert given["qwen3_14b"] == "--run-dir=runs/qwen3_14b"
     assert len(given) > 20
 
 

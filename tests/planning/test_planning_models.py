@@ -25,6 +25,7 @@ EXACT = {
     "mistral_7b": 7_241_732_096,
     "mathstral_7b": 7_248_023_552,
     "mixtral_8x7b": 46_702_792_704,
+    "qwen3_8b": 8_190_735_360,
     "qwen3_30b_a3b": 30_532_122_624,
     "deepseek_v3": 671_026_404_352,
     "gpt_oss_120b": 116_829_156_672 - 2_304,  # its sinks, one per head and layer, are not modelled

@@ -460,6 +460,7 @@ def assert_equal(ours, theirs):
             {"model_type": "glm4_moe", "num_local_experts": 4, "n_shared_experts": 1, "router_bias_speed": 0},
             {"expert_parallel": 2},
         ),
+        ({"model_type": "qwen3_moe", "num_local_experts": 4, "qk_norm": 1}, {"expert_parallel": 2}),
     ],
 )
 def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_of, call_ranks, options, layout):

@@ -194,11 +194,14 @@ def test_the_planner_knows_what_a_pipeline_keeps_whole(results: dict[str, Any]) 
     assert last["peak_bytes"] == max(rank["peak_bytes"] for rank in results["8B, pipeline"]["ranks"])
 
 
-def test_the_planner_counts_the_states_of_a_mixture(results: dict[str, Any]) -> None:
-    """Each of eight ranks holds an eighth of the experts; what is kept and worked on is a named difference."""
-    planned, counted = _planned("mixture"), _rank(results, "mixture")["memory_bytes"]
-    assert planned.parameters * 1e9 == pytest.approx(counted[WEIGHTS], rel=0.03)
-    assert planned.optimizer * 1e9 == pytest.approx(counted["optimizer states"], rel=0.03)
+def test_the_planner_counts_a_mixture(results: dict[str, Any]) -> None:
+    """Each of eight ranks holds an eighth of the experts; states agree within 3 %, the rest of the peak within 10 %."""
+    planned, rank = _planned("mixture"), _rank(results, "mixture")
+    counted = {item: size / 1e9 for item, size in rank["memory_bytes"].items()}
+    assert planned.parameters == pytest.approx(counted[WEIGHTS], rel=0.03)
+    assert planned.optimizer == pytest.approx(counted["optimizer states"], rel=0.03)
+    rest = rank["peak_bytes"] / 1e9 - counted[WEIGHTS] - counted["optimizer states"]
+    assert planned.gathered_parameters + planned.activations + planned.logits == pytest.approx(rest, rel=0.1)
 
 
 def _planned(name: str) -> Memory:

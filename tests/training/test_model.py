@@ -52,6 +52,7 @@ FAMILIES = {
     "mathstral": {"model_type": "mistral", "num_key_value_heads": 2, "rope_theta": 1e6},
     "mixtral": {**EXPERTS, "num_hidden_layers": 1},  # one block: see MixtureOfExperts
     "glm4 moe": {**SHARED, "qk_norm": True},
+    "qwen3 moe": {**EXPERTS, "model_type": "qwen3_moe", "qk_norm": True, "num_hidden_layers": 1},
     "qk norm": {"model_type": "qwen3", "qk_norm": True, "num_key_value_heads": 2},
 }
 MEMORY = {
@@ -169,7 +170,7 @@ def test_a_gpu_compiles_blocks_whole(family, mode, monkeypatch):
     assert block(x_BTD, angle_T1H.bfloat16(), angle_T1H.bfloat16(), None).shape == x_BTD.shape
 
 
-@pytest.mark.parametrize("family", ["llama 3.2", "mistral", "mixtral", "glm4 moe", "qk norm"])
+@pytest.mark.parametrize("family", ["llama 3.2", "mistral", "mixtral", "glm4 moe", "qwen3 moe", "qk norm"])
 def test_what_is_exported_is_loaded_by_transformers(family, tmp_path):
     """With the names of ``from_hugging_face`` and ``to_hf``, transformers gives our logits, and misses nothing."""
     model = build(ModelConfig(**{**LLAMA_2, **FAMILIES[family]}))

@@ -21,6 +21,8 @@ PUBLISHED_PARAMETERS = {
     "mistral_7b": 7_241_732_096,
     "mathstral_7b": 7_248_023_552,
     "mixtral_8x7b": 46_702_792_704,
+    "qwen3_8b": 8_190_735_360,
+    "qwen3_30b_a3b": 30_532_122_624,
 }
 
 

@@ -86,6 +86,7 @@ class ModelConfig:
             rope |= {"rope_type": "llama3", **asdict(self.rope_scaling)}
         architecture = ARCHITECTURES[self.model_type]
         own = {"rope_theta", "rope_scaling", "qk_norm", "sliding_window", "n_shared_experts", *EXPERT_KEYS}
+        own |= set(architecture.renamed.values())
         return {
             "architectures": [architecture.hf_class],
             "hidden_act": "silu",

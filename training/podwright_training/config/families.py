@@ -37,7 +37,7 @@ class Architecture:
         hf_class: Class in ``architectures`` of ``config.json``.
         constants: Keys of ``config.json`` whose value never changes.
         keys: Fields of ``ModelConfig`` that only some architectures write to ``config.json``.
-        renamed: Keys of ``config.json`` under which it has other fields of ``ModelConfig``.
+        renamed: Keys of ``config.json`` under which it has other fields of ``ModelConfig``, instead of their own names.
         rope_constants: Keys of ``rope_parameters`` whose value never changes.
         biased_router: Each expert's score is a sigmoid. A bias that follows the experts' load is added to choose the
             experts, not to mix them, instead of a load-balancing loss.
@@ -126,6 +126,15 @@ ARCHITECTURES = {  # by transformers' model_type
         supported=frozenset({"qk_norm"}),
         required=frozenset({"qk_norm"}),
     ),
+    "qwen3_moe": Architecture(
+        hf_class="Qwen3MoeForCausalLM",
+        constants={"attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True},
+        keys=EXPERT_KEYS,
+        renamed={"moe_intermediate_size": "intermediate_size"},
+        supported=frozenset({"qk_norm", "num_local_experts"}),
+        required=frozenset({"qk_norm", "num_local_experts"}),
+        expert_names=ExpertNames(module="mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+    ),
 }
 
 FAMILIES = {  # by the option model_type
@@ -134,6 +143,7 @@ FAMILIES = {  # by the option model_type
     "mistral": Family(architecture="mistral", rope_theta=10_000.0),
     "mixtral": Family(architecture="mixtral", rope_theta=1_000_000.0),
     "glm4_moe": Family(architecture="glm4_moe", rope_theta=1_000_000.0),
+    "qwen3_moe": Family(architecture="qwen3_moe", rope_theta=1_000_000.0),
 }
 
 

@@ -23,6 +23,7 @@ def register() -> torch.device:
     _setup_privateuseone_for_python_backend(NAME, backend_module=_Module(NAME))
     _KERNELS.impl("empty.memory_format", _empty)  # type: ignore[no-untyped-call]
     _KERNELS.impl("_fused_rms_norm", _fused_rms_norm)  # type: ignore[no-untyped-call]
+    _KERNELS.impl("silu_backward", _silu_backward)  # type: ignore[no-untyped-call]
     return torch.device(NAME, 0)
 
 
@@ -38,6 +39,11 @@ def _empty(size: Sequence[int], dtype: torch.dtype | None = None, **_: Any) -> t
 def _fused_rms_norm(x: torch.Tensor, shape: Sequence[int], *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a norm's result and the numbers that CUDA's keeps for backward: one per token, not copies in fp32."""
     return torch.empty_like(x), x.new_empty((*x.shape[: x.ndim - len(shape)], *[1] * len(shape)), dtype=torch.float32)
+
+
+def _silu_backward(gradient: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Return the only tensor that CUDA's kernel makes; the formula in products makes five more."""
+    return torch.empty_like(gradient)
 
 
 class Stream:

@@ -65,9 +65,24 @@ class _Exchange:
         # the number of rows is known here: counting them again would wait for the device
         expert_of_row = expert_of_row.repeat_interleave(arriving_E, output_size=len(rows_PD))
         self._order = expert_of_row.argsort(stable=True)
-        return rows_PD[self._order], arriving_RL.sum(dim=0)
+        sorted_PD: Tensor = _Permute.apply(rows_PD, self._order)  # type: ignore[no-untyped-call]
+        return sorted_PD, arriving_RL.sum(dim=0)
 
     def combine(self, _: nn.Module, _arguments: Any, y: Tensor) -> Tensor:
         """Return the experts' results to the ranks and in the order that the rows came from."""
-        rows = torch.empty_like(y).index_copy(0, self._order, y)
+        rows = _Permute.apply(y, self._order.argsort())  # type: ignore[no-untyped-call]
         return all_to_all_single_autograd(rows, self._sent, self._arrived, self._group)
+
+
+class _Permute(torch.autograd.Function):
+    """Reorder rows. The backward pass reorders them back; unlike of ``index_copy``, it needs no copy of the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x_PD: Tensor, order_P: Tensor) -> Tensor:
+        ctx.save_for_backward(order_P)
+        return x_PD[order_P]
+
+    @staticmethod
+    def backward(ctx: Any, gradient_PD: Tensor) -> tuple[Tensor, None]:
+        (order_P,) = ctx.saved_tensors
+        return gradient_PD[order_P.argsort()], None

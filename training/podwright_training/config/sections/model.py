@@ -30,10 +30,12 @@ class ModelOptions:
     sliding_window: int | None = option(
         None, "Tokens each token attends to, itself included. Default: all preceding tokens.", at_least=1
     )
-    num_local_experts: int | None = option(None, "Experts per block (mixtral, glm4_moe).", at_least=2)
+    num_local_experts: int | None = option(None, "Experts per block (mixtral, glm4_moe, qwen3_moe).", at_least=2)
     num_experts_per_tok: int = option(2, "Experts each token is routed to.", at_least=1)
     n_shared_experts: int = option(0, "Further experts that every token passes (glm4_moe).", at_least=0)
-    router_aux_loss_coef: float = option(0.02, "Weight of the experts' load-balancing loss (mixtral).", at_least=0)
+    router_aux_loss_coef: float = option(
+        0.02, "Weight of the experts' load-balancing loss (mixtral, qwen3_moe).", at_least=0
+    )
     router_bias_speed: float = option(
         0.001,
         "What a step adds to the bias of an expert with too few tokens, and takes from one with too many, instead of "
