@@ -100,6 +100,15 @@ LAYOUTS = {  # what four ranks do with a model
             "reshard_after_forward": "never",
         },
     ),
+    "zero-bubble pipeline in a V 2 x shards 2": (
+        "deep",
+        {
+            "pipeline_parallel": 2,
+            "pipeline_schedule": "zero_bubble_v",
+            "pipeline_micro_batches": 4,
+            "reshard_after_forward": "auto",
+        },
+    ),
     "pipeline of embedding, blocks and head": (
         "llama",
         {"pipeline_parallel": 4, "pipeline_micro_batches": 4},

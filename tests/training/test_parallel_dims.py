@@ -68,6 +68,11 @@ def test_the_published_pipeline_of_405b_is_possible():
             "pipeline_stages_per_rank: got 3, need 1 with pipeline_schedule 1f1b",
         ),
         (
+            {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble_v", "pipeline_stages_per_rank": 4},
+            2,
+            "pipeline_stages_per_rank: got 4, need 2 with pipeline_schedule zero_bubble_v",
+        ),
+        (
             {"pipeline_parallel": 8, "pipeline_schedule": "zero_bubble", "train_batch_size": 8},
             8,
             "embedding and head are fewer than the 16 stages of pipeline_parallel 8 with pipeline_schedule zero_b",
@@ -88,6 +93,11 @@ def test_the_published_pipeline_of_405b_is_possible():
             "train_batch_size 6 is not divisible by pipeline_micro_batches 4",
         ),
         ({"pipeline_parallel": 2, "tie_word_embeddings": True}, 2, "tie_word_embeddings does not work with"),
+        (
+            {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble", "reshard_after_forward": "always"},
+            2,
+            "reshard_after_forward always does not work with pipeline_schedule zero_bubble",
+        ),
         (
             {"pipeline_parallel": 2, "pipeline_schedule": "zero_bubble", "compile": True},
             2,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from podwright_training.config.train_config import TrainConfig
 
-STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2}  # by default
+STAGES_PER_RANK = {"1f1b": 1, "interleaved_1f1b": 2, "zero_bubble": 2, "zero_bubble_v": 2}  # by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,12 @@ def stages_per_rank(options: TrainConfig) -> int:
     if options.pipeline_parallel == 1:
         return 1
     return options.pipeline_stages_per_rank or STAGES_PER_RANK[options.pipeline_schedule]
+
+
+def rank_of_stage(stage: int, ranks: int, schedule: str) -> int:
+    """Return the rank of a stage: ranks take turns, in a V there and back."""
+    turn, place = divmod(stage, ranks)
+    return ranks - 1 - place if schedule == "zero_bubble_v" and turn % 2 else place
 
 
 def blocks_of_stage(number: int, count: int, blocks: int) -> range:
@@ -180,15 +186,16 @@ def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
             f"pipeline_parallel {pipeline} with pipeline_schedule {options.pipeline_schedule}"
         )
     each = stages_per_rank(options)
-    if (options.pipeline_schedule == "1f1b") != (each == 1):
-        wanted = "1" if options.pipeline_schedule == "1f1b" else "2 or more"
+    counts = {"1f1b": each == 1, "zero_bubble_v": each == 2}  # noqa: PLR2004 - there and back
+    if not counts.get(options.pipeline_schedule, each > 1):
+        wanted = {"1f1b": "1", "zero_bubble_v": "2"}.get(options.pipeline_schedule, "2 or more")
         yield (
             f"pipeline_stages_per_rank: got {each}, need {wanted} with pipeline_schedule {options.pipeline_schedule}"
         )
     micro_batches = options.pipeline_micro_batches or options.train_batch_size
     if options.train_batch_size % micro_batches:
         yield f"train_batch_size {options.train_batch_size} is not divisible by pipeline_micro_batches {micro_batches}"
-    any_number = options.pipeline_schedule == "1f1b"
+    any_number = options.pipeline_schedule in ("1f1b", "zero_bubble_v")
     if micro_batches < pipeline or (not any_number and micro_batches % pipeline):
         wanted = "at least" if any_number else "a multiple of"
         yield (
@@ -197,7 +204,7 @@ def _problems_of_pipeline(options: TrainConfig) -> Iterator[str]:
         )
     if options.tie_word_embeddings:
         yield "tie_word_embeddings does not work with pipeline_parallel: embedding and head are different stages"
-    if options.pipeline_schedule == "zero_bubble":
+    if options.pipeline_schedule.startswith("zero_bubble"):
         yield from _problems_of_zero_bubble(options)
 
 
@@ -206,6 +213,11 @@ def _problems_of_zero_bubble(options: TrainConfig) -> Iterator[str]:
     schedule = options.pipeline_schedule
     if options.compile:
         yield f"compile does not work with pipeline_schedule {schedule}, which splits the backward pass"
+    if options.reshard_after_forward == "always":
+        yield (
+            f"reshard_after_forward always does not work with pipeline_schedule {schedule}, whose second half "
+            "of a backward pass needs the gathered weights: choose auto or never"
+        )
     if options.activation_checkpointing and options.activation_checkpointing_mode == "selective":
         yield (
             f"activation_checkpointing_mode selective does not work with pipeline_schedule {schedule}, which splits "

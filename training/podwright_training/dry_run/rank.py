@@ -78,6 +78,8 @@ def kinds(options: TrainConfig, world_size: int) -> dict[int, str]:
     if stages == 1:
         return {0: "all ranks"}
     each = world_size // stages
+    if options.pipeline_schedule == "zero_bubble_v":
+        return {0: "first and last stage", each: "middle stages"}
     found = {0: "first stage", each: "middle stages", (stages - 1) * each: "last stage"}
     return found if stages > 2 else {0: "first stage", each: "last stage"}  # noqa: PLR2004 - ends only
 

@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard
 
-from podwright_training.config.parallel_dims import stages_per_rank, vocabulary_shares
+from podwright_training.config.parallel_dims import rank_of_stage, stages_per_rank, vocabulary_shares
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model import DTYPES, Block, LlamaForCausalLM, MixtureOfExperts, configure
 from podwright_training.parallel import expert, tensor, vocabulary
@@ -28,7 +28,9 @@ def stages_of(options: TrainConfig, meshes: Meshes) -> list[Stage]:
     pipeline, share = meshes.ranks["pipeline"], SequenceShare(meshes.ranks)
     count = pipeline.size() * stages_per_rank(options)
     stages = []
-    for number in range(pipeline.get_local_rank(), count, pipeline.size()):
+    for number in range(count):
+        if rank_of_stage(number, pipeline.size(), options.pipeline_schedule) != pipeline.get_local_rank():
+            continue
         with torch.device("meta"):
             model = LlamaForCausalLM(options.model)
         stages.append(Stage(model, number=number, count=count, share=share))

@@ -14,15 +14,18 @@ from torch.distributed.pipelining import (
     Schedule1F1B,
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
+    ScheduleZBVZeroBubble,
 )
 
 from podwright_training.batch import Batch
+from podwright_training.config.parallel_dims import rank_of_stage
 from podwright_training.parallel.stage import NOT_HERE, Stage
 
 SCHEDULES = {
     "1f1b": Schedule1F1B,
     "interleaved_1f1b": ScheduleInterleaved1F1B,  # arXiv:2104.04473
     "zero_bubble": ScheduleInterleavedZeroBubble,  # arXiv:2401.10241
+    "zero_bubble_v": ScheduleZBVZeroBubble,  # arXiv:2401.10241, section 6
 }
 
 
@@ -31,7 +34,7 @@ class Pipeline:
 
     def __init__(self, stages: Sequence[Stage], *, schedule: str, ranks: DeviceMesh, dtype: torch.dtype) -> None:
         self._stages = stages
-        self._schedule = SCHEDULES[schedule]
+        self._name, self._schedule = schedule, SCHEDULES[schedule]
         self._group = ranks.get_group("pipeline")
         self._rank, self._size = ranks.get_local_rank("pipeline"), ranks["pipeline"].size()
         self._own_part = ranks["context"].size() * ranks["tensor"].size()
@@ -68,17 +71,17 @@ class Pipeline:
         x = batch.tokens_BT
         for stage in self._stages:
             before, after = (self._rank_of(stage.number + step) for step in (-1, 1))
-            if not stage.is_first:
+            if not stage.is_first and before != self._rank:
                 x = self._receive(batch, before)
             x = cast("Tensor", stage(x, **_labels_and_positions(batch), **more))
             if stage.is_last:
                 return x
-            dist.send(x, group=self._group, group_dst=after)
+            if after != self._rank:
+                dist.send(x, group=self._group, group_dst=after)
         return None
 
     def _rank_of(self, stage: int) -> int:
-        """Return the rank of a stage: ranks take turns."""
-        return stage % self._size
+        return rank_of_stage(stage, self._size, self._name)
 
     def _receive(self, batch: Batch, rank: int) -> Tensor:
         x = torch.empty(self._shape(*batch.tokens_BT.shape), dtype=self._dtype, device=batch.tokens_BT.device)

@@ -26,8 +26,9 @@ class ParallelismOptions:
     pipeline_parallel: int = option(1, "Pipeline stages: ranks that hold consecutive blocks.", at_least=1)
     pipeline_schedule: str = option(
         "1f1b",
-        "Pipeline schedule; all but 1f1b give each rank several stages; zero_bubble splits the backward pass.",
-        choices=("1f1b", "interleaved_1f1b", "zero_bubble"),
+        "Pipeline schedule; all but 1f1b give each rank several stages; both zero_bubble split the backward pass, and "
+        "zero_bubble_v passes the blocks there and back, so that the first rank has both ends.",
+        choices=("1f1b", "interleaved_1f1b", "zero_bubble", "zero_bubble_v"),
     )
     pipeline_stages_per_rank: int | None = option(
         None, "Stages of each rank. Default: 1 with 1f1b, 2 with the others.", at_least=1
