@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from podwright.planning.hardware import Hardware
+from podwright.planning.layout import Recompute
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.plan import Plan, make_plan
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS
@@ -48,7 +49,7 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
         "sequence": config.max_context_width,
         "micro_batch": max(1, config.train_batch_size // pieces),
         "micro_batches": pieces * config.micro_batches(_data_ranks(config, hardware)),
-        "recompute": config.activation_checkpointing_mode if config.activation_checkpointing else "none",
+        "recompute": _recompute(config),
         "offload_activations": config.offload_activations,
         "offload_optimizer": config.cpu_offload,
         "loss_chunk_tokens": OUR_CHUNK_TOKENS if config.loss_chunk_tokens is None else config.loss_chunk_tokens,
@@ -65,6 +66,13 @@ def arguments(config: TrainConfig, hardware: Hardware) -> dict[str, Any]:
         "precision": "fp8" if config.float8 else precision,
         "optimizer": config.optimizer,
     }
+
+
+def _recompute(config: TrainConfig) -> Recompute:
+    """Return what is recomputed; within a budget, which only the compiler knows, nothing: the most memory."""
+    if not config.activation_checkpointing or config.activation_checkpointing_mode == "budget":
+        return "none"
+    return "full" if config.activation_checkpointing_mode == "full" else "selective"
 
 
 def total_tokens(config: TrainConfig, hardware: Hardware) -> float:

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_fun
 
 from podwright_training.batch import IGNORED
 from podwright_training.config.architecture import ModelConfig, RopeScaling
-from podwright_training.model import Block, LlamaForCausalLM, Recomputation, experts, from_hugging_face
+from podwright_training.config.train_config import TrainConfig
+from podwright_training.model import Block, LlamaForCausalLM, Recomputation, configure, experts, from_hugging_face
 from podwright_training.model.float8 import Float8Linear, use_float8
 
 VOCAB = 97
@@ -154,6 +156,28 @@ def test_compiled_blocks_compute_the_same():
         block.compile(backend="aot_eager")
     torch.testing.assert_close(model(TOKENS[:, :-1], labels_BT=TOKENS[:, 1:]), plain, atol=1e-3, rtol=0)
     assert [name for name, _ in model.named_parameters()] == names
+
+
+def test_a_compiled_block_keeps_what_its_budget_allows():
+    """A smaller share keeps fewer bytes until backward, and gradients stay the same."""
+    kept, gradients = {}, {}
+    for budget in (1.0, 0.5, 0.0):
+        torch._dynamo.reset()
+        model = build(ModelConfig(**{**LLAMA_2, "num_hidden_layers": 1}))
+        configure(model, TrainConfig(activation_checkpointing_mode="budget", activation_memory_budget=budget), "cpu")
+        model.model.layers[0].compile(backend="aot_eager_decomp_partition")
+        sizes = {}
+        with torch.autograd.graph.saved_tensors_hooks(partial(keep, sizes), lambda item: item):
+            hidden = model.model(TOKENS[:, :-1])
+        hidden.square().sum().backward()
+        kept[budget], gradients[budget] = sum(sizes.values()), model.model.embed_tokens.weight.grad
+    assert kept[0.0] < kept[0.5] < kept[1.0]
+    assert torch.equal(gradients[0.0], gradients[1.0])
+
+
+def keep(sizes, tensor):
+    sizes[tensor.data_ptr()] = tensor.nbytes
+    return tensor
 
 
 @pytest.mark.slow

@@ -136,8 +136,21 @@ def conflicts(config: TrainConfig) -> Conflicts:
             ("min_nodes", "global_batch_size"),
             "an elastic run (min_nodes) needs global_batch_size, the sequences of a step on any number of nodes",
         )
+    yield from _budget_conflicts(config)
     yield from _neuron_conflicts(config)
     yield from _profile_conflicts(config)
+
+
+def _budget_conflicts(config: TrainConfig) -> Conflicts:
+    """Yield what a compiler that chooses what to recompute does not go with."""
+    if not config.activation_checkpointing or config.activation_checkpointing_mode != "budget":
+        return
+    given = "activation_checkpointing_mode budget"
+    if not config.compile:
+        yield ("activation_checkpointing_mode", "compile"), f"{given} needs compile 1: the compiler chooses"
+    for name in ("offload_activations", "num_local_experts"):  # of a mixture, parts are compiled by themselves
+        if getattr(config, name):
+            yield ("activation_checkpointing_mode", name), f"{given} does not go with {name}: choose full or selective"
 
 
 def _neuron_conflicts(config: TrainConfig) -> Conflicts:

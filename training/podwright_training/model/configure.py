@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._functorch import config as compiler
 
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.model.compilation import compile_backend
@@ -23,9 +24,12 @@ def configure(model: LlamaForCausalLM, options: TrainConfig, device_type: str) -
     model.model.attention = options.attention
     if options.float8:
         use_float8(model.model.layers, parts=options.tensor_parallel)  # not the head; routers are no such layers
+    budgeted = options.activation_checkpointing and options.activation_checkpointing_mode == "budget"
+    # of the process, read when a block is first compiled
+    compiler.activation_memory_budget = options.activation_memory_budget if budgeted else 1.0
     for block in model.model.layers:
         if isinstance(block, Block):
-            if options.activation_checkpointing:
+            if options.activation_checkpointing and not budgeted:
                 block.recomputation = Recomputation(
                     mode=options.activation_checkpointing_mode,
                     offload=options.offload_activations,

@@ -37,8 +37,12 @@ class MemoryOptions:
     )
     activation_checkpointing_mode: str = option(
         "full",
-        "full: keep each block's input; selective: also keep the outputs of matrix products and attention.",
-        choices=("full", "selective"),
+        "full: keep each block's input; selective: also keep the outputs of matrix products and attention; budget: the "
+        "compiler keeps what is slowest to compute, within activation_memory_budget.",
+        choices=("full", "selective", "budget"),
+    )
+    activation_memory_budget: float = option(
+        0.5, "Share of a block's activations that mode budget keeps; 0 keeps its input.", at_least=0, at_most=1
     )
     offload_activations: bool = option(False, "Keep these activations in host memory.")
 
