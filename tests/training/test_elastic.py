@@ -2,12 +2,15 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from podwright_training.elastic.terms import Terms
 from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
@@ -70,6 +73,14 @@ class ElasticRun:
         return {event["step"]: event for event in self.folder.events("train")}
 
 
+def stranger(run, sends):
+    """A connection to the run's leader from somebody who does not know its secret."""
+    term = Terms(run.folder.elastic / "terms").newest()
+    connection = socket.create_connection((term.address, term.port), timeout=LIMIT_S)
+    connection.sendall(sends)
+    return connection
+
+
 def children(pid):
     found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False).stdout
     return [int(word) for word in found.split()]
@@ -114,12 +125,23 @@ def same_numbers(run, alone):
 
 
 def test_four_hosts_three_two_and_four_again_train_the_same_model(elastic_run, alone):
-    """One host is killed, then the leader freezes, then both come back: batches and losses are the undisturbed ones."""
+    """One host is killed, then the leader freezes, then both come back: batches and losses are the undisturbed ones.
+
+    Strangers who connect to the leader, and signals that ask for stacks, change nothing.
+    """
     run = elastic_run()
     run.start(0, 1, 2, 3)
     hosts = run.wait_for(1)["hosts"]
     assert len(hosts) == 4
+    strangers = [stranger(run, sends) for sends in (b"", b"{}\n", b"[" * 60_000 + b"\n", b"x" * 100_000)]
+    for number in range(4):
+        run.signal(number, signal.SIGUSR2)
+        (server,) = children(run.agents[number])
+        os.kill(server, signal.SIGUSR2)
     leader, *_, last = (int(host.removeprefix("127.0.0.")) - 2 for host in hosts)
+    for connection in strangers:
+        with connection, connection.makefile("rb") as answer, suppress(ConnectionResetError):
+            assert b"proof" not in answer.read()
     run.signal(last, signal.SIGKILL)
     assert run.wait_for(2)["cause"] == f"the agent on {hosts[-1]} closed its connection"
     run.signal(leader, signal.SIGSTOP)
@@ -132,6 +154,7 @@ def test_four_hosts_three_two_and_four_again_train_the_same_model(elastic_run, a
         assert event["lost_steps"] == 0, "a run grows at the end of a step, after a save"
     assert run.finish() == dict.fromkeys(range(4), 0)
     assert run.wait_for_end(killed) == -signal.SIGKILL
+    assert not [path for path in run.folder.root.glob("host-*.log") if "Traceback" in path.read_text()]
     same_numbers(run, alone)
 
 

@@ -19,6 +19,7 @@ from podwright_training.beats import Activity, Beats
 from podwright_training.config.train_config import TrainConfig, conflicts
 from podwright_training.elastic import terms
 from podwright_training.elastic.channel import Channel, ChannelError, accept, introduce
+from podwright_training.elastic.host_ranks import memory_folder
 from podwright_training.elastic.membership import (
     FIRST_WAIT_S,
     Dismiss,
@@ -30,12 +31,13 @@ from podwright_training.elastic.membership import (
     Stop,
     describe_hang,
 )
-from podwright_training.elastic.offenders import REPORT, Offenders
+from podwright_training.elastic.offenders import REPORT, Offenders, report
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import RankReport, Report
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError
 
+NOBODY = 65534
 HOSTS, TIMEOUT_S, TICK_S = 4, 5.0, 0.5
 POLICY = Policy(sizes=(2, 3), ranks_per_node=1, elastic_wait_s=0, nodes_timeout_s=1e9, heartbeat_timeout_s=TIMEOUT_S)
 
@@ -232,13 +234,30 @@ def test_a_leader_that_has_lost_all_others_is_not_waited_for():
     assert not election.may_claim(1.0)
 
 
-def test_a_host_that_connects_again_ends_its_generation():
-    """The leader has not noticed that the connection broke: the host's ranks are gone all the same."""
+def two_hosts():
+    """A leader whose generation of two hosts has started, at FIRST_WAIT_S."""
     members = Membership(POLICY, leader="a", now=0.0)
     for number, name in enumerate("ab"):
         members.join(name, host=name, number=number, now=0.0)
         members.report(name, Report(ready=True), now=FIRST_WAIT_S)
     (start,) = members.decide(FIRST_WAIT_S)
+    return members, start
+
+
+def test_a_step_that_one_host_reports_is_all_hosts():
+    """A report that is late says that a rank still loads: no rank of the generation does."""
+    members, start = two_hosts()
+    steps = RankReport(activity=Activity.COMPUTING, began=6, step=7)
+    for name, rank in (("a", steps), ("b", RankReport(activity=Activity.LOADING))):
+        members.report(name, Report(ready=True, generation=start.generation, ranks=(rank,)), now=FIRST_WAIT_S + 1)
+    (record,) = members.decide(FIRST_WAIT_S + 1)
+    assert record.values["step"] == 6
+    assert record.values["stepping_s"] == 0
+
+
+def test_a_host_that_connects_again_ends_its_generation():
+    """The leader has not noticed that the connection broke: the host's ranks are gone all the same."""
+    members, start = two_hosts()
     trains = Report(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.COMPUTING),))
     for name in start.members:
         members.report(name, trains, now=FIRST_WAIT_S)
@@ -324,6 +343,58 @@ def test_nobody_joins_without_the_secret(tmp_path):
     (tmp_path / "secret").chmod(0o644)
     with pytest.raises(UserError, match="nobody else may read it"):
         terms.secret(tmp_path)
+
+
+@pytest.mark.parametrize("sent", [b"", b"half", b"[]\n", b"{\n", b"\xff\n", b"[" * 60_000 + b"\n", b"x" * 100_000])
+def test_what_is_no_message_ends_the_connection(sent):
+    """Neither the leader nor a member fails because of what somebody else sends."""
+
+    async def receive():
+        reader = asyncio.StreamReader()
+        reader.feed_data(sent)
+        reader.feed_eof()
+        return await Channel(reader, None).receive()
+
+    with pytest.raises(ChannelError):
+        asyncio.run(receive())
+
+
+def test_nobody_else_makes_a_hosts_folders(tmp_path):
+    """Another user's folder is not used, in memory or for the secret; what a killed agent left is removed."""
+    left = memory_folder(tmp_path, 0)
+    folder = memory_folder(tmp_path, 0)
+    try:
+        assert not left.exists()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        os.chown(folder, NOBODY, NOBODY)
+        other = memory_folder(tmp_path, 0)
+        assert other != folder
+        other.rmdir()
+        assert folder.exists()
+    finally:
+        folder.rmdir()
+    os.chown(tmp_path, NOBODY, NOBODY)
+    with pytest.raises(UserError, match=f"is of uid {NOBODY}, need your own"):
+        terms.secret(tmp_path)
+
+
+@pytest.mark.parametrize("task", [None, "3"])
+def test_a_report_of_a_host_is_its_jobs_comment(tmp_path, monkeypatch, task):
+    """The comment goes to this task of the array, and to no job without Slurm."""
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f'#!/bin/sh\nprintf "%s\n" "$@" > {tmp_path}/given\n')
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    if task:
+        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "12")
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
+    report("ip-10-0-16-9", 3)
+    given = (tmp_path / "given").read_text().split() if (tmp_path / "given").exists() else []
+    assert [word for word in given if not word.startswith("Comment=")] == (["update", "JobId=12_3"] if task else [])
+    if task:
+        (comment,) = [word.removeprefix("Comment=") for word in given if word.startswith("Comment=")]
+        assert Claim.from_text("12_3", comment).node == "ip-10-0-16-9"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ from pathlib import Path
 
 from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError
+from podwright_training.errors import UserError
 from podwright_training.host_memory import free_bytes_in
+from podwright_training.private_folder import make_private
 from podwright_training.run_folder import write_atomically
 
 PREFIX = "podwright"
 RUN_ID = ".memory-id"  # in the folder of checkpoints: a run that begins anew never finds another's memory
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class MemoryFolder:
         Raises:
             CheckpointError: Somebody else made a folder, a file or a link of this name.
         """
-        for path in (self._top, self.root):
-            try:
-                path.mkdir(mode=0o700)
-            except FileExistsError:
-                _check_own(path)
+        try:
+            make_private(self._top)
+            make_private(self.root)
+        except UserError as error:
+            raise CheckpointError(f"memory_checkpoint_dir: {error}, or name another memory_checkpoint_dir") from error
 
     def begin(self, step: int, *, size: int) -> Path:
         """Keep only the newest checkpoint, and make the folder of the next, which takes ``size`` bytes on this host.
@@ -123,14 +123,3 @@ class MemoryFolder:
         shutil.rmtree(self.root, ignore_errors=True)
         with suppress(OSError):  # another host of this machine uses it
             self._top.rmdir()
-
-
-def _check_own(path: Path) -> None:
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode):
-        raise CheckpointError(f"memory_checkpoint_dir: {path} is no folder; remove it")
-    if found.st_uid != os.geteuid() or found.st_mode & OTHERS:
-        raise CheckpointError(
-            f"memory_checkpoint_dir: {path} is of uid {found.st_uid} and mode {found.st_mode & 0o777:o}, need your own "
-            "folder of mode 700; remove it, or name another memory_checkpoint_dir"
-        )

@@ -7,6 +7,7 @@ not count. ``pyarrow`` accesses the store; credentials, region and endpoint are 
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,6 +26,8 @@ from podwright_training.checkpoint import step_folder
 from podwright_training.checkpoint.collective_io import CheckpointError, CollectiveIO
 from podwright_training.checkpoint.step_folder import MANIFEST
 from podwright_training.run_folder import commit_folder
+
+logger = logging.getLogger(__name__)
 
 
 class Mirror:
@@ -70,6 +73,8 @@ class Mirror:
         partial = self._directory / f".{name}.partial"
         collective.first_rank(lambda: _recreate(partial))
         files = collective.first_rank(lambda: sorted(self._files(name)))
+        if dist.get_rank() == 0:
+            logger.warning("%s has no checkpoint as new as %s in %s: fetching that", self._directory, name, self._url)
         collective.all_ranks(lambda: self._download_files(name, collective.share(files), partial))
         collective.first_rank(lambda: commit_folder(partial, self._directory / name))
 

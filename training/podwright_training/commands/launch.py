@@ -330,6 +330,9 @@ def submit(job: Job) -> int:
     """
     if not job.program.exists():
         raise LaunchError(f"--environment {job.environment}: no {job.program}")
+    job.run.root.mkdir(parents=True, exist_ok=True)
+    if owner := _other_owner(job.run.root):  # who made it since it was not there
+        raise LaunchError(f"--run-dir: {job.run.root} is {owner}'s")
     if job.elastic:
         terms.secret(job.run.elastic)
     if job.spec:

@@ -86,6 +86,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._leave)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # of `scancel --signal=USR2`: ranks write their stacks
         taking_part = asyncio.create_task(self._take_part_until_end())
         tasks = {taking_part, asyncio.create_task(self._ranks.serve()), asyncio.create_task(self._beat())}
         status = None
@@ -198,6 +199,7 @@ class Agent:
         except (OSError, asyncio.TimeoutError):
             return None
         channel = Channel(*streams)
+        watching = asyncio.create_task(self._watch_term())
         try:
             await asyncio.wait_for(introduce(channel, self._secret), timeout_s)
             channel.send(
@@ -212,8 +214,18 @@ class Agent:
             logger.warning("elastic: leader at %s %s", term.address, error)
             return None
         finally:
+            watching.cancel()
             channel.close()
             self._ranks.stop()
+
+    async def _watch_term(self) -> None:
+        """Look for renewals while the leader is silent: how old the last one is, is known once that counts as lost."""
+        often_s = self._policy.heartbeat_timeout_s / SAID_OFTEN
+        while True:
+            await asyncio.sleep(often_s)
+            if time.monotonic() - self._heard_s > 2 * often_s:
+                with suppress(OSError, ValueError):
+                    await self._newest()
 
     async def _obey(self, channel: Channel, term: Term) -> int | None:
         """Report to the leader and do what it says until the run ends, or this host leaves it."""

@@ -41,7 +41,7 @@ class Channel:
             message = json.loads(line)
         except (asyncio.IncompleteReadError, ConnectionError, OSError) as error:
             raise ChannelError("closed its connection") from error
-        except (asyncio.LimitOverrunError, ValueError) as error:
+        except (asyncio.LimitOverrunError, ValueError, RecursionError) as error:
             raise ChannelError("sent what is no message") from error
         if not isinstance(message, dict):
             raise ChannelError("sent what is no message")

@@ -29,7 +29,8 @@ MODULES = (
     "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto",
 )
-IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Slurm sends them to all processes of a step
+# Slurm sends them to all processes of a step: ranks write their stacks on USR2, the others are for the agent.
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def serve(channel: socket.socket) -> None:

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -225,12 +226,17 @@ def spawn_fork_server(channel: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def memory_folder(run_dir: Path, number: int) -> Path:
-    """Make and return the folder of a run's host in memory, which outlives an agent that was killed."""
+    """Make and return a folder of a run's host in memory; remove that of an agent that was killed.
+
+    Its name ends at random: another user of this host cannot have made it before.
+    """
     shared = Path("/dev/shm")  # noqa: S108 - memory that processes of this host share
     digest = hashlib.sha256(str(run_dir.absolute()).encode()).hexdigest()[:12]
-    folder = shared / f"podwright-elastic-{os.geteuid()}-{digest}-{number}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder
+    prefix = f"podwright-elastic-{os.geteuid()}-{digest}-{number}."
+    for left in shared.glob(f"{prefix}*"):
+        if left.lstat().st_uid == os.geteuid():
+            remove_memory(left)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=shared))
 
 
 def remove_memory(folder: Path) -> None:

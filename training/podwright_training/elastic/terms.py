@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -129,9 +130,11 @@ def secret(folder: Path) -> bytes:
     path = folder / "secret"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        if (owner := folder.lstat().st_uid) != os.geteuid():
+            raise UserError(f"{folder} is of uid {owner}, need your own: name another --run-dir")
         folder.chmod(0o700)
-        draft = folder / f".secret.{os.uname().nodename}.{os.getpid()}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor, name = tempfile.mkstemp(prefix=".secret.", dir=folder)
+        draft = Path(name)
         with os.fdopen(descriptor, "w") as file:
             file.write(os.urandom(SECRET_BYTES).hex())
             file.flush()
