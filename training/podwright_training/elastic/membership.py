@@ -286,12 +286,13 @@ class Membership:
         if not ranks or len(reports) < len(generation.members):
             return
         slowest = min(rank.activity for rank in ranks)
+        stepped = any(rank.stepped for rank in ranks)  # with all others, whose reports may be late
         generation.step = max(generation.step, *(rank.step for rank in ranks))
-        if generation.loading_s is None and slowest >= Activity.LOADING:
+        if generation.loading_s is None and (slowest >= Activity.LOADING or stepped):
             generation.loading_s = now
-        if generation.loaded_s is None and slowest >= Activity.DRAWING:
+        if generation.loaded_s is None and (slowest >= Activity.DRAWING or stepped):
             generation.loaded_s, generation.began = now, max(rank.began for rank in ranks)
-        if generation.stepped_s is None and any(rank.stepped for rank in ranks):
+        if generation.stepped_s is None and stepped:
             generation.stepped_s = now
             yield self._record(generation)
 
