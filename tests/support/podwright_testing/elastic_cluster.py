@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podwright_rehearsal.aws.stand_in import AwsStandIn
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.clusters.rehearsed import Failure, Node
 from podwright_rehearsal.hosts.errors import HostError, tail
@@ -26,9 +29,11 @@ CONTROLLER = "ip-10-0-16-5"
 WORKERS = tuple(f"ip-10-0-16-{number}" for number in range(6, 11))
 ENVIRONMENT = "/fsx/scratch/environment"
 WAITS_S = 600.0  # of a busy machine
+AWS_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
 SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
 CONFIGURATION = "/opt/slurm/etc/slurm.conf"
 SLURMD_TIMEOUT_S = 120  # Slurm must not lose nodes of a busy machine, and elastic runs do not wait for it
+TCP_TIMEOUT_S = 2  # a kill that is still on its way to a lost node must not reach its replacement, seconds later
 GRACE_S = 60  # from Slurm's SIGTERM to the end of a preempted job
 # Jobs of partition urgent take the nodes of those of partition gpu, which Slurm requeues.
 ON_CREATE = f"""#!/bin/bash
@@ -39,7 +44,7 @@ mkdir -p -m 1777 /fsx/scratch
 if [[ $(hostname) == {CONTROLLER} ]]; then
   sed -i -e '/^PartitionName=gpu /s/$/ PriorityTier=1 GraceTime={GRACE_S}/' \\
     -e 's/^SlurmdTimeout=.*/SlurmdTimeout={SLURMD_TIMEOUT_S}/' \\
-    -e 's/^\\(MessageTimeout\\|TCPTimeout\\)=.*/\\1=20/' {CONFIGURATION}
+    -e 's/^MessageTimeout=.*/MessageTimeout=20/' -e 's/^TCPTimeout=.*/TCPTimeout={TCP_TIMEOUT_S}/' {CONFIGURATION}
   cat >> {CONFIGURATION} <<'END'
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
@@ -97,9 +102,12 @@ class ElasticCluster:
         directory: Of logs and of the shared file system.
         image: The hosts' image.
         mbit_s: What each compute node sends and receives at most: steps then take as long on any machine.
+        aws: The account whose S3 the nodes reach.
     """
 
-    def __init__(self, directory: Path, image: Path, *, mbit_s: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, image: Path, *, mbit_s: int | None = None, aws: AwsStandIn | None = None
+    ) -> None:
         self._mbit_s = mbit_s
         self.lifecycle = directory / "lifecycle"
         self.cluster = NamespacedCluster(
@@ -111,6 +119,8 @@ class ElasticCluster:
             nodes=[node(CONTROLLER), *map(node, WORKERS)],
             shared=directory / "fsx",
             binds=trainer.binds(),
+            relay=("127.0.0.1", int(aws.endpoint_url.rpartition(":")[2])) if aws else None,
+            environment={name: aws.environment()[name] for name in AWS_VARIABLES} if aws else None,
         )
         self.faults = Faults(self.cluster)
         self.scratch = directory / "fsx" / "scratch"
@@ -122,7 +132,7 @@ class ElasticCluster:
         self.cluster.start()
         try:
             self._boot()
-            self._limit_network(*WORKERS)
+            self.limit_network(*WORKERS)
             trainer.install(self.scratch / "environment")
             self.cluster.wait_until_idle(timeout_s=WAITS_S)
         except BaseException:
@@ -133,7 +143,8 @@ class ElasticCluster:
     def __exit__(self, *_: object) -> None:
         self.cluster.stop()
 
-    def _limit_network(self, *hosts: str) -> None:
+    def limit_network(self, *hosts: str) -> None:
+        """Let hosts send and receive no more than ``mbit_s``, if it was given."""
         for host in hosts if self._mbit_s else ():
             self.cluster.fabric.limit_network(host, mbit_s=self._mbit_s)
 
@@ -151,11 +162,21 @@ class ElasticCluster:
         ).stdout
         return ElasticRun(self, int(re.findall(r"submitted job (\d+)", said)[0]), RunFolder(self.scratch / name))
 
+    def lose_everything(self, run: ElasticRun) -> None:
+        """Cut the power of all compute nodes, delete the run's folder, and bring the nodes back, empty."""
+        for hostname in WORKERS:
+            self.cluster.kill(hostname)
+        shutil.rmtree(run.folder.root)
+        self.cluster.run("scancel --user ubuntu")
+        for thread in [in_background(partial(self.restore, hostname)) for hostname in WORKERS]:
+            thread.join()
+        self.end_jobs()
+
     def restore(self, hostname: str) -> None:
         """Bring a host that was lost back, as HyperPod replaces an instance."""
         self._instances += 1
         self.cluster.replace(hostname, instance_id=f"i-new-{self._instances}", lifecycle=self.lifecycle)
-        self._limit_network(hostname)
+        self.limit_network(hostname)
 
     def auto_resume(self, run: ElasticRun) -> None:
         """Act as HyperPod's agent for `srun --auto-resume`; raises ``HostError`` for a run that is not its affair."""
@@ -170,6 +191,10 @@ class ElasticCluster:
         """Return how often Slurm has requeued the job that runs on a host."""
         (job,) = [job for job in self.jobs_of(run) if job["JobState"] == "RUNNING" and job["NodeList"] == on]
         return int(job["Restarts"])
+
+    def hosts_that_run(self, run: ElasticRun) -> int:
+        """Return how many of the run's hosts have a node."""
+        return sum(job["JobState"] == "RUNNING" for job in self.jobs_of(run))
 
     def end_jobs(self) -> None:
         """Cancel what runs, and wait until nodes are idle."""
@@ -206,9 +231,10 @@ class ElasticRun:
         wait_for(lambda: bool(condition()), timeout_s=WAITS_S, what=lambda: f"{what}\n{self.said()}")
 
     def said(self) -> str:
-        """Return the last lines of each host."""
+        """Return the last lines of each host, and what Slurm says of jobs and nodes."""
         logs = sorted([*self.folder.elastic.glob("host-*.log"), *self.folder.root.glob("train.log")])
-        return "\n".join(f"--- {log.name}\n{tail(log)}" for log in logs)
+        shown = self._cluster.cluster.run("squeue --all; sinfo --Node --long; date", check=False).stdout
+        return "\n".join([*(f"--- {log.name}\n{tail(log)}" for log in logs), "--- Slurm", shown])
 
     def wait_for_step(self, step: int) -> None:
         """Wait until a step is done."""
