@@ -23,7 +23,7 @@ def train(call_ranks, tiny_flags):
     """Trains to a step on some ranks."""
 
     def train(folder, steps, ranks, shares, options):
-        options = {"max_steps": steps, "data_streams": 12, "lr": 1e-3, "min_lr": 1e-3, "warmup": 0} | options
+        options = {"tie_word_embeddings": True, "max_steps": steps, "data_streams": 12, "lr": 1e-3, "min_lr": 1e-3, "warmup": 0} | options
         options |= {"validation_freq": 2, "validation_sequences": VALIDATED, "val_batch_size": 2}
         size = SEQUENCES // shares
         flags = tiny_flags(folder, **options, train_batch_size=size)
@@ -34,7 +34,7 @@ def train(call_ranks, tiny_flags):
 
 
 def test_a_checkpoint_goes_on_in_every_layout(train, tmp_path):
-    """4 ranks → 2 → 3 → tensor parallel on 2 of 4 → a pipeline of 2 → 4: the same batches, the loss to 1e-6."""
+    """4 ranks → 2 → 3 → tensor parallel on 2 of 4 → a pipeline of 2, both with the embedding → 4: the loss to 1e-6."""
     for steps, layout in LAYOUTS.items():
         train(tmp_path / "changing", steps, *layout)
     train(tmp_path / "same", 12, 4, 4, {})

@@ -81,6 +81,7 @@ LAYOUTS = {  # what four ranks do with a model
         "llama",
         {"pipeline_parallel": 2, "pipeline_micro_batches": 2, "tensor_parallel": 2},
     ),
+    "pipeline 2 x shards 2, tied": ("tied", {"pipeline_parallel": 2, "pipeline_micro_batches": 2}),
     "pipeline 2 x context 2": ("window", {"pipeline_parallel": 2, "pipeline_micro_batches": 2, "context_parallel": 2}),
     "interleaved pipeline 2 x shards 2": (
         "deep",

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
+IN_STAGES = "podwright_in_stages"  # attribute of a parameter: pipeline stages that have it. Default: 1
+
 
 def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tensor:
     """Clip the gradient to a global norm of ``max_norm``; return the norm before, on all ranks."""
@@ -23,7 +25,7 @@ def clip_grad_norm(parameters: Iterable[nn.Parameter], max_norm: float) -> Tenso
 
 def multiply(parameters: Iterable[nn.Parameter], factor: Tensor | float) -> None:
     """Multiply the gradient by a number."""
-    gradients = [_gradient(parameter) for parameter in parameters if parameter.grad is not None]
+    gradients = [local(parameter) for parameter in parameters if parameter.grad is not None]
     torch._foreach_mul_(gradients, factor)
 
 
@@ -36,7 +38,7 @@ def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     by_copies = defaultdict(list)
     for parameter in parameters:
         if parameter.grad is not None:
-            by_copies[_copies(parameter)].append(_gradient(parameter))
+            by_copies[_copies(parameter)].append(local(parameter))
     squares = [_squared_norm(gradients) / copies for copies, gradients in by_copies.items()]
     total = torch.stack(squares).sum()
     if dist.is_initialized():  # without a process group, this rank has it all
@@ -48,15 +50,18 @@ def _squared_norm(gradients: list[Tensor]) -> Tensor:
     return torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)).square().sum()  # noqa: SLF001 - as torch.nn.utils does
 
 
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    """Return this rank's part of it."""
+def local(parameter: nn.Parameter) -> Tensor:
+    """Return this rank's part of a parameter's gradient."""
     gradient = parameter.grad
     return cast("Tensor", gradient.to_local() if isinstance(gradient, DTensor) else gradient)
 
 
 def _copies(parameter: nn.Parameter) -> int:
-    """Return the number of ranks of its mesh that hold each element of a parameter."""
+    """Return the number of ranks that hold each element of a parameter: of its mesh, times its pipeline stages."""
+    stages: int = getattr(parameter, IN_STAGES, 1)
     if not isinstance(parameter, DTensor):
-        return 1
+        return stages
     mesh, placements = parameter.device_mesh, parameter.placements
-    return prod(mesh.size(number) for number, placement in enumerate(placements) if isinstance(placement, Replicate))
+    return stages * prod(
+        mesh.size(number) for number, placement in enumerate(placements) if isinstance(placement, Replicate)
+    )

@@ -52,6 +52,8 @@ class ParallelModel:
         for stage in self._stages:
             _allocate(stage, options, device)
         self._pipeline = _pipeline(options, self._stages, meshes)
+        if self._pipeline and (weight := self._pipeline.tied_weight) is not None:
+            setattr(weight, gradients.IN_STAGES, 2)
         self._keeps_whole_gradients = options.accumulated_gradients == "whole"
         self._pieces = options.pipeline_micro_batches or options.train_batch_size
         self.parts = [stage.model for stage in self._stages]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import (
     PipelineStage,
@@ -19,6 +19,7 @@ from torch.distributed.pipelining import (
 
 from podwright_training.batch import Batch
 from podwright_training.config.parallel_dims import rank_of_stage
+from podwright_training.parallel import gradients
 from podwright_training.parallel.stage import NOT_HERE, Stage
 
 SCHEDULES = {
@@ -30,7 +31,12 @@ SCHEDULES = {
 
 
 class Pipeline:
-    """Stages of this rank and their communication with the previous and next rank."""
+    """Stages of this rank and their communication with the previous and next rank.
+
+    Attributes:
+        tied_weight: the embedding that is the head too, on the ranks of the first and the last stage, which both have
+            it; else ``None``.
+    """
 
     def __init__(self, stages: Sequence[Stage], *, schedule: str, ranks: DeviceMesh, dtype: torch.dtype) -> None:
         self._stages = stages
@@ -41,11 +47,14 @@ class Pipeline:
         self._dtype = dtype
         self._made: tuple[Any, Any] | None = None  # a schedule, after the sizes it is for
         self._divisor = 1.0
+        self.tied_weight = _tied_weight(stages)
 
     def forward_backward(self, batch: Batch, *, pieces: int, divisor: float) -> Tensor:
         """Accumulate the gradient in micro-batches; return this rank's share of the summed loss over ``divisor``."""
         shares: list[Tensor] = []
         self._divisor = divisor
+        if self.tied_weight is not None and self._rank:
+            self.tied_weight.grad = None  # the first stage has it added already
         schedule = self._schedule_of(batch, pieces)
         schedule.step(
             *([batch.tokens_BT] if self._rank == 0 else []),
@@ -54,6 +63,7 @@ class Pipeline:
             return_outputs=False,
             **_labels_and_positions(batch),
         )
+        self._add_tied_gradients()
         return torch.stack(shares).sum().detach() if shares else torch.zeros((), device=batch.tokens_BT.device)
 
     def evaluate(self, batch: Batch) -> Tensor:
@@ -79,6 +89,19 @@ class Pipeline:
             if after != self._rank:
                 dist.send(x, group=self._group, group_dst=after)
         return None
+
+    def _add_tied_gradients(self) -> None:
+        """Add up what embedding and head contribute; both then take the same step."""
+        if self.tied_weight is None:
+            return
+        own = gradients.local(self.tied_weight)
+        others = torch.empty_like(own)
+        peer = self._size - 1 - self._rank
+        sent = dist.P2POp(dist.isend, own, group=self._group, group_peer=peer)
+        received = dist.P2POp(dist.irecv, others, group=self._group, group_peer=peer)
+        for work in dist.batch_isend_irecv([sent, received]):
+            work.wait()
+        own.add_(others)
 
     def _rank_of(self, stage: int) -> int:
         return rank_of_stage(stage, self._size, self._name)
@@ -122,6 +145,13 @@ class Pipeline:
     def _shape(self, sequences: int, length: int) -> tuple[int, int, int]:
         """Return the shape of the residual stream of a rank's own tokens."""
         return sequences, length // self._own_part, self._stages[0].model.config.hidden_size
+
+
+def _tied_weight(stages: Sequence[Stage]) -> nn.Parameter | None:
+    ends = [stage for stage in stages if stage.is_first or stage.is_last]
+    if not ends or not ends[0].model.config.tie_word_embeddings:
+        return None
+    return ends[0].model.model.embed_tokens.weight
 
 
 def _labels_and_positions(batch: Batch) -> dict[str, Tensor]:

@@ -88,7 +88,7 @@ class Stage(nn.Module):
         for number in range(len(parts.layers)):
             if number not in self._own:
                 parts.layers[number] = nn.Identity()
-        if not self.is_first:
+        if not self.is_first and not (self.is_last and parts.config.tie_word_embeddings):  # it is the head, too
             del parts.embed_tokens
         if not self.is_last:
             del parts.norm, self.model.lm_head
