@@ -32,13 +32,16 @@ def lines_until(process: subprocess.Popen[str], **wanted: str) -> list[dict[str,
 
 
 def test_an_interrupted_rehearsal_leaves_nothing() -> None:
-    """SIGINT while the hosts boot ends every process, namespace and mount, and --clean finds nothing."""
+    """SIGINT while the hosts boot stops the step, ends every process, namespace and mount; --clean finds nothing."""
     command = [*PODWRIGHT, "examples/minimal/cluster.yaml", "--json"]
     with started(command, cwd=checkout.ROOT, stdout=subprocess.PIPE) as process:
         lines_until(process, event="began", step="bootstrap")
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=600)
+        ended = [json.loads(line) for line in process.communicate(timeout=600)[0].splitlines()]
     assert process.returncode == 130
+    states = {it["name"]: it["state"] for it in ended if it.get("event") == "ended"}
+    assert states["bootstrap"] == "stopped"
+    assert "failed" not in states.values()
     cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=checkout.ROOT, capture_output=True, text=True, check=True)
     assert "nothing was left" in cleaned.stdout
     assert str(Debian13Hosts.folder) not in Path("/proc/mounts").read_text()

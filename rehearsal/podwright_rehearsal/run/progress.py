@@ -44,7 +44,7 @@ class StepRecord:
 
     name: str
     sentence: str  # what happens, in plain words
-    state: str = "waiting"  # waiting | running | done | failed
+    state: str = "waiting"  # waiting | running | done | stopped | failed
     started_at_s: float = 0.0
     seconds: float = 0.0
     detail: str = ""
@@ -75,14 +75,15 @@ class Progress:
 
     @contextmanager
     def step(self, name: str) -> Iterator[StepRecord]:
-        """Time one step; it is marked failed if the body raises."""
+        """Time one step; it is marked failed if the body raises, and stopped at Ctrl-C."""
         record = next(item for item in self.steps if item.name == name)
         record.state, record.started_at_s = "running", time.monotonic()
         self.began(record)
         try:
             yield record
-        except BaseException:  # Ctrl-C too: the step did not end well
-            self._end(record, "failed")
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt) or any(it.state == "stopped" for it in self.steps)
+            self._end(record, "stopped" if stopped else "failed")  # with one, those that run beside it
             raise
         self._end(record, "done")
 
@@ -112,7 +113,7 @@ class Progress:
 
     def ended(self, record: StepRecord) -> None:
         """Report the end of a step."""
-        mark = "ok" if record.state == "done" else "FAILED"
+        mark = {"done": "ok", "failed": "FAILED"}.get(record.state, record.state)
         print(f"{record.seconds:6.1f} s {record.name}: {mark}  {record.detail}".rstrip(), file=self.out, flush=True)
 
     def summary(self, rows: list[tuple[str, str]]) -> None:
@@ -151,7 +152,7 @@ class JsonProgress(Progress):
 class LiveProgress(Progress):
     """Draw a live table, for terminals."""
 
-    STYLES = {"waiting": "dim", "running": "bold", "done": "", "failed": "bold red"}  # noqa: RUF012 - read only
+    STYLES = {"waiting": "dim", "running": "bold", "done": "", "stopped": "", "failed": "bold red"}  # noqa: RUF012 - read only
 
     def __init__(self, names: list[str]) -> None:
         super().__init__(names)
