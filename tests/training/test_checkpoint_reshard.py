@@ -23,7 +23,8 @@ def train(call_ranks, tiny_flags):
     """Trains to a step on some ranks."""
 
     def train(folder, steps, ranks, shares, options):
-        options = {"tie_word_embeddings": True, "max_steps": steps, "data_streams": 12, "lr": 1e-3, "min_lr": 1e-3, "warmup": 0} | options
+        options = {"max_steps": steps, "data_streams": 12, "lr": 1e-3, "min_lr": 1e-3, "warmup": 0} | options
+        options |= {"tie_word_embeddings": True}
         options |= {"validation_freq": 2, "validation_sequences": VALIDATED, "val_batch_size": 2}
         size = SEQUENCES // shares
         flags = tiny_flags(folder, **options, train_batch_size=size)
