@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,10 @@ from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fe
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.processes import marked
 from podwright_testing.programs import started
+from podwright_training.commands import launch
+from podwright_training.jobs.spec import load
+from podwright_training.report.history import History
+from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -150,6 +155,45 @@ def test_an_operators_mark_is_a_fault(cluster: FlatCluster) -> None:
     assert cluster.auto_resume(job_id, new_instance_id=lambda _: "i-marked", timeout_s=600).replaced == (FIRST,)
 
 
+PYTHONPATH = f"PYTHONPATH={CHECKOUT}/training:{CHECKOUT}"
+PLAIN = CHECKOUT / "bench" / "other_trainers"
+
+
+def test_another_trainer_survives_a_host(cluster: FlatCluster, tmp_path: Path) -> None:
+    """A script for torchrun goes on from its checkpoint after a host is lost, and its steps are in the metrics."""
+    job, run = tmp_path / "job.yaml", RunFolder(tmp_path / "run")
+    text = (PLAIN / "plain.yaml").read_text().replace("ENVIRONMENT", sys.prefix)
+    job.write_text(text.replace("PROGRAMS", str(PLAIN)))
+    words = [sys.executable, "-m", "podwright_training", "launch", f"--job={job}", f"--run-dir={run.root}", "--json"]
+    more = [f"--environment={sys.prefix}", "--accelerator=cpu", "--partition=gpu", "--auto-resume"]
+    job_id = json.loads(cluster.run(["env", PYTHONPATH, *words, *more]).stdout)["job"]
+    wait_for(
+        lambda: any(event["step"] > 5 for event in run.events("train")),
+        timeout_s=600,
+        what=lambda: f"step 6 in {run.log.read_text() if run.log.exists() else 'a log'}",
+    )
+    cluster.kill(SECOND)
+    cluster.auto_resume(job_id, new_instance_id=lambda _: "i-new", timeout_s=600)
+    assert cluster.wait_for_job(job_id, timeout_s=600, restarts=1)["JobState"] == "COMPLETED"
+    history = History.of(run)
+    assert [restart.resumed_after % 5 for restart in history.restarts] == [0]  # it saves each fifth step
+    assert [event["step"] for event in history.train] == list(range(1, 41))
+    assert history.train[-1]["loss"] < history.train[0]["loss"] / 10
+
+
+def test_slurm_accepts_every_ready_job(cluster: FlatCluster, tmp_path: Path) -> None:
+    """The batch script of each job in examples/jobs, for as many nodes as there are here."""
+    files = sorted((CHECKOUT / "examples" / "jobs").glob("*/job.yaml"))
+    for file in files:
+        job = launch.Job(
+            run=RunFolder(tmp_path / file.parent.name), nodes=2, nproc_per_node=2, partition="gpu", spec=load(file),
+            environment=Path(sys.prefix),
+        )  # fmt: skip
+        (tmp_path / f"{file.parent.name}.sbatch").write_text(launch.render(job))
+    answer = cluster.run(f"for script in {tmp_path}/*.sbatch; do sbatch --test-only $script || exit; done")
+    assert len(re.findall("to start at .* on nodes 127.0.0.[[]11-12]", answer.stderr)) == len(files) > 0
+
+
 STAND_IN = """#!/bin/bash
 echo "$(basename "$0") on $SLURMD_NODENAME, COMPILE=${{COMPILE:-}}, port ${{MASTER_PORT:-}}: $*" >>{calls}
 """
@@ -162,8 +206,7 @@ def neuron(tmp_path: Path) -> Callable[..., tuple[str, dict[str, int]]]:
     words += ["--preset=llama3_8b", "--nodes=2", f"--run-dir={tmp_path}/run", f"--environment={tmp_path}/podwright"]
 
     def launch(cluster: FlatCluster, *more: str) -> tuple[str, dict[str, int]]:
-        paths = f"PYTHONPATH={CHECKOUT}/training:{CHECKOUT}"
-        printed = cluster.run(["env", paths, *words, *more, "--", "--train-batch-size=1"]).stdout
+        printed = cluster.run(["env", PYTHONPATH, *words, *more, "--", "--train-batch-size=1"]).stdout
         return printed, {step: int(job) for step, job in re.findall(r"(\w+) as job (\d+)", printed)}
 
     return launch
