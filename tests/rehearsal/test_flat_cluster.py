@@ -191,11 +191,17 @@ def test_slurm_accepts_every_ready_job(cluster: FlatCluster, tmp_path: Path) -> 
         )  # fmt: skip
         (tmp_path / f"{file.parent.name}.sbatch").write_text(launch.render(job))
     answer = cluster.run(f"for script in {tmp_path}/*.sbatch; do sbatch --test-only $script || exit; done")
-    assert len(re.findall("to start at .* on nodes 127.0.0.[[]11-12]", answer.stderr)) == len(files) > 0
+    assert len(re.findall(r"to start at .* on nodes 127.0.0.\[11-12\]", answer.stderr)) == len(files) > 0
 
 
 STAND_IN = """#!/bin/bash
 echo "$(basename "$0") on $SLURMD_NODENAME, COMPILE=${{COMPILE:-}}, port ${{MASTER_PORT:-}}: $*" >>{calls}
+"""
+
+
+# What NxD Training's progress bar shows after the second step, with the names of its log_metrics.
+PROGRESS = """echo "Epoch 0: 2/62, reduced_train_loss=6.930, lr=2.73e-5, gradient_norm=8.600, global_step=1.000,\
+ consumed_samples=4.000, throughput=0.108, throughput_peak=0.108]"
 """
 
 
@@ -220,10 +226,14 @@ def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Call
     (environment / "nxdt" / "examples").mkdir(parents=True)
     (environment / "complete").touch()
     standing_in = [environment / "bin" / name for name in ("torchrun", "neuron_parallel_compile", "neuronx-cc")]
-    for program in (*standing_in, tmp_path / "podwright" / "bin" / "python"):
+    python = tmp_path / "podwright" / "bin" / "python"
+    for program in (*standing_in, python):
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(STAND_IN.format(calls=calls))
         program.chmod(0o755)
+    follows = f'#!/bin/bash\n[[ $3 == follow ]] && exec {sys.executable} "$@"\n'
+    python.write_text(STAND_IN.format(calls=calls).replace("#!/bin/bash\n", follows))
+    (environment / "bin" / "torchrun").write_text(STAND_IN.format(calls=calls) + PROGRESS)
     (environment / "bin" / "neuron_parallel_compile").write_text(STAND_IN.format(calls=calls) + 'exec "$@"\n')
     compiler = environment / "bin" / "neuronx-cc"
     compiler.write_text("#!/bin/bash\necho NeuronX Compiler version 2.23.6484.0+3b612583\n")
@@ -231,6 +241,9 @@ def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Call
     printed, jobs = neuron(cluster)
     assert "memory: 9.6 of 34.3 GB" in printed
     assert cluster.wait_for_job(jobs["train"], timeout_s=600)["JobState"] == "COMPLETED"
+    (event,) = RunFolder(folder.parent).events("train")
+    figures = {"step": 2, "loss": 6.93, "grad_norm": 8.6, "samples_per_s": 0.108, "tokens": 2 * 1 * 2 * 8192}
+    assert {name: event[name] for name in figures} == figures
     for step in jobs:
         cluster.run(["sbatch", "--test-only", str(folder / f"{step}.sbatch")])
     made, *rest = calls.read_text().splitlines()
