@@ -8,6 +8,7 @@ not count. ``pyarrow`` accesses the store; credentials, region and endpoint are 
 from __future__ import annotations
 
 import logging
+import secrets
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -50,8 +51,8 @@ class Mirror:
             raise CheckpointError(f"cannot use checkpoint_dir {url}: {_brief(error)}") from error
 
     def check(self) -> None:
-        """List, write and delete an object; raise ``CheckpointError`` if that fails."""
-        probe = f"{self._prefix}/.probe"
+        """List, write and delete an object, as every rank does at once; raise ``CheckpointError`` if that fails."""
+        probe = f"{self._prefix}/.probe-{secrets.token_hex(8)}"
         try:
             self._names()
             with self._store.open_output_stream(probe) as stream:
