@@ -209,16 +209,16 @@ class _Sizing:
         ]
 
     def _block_candidates(self, kept: float, working: float, root: float) -> list[dict[str, float]]:
-        """Return what is there while a block is worked on, and the gradient of the one before, in fp32, is reduced.
+        """Return what is there while a block is worked on, and when its gradient is complete.
 
-        Experts are gathered by themselves, and their activations are gone when their gradient is complete.
+        The gradient of the block before is reduced meanwhile, in fp32; the block's own is in bf16. Experts are gathered
+        by themselves, and reduced when the next block's are not yet worked on.
         """
-        weights, reduced = self._gathered_blocks(gradient=0.0) + root, self._gathered_blocks(gradient=4.0) + root
-        if not self.model.expert_blocks:
-            return [{"gathered_parameters": reduced, "activations": kept + working, "logits": 0.0}]
+        mixture = bool(self.model.expert_blocks)
+        at_work, complete = (self._gathered_blocks(gradient=size) + root for size in ((0, 4) if mixture else (4, 6)))
         return [
-            {"gathered_parameters": weights, "activations": kept + working, "logits": 0.0},
-            {"gathered_parameters": reduced, "activations": kept, "logits": 0.0},
+            {"gathered_parameters": at_work, "activations": kept + working, "logits": 0.0},
+            {"gathered_parameters": complete, "activations": kept, "logits": 0.0},
         ]
 
     def _vocabulary_shares(self) -> int:
