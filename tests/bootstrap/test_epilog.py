@@ -45,10 +45,11 @@ def test_only_the_users_programs_stand_still():
         wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
 
 
+@pytest.mark.slow
 def test_epilogs_of_two_jobs_do_not_stop_each_other():
     """Jobs of one user that end at once are all cleared away."""
     with program(JOB.uid) as users, ThreadPoolExecutor(4) as epilogs:
-        for _ in range(100):
+        for _ in range(25):
             list(epilogs.map(lambda number: epilog._signal_all(JOB, number), [signal.SIGSTOP, signal.SIGCONT] * 2))
         epilog._signal_all(JOB, signal.SIGCONT)
         wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")

@@ -78,6 +78,7 @@ def test_checkov_finds_only_what_is_accepted(output: Path):
     assert failed == {(*place.split("/"), item["check"]) for item in accepted for place in item["at"]}
 
 
+@pytest.mark.slow
 def test_cfn_lint_accepts_the_clusters(output: Path):
     """Clusters as CloudFormation resources, references as imports, have no error; a misspelt enum has one."""
     states = [
