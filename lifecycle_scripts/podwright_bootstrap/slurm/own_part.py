@@ -1,6 +1,6 @@
 """Our part of Slurm's configuration: a file of its own that slurm.conf includes, the service's lines beside it.
 
-Of a key that is given twice Slurm takes the last, so what the service gave to a key of ours is repeated here.
+What the service gave to a key of ours is repeated here, and its own line is kept as a comment.
 https://slurm.schedmd.com/slurm.conf.html
 """
 
@@ -33,11 +33,13 @@ def write(parameters: ProvisioningParameters) -> Iterator[str]:
     """
     yield from write_file(parameters)
     yield from _limit_partitions(parameters)
-    missing = not_included(parameters)
+    text, missing = SLURM_CONF.read_text(), not_included(parameters)
+    ours = slurm_conf.keeping(text, wanted(parameters))
     if missing:  # by a relative name, or a configless controller does not send it
-        lines = "".join(f"include {file.name}\n" for file in missing)
-        slurm_conf.write(SLURM_CONF, f"{SLURM_CONF.read_text().rstrip()}\n{lines}")
-        yield f"included {', '.join(file.name for file in missing)} in {SLURM_CONF}"
+        ours = ours.rstrip() + "\n" + "".join(f"include {file.name}\n" for file in missing)
+    if slurm_conf.write(SLURM_CONF, ours):
+        names = ", ".join(file.name for file in missing)
+        yield f"included {names} in {SLURM_CONF}" if missing else f"made comments of our keys in {SLURM_CONF}"
 
 
 def write_file(parameters: ProvisioningParameters) -> Iterator[str]:

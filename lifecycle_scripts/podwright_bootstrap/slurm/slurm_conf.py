@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Iterable, NamedTuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.host import shell
@@ -19,6 +19,7 @@ SLURM_CONF = FOLDER / "slurm.conf"
 CGROUP_CONF = FOLDER / "cgroup.conf"
 ACCOUNTING_CONF = FOLDER / "accounting.conf"  # empty on HyperPod's image, and included
 SCONTROL = contract.SLURM_ROOT / "bin" / "scontrol"
+KEPT = "#podwright: "  # before a line of the service whose key our part gives
 LIMIT_S = 600  # the service writes it late
 
 
@@ -40,8 +41,8 @@ def wait() -> None:
 
 
 def values(key: str, path: Path = SLURM_CONF) -> list[str]:
-    """Return a key's values in the file's order; keys ignore case. Empty without the file."""
-    text = path.read_text() if path.exists() else ""
+    """Return a key's values in the file's order, kept lines' too; keys ignore case. Empty without the file."""
+    text = path.read_text().replace(KEPT, "") if path.exists() else ""
     return re.findall(rf"(?im)^\s*{key}\s*=\s*([^\s#]+)", text)
 
 
@@ -73,6 +74,14 @@ def controllers() -> list[Controller]:
             hint="the service writes one for each controller: let HyperPod replace the node, or ask AWS support",
         )
     return found
+
+
+def keeping(text: str, keys: Iterable[str]) -> str:
+    """Return slurm.conf's text with these keys' lines as comments: daemons log an error for a key given twice."""
+    text = text.replace(KEPT, "")
+    for key in keys:
+        text = re.sub(rf"(?im)^(?=[ \t]*{key}[ \t]*=[ \t]*[^\s#]+[ \t]*$)", KEPT, text)
+    return text
 
 
 def includes(path: Path, text: str) -> bool:
