@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -102,7 +103,8 @@ def test_people_of_an_ldap_server_are_known(ask):
 def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
     """The directory's SSH key opens its owner's account, members of a group become root, a filter says who logs in.
 
-    What a later cluster.yaml leaves out goes, and the whole directory with its section.
+    People and groups of the directory with names or ids of the node's own are nobody here; one with a user's id is
+    warned of. What a later cluster.yaml leaves out goes, and the whole directory with its section.
     """
     boot = ask("""
         mkdir -p /run/sshd && chmod 755 /mnt /mnt/fsx
@@ -112,9 +114,11 @@ def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
         wanted+=', "access_filter": "(uid=ada)"}'
         boot "$wanted" && boot "$wanted"
         /usr/sbin/sshd -o UsePAM=yes -o PasswordAuthentication=no
-        ssh="ssh -o BatchMode=yes -o StrictHostKeyChecking=no -i /opt/ldap/ada"
+        ssh="ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -i /opt/ldap/ada"
         $ssh ada@directory.test 'echo by key: $(id -un)'
         $ssh mallory@directory.test 'echo stolen'
+        $ssh ubuntu@directory.test 'echo stolen'
+        getent --service=sss passwd ubuntu toor system 0 33; id mallory
         su - ada -c 'echo open-sesame | sudo -S -p "" sh -c "echo became \\$(id -un)"'
         su - ada -c 'echo wrong | sudo -S -p "" echo stolen'
         sudo -l -U mallory
@@ -130,6 +134,9 @@ def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
     assert "\nbecame root\n" in boot.output
     assert "\nstolen" not in boot.output
     assert "User mallory is not allowed to run sudo" in boot.output
+    assert "\nuid=5002(mallory) gid=5200(guests) groups=5200(guests)\n" in boot.output
+    assert not re.search(r"(?m)^(ubuntu|toor|system):", boot.output)
+    assert boot.output.count("warning: twin of the LDAP server has uid 1000 of ubuntu") == 4
     left, _, after = boot.output.rpartition("/etc/ssh/sshd_config.d:")[2].partition("\nafter: ")
     left = left.partition("\n20")[0]  # where the log of the next boot begins
     assert "README" in left

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Iterator, Optional
+from typing import Iterator, List, Optional
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.aws import secret
@@ -28,6 +28,8 @@ IMAGE_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 NSSWITCH = Path("/etc/nsswitch.conf")
 PAM_PROFILES = {"sss": "pam_sss.so", "mkhomedir": "pam_mkhomedir.so"}  # pam-auth-update's names, and the modules
 PAM = (Path("/etc/pam.d/common-auth"), Path("/etc/pam.d/common-session"))
+OWN_USERS, OWN_GROUPS = Path("/etc/passwd"), Path("/etc/group")
+FIRST_PERSON = 1000  # below are the system's own ids, as of the group sudo
 SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket", "sssd-ssh.socket")
 SSHD_PART = Path("/etc/ssh/sshd_config.d/podwright-ldap.conf")
 KEYS_COMMAND = "/usr/bin/sss_ssh_authorizedkeys"  # sss_ssh_authorizedkeys(1)
@@ -87,6 +89,7 @@ class Ldap(Step):
         shell.run("systemctl", "is-active", "sssd", timeout_s=30, quiet=True)
         if wanted.ssh_key_attribute:
             _verify_sshd()
+        _warn_of_twins()
         user = wanted.probe_user
         if user:
             what = f"user {user} of {wanted.uri}"
@@ -159,11 +162,32 @@ def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> st
         "ldap_user_ssh_public_key": wanted.ssh_key_attribute,
         "override_homedir": homes / "%u",
         "override_shell": "/bin/bash",
+        "min_id": FIRST_PERSON,
         "cache_credentials": "true",  # who has logged in can again while the server is away
     }
     lines = [f"{name} = {value}" for name, value in options.items() if value]
     services = "nss, pam, ssh" if wanted.ssh_key_attribute else "nss, pam"
-    return "\n".join([OURS, "[sssd]", f"services = {services}", "domains = ldap", "", "[domain/ldap]", *lines]) + "\n"
+    sssd = ["[sssd]", f"services = {services}", "domains = ldap"]
+    # Or the directory's ubuntu would log in as ours, with the directory's password or key.
+    nss = ["[nss]", f"filter_users = {_names(OWN_USERS)}", f"filter_groups = {_names(OWN_GROUPS)}"]
+    return "\n".join([OURS, *sssd, "", *nss, "", "[domain/ldap]", *lines]) + "\n"
+
+
+def _names(file: Path) -> str:
+    return ", ".join(sorted({row[0] for row in _rows(file)}))
+
+
+def _rows(file: Path) -> List[List[str]]:
+    """Return the fields of passwd(5) or group(5)."""
+    return [line.split(":") for line in file.read_text().splitlines() if ":" in line]
+
+
+def _warn_of_twins() -> None:
+    """SSSD cannot leave out one id: who has a node's user's can read that user's files."""
+    own = {row[2]: row[0] for row in _rows(OWN_USERS) if int("".join(row[2:3]) or 0) >= FIRST_PERSON}
+    asked = shell.run("getent", "--service=sss", "passwd", *own, timeout_s=60, check=False, quiet=True)
+    for name, _, uid, *_ in (line.split(":") for line in asked.output.splitlines() if ":" in line):
+        shell.say(f"warning: {name} of the LDAP server has uid {uid} of {own.get(uid)}, and with it their files")
 
 
 def _access(wanted: Settings) -> str:

@@ -16,7 +16,7 @@ if [[ ! -d database ]]; then
   echo '127.0.0.1 directory.test another.test' >>/etc/hosts
   mkdir database
   ssh-keygen -q -t ed25519 -N '' -f ada
-  sed -i "s|^uid: ada$|&\nsshPublicKey: $(<ada.pub)|" people.ldif
+  sed -i -E "s#^uid: (ada|ubuntu)\$#&\nsshPublicKey: $(<ada.pub)#" people.ldif
   slapadd -f slapd.conf -l people.ldif
 fi
 slapd -f slapd.conf -h 'ldap://directory.test ldaps://directory.test'
