@@ -16,7 +16,7 @@ from podwright_bootstrap.steps import Step
 from podwright_bootstrap.storage import lnet, lustre_client, mounts, own_folder
 
 # flock: locks hold among all hosts. noatime: a read does not become a write on the metadata server.
-OPTIONS = "noatime,flock"
+OPTIONS = "noatime,flock,nosuid,nodev"
 # A reboot does not wait for silent servers: who looks first waits, and mounting is tried again each time.
 AT_BOOT = "_netdev,x-systemd.automount,x-systemd.mount-timeout=120s"
 FILE_SYSTEMS = Path("/proc/filesystems")

@@ -19,7 +19,7 @@ from podwright_bootstrap.storage.copy_once import copy_once
 
 # nconnect: several connections, for more throughput than one has. A server that is silent is waited for (hard, NFS's
 # default): a program in its home must not see a failed write because a server was replaced.
-OPTIONS = "nfsvers=4.1,noatime,nconnect=16,rsize=1048576,wsize=1048576,timeo=600"
+OPTIONS = "nfsvers=4.1,noatime,nosuid,nodev,nconnect=16,rsize=1048576,wsize=1048576,timeo=600"
 ROOT_VOLUME = "/fsx"
 SKELETON = Path("/etc/skel")
 HOME_MODE = 0o750
