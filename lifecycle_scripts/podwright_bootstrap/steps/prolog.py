@@ -21,6 +21,9 @@ from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
 MODULES = {"prolog": prolog.__name__, "epilog": epilog.__name__}
+# Who may use crontab(1) and at(1), whose programs would run outside of jobs.
+ALLOWED = (Path("/etc/cron.allow"), Path("/etc/at.allow"))
+NOBODY_ELSE = "root\n"
 LIMITS_S = {"prolog": 120, "epilog": 360}
 
 
@@ -42,7 +45,8 @@ class Prolog(Step):
 
     def remove(self, node: Node) -> Iterator[str]:
         """Remove the programs; slurm.conf names them by patterns."""
-        yield from shell.remove_files(*PROGRAMS.values())
+        ours = [path for path in ALLOWED if path.exists() and path.read_text() == NOBODY_ELSE]
+        yield from shell.remove_files(*PROGRAMS.values(), *ours)
 
     def verify(self, node: Node) -> None:
         """The node passes its own check."""
@@ -61,6 +65,10 @@ def _install(node: Node) -> Iterator[str]:
             yield f"wrote {program}"
         elif not wanted:
             yield from shell.remove_files(program)
+    if node.parameters.nodes.prolog and node.parameters.nodes.prolog.clean:
+        for path in ALLOWED:
+            if not path.exists() and shell.write_file(path, NOBODY_ELSE, mode=0o644):
+                yield f"wrote {path}"
 
 
 def _wanted_programs(node: Node) -> Dict[str, bool]:
