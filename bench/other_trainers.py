@@ -1,16 +1,22 @@
 """Run other trainers on two hosts of a cluster of processes, kill one host, and read the run's metrics.
 
-    python bench/other_trainers.py --environment DIR [--trainers huggingface …]
+    python bench/other_trainers.py [--trainers litgpt …] [--environments DIR]
 
 Smallest: python bench/other_trainers.py --trainers plain
 
-DIR is a virtual environment with torch, transformers, accelerate, deepspeed and litgpt. `plain` needs torch alone.
+Each trainer has its own virtual environment in DIR, because litgpt needs another huggingface-hub than transformers
+does; those that DIR lacks are installed. `plain` runs in this Python's.
+
+A trainer that ends too early gets the error of its log: torchtitan 0.3.0 does not start without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +32,14 @@ from podwright_training.run_folder import RunFolder
 
 CHECKOUT = Path(__file__).parents[1]
 JOBS = Path(__file__).parent / "other_trainers"
-TRAINERS = ("plain", "huggingface")
+TORCH = "torch==2.13.0"
+PACKAGES = {
+    "plain": (),
+    "huggingface": ("transformers==5.24.0", "accelerate==1.15.0"),
+    "deepspeed": ("deepspeed==0.19.8", "transformers==5.24.0", "accelerate==1.15.0"),
+    "litgpt": ("litgpt==0.5.13", "litdata==0.2.76", "requests==2.34.2"),
+    "torchtitan": ("torchtitan==0.3.0", "triton==3.8.0"),
+}
 SECOND = "127.0.0.12"
 KILLED_AFTER = 12  # steps
 NODES: tuple[tuple[int, Literal["controller", "compute"]], ...] = ((5, "controller"), (6, "compute"), (7, "compute"))
@@ -35,8 +48,8 @@ NODES: tuple[tuple[int, Literal["controller", "compute"]], ...] = ((5, "controll
 def main() -> int:
     """Print a line for each trainer."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--environment", type=Path, default=Path(sys.prefix))
-    parser.add_argument("--trainers", nargs="+", choices=TRAINERS, default=list(TRAINERS))
+    parser.add_argument("--environments", type=Path, default=CHECKOUT / ".cache/podwright/other_trainers")
+    parser.add_argument("--trainers", nargs="+", choices=PACKAGES, default=list(PACKAGES))
     options = parser.parse_args()
     packages = fetch_slurm(CHECKOUT / ".cache/podwright/slurm")
     nodes = [_node(number, role) for number, role in NODES]
@@ -48,7 +61,8 @@ def main() -> int:
         ) as cluster:
             cluster.srun_takes_auto_resume = False
             for trainer in options.trainers:
-                print(trainer, _run(cluster, trainer, folder / trainer, options.environment.absolute()), flush=True)
+                made = _environment(trainer, options.environments.absolute())
+                print(trainer, _run(cluster, trainer, folder / trainer, made), flush=True)
                 cluster.wait_until_idle(timeout_s=600)
     return 0
 
@@ -61,42 +75,49 @@ def _node(number: int, role: Literal["controller", "compute"]) -> Node:
     )  # fmt: skip
 
 
+def _environment(trainer: str, folder: Path) -> Path:
+    """Return the virtual environment of a trainer, made if it is not there."""
+    if not PACKAGES[trainer]:
+        return Path(sys.prefix)
+    made = folder / trainer
+    if not (made / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", made], check=True)
+        pip = [str(made / "bin/pip"), "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", TORCH, *PACKAGES[trainer]], check=True)
+        # litdata's torchvision is for CUDA: it does not load beside torch for CPUs, and litgpt does without
+        subprocess.run([*pip, "uninstall", "--yes", "torchvision"], check=True)
+        (made / "complete").touch()
+    return made
+
+
 def _run(cluster: FlatCluster, trainer: str, root: Path, environment: Path) -> str:
     """Submit a job, kill a host in the middle, and return what the run's metrics say of it."""
     text = (JOBS / f"{trainer}.yaml").read_text().replace("ENVIRONMENT", str(environment))
-    root.mkdir()
+    (root / "data").mkdir(parents=True)
+    for name in ("first", "second", "third"):  # texts for the trainer that has none
+        shutil.copy(CHECKOUT / "docs/glossary.md", root / "data" / f"{name}.txt")
     (root / "job.yaml").write_text(text.replace("PROGRAMS", str(JOBS)))
-    words = [
-        sys.executable,
-        "-m",
-        "podwright_training",
-        "launch",
-        f"--job={root}/job.yaml",
-        f"--run-dir={root}",
-        "--json",
-    ]
-    job_id = int(
-        cluster.run([*words, f"--environment={sys.prefix}", "--accelerator=cpu"])
-        .stdout.split('"job": ')[1]
-        .split(",")[0]
-    )
+    words = [sys.executable, "-m", "podwright_training", "launch", f"--job={root}/job.yaml", f"--run-dir={root}"]
+    launch = [*words, f"--environment={sys.prefix}", "--accelerator=cpu", "--json"]
+    job_id = json.loads(cluster.run(launch).stdout)["job"]
     run = RunFolder(root)
 
-    def steps() -> list[dict[str, float]]:
-        return list(run.events("train"))
+    def ended() -> bool:
+        state = cluster.run(f"squeue --noheader --jobs={job_id} --format=%T").stdout.strip()
+        return state not in ("RUNNING", "PENDING", "CONFIGURING")
 
     def is_far() -> bool:
-        state = cluster.run(f"squeue --noheader --jobs={job_id} --format=%T").stdout.strip()
-        if state not in ("RUNNING", "PENDING", "CONFIGURING"):
-            raise SystemExit(f"{trainer}: {state or 'ended'}\n{run.log.read_text()[-3000:]}")
-        return bool(steps()) and steps()[-1]["step"] >= KILLED_AFTER
+        steps = list(run.events("train"))
+        return bool(steps and steps[-1]["step"] >= KILLED_AFTER)
 
-    wait_for(is_far, timeout_s=600, what=lambda: f"step {KILLED_AFTER} in {run.log.read_text()[-2000:]}")
+    wait_for(lambda: is_far() or ended(), timeout_s=900, what=lambda: f"step {KILLED_AFTER} in {_end_of(run)}")
+    if not is_far():
+        return f"ended: {_error_of(run)}"
     cluster.kill(SECOND)
     cluster.auto_resume(job_id, new_instance_id=lambda _: "i-new", timeout_s=600)
     job = cluster.wait_for_job(job_id, timeout_s=600, restarts=1)
     if job["JobState"] != "COMPLETED":
-        raise SystemExit(f"{trainer}: {job['JobState']}\n{run.log.read_text()[-3000:]}")
+        return f"{job['JobState']} after it was resumed: {_error_of(run)}"
     history = History.of(run)
     subprocess.run(
         [sys.executable, "-m", "podwright_training", "report", f"--run-dir={root}", "--usd-per-hour=1"],
@@ -109,6 +130,18 @@ def _run(cluster: FlatCluster, trainer: str, root: Path, environment: Path) -> s
         f"loss {first['loss']:.3f} at step {first['step']} to {last['loss']:.3f} at step {last['step']}; killed after "
         f"{restart.stopped_after}, resumed after {restart.resumed_after}; figures {', '.join(figures)}"
     )
+
+
+def _end_of(run: RunFolder) -> str:
+    return run.log.read_text()[-2000:]
+
+
+def _error_of(run: RunFolder) -> str:
+    """Return the last line of a log that names an error, or its end."""
+    errors = [
+        line.strip() for line in run.log.read_text().splitlines() if re.match(r"\s*(\[rank\d+\]: )?\w+Error: ", line)
+    ]
+    return errors[-1] if errors else _end_of(run)
 
 
 if __name__ == "__main__":

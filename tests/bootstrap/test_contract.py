@@ -69,6 +69,7 @@ def test_parameters_survive_the_way_to_the_node(written):
 
 
 @given(parameters(), st.from_type(NodeFeatures))
+@pytest.mark.slow
 def test_nodes_follow_users_and_nothing_else(known, deployed):
     """Of a later deployment a node takes users, groups and Slurm's policy; the rest stays as it is."""
     known = dataclasses.replace(known, nodes=dataclasses.replace(known.nodes, motd=True))

@@ -53,3 +53,21 @@ def test_epilogs_of_two_jobs_do_not_stop_each_other():
             list(epilogs.map(lambda number: epilog._signal_all(JOB, number), [signal.SIGSTOP, signal.SIGCONT] * 2))
         epilog._signal_all(JOB, signal.SIGCONT)
         wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
+
+
+def test_memory_that_outlives_programs_goes():
+    """The user's System V segments, queues and semaphores are removed; another user's stay."""
+
+    def owners(kind: str) -> list[str]:
+        header, *rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()]
+        return [row[header.index("uid")] for row in rows]
+
+    for uid in (JOB.uid, JOB.uid + 1):
+        subprocess.run(["ipcmk", "--shmem", "4096", "--queue", "--semaphore", "1"], user=uid, check=True)
+    try:
+        epilog._remove_ipc(JOB)
+        for kind in epilog.IPC:
+            assert str(JOB.uid) not in owners(kind)
+            assert str(JOB.uid + 1) in owners(kind)
+    finally:
+        epilog._remove_ipc(Job(id="2", uid=JOB.uid + 1, node="here"))

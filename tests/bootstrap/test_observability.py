@@ -198,6 +198,7 @@ def get(url: str) -> str:
             time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_every_graph_draws_what_a_real_prometheus_has_of_a_node(query, exported):
     """Prometheus takes each expression of the dashboard and answers it with values; no alert asks for a wrong name.
 

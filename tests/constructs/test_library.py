@@ -87,6 +87,7 @@ def test_one_construct_is_one_resource(stacks: Mapping[str, Path]):
     assert set(synthesized(stacks["research"])["resource"]) == {"aws_cloudcontrolapi_resource", "terraform_data"}
 
 
+@pytest.mark.slow
 def test_what_is_granted_is_in_the_role(stacks: Mapping[str, Path]):
     """A grant and a statement join the role's policy, and a metric's alarm watches the file system by its id."""
     stack = synthesized(stacks["permissions"])
@@ -127,6 +128,7 @@ def test_constructs_go_beside_prebuilt_bindings(foreign_python: Path, tmp_path: 
     assert file_system["security_group_ids"] == ["${aws_security_group.theirs.id}"]
 
 
+@pytest.mark.slow
 def test_apps_are_typed(foreign_python: Path):
     """A consumer's mypy --strict reads our types from the wheel and finds nothing in the apps, but finds a mistake."""
     wrong = 'from podwright_constructs.network import ExistingNetwork\nExistingNetwork(vpc_id=1, subnet_ids=["x"])\n'

@@ -87,6 +87,7 @@ def settings_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("releases", "lock")
+@pytest.mark.slow
 def test_a_bundle_is_made_checked_and_uploaded_once(aws, settings_file, tmp_path, monkeypatch, capsys):
     """Programs, wheels for the nodes' Python and an index lie where nodes look; a second run sends the index alone."""
     for name, value in aws.environment().items():

@@ -49,6 +49,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("shell", "script"), [(["bash", "-c"], ASK_BASH), (["fish", "--no-config", "-c"], ASK_FISH)])
+@pytest.mark.slow
 def test_what_a_shell_offers(shell, script, environment, tmp_path):
     """Commands, verbs, flags, choices, files, and the groups and nodes of the settings file."""
     if not shutil.which(shell[0]):

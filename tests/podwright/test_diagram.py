@@ -57,6 +57,7 @@ def parsed(xml: str) -> ET.Element:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
+@pytest.mark.slow
 def test_everything_is_in_the_diagram(drawn: Mapping[str, Drawn], example: str):
     """Each resource is drawn, or is a detail of one that is; each group, subnet and address block is named."""
     settings, resources, diagram = drawn[example]
@@ -164,6 +165,7 @@ def test_the_drawing_is_clean(drawn: Mapping[str, Drawn], example: str, end: str
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
+@pytest.mark.slow
 def test_reads_terraforms_objects(value):
     """Objects that cdktf writes into jsonencode, with = for :, are read as they were; a reference is its text."""
     written = re.sub(r'("(?:[^"\\]|\\.)*"): ', r"\1 = ", json.dumps(value))
@@ -182,6 +184,7 @@ def test_prices_that_are_not_known():
     assert prices.of("aws_s3_bucket", {}) == 0
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_whole_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """-o writes the form that the name says; another name, or a path that cannot be written, is said in one line."""
     file = str(ROOT / "examples/bring_your_own/cluster.yaml")

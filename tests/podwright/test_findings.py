@@ -188,6 +188,7 @@ def test_any_yaml(value: Any):
 
 
 @given(st.data())
+@pytest.mark.slow
 def test_any_value_at_any_key(data: st.DataObject):
     """The good file with any one value replaced by anything is judged."""
     content = yaml.safe_load(GOOD)

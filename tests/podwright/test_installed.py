@@ -33,6 +33,7 @@ def run(python: Path, folder: Path, *arguments: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_wheels_alone_are_imported(python: Path, tmp_path: Path):
     """Our packages come from the environment itself, and the trainer and the rehearsal are not there."""
     code = (

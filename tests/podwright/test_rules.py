@@ -18,9 +18,11 @@ from moto.ec2.models.availability_zones_and_regions import RegionsAndZonesBacken
 from podwright.check import rules
 from podwright.check.findings import Level
 from podwright.check.incomplete import incomplete
+from podwright.check.load import load
 from podwright.check.report import codes
 from podwright.check.rules import addresses
 from podwright.check.rules import rule as rule_module
+from podwright.checkout import ROOT
 from podwright.settings import names, regions
 from podwright.settings.root import Settings
 from podwright.settings.section import UnknownValueError
@@ -667,6 +669,16 @@ def test_a_run_is_held_against_the_cluster(options: Mapping[str, Any], path: str
     (found,) = rules.apply(settings, replace(run, **options))
     assert (found.code, dotted(found.path)) == ("run-fits", f"cluster.instance_groups[1].{path}")
     assert found.hint == hint
+
+
+def test_a_native_run_on_trn1_is_refused():
+    """The line has the devices that native PyTorch runs on, and the way that a trn1 has."""
+    run = replace(load_file(PRESETS / "seed_1b.yaml"), train_batch_size=1)
+    settings = load(ROOT / "examples" / "trainium" / "cluster.yaml")
+    (found,) = rules.apply(settings, run)
+    assert dotted(found.path) == "cluster.instance_groups[1].instance_type"
+    need = "ml.trn1.32xlarge: native PyTorch needs Trainium2 or Trainium3, and this is Trainium"
+    assert (found.message, found.hint) == (need, "train on it with NxD Training: podwright-train launch --backend nxdt")
 
 
 def test_good_settings_break_no_rule():

@@ -25,10 +25,14 @@ from podwright.operations.first_file.schema import cluster_text, run_text
 from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS
 from podwright_training.errors import ConfigError
+from podwright_training.jobs.json_schema import job_schema
+from podwright_training.jobs.spec import load
 
 CLUSTER = Draft7Validator(json.loads(cluster_text()))
 RUN = Draft7Validator(json.loads(run_text()))
+JOB = Draft7Validator(job_schema())
 GOOD = [ROOT / "cluster.yaml", *sorted((ROOT / "examples").glob("*/cluster.yaml")), *sorted(CASES.glob("*.yaml"))]
+JOBS = sorted((ROOT / "examples" / "jobs").glob("*/job.yaml"))
 OF_SHAPE = set(CODES) - {"terraform-template"}  # which is about what a text holds
 
 
@@ -90,9 +94,10 @@ def test_scalars_are_read_as_the_check_reads_them(kind: type, letters: str, leng
 
 
 def test_each_key_is_explained():
-    """Every key of both schemas has a description, and every default passes its own schema."""
-    for validator in (CLUSTER, RUN):
-        sections = [validator.schema, *validator.schema.get("$defs", {}).values()]
+    """Every key of the schemas has a description, and every default passes its own schema."""
+    for validator in (CLUSTER, RUN, JOB):
+        nested = [key for key in validator.schema["properties"].values() if "properties" in key]
+        sections = [validator.schema, *validator.schema.get("$defs", {}).values(), *nested]
         for section in sections:
             for key, described in section.get("properties", {}).items():
                 assert described.get("description") or "$ref" in str(described), key
@@ -108,13 +113,14 @@ def test_the_schemas_of_the_repository_are_these(tmp_path, capsys):
     assert main(["schema", "-o", str(tmp_path / "cluster.json")]) == 0
     capsys.readouterr()
     fresh = {"cluster.json": (tmp_path / "cluster.json").read_text(), "run.json": run_text()}
+    fresh["job.json"] = json.dumps(job_schema(), indent=1) + "\n"
     for file, text in fresh.items():
-        again = "podwright schema -o schemas/cluster.json; podwright-train schema > schemas/run.json"
+        again = "podwright schema -o schemas/cluster.json; podwright-train schema [--job] > schemas/[run|job].json"
         assert (ROOT / "schemas" / file).read_text(encoding="utf-8") == text, again
-    for example in [file for file in GOOD if file.name == "cluster.yaml"]:
+    for example in [*(file for file in GOOD if file.name == "cluster.yaml"), *JOBS]:
         line = example.read_text(encoding="utf-8").splitlines()[0]
         (target,) = re.findall(r"^# yaml-language-server: \$schema=(.*)$", line)
-        assert (example.parent / target).resolve() == ROOT / "schemas" / "cluster.json"
+        assert (example.parent / target).resolve() == ROOT / "schemas" / f"{example.stem}.json"
 
 
 @pytest.mark.parametrize("preset", preset_names())
@@ -152,3 +158,40 @@ def test_a_run_is_marked_as_the_trainer_refuses_it(line: str, accepted: bool, tm
     with nullcontext() if accepted else pytest.raises(ConfigError):
         load_file(file)
     assert (problems(line, RUN) == []) == accepted
+
+
+@pytest.mark.parametrize("file", JOBS, ids=lambda file: file.parent.name)
+def test_a_ready_job_has_no_mark(file):
+    """The schema accepts every job of the examples."""
+    assert problems(file.read_text(encoding="utf-8"), JOB) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "accepted"),
+    [
+        ("launcher: srun", True),
+        ("launcher: mpirun", False),
+        ("nodes: 1_000", True),
+        ("nodes: 0", False),
+        ("nodes: many", False),
+        ("nodes:", True),
+        ("env: {A: 1, B: true}", True),
+        ("env: A", False),
+        ("log: {parser: litgpt}", True),
+        ("log: {parser: litgptt}", False),
+        ("log: {patterns: {step: '(a)', loss: '(b)'}}", True),
+        ("log: {patterns: {steps: '(a)'}}", False),
+        ("model: {accelerator: Trainium2, steps: 1.5}", False),
+        ("model: {accelerator: Trainium2, parameters: 8.03e9}", True),
+        ("resume: {argument: --resume}", True),
+        ("kommand: a", False),
+    ],
+)
+def test_a_job_is_marked_as_launch_refuses_it(line: str, accepted: bool, tmp_path: Path):  # noqa: FBT001
+    """The loader and the schema agree about a line of job.yaml."""
+    file = tmp_path / "job.yaml"
+    file.write_text(f"command: train.py\n{line}\n")
+    with nullcontext() if accepted else pytest.raises(ConfigError):
+        load(file)
+    assert (problems(file.read_text(), JOB) == []) == accepted
+    assert problems("nodes: 1", JOB) == ["'command' is a required property"]

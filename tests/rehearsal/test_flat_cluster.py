@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -21,6 +22,10 @@ from podwright_rehearsal.hosts.slurm_packages import PACKAGES, SlurmPackages, fe
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.processes import marked
 from podwright_testing.programs import started
+from podwright_training.commands import launch
+from podwright_training.jobs.spec import load
+from podwright_training.report.history import History
+from podwright_training.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
@@ -150,8 +155,53 @@ def test_an_operators_mark_is_a_fault(cluster: FlatCluster) -> None:
     assert cluster.auto_resume(job_id, new_instance_id=lambda _: "i-marked", timeout_s=600).replaced == (FIRST,)
 
 
+PYTHONPATH = f"PYTHONPATH={CHECKOUT}/training:{CHECKOUT}"
+PLAIN = CHECKOUT / "bench" / "other_trainers"
+
+
+def test_another_trainer_survives_a_host(cluster: FlatCluster, tmp_path: Path) -> None:
+    """A script for torchrun goes on from its checkpoint after a host is lost, and its steps are in the metrics."""
+    job, run = tmp_path / "job.yaml", RunFolder(tmp_path / "run")
+    text = (PLAIN / "plain.yaml").read_text().replace("ENVIRONMENT", sys.prefix)
+    job.write_text(text.replace("PROGRAMS", str(PLAIN)))
+    words = [sys.executable, "-m", "podwright_training", "launch", f"--job={job}", f"--run-dir={run.root}", "--json"]
+    more = [f"--environment={sys.prefix}", "--accelerator=cpu", "--partition=gpu", "--auto-resume"]
+    job_id = json.loads(cluster.run(["env", PYTHONPATH, *words, *more]).stdout)["job"]
+    wait_for(
+        lambda: any(event["step"] > 5 for event in run.events("train")),
+        timeout_s=600,
+        what=lambda: f"step 6 in {run.log.read_text() if run.log.exists() else 'a log'}",
+    )
+    cluster.kill(SECOND)
+    cluster.auto_resume(job_id, new_instance_id=lambda _: "i-new", timeout_s=600)
+    assert cluster.wait_for_job(job_id, timeout_s=600, restarts=1)["JobState"] == "COMPLETED"
+    history = History.of(run)
+    assert [restart.resumed_after % 5 for restart in history.restarts] == [0]  # it saves each fifth step
+    assert [event["step"] for event in history.train] == list(range(1, 41))
+    assert history.train[-1]["loss"] < history.train[0]["loss"] / 10
+
+
+def test_slurm_accepts_every_ready_job(cluster: FlatCluster, tmp_path: Path) -> None:
+    """The batch script of each job in examples/jobs, for as many nodes as there are here."""
+    files = sorted((CHECKOUT / "examples" / "jobs").glob("*/job.yaml"))
+    for file in files:
+        job = launch.Job(
+            run=RunFolder(tmp_path / file.parent.name), nodes=2, nproc_per_node=2, partition="gpu", spec=load(file),
+            environment=Path(sys.prefix),
+        )  # fmt: skip
+        (tmp_path / f"{file.parent.name}.sbatch").write_text(launch.render(job))
+    answer = cluster.run(f"for script in {tmp_path}/*.sbatch; do sbatch --test-only $script || exit; done")
+    assert len(re.findall(r"to start at .* on nodes 127.0.0.\[11-12\]", answer.stderr)) == len(files) > 0
+
+
 STAND_IN = """#!/bin/bash
 echo "$(basename "$0") on $SLURMD_NODENAME, COMPILE=${{COMPILE:-}}, port ${{MASTER_PORT:-}}: $*" >>{calls}
+"""
+
+
+# What NxD Training's progress bar shows after the second step, with the names of its log_metrics.
+PROGRESS = """echo "Epoch 0: 2/62, reduced_train_loss=6.930, lr=2.73e-5, gradient_norm=8.600, global_step=1.000,\
+ consumed_samples=4.000, throughput=0.108, throughput_peak=0.108]"
 """
 
 
@@ -162,8 +212,7 @@ def neuron(tmp_path: Path) -> Callable[..., tuple[str, dict[str, int]]]:
     words += ["--preset=llama3_8b", "--nodes=2", f"--run-dir={tmp_path}/run", f"--environment={tmp_path}/podwright"]
 
     def launch(cluster: FlatCluster, *more: str) -> tuple[str, dict[str, int]]:
-        paths = f"PYTHONPATH={CHECKOUT}/training:{CHECKOUT}"
-        printed = cluster.run(["env", paths, *words, *more, "--", "--train-batch-size=1"]).stdout
+        printed = cluster.run(["env", PYTHONPATH, *words, *more, "--", "--train-batch-size=1"]).stdout
         return printed, {step: int(job) for step, job in re.findall(r"(\w+) as job (\d+)", printed)}
 
     return launch
@@ -177,10 +226,14 @@ def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Call
     (environment / "nxdt" / "examples").mkdir(parents=True)
     (environment / "complete").touch()
     standing_in = [environment / "bin" / name for name in ("torchrun", "neuron_parallel_compile", "neuronx-cc")]
-    for program in (*standing_in, tmp_path / "podwright" / "bin" / "python"):
+    python = tmp_path / "podwright" / "bin" / "python"
+    for program in (*standing_in, python):
         program.parent.mkdir(parents=True, exist_ok=True)
         program.write_text(STAND_IN.format(calls=calls))
         program.chmod(0o755)
+    follows = f'#!/bin/bash\n[[ $3 == follow ]] && exec {sys.executable} "$@"\n'
+    python.write_text(STAND_IN.format(calls=calls).replace("#!/bin/bash\n", follows))
+    (environment / "bin" / "torchrun").write_text(STAND_IN.format(calls=calls) + PROGRESS)
     (environment / "bin" / "neuron_parallel_compile").write_text(STAND_IN.format(calls=calls) + 'exec "$@"\n')
     compiler = environment / "bin" / "neuronx-cc"
     compiler.write_text("#!/bin/bash\necho NeuronX Compiler version 2.23.6484.0+3b612583\n")
@@ -188,6 +241,9 @@ def test_nxd_training_runs_as_a_chain_of_jobs(cluster: FlatCluster, neuron: Call
     printed, jobs = neuron(cluster)
     assert "memory: 9.6 of 34.3 GB" in printed
     assert cluster.wait_for_job(jobs["train"], timeout_s=600)["JobState"] == "COMPLETED"
+    (event,) = RunFolder(folder.parent).events("train")
+    figures = {"step": 2, "loss": 6.93, "grad_norm": 8.6, "samples_per_s": 0.108, "tokens": 2 * 1 * 2 * 8192}
+    assert {name: event[name] for name in figures} == figures
     for step in jobs:
         cluster.run(["sbatch", "--test-only", str(folder / f"{step}.sbatch")])
     made, *rest = calls.read_text().splitlines()

@@ -212,3 +212,17 @@ def test_provisioning_parameters_have_the_references_shape(output: Path):
     accounting = content["podwright"]["accounting"]
     assert accounting["endpoint"] == heads["slurm_database_endpoint"] != ""
     assert accounting["secret_arn"] == heads["slurm_database_secret_arn"] != ""
+
+
+@pytest.mark.parametrize("stack", sorted(name for name in STACKS if name.endswith("-cluster")))
+def test_every_examples_parameters_pass_the_references_validator(output: Path, stack: str):
+    """The keys that validate-config.py of AWS's reference requires are there, and worker groups are the cluster's."""
+    resources = synthesized(output, stack)["resource"]
+    objects = resources["aws_s3_object"].values()
+    (content,) = [decoded(item["content"]) for item in objects if item["key"].endswith("_parameters.json")]
+    texts = ("version", "workload_manager", "controller_group", "fsx_dns_name", "fsx_mountname")
+    assert {key for key in texts if isinstance(content[key], str) and content[key]} == set(texts)
+    (cluster,) = resources["aws_cloudcontrolapi_resource"].values()
+    groups = {group["InstanceGroupName"] for group in decoded(cluster["desired_state"])["InstanceGroups"]}
+    workers = {group["instance_group_name"] for group in content["worker_groups"]}
+    assert workers == groups - {content["controller_group"], content.get("login_group")}

@@ -173,6 +173,7 @@ def run_terraform(folder: Path, environment: Mapping[str, str], *arguments: str)
     return answer.stdout
 
 
+@pytest.mark.slow
 def test_the_app_leaves_its_traces_where_it_runs(demo: Path) -> None:
     """Output and Terraform's state belong to the working directory, never to the checkout, and nothing is printed."""
     for name in ("foundation", "cluster"):
@@ -214,6 +215,7 @@ def test_existing_resources_are_not_created(on_existing: Path) -> None:
         assert given in resource["desired_state"]
 
 
+@pytest.mark.slow
 def test_everything_carries_the_users_tags(run_app: RunApp, tmp_path: Path) -> None:
     """Tags of the settings are the provider's default tags, and the cluster's own, which the provider cannot tag."""
     assert run_app(SETTINGS | {"tags": {"team": "research"}}).returncode == 0
@@ -258,6 +260,7 @@ def test_what_is_found_by_name_can_be_looked_up() -> None:
     assert [row.untagged == BY_NAME for row in untagged] == [row.find is not None for row in untagged]
 
 
+@pytest.mark.slow
 def test_a_stand_in_for_aws_is_addressed_as_it_needs(run_app: RunApp, tmp_path: Path, on_existing: Path) -> None:
     """AWS_ENDPOINT_URL, and nothing else, turns off what only the real AWS has."""
     special = {"s3_use_path_style": True, "skip_metadata_api_check": "true", "skip_region_validation": True}

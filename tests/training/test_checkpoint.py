@@ -61,6 +61,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(copied, caplog, message):
     assert message in caplog.text
 
 
+@pytest.mark.slow
 def test_changed_content_is_found_when_it_is_loaded(copied, tiny_flags, caplog):
     """A flipped bit: training resumes from the checkpoint before, and arrives at the same weights."""
     flip_a_bit(copied / "checkpoints" / "step-00000012" / "__0_0.distcp")
@@ -71,6 +72,7 @@ def test_changed_content_is_found_when_it_is_loaded(copied, tiny_flags, caplog):
     assert second == pytest.approx(first, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_what_a_kill_left_half_written_is_no_checkpoint(copied, tiny_flags):
     """Hidden folders do not count and are cleared away by the next save."""
     newest = copied / "checkpoints" / "step-00000012"
@@ -81,6 +83,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint(copied, tiny_flags):
     assert names == ["step-00000004", "step-00000008", "step-00000012"]
 
 
+@pytest.mark.slow
 def test_the_newest_are_kept(tiny_flags, tmp_path):
     """Retention deletes the oldest, but for every n-th."""
     options = {"max_steps": 7, "checkpoint_freq": 1, "keep_checkpoints": 2, "keep_every": 3}
@@ -119,6 +122,7 @@ def test_changed_weights_are_not_loaded(copied, model_of):
         model_of(path)
 
 
+@pytest.mark.slow
 def test_a_save_that_fails_leaves_the_older_ones(copied, tiny_flags, capsys):
     """A checkpoint that fails is one line, and the newest one stays valid."""
     obstacle = copied / "checkpoints" / ".step-00000016.partial"

@@ -52,6 +52,7 @@ def last_step(folder):
     return max(event["step"] for event in RunFolder(folder).events("train"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_only_when_it_stays_full(run, small_disk, tmp_path, caplog, capsys):
     """After the third failed save one line ends the run, and the checkpoint before is whole."""
     assert run(max_steps=2) == 0

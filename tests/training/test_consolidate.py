@@ -151,6 +151,7 @@ def test_bits_per_byte(exported):
     assert found["bits_per_byte"] == pytest.approx(bits / len(text.encode()), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_evaluated(exported, capsys):
     """Loss falls from checkpoint to checkpoint; each continues the prompts; the last is as the exported model."""
     assert main(["evaluate", "--run-dir", str(exported.root), "--all-checkpoints", "--prompts", "the node"]) == 0
@@ -427,6 +428,7 @@ def test_several_files_in_bf16_hold_the_same_weights(exported, model_of):
         assert torch.equal(theirs[name], weight.detach().to(torch.bfloat16))
 
 
+@pytest.mark.slow
 def test_the_moving_average_can_be_exported(tiny_flags, tmp_path):
     """With ``ema_decay`` 1 it is the average at the first step, whatever was trained since; without, it is refused."""
     folder = RunFolder(tmp_path)
@@ -463,6 +465,7 @@ def assert_equal(ours, theirs):
         ({"model_type": "qwen3_moe", "num_local_experts": 4, "qk_norm": 1}, {"expert_parallel": 2}),
     ],
 )
+@pytest.mark.slow
 def test_every_family_goes_to_transformers_and_back(tiny_flags, tmp_path, model_of, call_ranks, options, layout):
     """Exported in several files, transformers gives our logits to 1e-5; two ranks start from them with our loss."""
     folder = RunFolder(tmp_path / "run")
@@ -490,6 +493,7 @@ def assert_read_by_parts(path):
             assert torch.equal(reader.read(key, part.begin, part.shape), whole[key][box])
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_weights_or_from_everything(tiny_flags, tmp_path, undisturbed):
     """From a checkpoint's weights the schedule is fresh; from all of it, step and optimizer go on, with fresh data."""
     last = list(RunFolder(undisturbed).events("validation"))[-1]["loss"]
@@ -555,6 +559,7 @@ def hub(exported):
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_a_model_of_the_hub(tiny_flags, tmp_path, exported, hub):
     """It has the weights that the folder has, and says where they are from."""
     here = os.environ | {"HF_ENDPOINT": hub, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}

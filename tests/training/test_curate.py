@@ -78,6 +78,7 @@ def test_near_duplicates_are_found_and_others_are_kept(planted, text_dataset):
     assert len(left) == 2 * PAIRS + OTHERS - removed["near duplicates"]["removed"]
 
 
+@pytest.mark.slow
 def test_the_manifest_lists_every_shard_and_training_reads_them(planted, text_dataset):
     """Sizes, hashes and counts are those of the files; both splits can be read."""
     _, output, manifest = planted
@@ -180,6 +181,7 @@ def damaged(folder):
     return folder
 
 
+@pytest.mark.slow
 def test_damage_is_named_and_the_rest_is_kept(text_dataset, tmp_path, capsys):
     """A damaged file stops the command, unless it is allowed: then all before the damage is kept, and all is listed."""
     dataset = damaged(tmp_path / "raw")

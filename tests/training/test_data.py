@@ -156,6 +156,7 @@ def test_stop_at_four_ranks_and_go_on(make_ranks, mixture, workers):
     mixed=st.booleans(),
     seed=st.integers(0, 3),
 )
+@pytest.mark.slow
 def test_resume_is_exact_anywhere(mixture, word_tokenizer, stops, mixed, seed):
     """Stopping at any sequence and going on with any number of ranks loses and repeats no token, over epochs."""
     one = {
@@ -217,6 +218,7 @@ def test_dead_worker(make_ranks, tmp_path):
         stream.replay(1_000_000)
 
 
+@pytest.mark.slow
 def test_worker_outlives_stop_signals(make_ranks, tmp_path):
     """Slurm's signals reach workers too; they go on, so that the trainer can finish its step and save."""
     (stream,) = make_ranks(1, write_corpus(tmp_path, shards=2), streams=2, workers=1)
@@ -228,6 +230,7 @@ def test_worker_outlives_stop_signals(make_ranks, tmp_path):
     assert worker._process.is_alive()
 
 
+@pytest.mark.slow
 def test_worker_ends_with_its_trainer(tmp_path):
     """Nothing is left of a trainer that was killed."""
     write_corpus(tmp_path, shards=2)
@@ -352,6 +355,7 @@ def test_splits_are_disjoint(make_ranks, corpus):
     assert tokens <= {END, *range(900, 940)}
 
 
+@pytest.mark.slow
 def test_held_out_validation(make_ranks, tmp_path):
     """Without validation shards a fixed share of the documents is for validation and never in training."""
     write_shard(tmp_path / "en", "part.jsonl.gz", map(document, range(1, 1000)))

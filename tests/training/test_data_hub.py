@@ -134,6 +134,7 @@ def draw(folder, tmp_path_factory):
     server.server_close()
 
 
+@pytest.mark.slow
 def test_hub_and_folder_give_the_same(draw, folder):
     """A dataset's identifier and its copy in a folder give the same tokens."""
     done = draw("someone/prose", str(folder))
@@ -150,6 +151,7 @@ def test_unknown_dataset(draw):
     assert "dataset 'someone/else': no local folder, and the Hugging Face hub does not serve" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_configuration_of_the_card(draw, folder):
     """A name that is no folder is looked up in the dataset's card, on the hub as in a folder."""
     done = draw("someone/prose:first", f"{folder}:first", "someone/prose:second")

@@ -31,6 +31,7 @@ def curve(folder):
 
 
 @pytest.mark.parametrize("options", WAYS.values(), ids=WAYS)
+@pytest.mark.slow
 def test_a_run_by_neurons_rules_has_the_losses_of_the_run_without(tiny_flags, tmp_path, options):
     """The same configuration on a CPU, through Neuron's attention: equal to the last bit."""
     shared = {"ranks": 1, "attention": "sdpa", "max_steps": 3, "validation_freq": 2, "checkpoint_freq": 3, **options}

@@ -109,6 +109,7 @@ def test_a_rank_holds_its_shards_in_fp32_and_two_moments_of_each(results: dict[s
         assert rank["saved_bytes"] - STATE_BYTES * rank["parameters"] < 1000
 
 
+@pytest.mark.slow
 def test_weights_are_gathered_once_in_bf16_and_gradients_reduced_in_fp32(results: dict[str, Any]) -> None:
     """A small model's all-gathers carry 2 bytes per parameter of the model, its reduce-scatters 4."""
     traffic = _traffic(_rank(results, "hybrid"))

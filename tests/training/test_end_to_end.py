@@ -72,6 +72,7 @@ def small(tiny_flags, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["prepare", "tokenize", "tokenizer"])
+@pytest.mark.slow
 def test_the_last_line_is_the_next_command(dataset, small, tmp_path, monkeypatch, command):
     """It runs as it was printed: training on the dataset or its tokens, or an inspection of the tokenizer."""
     monkeypatch.chdir(tmp_path)

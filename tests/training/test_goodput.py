@@ -89,6 +89,7 @@ def test_kinds_sum_to_the_time_and_only_grow(events, pauses):
     assert sum(before.values()) == pytest.approx(last, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_real_run_accounts_for_its_time(undisturbed, tmp_path, capsys):
     """Page, Markdown, JSON and terminal have the same figures; their sum is the time of the run."""
     goodput = History.of(RunFolder(undisturbed)).goodput

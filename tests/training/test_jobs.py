@@ -34,7 +34,7 @@ LINES = {
         ["Epoch 1 | iter 768 step 3 | loss train: 11.943, val: n/a | iter time: 357.16 ms (step) remaining time: 2 days, 20:38:36"],
         {"step": 3, "loss": 11.943},
     ),
-    # https://github.com/NVIDIA/Megatron-LM/issues/449
+    # https://github.com/NVIDIA/Megatron-LM/issues/449; training_log in megatron/training/training.py still writes so
     "megatron": (
         [
             " iteration      100/  500000 | consumed samples:        25600 | elapsed time per iteration (ms): 4320.1 | "
@@ -51,7 +51,7 @@ LINES = {
         ],
         {"step": 10, "loss": 7.123456, "lr": 1.234e-04, "step_s": 9.8765, "samples_per_s": 51.234},
     ),
-    # https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/740
+    # https://github.com/NVIDIA-BioNeMo/bionemo-recipes/pull/740, as nemo/lightning/pytorch/callbacks/progress_printer.py
     "nemo": (
         [
             "Training epoch 0, iteration 120/149 | lr: 3e-05 | consumed_samples: 121 | global_batch_size: 1 | "
@@ -69,13 +69,22 @@ LINES = {
         ["loss: 10.8766", "[2023-08-02 00:41:17,935] [INFO] [logging.py:96:log_dist] [Rank 0] step=10, skipped=10, lr=[0.0001], mom=[(0.9, 0.999)]"],
         {"step": 10, "loss": 10.8766},
     ),
-    # a progress bar of neuronx-nemo-megatron
+    # a progress bar of neuronx-nemo-megatron: names and order of _log_metrics in its models' megatron_gpt_model.py
     "neuronx-nemo-megatron": (
         [
             "Epoch 0:   5%|5 | 3/62 [02:59<58:44,  0.02it/s, v_num=8-06, reduced_train_loss=6.930, lr=2.73e-5, "
             "parameter_norm=1.95e+3, global_step=1.000, consumed_samples=32.00, throughput=0.108, gradient_norm=8.600]"
         ],
         {"step": 2, "loss": 6.93, "lr": 2.73e-5, "grad_norm": 8.6, "samples_per_s": 0.108},
+    ),
+    # names and order of log_metrics in neuronx-distributed-training's lightning_modules/model/base.py, 9169aa0
+    "nxdt": (
+        [
+            "Epoch 0:   0%|          | 41/10000 [21:30<87:03:29, 31.47s/it, v_num=12, reduced_train_loss=7.210, lr=6e-5, "
+            "parameter_norm=1.36e+3, gradient_norm=1.920, global_step=40.00, consumed_samples=4.2e+4, throughput=32.70, "
+            "throughput_peak=32.80]"
+        ],
+        {"step": 41, "loss": 7.21, "lr": 6e-5, "grad_norm": 1.92, "sequences": 42000, "samples_per_s": 32.7},
     ),
     # the format of torchtitan 0.3.0's MetricsProcessor, with its colours
     "torchtitan": (

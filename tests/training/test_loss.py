@@ -37,6 +37,7 @@ def drawn(tokens, *, vocab=101, dtype=torch.float32, ignored=0.2):
     weight=st.floats(0.1, 10),
     compiled=st.booleans(),
 )
+@pytest.mark.slow
 def test_chunks_give_the_plain_loss_and_gradients(tokens, chunk, z_loss, weight, compiled):
     """For any chunk, with ignored labels and z-loss, compiled or not, all agree to 1e-5 of their size in fp32."""
     hidden, head, labels = drawn(tokens)

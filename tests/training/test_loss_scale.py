@@ -111,6 +111,7 @@ def test_overflowing_steps_are_left_out_and_a_resume_is_exact(tiny_flags, tmp_pa
     assert history(tmp_path / "again") == steps
 
 
+@pytest.mark.slow
 def test_a_gradient_that_overflows_at_scale_one_is_the_guards(tiny_flags, tmp_path, monkeypatch, capsys):
     """Then no scale helps, and the run stops with the guard's word."""
     monkeypatch.setattr(loss_scale, "INITIAL", 4.0)

@@ -249,6 +249,7 @@ def test_each_block_balances_its_own_experts():
         torch.testing.assert_close(found.grad, expected.grad, atol=1e-3, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_float8_rounds_two_of_three_products_and_runs_compiled():
     """With a scale per row, output and input's gradient are within 5 %, the weight's is bf16's; 24 rows stay bf16."""
     layers = torch.nn.ModuleList(torch.nn.Linear(64, rows, bias=False, dtype=torch.bfloat16) for rows in (48, 24))

@@ -162,6 +162,7 @@ def text_of(page):
     return " ".join(html.unescape(words).split())
 
 
+@pytest.mark.slow
 def test_page(reported):
     """The page has the figures, verdict, restart, events, configuration, cost and samples, and loads nothing."""
     page = reported.report / "index.html"
@@ -197,6 +198,7 @@ def test_the_sources_of_a_mixture_have_a_figure(folder):
     assert ("epoch", "1.5") in summary.headline(History.of(folder))
 
 
+@pytest.mark.slow
 def test_datasets_and_samples_of_a_validation(folder):
     """Each dataset has its points, the last ones a row, and every step's texts are listed."""
     losses = [{"web": 2.0, "code": 1.5}, {"web": 1.0, "code": math.nan}]
@@ -337,6 +339,7 @@ def test_comparison(folder, tmp_path, browse):
     assert 'data-drawn="3"' in browse((tmp_path / "both" / "index.html").as_uri(), "--dump-dom")
 
 
+@pytest.mark.slow
 def test_unfinished_run(tmp_path):
     """A run that is still going on, with nothing but steps, has a report too."""
     run = RunFolder(tmp_path)
@@ -347,6 +350,7 @@ def test_unfinished_run(tmp_path):
     assert "Restarts None." in text
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number(folder):
     """A run whose loss became NaN has diverged, and its page still draws what there is."""
     with folder.metrics.open("a") as metrics:
@@ -374,6 +378,7 @@ def test_runs_of_the_same_name_are_told_apart(tmp_path):
     assert "a/run and b/run" in text_of(tmp_path / "a" / "run" / "report" / "index.html")
 
 
+@pytest.mark.slow
 def test_names_may_have_dollar_signs(tmp_path):
     """A name is a name, and no formula."""
     make_run(tmp_path / "exp$a_$")
@@ -463,6 +468,7 @@ def test_forecast(floor, exponent, seed):
     assert forecast(steps, losses, until=2000) is None
 
 
+@pytest.mark.slow
 def test_damaged_lines_are_skipped(folder, caplog):
     """A report reads whatever became of the metrics: each damaged line is a warning."""
     draw = random.Random(0)  # noqa: S311 - not for cryptography

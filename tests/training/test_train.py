@@ -55,6 +55,7 @@ def test_the_loss_falls_and_every_event_is_written(undisturbed):
     assert losses[-1] < losses[0] - 1
 
 
+@pytest.mark.slow
 def test_data_that_was_read_often_enough_ends_the_run(tiny_flags, text_dataset, tmp_path):
     """The run validates, saves and ends with the step in which an epoch too many begins; metrics name the epoch."""
     mixture = tmp_path / "mixture.yaml"
@@ -75,6 +76,7 @@ def test_data_that_was_read_often_enough_ends_the_run(tiny_flags, text_dataset, 
     assert list(RunFolder(run).events("train"))[-1]["step"] == end["step"]
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_what_one_process_learns(undisturbed, tiny_flags, tmp_path):
     """The same batches in the same order, the same loss to 1e-5: sharding changes nothing."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1)]) == 0
@@ -161,6 +163,7 @@ def test_a_signal_saves_and_ends_and_the_next_start_goes_on(undisturbed, tiny_fl
     assert {step: digests[step] for step in expected} == expected
 
 
+@pytest.mark.slow
 def test_a_finished_run_started_again_does_nothing(tiny_flags, tmp_path):
     """It resumes at its last step, takes none, and says so."""
     assert main(["train", *tiny_flags(tmp_path, ranks=1, max_steps=1)]) == 0
@@ -177,6 +180,7 @@ def test_fewer_steps_than_were_taken_end_at_once(undisturbed, tiny_flags, tmp_pa
     assert (end["event"], end["step"], end["reason"]) == ("end", 12, "max_steps")
 
 
+@pytest.mark.slow
 def test_another_folder_can_be_the_start(undisturbed, tiny_flags, tmp_path):
     """``resume_from_checkpoint`` counts until there is an own checkpoint."""
     flags = tiny_flags(tmp_path, ranks=1, max_steps=13, resume_from_checkpoint=undisturbed / "checkpoints")
@@ -386,6 +390,7 @@ def test_a_spike_stops_the_run_unless_it_may_go_on(tiny_flags, spiked, tmp_path,
     assert max(saved) < event["step"]
 
 
+@pytest.mark.slow
 def test_there_is_nothing_to_roll_back_to(tiny_flags, tmp_path, capsys):
     """A first step that is no number cannot be put right by a rollback, nor by skipping all that follow."""
     broken = {"lr": 1e30, "min_lr": 1e30, "warmup": 0, "max_steps": 30, "checkpoint_freq": 30}

@@ -40,6 +40,11 @@ def peak_flops(device_name: str) -> float | None:
     return next((peak for name, peak in PEAK_FLOPS.items() if re.search(rf"\b{name}\b", device_name)), None)
 
 
+def rank_peak_flops(accelerator: str) -> float | None:
+    """Return the peak FLOP/s of one rank on an accelerator of either table; ``None`` if unknown."""
+    return neuron_peak_flops(accelerator) or peak_flops(accelerator)
+
+
 def neuron_peak_flops(device: str) -> float | None:
     """Return the peak FLOP/s of a rank's part of a device such as ``Trainium2``; ``None`` if unknown."""
     peak = NEURON_PEAK_FLOPS.get(device)

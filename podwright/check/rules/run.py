@@ -14,14 +14,20 @@ if TYPE_CHECKING:
 
 
 def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
-    """The run of --run needs more memory than the compute group's GPUs have, or its parallelism does not fit them."""
+    """The run of --run needs more memory than the compute group's accelerators have, or does not run on them."""
     # Only `check --run` needs the trainer's options; `explain` reads the line above without them.
     from podwright.planning.hardware import Hardware, accelerated_types  # noqa: PLC0415 — only `--run` needs it
     from podwright.planning.trainer_run import plan_run  # noqa: PLC0415 — only `--run` needs it
+    from podwright_training import neuron  # noqa: PLC0415 — only `--run` needs it
     from podwright_training.config import parallel_dims  # noqa: PLC0415 — only `--run` needs it
 
     for index, group in enumerate(settings.cluster.instance_groups):
         if group.role != "compute" or group.instance_type not in accelerated_types() or group.count < 1:
+            continue
+        device = neuron.device_of(group.instance_type)
+        if neuron.native_problem(device):
+            need = f"{group.instance_type}: native PyTorch needs {' or '.join(neuron.DEVICES)}, and this is {device}"
+            yield error((*GROUPS, index, "instance_type"), need, neuron.LEGACY)
             continue
         hardware = Hardware(instance_type=group.instance_type, nodes=group.count, region=settings.region)
         problems = list(parallel_dims.problems(run, world_size=hardware.gpus, nodes=group.count))

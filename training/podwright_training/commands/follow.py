@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-dir", type=Path, required=True, help="folder of the run, with the job that launch wrote")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="ranks of the job")
     parser.add_argument("--job-id", default="", metavar="ID", help="Slurm's id of the job, for its start event")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="log to read. Default: the run's")
     parser.add_argument("--from-byte", type=int, default=0, metavar="N", help="of the log. Default: 0, its beginning")
 
 
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"cannot read {folder.job}: {error}; `podwright-train launch --job` writes it") from error
     reader = LogReader(spec, world_size=args.ranks, job_id=args.job_id, before=_before(folder))
     idle = 0
-    for line in _lines(folder.log, args.from_byte):
+    for line in _lines(args.log or folder.log, args.from_byte):
         now = round(time.time(), 3)
         idle = 0 if line is not None else idle + 1
         events = reader.feed(line, now) if line is not None else reader.flush(now) if idle == IDLE_POLLS else ()

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podwright_training import neuron
+from podwright_training import neuron, shell_templates
 from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
@@ -276,17 +276,9 @@ def _prepare(args: argparse.Namespace, spec: JobSpec) -> None:
 
 def render(job: Job) -> str:
     """Render the batch script."""
-    import jinja2  # --help does without
-
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
-    )
-    return templates.get_template(ELASTIC_TEMPLATE if job.elastic else JOB_TEMPLATE if job.spec else TEMPLATE).render(
+    name = ELASTIC_TEMPLATE if job.elastic else JOB_TEMPLATE if job.spec else TEMPLATE
+    return shell_templates.render(
+        Path(__file__).with_name(name),
         job=job,
         save_s=SAVE_S,
         signal_lead_s=SIGNAL_LEAD_S,

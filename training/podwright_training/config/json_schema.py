@@ -12,12 +12,12 @@ DIALECT = "http://json-schema.org/draft-07/schema#"  # the newest that all edito
 # Text as YAML readers hand it over: 1e-4 is text for some of them, and `none` is how an option is unset.
 _NONE = "[Nn][Oo][Nn][Ee]|[Nn][Uu][Ll][Ll]"
 _BOOLEAN = "[01]|[Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[Yy]es|YES|[Nn]o|NO|[Oo]n|ON|[Oo]ff|OFF"
-_INTEGER = r"\s*[+-]?[0-9]+(_[0-9]+)*\s*"
-_NUMBER = r"\s*[+-]?([0-9_]+\.?[0-9_]*|\.[0-9_]+)([eE][+-]?[0-9]+)?\s*"
+INTEGER = r"\s*[+-]?[0-9]+(_[0-9]+)*\s*"
+NUMBER = r"\s*[+-]?([0-9_]+\.?[0-9_]*|\.[0-9_]+)([eE][+-]?[0-9]+)?\s*"
 _TYPES: dict[type, dict[str, Any]] = {
     bool: {"type": ["boolean", "integer", "string"], "pattern": _BOOLEAN, "minimum": 0, "maximum": 1},
-    int: {"type": ["integer", "string"], "pattern": _INTEGER},
-    float: {"type": ["number", "string"], "pattern": _NUMBER},
+    int: {"type": ["integer", "string"], "pattern": INTEGER},
+    float: {"type": ["number", "string"], "pattern": NUMBER},
     str: {"type": ["string", "number", "boolean"]},
 }
 _LIMITS = {"at_least": "minimum", "above": "exclusiveMinimum", "at_most": "maximum"}

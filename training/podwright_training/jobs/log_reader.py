@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from podwright_training.hardware import peak_flops
+from podwright_training.hardware import rank_peak_flops
 from podwright_training.jobs.patterns import ESCAPES
 from podwright_training.jobs.spec import JobSpec
 
@@ -175,7 +175,7 @@ class LogReader:
         found = {"step_s": step_s, "tokens_per_s": per_s, "tokens_per_s_per_rank": per_s / ranks}
         if "sequences_per_s" in values:
             found["samples_per_s"] = values["sequences_per_s"]
-        peak = peak_flops(model.accelerator)
+        peak = rank_peak_flops(model.accelerator)
         if peak and model.flops and per_s:
             found["mfu"] = model.flops * per_s / ranks / peak
         return {name: round(value, 6) for name, value in found.items() if value and math.isfinite(value)}

@@ -59,6 +59,7 @@ _NEMO = {
     "batch_sequences": _number(r"\bglobal_batch_size[=:] ?"),
     "step_s": _number(r"\btrain_step_timing in s[=:] ?"),
 }
+_NEURON = {**_NEMO, "grad_norm": _number(r"\bgradient_norm="), "sequences_per_s": _number(r"\bthroughput=")}
 READY = {
     "huggingface": Patterns(  # a line without a step; the progress bar that follows has it
         {
@@ -112,7 +113,6 @@ READY = {
         },
         step_line="before",
     ),
-    "neuronx-nemo-megatron": Patterns(
-        {**_NEMO, "grad_norm": _number(r"\bgradient_norm="), "sequences_per_s": _number(r"\bthroughput=")}, first_step=0
-    ),
+    "neuronx-nemo-megatron": Patterns(_NEURON, first_step=0),
+    "nxdt": Patterns(_NEURON, first_step=0),
 }

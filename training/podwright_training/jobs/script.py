@@ -6,9 +6,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from podwright_training import shell_templates
 from podwright_training.jobs.spec import JobSpec, Resume, fill
 
-TEMPLATE = "start.sh.jinja"
+TEMPLATE = Path(__file__).parents[1] / "commands" / "start.sh.jinja"
 _CHECKPOINT = "{checkpoint}"
 
 
@@ -21,18 +22,9 @@ def start_script(spec: JobSpec, values: Mapping[str, object], *, environment: Pa
         accelerator: Kind that nodes have; none on CPUs.
         environment: Virtual environment whose programs are found if the job names no other one and no container.
     """
-    import jinja2  # --help does without
-
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parents[1] / "commands"),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
-    )
     run_dir, path = Path(str(values["run_dir"])), spec.environment or str(environment)
-    return templates.get_template(TEMPLATE).render(
+    return shell_templates.render(
+        TEMPLATE,
         spec=spec,
         accelerator=accelerator,
         run_dir=shlex.quote(str(run_dir)),

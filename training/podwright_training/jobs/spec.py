@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from podwright_training.config.option import option
-from podwright_training.hardware import PEAK_FLOPS
+from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
 from podwright_training.jobs.yaml_file import Problems, Value, mapping, read, unknown
 
@@ -69,7 +69,7 @@ class Model:
     flops_per_token: float = option(0.0, "Default: 6 per parameter.", at_least=0)
     tokens_per_step: float = option(0.0, "Tokens of one optimizer step, of all ranks.", at_least=0)
     steps: int = option(0, "Steps of the whole run, for the time left.", at_least=0)
-    accelerator: str = option("", "Accelerator whose peak MFU refers to.", choices=tuple(PEAK_FLOPS))
+    accelerator: str = option("", "Accelerator whose peak MFU refers to.", choices=(*PEAK_FLOPS, *NEURON_PEAK_FLOPS))
 
     @property
     def flops(self) -> float | None:
@@ -114,7 +114,7 @@ class JobSpec:
 
 
 SECTIONS: dict[str, type] = {"resume": Resume, "log": Log, "model": Model}
-_KINDS = {
+KINDS = {
     **dict.fromkeys(("command", "mounts", "argument"), "words"),
     **dict.fromkeys(("env", "patterns"), "texts"),
     "files": "files",
@@ -181,7 +181,7 @@ def _section(cls: type, given: Mapping[str, Value], problems: Problems) -> Any:
 
 
 def _convert(name: str, data: Any) -> Any:
-    kind = _KINDS.get(name, "text")
+    kind = KINDS.get(name, "text")
     if kind == "words":
         if isinstance(data, str):
             try:

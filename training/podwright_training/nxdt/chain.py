@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from podwright_training import shell_templates
 from podwright_training.errors import UserError
+from podwright_training.jobs.spec import JobSpec, Log, Model
 from podwright_training.nxdt.config import config, model_config
-from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, PACKAGES, SOURCE, Plan
+from podwright_training.nxdt.plan import CACHE_RECORD, COMMIT, COMPILER, MEMBERS, PACKAGES, SOURCE, Plan
 from podwright_training.run_folder import write_atomically
 
 STEPS = ("environment", "dataset", "compile", "train")
@@ -36,16 +38,6 @@ def files(plan: Plan) -> dict[str, str]:
 
 def script(plan: Plan, step: str) -> str:
     """Return the batch script of one of ``STEPS``."""
-    import jinja2
-
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 - a shell script; values are quoted for the shell below
-    )
     values: Mapping[str, object] = {
         "cache": plan.cache,
         "dataset": plan.dataset,
@@ -54,9 +46,11 @@ def script(plan: Plan, step: str) -> str:
         "index": plan.index.rstrip("/"),
         "podwright": plan.podwright / "bin" / "python",
         "python": plan.python,
+        "run_dir": plan.run.root,
         "source": SOURCE,
     }
-    return templates.get_template("step.sbatch").render(
+    return shell_templates.render(
+        Path(__file__).with_name("step.sbatch"),
         **{name: shlex.quote(str(value)) for name, value in values.items()},
         plan=plan,
         step=step,
@@ -70,6 +64,25 @@ def script(plan: Plan, step: str) -> str:
     )
 
 
+def followed(plan: Plan) -> JobSpec:
+    """Return what the report needs: how to read the training job's log, and what is trained."""
+    options = plan.options
+    model = Model(
+        parameters=options.model.parameters,
+        flops_per_token=options.model.flops_per_token(options.max_context_width),
+        tokens_per_step=options.batch_sequences(plan.layout.data) * options.max_context_width,
+        steps=options.max_steps,
+        accelerator=MEMBERS[plan.instance_type],
+    )
+    return JobSpec(
+        command=("training_orchestrator.py",),
+        nodes=plan.nodes,
+        ranks_per_node=plan.layout.ranks // plan.nodes,
+        log=Log(parser="nxdt"),
+        model=model,
+    )
+
+
 def submit(plan: Plan) -> dict[str, int]:
     """Write the files and submit the jobs, each after the success of the one before; return their numbers.
 
@@ -79,6 +92,7 @@ def submit(plan: Plan) -> dict[str, int]:
     plan.folder.mkdir(parents=True, exist_ok=True)
     for name, content in files(plan).items():
         write_atomically(plan.folder / name, content)
+    write_atomically(plan.run.job, followed(plan).to_json())
     jobs: dict[str, int] = {}
     for step in STEPS:
         after = [f"--dependency=afterok:{[*jobs.values()][-1]}", "--kill-on-invalid-dep=yes"] if jobs else []
