@@ -201,7 +201,7 @@ class Agent:
         channel = Channel(*streams)
         watching = asyncio.create_task(self._watch_term())
         try:
-            await asyncio.wait_for(introduce(channel, self._secret), timeout_s)
+            await asyncio.wait_for(introduce(channel, self._secret), timeout_s / SAID_OFTEN)  # a hung host accepts
             channel.send(
                 name=self._name,
                 host=self._address,
