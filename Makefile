@@ -11,7 +11,7 @@ SIDE_BY_SIDE = --numprocesses=$$(($$(nproc) + 6)) --maxprocesses=8 --dist=loadfi
 # Tests start hundreds of Pythons; without bytecode on disk each would compile the checkout's sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs release rehearse test collect tests setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
+.PHONY: docs wheels release rehearse test collect tests setup setup-rehearsal setup-test lint types quick bench-smoke sbom lock clean
 
 rehearse: setup-rehearsal ## deploy, bootstrap, train, lose a host, resume, export, destroy
 	$(BIN)/podwright rehearse cluster.yaml
@@ -56,6 +56,9 @@ types:
 docs: setup ## build the documentation site, strictly: a broken link ends it
 	@tools/setup.sh docs
 	$(BIN)/python tools/build_docs.py site
+
+wheels: setup ## build the wheels into dist/, and try them in an empty folder
+	$(BIN)/python tools/release.py dist --no-rehearsal --no-tag
 
 sbom: setup ## list every pinned package with its hashes, in CycloneDX
 	$(BIN)/python tools/sbom.py sbom.json

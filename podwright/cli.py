@@ -122,7 +122,9 @@ def _parser(arguments: Sequence[str]) -> Parser:
     parser.add_argument("--version", action=_Version)
     subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _commands():
-        subparser = subparsers.add_parser(command.name, help=command.help)
+        subparser = subparsers.add_parser(
+            command.name, help=command.help, description=f"{command.help[0].upper()}{command.help[1:]}."
+        )
         subparser.set_defaults(command=command.run)
         if command.name in arguments:
             command.add_arguments(subparser)
@@ -159,7 +161,7 @@ def _commands() -> Sequence[Command]:
         Command("explain", "describe a key, a finding's code, or a file's cluster", _explain_arguments, _explain),
         _operation("first_file.schema", "print the JSON Schema of cluster.yaml, for editors"),
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
-        _operation("deployment.setup", "find Terraform, Node and the kit's command, and download what is missing"),
+        _operation("deployment.setup", "find Terraform, Node and cdktf's command, and download what is missing"),
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),
         Command("outputs", "show ids, names and next commands of the deployed stacks", _outputs_arguments, _outputs),
         Command("align", "prepare Terraform's state for an update of instance groups", _align_arguments, _align),

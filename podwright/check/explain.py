@@ -79,6 +79,6 @@ def _default(field: FieldInfo) -> str:
         return f"default: {str(field.default).lower()}"
     if field.default and isinstance(field.default, tuple):
         return f"default: {', '.join(map(str, field.default))}"
-    if field.default in (None, {}, (), ""):  # the description says what applies then
+    if field.default_factory or field.default in (None, {}, (), ""):  # the description says what applies then
         return "optional"
     return f"default: {field.default}"

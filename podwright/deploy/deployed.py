@@ -45,7 +45,7 @@ class DeployedStack:
         """
         if not self.is_there:
             raise NotDeployedError(
-                f"{self.folder} is no folder of a deployed stack: go to where you ran `cdktf deploy`"
+                f"{self.folder}: nothing was deployed from here: run `podwright deploy`, or go to where you did"
             )
 
     def terraform(self, *arguments: str, text: str | None = None) -> str:

@@ -325,8 +325,14 @@ def _model(args: argparse.Namespace, run: TrainConfig | None) -> Model:
 def _mapping(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanInputError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PlanInputError(f"{path} is not UTF-8 text: save it as UTF-8") from error
     except yaml.YAMLError as error:
         raise PlanInputError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if content is None:
+        raise PlanInputError(f"{path} is empty: `podwright init` writes a first one")
     if not isinstance(content, dict):
         raise PlanInputError(f"{path} must hold `key: value` lines, not {type(content).__name__}")
     return content

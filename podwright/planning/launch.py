@@ -16,6 +16,7 @@ from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS, TrainConfig
 from podwright_training.spelling import as_item
 
+FEWEST_CHECKPOINTS = 10  # of a run, however long its nodes last
 DEFAULT_TOKENIZER_TOKENS = 50_277  # of DEFAULTS.tokenizer; https://huggingface.co/EleutherAI/gpt-neox-20b
 
 
@@ -79,7 +80,8 @@ def _other_flags(plan: Plan, base: TrainConfig, source: Source) -> Iterator[str]
     if not source.run or steps != base.max_steps:
         yield f"--max-steps={steps}"
     if not source.run and plan.checkpoint_steps():
-        yield f"--checkpoint-freq={plan.checkpoint_steps()}"
+        best = plan.checkpoint_steps() or steps
+        yield f"--checkpoint-freq={min(best, max(1, steps // FEWEST_CHECKPOINTS))}"
     for name in ("dataset", "tokenizer"):
         given = getattr(source, name)
         if given or not source.run:

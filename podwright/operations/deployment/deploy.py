@@ -312,5 +312,7 @@ def _finish(preview: Preview, settings: Settings, kit: Kit, *, json: bool, secon
 
 def next_commands(settings: Settings) -> list[str]:
     """Return what to run after a deployment."""
-    train = ["podwright submit run.yaml"] if settings.training.source == "bundled" else []
+    nodes = sum(group.count for group in settings.cluster.instance_groups if group.partition)
+    can_train = settings.training.source == "bundled" and nodes and Path("run.yaml").exists()
+    train = [f"podwright submit run.yaml --nodes {nodes}"] if can_train else []
     return ["podwright status", "podwright connect", *train]

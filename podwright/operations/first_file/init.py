@@ -25,7 +25,6 @@ SCHEMA = "podwright.init/1"
 KIT = checkout.ROOT / PROJECT_FILE
 RUN_FILE = "run.yaml"
 WHAT = {
-    RUN_FILE: "the run, as the planner proposes it",
     PROJECT_FILE: "lets podwright deploy from this folder",
     schema.CLUSTER_SCHEMA.name: "lets editors complete and explain the keys",
     schema.RUN_SCHEMA.name: "the same for the run",
@@ -74,10 +73,11 @@ def run(options: argparse.Namespace) -> int:
     else:
         text = _checked(asker.answers().text(), options.file)
     texts = {options.file: with_header(text, schema.CLUSTER_SCHEMA)}
+    price = ""
     if asker.model:
         from podwright.operations.first_file import planned
 
-        text = planned.run_file(
+        text, price = planned.run_file(
             asker.model, tokens=asker["tokens"], instance_type=asker["instance_type"], nodes=asker["nodes"]
         )
         texts[options.file.with_name(RUN_FILE)] = with_header(text, schema.RUN_SCHEMA)
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
         texts[kit] = _kit_file()
     for file, text in texts.items():
         _write(file, text)
-    _report(options, asker, list(texts))
+    _report(options, asker, {file: price if file.name == RUN_FILE else WHAT.get(file.name, "") for file in texts})
     return OK
 
 
@@ -147,8 +147,8 @@ def _write(file: Path, text: str) -> None:
         raise OperationError(f"cannot write {file}: {error.strerror}") from error
 
 
-def _report(options: argparse.Namespace, asker: Asker, written: list[Path]) -> None:
-    """Print what was written, the price of the nodes, and the next commands."""
+def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str]) -> None:
+    """Print what was written, with what it is, the price of the nodes, and the next commands."""
     from podwright.check.load import load
     from podwright.diagram import prices
 
@@ -162,7 +162,7 @@ def _report(options: argparse.Namespace, asker: Asker, written: list[Path]) -> N
     if asker.model:
         following.append(f"podwright submit {options.file.with_name(RUN_FILE)} --nodes {asker['nodes']}")
     if options.json:
-        document = {"written": written, "example": options.example, "answers": asker.given}
+        document = {"written": list(written), "example": options.example, "answers": asker.given}
         print_json(SCHEMA, {**document, "usd_per_hour": usd_per_hour, "next": following})
         return
     nodes = ", ".join(f"{group.count} x {group.instance_type}" for group in groups)
@@ -172,6 +172,6 @@ def _report(options: argparse.Namespace, asker: Asker, written: list[Path]) -> N
     print(f"  nodes cost {cost} while they run ({based})\n  nothing is deployed yet")
     if asker["zone"] and not asker.asks and not options.zone:
         print(f"  zone {asker['zone']}: {zone_note(asker)}")
-    for file in written[1:]:
-        print(f"{file}: {WHAT[file.name]}")
+    for file, what in list(written.items())[1:]:
+        print(f"{file}: {what}")
     print("next:\n" + "\n".join(f"  {line}" for line in following))

@@ -7,7 +7,7 @@ from podwright.planning import launch, search, units
 from podwright.planning.hardware import Hardware
 from podwright.planning.model import Model
 from podwright.planning.on_demand import source_of
-from podwright.planning.plan import make_plan
+from podwright.planning.plan import Plan, make_plan
 from podwright.planning.report import offers_table
 from podwright.planning.search import Offer
 from podwright.planning.software import Software
@@ -39,8 +39,8 @@ def table(offers: list[Offer]) -> str:
     return f"{offers_table(shown)}\nPrices: EC2 on-demand, {prices}"
 
 
-def run_file(model: str, *, tokens: str, instance_type: str, nodes: str) -> str:
-    """Return a run.yaml that trains a model on the cluster.
+def run_file(model: str, *, tokens: str, instance_type: str, nodes: str) -> tuple[str, str]:
+    """Return a run.yaml that trains a model on the cluster, and its tokens, time and price in words.
 
     Raises:
         ArgumentError: the model does not fit it.
@@ -55,5 +55,13 @@ def run_file(model: str, *, tokens: str, instance_type: str, nodes: str) -> str:
     reasons = launch.obstacles(plan, launch.Source())
     if reasons:
         raise ArgumentError(f"{model} on {cluster}: {'; '.join(reasons)}")
-    about = f"# {model} on {tokens} tokens, planned for {cluster}:\n# podwright submit run.yaml --nodes {nodes}\n"
-    return about + launch.run_file(plan, launch.Source())
+    price = f"{model} on {tokens} tokens{_price(plan)}"
+    about = f"# {price}, planned for {cluster}:\n# podwright submit run.yaml --nodes {nodes}\n"
+    return about + launch.run_file(plan, launch.Source()), price
+
+
+def _price(plan: Plan) -> str:
+    if plan.cost is None:
+        return ""
+    usd = "" if plan.cost.total_usd is None else f" and {plan.cost.total_usd:,.0f} USD"
+    return f": {units.format_duration(plan.cost.hours * 3600)}{usd}"

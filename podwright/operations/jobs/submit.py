@@ -149,6 +149,10 @@ def _is_job(file: Path) -> bool:
     return True
 
 
+def _how_to_get(path: Path) -> str:
+    return "; `podwright init --model NAME` writes a first one" if path.name == "run.yaml" else ""
+
+
 def _files(options: argparse.Namespace) -> dict[str, Path]:
     """Return what is sent, by its name in the run's folder.
 
@@ -156,7 +160,7 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
         ArgumentError: a file is missing, two have one name, or an argument is; all problems are named.
     """
     paths = [options.file, *options.send]
-    problems = [f"{path}: no such file" for path in paths if not path.exists()]
+    problems = [f"{path}: no such file{_how_to_get(path)}" for path in paths if not path.exists()]
     if options.file.is_dir():
         problems.append(f"{options.file}: a folder; name its run.yaml or batch script, and --send the folder")
     is_job = _is_run(options.file) and _is_job(options.file)
