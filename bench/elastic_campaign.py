@@ -75,7 +75,7 @@ class Campaign:
         self._replaced = 0
 
     def strike(self) -> Outcome | None:
-        """Wait for the step of a fault, let it happen, and undo it when training goes on; None if the run has ended."""
+        """Wait for the step of a fault, let it happen, and undo it when training goes on. Return at the run's end."""
         step = max(self._run.steps(), default=0) + 1 + self._dice.randrange(self._steps // 2)
         self._run.wait(lambda: self._ended or (max(self._run.steps(), default=0) >= step and self._whole), "more steps")
         if self._ended:

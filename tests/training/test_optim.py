@@ -195,3 +195,11 @@ def test_a_routers_bias_moves_against_its_load():
         optimizers.step(lr=0.1)
     assert bias.tolist() == [-1.0, 1.0, 0.0, 1.0]
     assert optimizers.memory()["model.layers.0.mlp.gate.e_score_correction_bias.step"] == 2
+
+
+def test_the_norm_of_a_large_gradient_is_as_exact_as_of_its_parts():
+    """A million numbers have the norm that float64 gives, so that it does not depend on how ranks divide them."""
+    parameter = torch.nn.Parameter(torch.empty(1000, 1000))
+    parameter.grad = torch.randn(1000, 1000, generator=torch.Generator().manual_seed(0))
+    exact = parameter.grad.double().square().sum().item()
+    assert squared_norm([parameter]).item() == pytest.approx(exact, rel=1e-6)

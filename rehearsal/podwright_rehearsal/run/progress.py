@@ -81,7 +81,7 @@ class Progress:
         self.began(record)
         try:
             yield record
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C too: the step did not end well
             stopped = isinstance(error, KeyboardInterrupt) or any(it.state == "stopped" for it in self.steps)
             self._end(record, "stopped" if stopped else "failed")  # with one, those that run beside it
             raise

@@ -75,7 +75,7 @@ MODEL = {
     "data_workers": 0,
     "validation_sequences": 12,
     "validation_freq": 1_000_000,
-    "bf16": False,  # whose rounding differs with the micro-batches of a rank: 2e-5 of a gradient's norm in one step
+    "bf16": False,  # whose rounding differs with the micro-batches of a rank: 4e-5 of a gradient's norm in one step
 }
 
 

@@ -47,6 +47,8 @@ def squared_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
 
 
 def _squared_norm(gradients: list[Tensor]) -> Tensor:
+    if gradients[0].device.type == "cpu":  # adds up one number after the other: of 65 million, 1 % is lost in fp32
+        gradients = [torch.linalg.vector_norm(gradient, dim=-1, dtype=torch.float32) for gradient in gradients]
     return torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)).square().sum()  # noqa: SLF001 - as torch.nn.utils does
 
 
