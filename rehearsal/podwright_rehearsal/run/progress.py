@@ -109,19 +109,23 @@ class Progress:
 
     def show(self, line: str) -> None:
         """Show a line."""
-        print(f"         {line}", file=self.out, flush=True)
+        self._write(f"         {line}")
 
     def ended(self, record: StepRecord) -> None:
         """Report the end of a step."""
         mark = {"done": "ok", "failed": "FAILED"}.get(record.state, record.state)
-        print(f"{record.seconds:6.1f} s {record.name}: {mark}  {record.detail}".rstrip(), file=self.out, flush=True)
+        self._write(f"{record.seconds:6.1f} s {record.name}: {mark}  {record.detail}".rstrip())
 
     def summary(self, rows: list[tuple[str, str]]) -> None:
         """Report the summary."""
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
             lines = value.replace("\n", "\n" + " " * (width + 2))
-            print(f"{name:{width}}  {lines}", file=self.out, flush=True)
+            self._write(f"{name:{width}}  {lines}")
+
+    def _write(self, line: str) -> None:
+        self.out.write(f"{line}\n")  # with its end at once: steps that run side by side write, too
+        self.out.flush()
 
 
 class JsonProgress(Progress):
@@ -146,7 +150,7 @@ class JsonProgress(Progress):
         self._line({"event": "summary", **dict(rows)})
 
     def _line(self, content: dict[str, object]) -> None:
-        print(json.dumps(content), file=self.out, flush=True)
+        self._write(json.dumps(content))
 
 
 class LiveProgress(Progress):
