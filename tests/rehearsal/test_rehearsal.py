@@ -37,9 +37,10 @@ def test_an_interrupted_rehearsal_leaves_nothing() -> None:
     with started(command, cwd=checkout.ROOT, stdout=subprocess.PIPE) as process:
         lines_until(process, event="began", step="bootstrap")
         process.send_signal(signal.SIGINT)
-        ended = [json.loads(line) for line in process.communicate(timeout=600)[0].splitlines()]
+        rest = [json.loads(line) for line in process.stdout or ()]  # communicate() would lose what is buffered
+        process.wait(timeout=600)
     assert process.returncode == 130
-    states = {it["name"]: it["state"] for it in ended if it.get("event") == "ended"}
+    states = {it["name"]: it["state"] for it in rest if it.get("event") == "ended"}
     assert states["bootstrap"] == "stopped"
     assert "failed" not in states.values()
     cleaned = subprocess.run([*PODWRIGHT, "--clean"], cwd=checkout.ROOT, capture_output=True, text=True, check=True)
