@@ -55,6 +55,20 @@ def test_epilogs_of_two_jobs_do_not_stop_each_other():
         wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
 
 
+def test_a_login_does_not_stand_still():
+    """A program that no job started is never stopped: su, sudo and shells would leave it so."""
+
+    def was_stopped(process: subprocess.Popen[bytes]) -> bool:
+        return os.waitid(os.P_PID, process.pid, os.WCONTINUED | os.WNOHANG) is not None
+
+    with program(JOB.uid) as login:
+        epilog._end_the_swift(JOB)
+        assert not was_stopped(login)
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            epilog._signal_all(JOB, number)
+        wait_for(lambda: was_stopped(login), timeout_s=60, what=lambda: "the kernel to say that it was stopped")
+
+
 def test_memory_that_outlives_programs_goes():
     """The user's System V segments, queues and semaphores are removed; another user's stay."""
 

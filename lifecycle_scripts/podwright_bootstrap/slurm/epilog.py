@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Collection, Dict, Iterator, List, Tuple
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
@@ -93,7 +93,13 @@ def _remove_ipc(job: Job) -> None:
 
 
 def _end_the_swift(job: Job) -> None:
-    """End programs that fork faster than anybody looks: while all of the user's stand still, none can."""
+    """End programs that fork faster than anybody looks: while all of the user's stand still, none can.
+
+    Not beside a login, whose shell, or root's su(1) or sudo(8), takes the stop for the user's and stays stopped.
+    """
+    groups = dict(_groups(job)).values()
+    if not all(_is_started(group, groups) for group in groups):
+        return
     _signal_all(job, signal.SIGSTOP)
     try:
         left = list(_started(job))
@@ -137,16 +143,21 @@ def _started(job: Job) -> Dict[int, bool]:
     """
     mark = f"SLURM_JOB_ID={job.id}".encode()
     groups = dict(_groups(job))
-    own = (SLURMS_GROUP,) if any(LOGIN in group for group in groups.values()) else (SLURMS_GROUP, *BACKGROUND)
     started = {}
     for pid, group in groups.items():
         try:
             has_id = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended by itself
-        if has_id or any(part in group for part in own):
+        if has_id or _is_started(group, groups.values()):
             started[pid] = has_id
     return started
+
+
+def _is_started(group: bytes, groups: Collection[bytes]) -> bool:
+    """Return whether a job or a service started the program in this group, of all groups that the user's are in."""
+    services = () if any(LOGIN in other for other in groups) else BACKGROUND
+    return any(part in group for part in (SLURMS_GROUP, *services))
 
 
 def _groups(job: Job) -> Iterator[Tuple[int, bytes]]:
