@@ -199,6 +199,33 @@ def test_checkpoints_are_averaged(exported, capsys):
     consolidate(exported)
 
 
+def test_runs_are_merged(exported, tiny_flags, tmp_path, capsys):
+    """Every weight is the mean of both runs' newest checkpoints; a run of another model or tokenizer is refused."""
+    other = RunFolder(Path(shutil.copytree(exported.root, tmp_path / "other")))
+    config = other.config.read_text().replace(str(exported.root), str(other.root))
+    other.config.write_text(config)
+    shutil.rmtree(step_folder.newest(other.checkpoints))
+    command = ["consolidate", "--run-dir", str(exported.root), "--merge-with"]
+    assert main([*command, str(other.root)]) == 0
+    there = load_file(exported.hf / "model.safetensors")
+    newest = [step_folder.newest(folder.checkpoints) for folder in (exported, other)]
+    assert [path.name for path in newest] == ["step-00000012", "step-00000008"]
+    for name, weight in there.items():
+        each = [step_folder.read(path, [f"model.{name}"])[f"model.{name}"] for path in newest]
+        torch.testing.assert_close(weight, torch.stack(each).mean(dim=0), atol=1e-7, rtol=0)
+    card = (exported.hf / "README.md").read_text()
+    assert f"| weights | mean of other at step 8, {exported.root.name} at step 12 |" in card
+
+    assert main(["train", *tiny_flags(tmp_path / "wide", ranks=1, max_steps=1, intermediate_size=96)]) == 0
+    other.config.write_text(re.sub("^tokenizer: .*", "tokenizer: another", config, flags=re.MULTILINE))
+    assert main([*command, str(tmp_path / "wide"), str(other.root)]) == 2
+    error = capsys.readouterr().err
+    assert f"--merge-with {tmp_path / 'wide'}: intermediate_size 96 there, " in error
+    assert f"--merge-with {other.root}: tokenizer another there, " in error
+    assert main([*command, str(other.root), "--average", "2"]) == 2
+    consolidate(exported)
+
+
 def test_perplexity_by_source(tiny_flags, text_dataset, tmp_path):
     """The sources' losses, weighted by their tokens, are the loss."""
     (tmp_path / "mixture.yaml").write_text(

@@ -26,8 +26,7 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_
     if starts and "code" in starts[-1]:
         rows["code"] = starts[-1]["code"]
     if averaged_with:
-        steps = sorted(step_folder.read_state(each).step for each in (path, *averaged_with))
-        rows["weights"] = f"mean of steps {', '.join(f'{step:,}' for step in steps)}"
+        rows["weights"] = _averaged(path, averaged_with)
     for kind in () if averaged_with else ("train", "validation"):
         for event in folder.events(kind):
             if event["step"] == state.step:  # the last one counts: a restarted run logs some steps twice
@@ -40,3 +39,17 @@ def model_card(folder: RunFolder, path: Path, options: TrainConfig, *, averaged_
         f"# {folder.root.absolute().name}\n\nPre-trained by podwright-training {version('podwright-training')}, "
         f"configuration {options.digest}.\n\n| | |\n|---|---|\n{table}\n"
     )
+
+
+def _averaged(path: Path, others: Sequence[Path]) -> str:
+    """Return what the weights are the mean of."""
+    steps = sorted((step_folder.read_state(each).step, each) for each in (path, *others))
+    if all(each.parent == path.parent for each in others):
+        return f"mean of steps {', '.join(f'{step:,}' for step, _ in steps)}"
+    return f"mean of {', '.join(f'{_run(each)} at step {step:,}' for step, each in steps)}"
+
+
+def _run(path: Path) -> str:
+    """Return the name of a checkpoint's run: of its folder, or of ``checkpoint_dir``."""
+    folder = path.parent.absolute()
+    return folder.parent.name if folder.name == "checkpoints" else folder.name

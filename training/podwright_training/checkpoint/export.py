@@ -73,7 +73,7 @@ def export(
     options: TrainConfig,
     chosen: ExportOptions | None = None,
     *,
-    earlier: Sequence[Path] = (),
+    averaged_with: Sequence[Path] = (),
     card: str = "",
     on_bytes: Callable[[int], object] = lambda _: None,
 ) -> None:
@@ -84,7 +84,7 @@ def export(
         target: Folder to write; one that is there is replaced when the new one is complete.
         options: Of the run.
         chosen: What is exported. Default: the weights in fp32.
-        earlier: Checkpoints of the run whose weights are averaged with this one's.
+        averaged_with: Checkpoints of the same model whose weights are averaged with this one's.
         card: Text of the model card.
         on_bytes: Called with the number of bytes of each block that was written.
 
@@ -93,10 +93,10 @@ def export(
     """
     chosen = chosen or ExportOptions()
     partial = target.with_name(f".{target.name}.partial")
-    averaged = (path, *earlier)
+    averaged = (path, *averaged_with)
     try:
         files = _files(path, chosen)
-        finished = _finished(partial, _origin(path, chosen, earlier))
+        finished = _finished(partial, _origin(path, chosen, averaged_with))
         with ThreadPoolExecutor(1) as checker, ThreadPoolExecutor(1) as disk:
             checked = [checker.submit(step_folder.check_hashes, each) for each in averaged]
             try:
@@ -165,14 +165,20 @@ def _size(weight: Weight, chosen: ExportOptions) -> int:
     return math.prod(weight.shape) * DTYPES[chosen.dtype].itemsize
 
 
-def _origin(path: Path, chosen: ExportOptions, earlier: Sequence[Path] = ()) -> dict[str, Any]:
+def _origin(path: Path, chosen: ExportOptions, averaged_with: Sequence[Path] = ()) -> dict[str, Any]:
     origin = {
         "checkpoint": str(path),
         "step": step_folder.read_state(path).step,
         **asdict(chosen),
         "checkpoint_manifest_sha256": _manifest_hash(path),
     }
-    return origin | ({"averaged_with": {each.name: _manifest_hash(each) for each in earlier}} if earlier else {})
+    others = {_name(each, path): _manifest_hash(each) for each in averaged_with}
+    return origin | ({"averaged_with": others} if others else {})
+
+
+def _name(other: Path, path: Path) -> str:
+    """Return the name of a checkpoint, with its folder if that is another run's."""
+    return other.name if other.parent == path.parent else str(other)
 
 
 def _manifest_hash(path: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,6 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="export the mean weights of that checkpoint and the N - 1 kept before it. Default: 1",
     )
+    parser.add_argument(
+        "--merge-with",
+        nargs="+",
+        default=[],
+        metavar="RUN_DIR",
+        help="export the mean of that checkpoint and of the newest of these runs of the same model (arXiv:2203.05482)",
+    )
     parser.add_argument("--ema", action="store_true", help="export the moving average of the weights (ema_decay)")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32", help="dtype of the exported weights. Default: fp32")
     parser.add_argument(
@@ -52,8 +59,11 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"got --average {args.average}, need at least 1")
     if args.average > 1 and args.all_checkpoints:
         raise UserError("--average and --all-checkpoints: got both, need one; --step N --average exports one mean")
+    if args.merge_with and (args.average > 1 or args.all_checkpoints):
+        raise UserError("--merge-with takes one checkpoint of each run: leave out --average and --all-checkpoints")
+    others = [RunFolder(Path(each)) for each in args.merge_with]
     if not args.all_checkpoints:
-        source = consolidate(folder, chosen, step=args.step)
+        source = consolidate(folder, chosen, step=args.step, merge_with=others)
         answer(args, f"{source} → {folder.hf}", {"exported": [{"checkpoint": source, "model": folder.hf}]})
         return 0
     exported = []
@@ -76,28 +86,55 @@ def _say(args: argparse.Namespace, line: str) -> None:
         print(line)
 
 
-def consolidate(folder: RunFolder, chosen: ExportOptions | None = None, *, step: int | None = None) -> Path:
+def consolidate(
+    folder: RunFolder,
+    chosen: ExportOptions | None = None,
+    *,
+    step: int | None = None,
+    merge_with: Sequence[RunFolder] = (),
+) -> Path:
     """Write ``folder.hf`` from a checkpoint, the newest by default, and return that checkpoint.
 
+    With ``merge_with`` the weights are the mean of it and of those runs' newest checkpoints.
+
     Raises:
-        UserError: There is no run or checkpoint, it is damaged, or it has no moving average.
+        UserError: There is no run or checkpoint, it is damaged, it has no moving average, or a run to merge with has
+            another model or tokenizer.
     """
     from podwright_training.checkpoint import step_folder
 
     path = step_folder.find(load_run(folder).checkpoints, step)
-    _export(folder, path, folder.hf, chosen or ExportOptions())
+    _export(folder, path, folder.hf, chosen or ExportOptions(), merged=_newest_alike(folder, path, merge_with))
     return path
 
 
-def _export(folder: RunFolder, path: Path, target: Path, chosen: ExportOptions) -> None:
+def _newest_alike(folder: RunFolder, path: Path, others: Sequence[RunFolder]) -> list[Path]:
+    """Return the newest checkpoints of other runs, all of the same model and tokenizer."""
+    from podwright_training.checkpoint import step_folder
+
+    newest, problems = [], []
+    tokenizer, model = load_run(folder).tokenizer, step_folder.model_config(path)
+    for other in others:
+        options = load_run(other)
+        newest.append(step_folder.find(options.checkpoints))
+        differences = model.differences(step_folder.model_config(newest[-1]))
+        if options.tokenizer != tokenizer:
+            differences.append(f"tokenizer {options.tokenizer} there, {tokenizer} here")
+        problems += [f"--merge-with {other.root}: {difference}" for difference in differences]
+    if problems:
+        raise UserError("\n".join(problems))
+    return newest
+
+
+def _export(folder: RunFolder, path: Path, target: Path, chosen: ExportOptions, *, merged: Sequence[Path] = ()) -> None:
     from podwright_training.checkpoint import export
     from podwright_training.model_card import model_card
 
     options = load_run(folder)
-    earlier = _earlier(path, chosen.average)
-    card = model_card(folder, path, options, averaged_with=earlier)
+    others = [*merged, *_earlier(path, chosen.average)]
+    card = model_card(folder, path, options, averaged_with=others)
     with _progress(path, export.total_bytes(path, chosen)) as advance:
-        export.export(path, target, options, chosen, earlier=earlier, card=card, on_bytes=advance)
+        export.export(path, target, options, chosen, averaged_with=others, card=card, on_bytes=advance)
 
 
 def _earlier(path: Path, average: int) -> list[Path]:
