@@ -6,12 +6,23 @@ Run as a script by four ranks, this file trains a small model in every layout, f
 import math
 import os
 import sys
-from contextlib import contextmanager
+from collections import Counter
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._inductor import config as inductor
+from torch._inductor.compile_fx import select_decomp_table
+from torch._inductor.fx_passes import post_grad
+from torch._inductor.fx_passes.micro_pipeline_tp import micro_pipeline_tp_pass
+from torch.distributed import _symmetric_memory as symmetric
 
 from podwright_training.batch import IGNORED, Batch
 from podwright_training.config.train_config import TrainConfig
@@ -72,6 +83,7 @@ LAYOUTS = {  # what four ranks do with a model
     ),
     "cpu offload, accumulating": ("llama", {"cpu_offload": True, "gradient_accumulation_steps": 2}),
     "tensor 2 x shards 2": ("llama", {"tensor_parallel": 2}),
+    "overlapped tensor 2 x shards 2": ("tied", {"tensor_parallel": 2, "compile": True, "async_tensor_parallel": True}),
     "replicas 2 x tensor 2": ("tied", {"tensor_parallel": 2, **HYBRID}),
     "context 4": ("llama", {"context_parallel": 4}),
     "context 2 x shards 2": ("window", {"context_parallel": 2}),
@@ -171,6 +183,14 @@ def test_a_layout_has_the_whole_models_parameters(runs, name):
     assert runs[name]["shapes"] == runs[LAYOUTS[name][0]]["shapes"]
 
 
+def test_products_overlap_with_messages(runs):
+    """The compiler replaces gathering and scattering by products in pieces: all of forward, half of backward."""
+    assert runs["fused"] == {
+        "forward": {"fused_all_gather_matmul": 2, "fused_matmul_reduce_scatter": 2},
+        "backward": {"fused_all_gather_matmul": 2},  # three products' gradients are summed before they are scattered
+    }
+
+
 def train(**choices):
     options = TrainConfig(**(SMALL | choices))
     ranks = Ranks(dist.get_rank(), dist.get_world_size(), dist.get_rank(), dist.get_world_size())
@@ -228,12 +248,44 @@ def shapes(model):
 
 
 def train_layouts():
-    records = {}
+    records, overlap = {}, Overlap()
     for name, (model, layout) in LAYOUTS.items():
         choices = MODELS[model] | layout
         train_batch_size = SEQUENCES // data_size(choices) // choices.get("gradient_accumulation_steps", 1)
-        records[name] = train(train_batch_size=train_batch_size, **choices)
-    return records
+        with overlap.on_cpus() if choices.get("async_tensor_parallel") else nullcontext():
+            records[name] = train(train_batch_size=train_batch_size, **choices)
+    return records | {"fused": overlap.fused}
+
+
+class Overlap:
+    """PyTorch's pass that puts messages into products, with the plain operations that it replaces on CPUs."""
+
+    def __init__(self):
+        self.fused = {}  # by graph: operations of the last block
+
+    @contextmanager
+    def on_cpus(self):
+        for name in ("fused_all_gather_matmul", "fused_matmul_reduce_scatter"):
+            torch.library.impl(symmetric.lib, name, "CPU")(getattr(symmetric, f"_{name}_fallback"))
+        compiler = aot_autograd(
+            fw_compiler=partial(self._fuse, "forward"),
+            bw_compiler=partial(self._fuse, "backward"),
+            decompositions=select_decomp_table(),
+            partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
+        )
+        configure = import_module("podwright_training.model.configure")
+        with mock.patch.object(configure, "compile_backend", return_value=compiler):
+            yield
+
+    def _fuse(self, which, module, _):
+        assert inductor._micro_pipeline_tp
+        post_grad.view_to_reshape(module)
+        with mock.patch.object(dist, "is_nccl_available", return_value=True):
+            micro_pipeline_tp_pass(module.graph)
+        module.recompile()
+        names = (str(node.target).split(".") for node in module.graph.nodes)
+        self.fused[which] = dict(Counter(name[1] for name in names if name[0] == "symm_mem"))
+        return make_boxed_func(module.forward)
 
 
 def data_size(choices):

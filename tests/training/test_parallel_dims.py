@@ -117,6 +117,13 @@ def test_the_published_pipeline_of_405b_is_possible():
             "activation_checkpointing_mode selective does not work with pipeline_schedule zero_bubble",
         ),
         ({"expert_parallel": 2}, 2, "expert_parallel 2 does not divide a model without experts"),
+        ({"async_tensor_parallel": True, "compile": True}, 2, "async_tensor_parallel needs tensor_parallel 2 or more"),
+        ({"async_tensor_parallel": True, "tensor_parallel": 2}, 2, "async_tensor_parallel needs compile"),
+        (
+            {"async_tensor_parallel": True, "tensor_parallel": 2, "compile": True, "float8": True},
+            2,
+            "async_tensor_parallel does not work with float8",
+        ),
         ({"model_type": "mixtral", "num_local_experts": 6, "expert_parallel": 4}, 4, "num_local_experts 6"),
         ({"model_type": "mixtral", "num_local_experts": 6, "expert_parallel": 3}, 4, "the 4 ranks of one copy"),
     ],

@@ -157,12 +157,23 @@ def _problems_of_model(options: TrainConfig) -> Iterator[str]:
             yield f"{name} {value} is not divisible by tensor_parallel {tensor}"
     if options.num_local_experts is None and options.intermediate_size % tensor:
         yield f"intermediate_size {options.intermediate_size} is not divisible by tensor_parallel {tensor}"
+    if options.async_tensor_parallel:
+        yield from _problems_of_overlap(options)
     experts = options.num_local_experts or 1
     if experts % options.expert_parallel:
         given = f"num_local_experts {experts}" if options.num_local_experts else "a model without experts"
         yield f"expert_parallel {options.expert_parallel} does not divide {given}"
     if options.data_replicas and options.sharding_strategy != "hybrid":
         yield f"data_replicas {options.data_replicas} needs sharding_strategy hybrid"
+
+
+def _problems_of_overlap(options: TrainConfig) -> Iterator[str]:
+    if options.tensor_parallel == 1:
+        yield "async_tensor_parallel needs tensor_parallel 2 or more"
+    if not options.compile:
+        yield "async_tensor_parallel needs compile: the compiler finds the products"
+    if options.float8:
+        yield "async_tensor_parallel does not work with float8, whose products the compiler does not find"
 
 
 def _problems_of_sequence(options: TrainConfig) -> Iterator[str]:

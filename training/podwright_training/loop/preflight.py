@@ -31,6 +31,7 @@ from podwright_training.errors import ConfigError
 from podwright_training.host_memory import free_bytes_in, free_memory_bytes
 from podwright_training.loop import initial_weights, samples, sinks
 from podwright_training.model import float8_problem, mask_problem
+from podwright_training.parallel.tensor import overlap_problem
 from podwright_training.ranks import Ranks, host_name
 
 logger = logging.getLogger(__name__)
@@ -127,6 +128,8 @@ def _problems_of_machine(options: TrainConfig, ranks: Ranks) -> Iterator[str]:
     problem = device_problem(ranks, options.device)
     if problem is None and options.float8:
         problem = float8_problem(device_of(ranks, options.device))
+    if problem is None and options.async_tensor_parallel:
+        problem = overlap_problem(device_of(ranks, options.device))
     if problem is None:
         problem = mask_problem(options, device_of(ranks, options.device))
     if problem:

@@ -67,6 +67,8 @@ def divide(stage: Stage, options: TrainConfig, meshes: Meshes) -> None:
             tensor.divide_block(block, meshes.matrices["tensor"])
         if meshes.ranks["context"].size() > 1:
             block.self_attn.attend = ContextParallelAttention(block.self_attn.attend, meshes.ranks["context"])
+    if options.async_tensor_parallel:
+        tensor.overlap(meshes.matrices["tensor"])
     if vocabulary_shares(options) > 1:
         _divide_vocabulary(stage, meshes.matrices["tensor"])
     _shard(stage, blocks, options, meshes)

@@ -8,9 +8,12 @@ vocabulary evenly, each applies them whole to its own tokens, which divides the 
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import torch
 from torch import nn
+from torch.distributed._symmetric_memory import enable_symm_mem_for_group
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -48,6 +51,26 @@ def divide_block(block: Block, tensor: DeviceMesh) -> None:
     if isinstance(block.self_attn.q_norm, nn.RMSNorm):
         plan |= {"self_attn.q_norm": _OwnNorm(HEADS), "self_attn.k_norm": _OwnNorm(HEADS)}
     parallelize_module(block, tensor, plan)
+
+
+def overlap(tensor: DeviceMesh) -> None:
+    """Let the compiler split products next to a gathering or scattering, and compute a piece while another is sent.
+
+    It sends through memory that the GPUs of a host map into each other: "async tensor parallelism" of
+    https://arxiv.org/abs/2105.05720 and https://docs.pytorch.org/docs/stable/symmetric_memory.html
+    """
+    from torch._inductor import config as inductor  # a second, for this alone
+
+    inductor._micro_pipeline_tp = True  # noqa: SLF001 - its only name
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # deprecated, but the compiler asks for it
+        enable_symm_mem_for_group(tensor.get_group().group_name)
+
+
+def overlap_problem(device: torch.device) -> str | None:
+    """Return why products and messages cannot overlap here, or ``None``."""
+    if device.type == "cuda" and torch.version.cuda:
+        return None
+    return f"async_tensor_parallel needs NVIDIA GPUs; device is {device.type}"
 
 
 class _OwnNorm(SequenceParallel):

@@ -22,6 +22,11 @@ class ParallelismOptions:
     tensor_parallel: int = option(
         1, "Ranks that share each block's matrices and heads, and the sequence between them.", at_least=1
     )
+    async_tensor_parallel: bool = option(
+        False,
+        "Overlap what tensor-parallel ranks send with the products that need it, piece by piece; needs compile and "
+        "NVIDIA GPUs joined by NVLink.",
+    )
     context_parallel: int = option(1, "Ranks that share each sequence.", at_least=1)
     pipeline_parallel: int = option(1, "Pipeline stages: ranks that hold consecutive blocks.", at_least=1)
     pipeline_schedule: str = option(
