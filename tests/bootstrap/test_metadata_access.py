@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from podwright_rehearsal.hosts import debian
+from podwright_testing.debians import unpacked
 
 pytestmark = pytest.mark.hosts
 
-CACHE = Path(__file__).parents[2] / ".cache" / "podwright" / "nftables"
 # The program and those of its libraries that Debian's base lacks.
 PACKAGES = ("nftables", "libnftables1", "libnftnl11", "libjansson4", "libmnl0", "libxtables12", "libedit2", "libbsd0")
 STEP = "./on_create.sh --only metadata_access"
@@ -36,15 +35,7 @@ ask() {
 @pytest.fixture(scope="session")
 def nftables() -> Path:
     """Debian's nft, unpacked once."""
-    if missing := debian.missing_programs():
-        pytest.skip(f"needs {', '.join(missing)}")
-    if not CACHE.exists():
-        CACHE.parent.mkdir(parents=True, exist_ok=True)
-        temporary = CACHE.with_name(".nftables.new")
-        shutil.rmtree(temporary, ignore_errors=True)
-        debian.unpack(PACKAGES, temporary)
-        temporary.rename(CACHE)
-    return CACHE
+    return unpacked("nftables", PACKAGES)
 
 
 def test_only_root_and_named_users_have_the_role(make_host, cloud, nftables):

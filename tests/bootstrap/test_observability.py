@@ -21,14 +21,14 @@ import pytest
 import yaml
 
 from podwright_bootstrap.collectors import __main__ as collectors
-from podwright_bootstrap.collectors import efa, neuron, slurm, training
+from podwright_bootstrap.collectors import efa, gpu, neuron, slurm, training
+from podwright_bootstrap.host import kernel_log
 from podwright_bootstrap.steps.dcgm import COUNTERS
 from podwright_bootstrap.steps.observability import HOST_COLLECTORS, SAME_LABELS
-from podwright_rehearsal.hosts import debian
+from podwright_testing.debians import unpacked
 
 CHECKOUT = Path(__file__).parents[2]
 DASHBOARD = CHECKOUT / "docs" / "grafana" / "cluster.json"
-CACHE = CHECKOUT / ".cache" / "podwright" / "prometheus"
 METRIC = re.compile(r"\b(?:node|podwright)_\w+\b")
 NVIDIA_SMI = """#!/bin/bash
 case $1 in
@@ -44,7 +44,7 @@ SLURM = {
     "squeue": "echo 'gpu RUNNING 2'; echo 'gpu PENDING 4'; echo 'gpu PENDING 1'",
     "sdiag": r"printf 'Server thread count:  3\nAgent queue size:     1\n\tLast cycle:   1500\n\tLast cycle:   9\n'",
 }
-DMESG = r"printf '[ 5.1] NVRM: Xid (PCI:0000:10:1c): 79, pid=7, GPU has fallen off the bus.\n[ 5.2] other\n'"
+KMSG = "3,1,5100,-;NVRM: Xid (PCI:0000:10:1c): 79, pid=7, GPU has fallen off the bus.\n6,2,5200,-;other\n"
 STEPS = "for job in 42 43; do (exec -a \"slurmstepd: [$job.0]\" bash -c 'sleep 600 & echo $!; wait') & done; wait"
 SOUND = {"Collectors that fail", "Uncorrected ECC errors"}  # graphs that are empty while all is well
 NEURON_REPORT = {
@@ -63,15 +63,7 @@ NEURON_REPORT = {
 @pytest.fixture(scope="session")
 def debians() -> Path:
     """Debian's node_exporter and Prometheus, unpacked once."""
-    if missing := debian.missing_programs():
-        pytest.skip(f"needs {', '.join(missing)}")
-    if not CACHE.exists():
-        CACHE.parent.mkdir(parents=True, exist_ok=True)
-        temporary = CACHE.with_name(".prometheus.new")
-        shutil.rmtree(temporary, ignore_errors=True)
-        debian.unpack(["prometheus-node-exporter", "prometheus"], temporary)
-        temporary.rename(CACHE)
-    return CACHE / "usr" / "bin"
+    return unpacked("prometheus", ("prometheus-node-exporter", "prometheus")) / "usr" / "bin"
 
 
 @pytest.fixture
@@ -90,7 +82,7 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs_of_jobs: 
     programs.mkdir()
     monitor = f"echo '{json.dumps(NEURON_REPORT)}'; exec sleep 60"
     monkeypatch.setenv("PROGRAMS_OF_JOBS", " ".join(programs_of_jobs))
-    for name, script in {**SLURM, "neuron-monitor": monitor, "dmesg": DMESG}.items():
+    for name, script in {**SLURM, "neuron-monitor": monitor}.items():
         write_program(programs / name, f"#!/bin/bash\n{script}\n")
     write_program(programs / "nvidia-smi", NVIDIA_SMI)
     counters = tmp_path / "infiniband" / "rdmap16s27" / "ports" / "1" / "hw_counters"
@@ -103,6 +95,9 @@ def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs_of_jobs: 
     lines = [json.dumps(step) for step in [*steps, {"event": "validation", "step": 2, "loss": 2.6}]]
     (run / "metrics.jsonl").write_text("\n".join(lines) + '\n{"event": "trai')
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    (tmp_path / "kmsg").write_text(KMSG)
+    monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "kmsg")
+    monkeypatch.setattr(gpu, "STEPS_USER", os.getuid())
     monkeypatch.setattr(slurm, "BIN", str(programs))
     monkeypatch.setattr(neuron, "MONITOR", ("neuron-monitor",))
     monkeypatch.setattr(efa, "DEVICES", tmp_path / "infiniband")
@@ -246,6 +241,14 @@ def test_collectors_tell_what_programs_tell(exported):
     assert 'uuid="GPU-1"} 1\n' not in exported  # a program of no job, and a reason that the GPU does not name
     assert "lifespan" not in exported
     assert "node_textfile_scrape_error 0" in lines
+
+
+def test_no_name_of_a_program_makes_it_a_step_of_another_job(programs_of_jobs, monkeypatch):
+    """A parent with the name of a step's is one only where it is root's."""
+    for owner, found in ((os.getuid(), ["42", "43"]), (os.getuid() + 1, [])):
+        monkeypatch.setattr(gpu, "STEPS_USER", owner)
+        jobs = [gpu.job_of(int(pid)) for pid in programs_of_jobs]
+        assert sorted(job[0] for job in jobs if job) == found
 
 
 def test_a_run_that_has_ended_does_not_run(tmp_path, monkeypatch):

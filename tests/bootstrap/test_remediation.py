@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from podwright_bootstrap.contract import InstanceFacts
 from podwright_bootstrap.features import Remediation
-from podwright_bootstrap.host import shell
-from podwright_bootstrap.host.shell import Outcome
+from podwright_bootstrap.host import kernel_log
 from podwright_bootstrap.remediation import checks
 from podwright_bootstrap.remediation.decision import (
     DRAIN,
@@ -146,12 +149,14 @@ def test_login_nodes_are_not_out_of_service():
         assert parse_nodes(f"{gate}\nNodeName=n1 State=IDLE") == [NodeState("n1")]
 
 
-def test_errors_of_the_driver_are_not_those_of_programs(monkeypatch):
+def test_errors_of_the_driver_are_not_those_of_programs(tmp_path, monkeypatch):
     """Xids that a reset cures ask for a reboot, one that it does not for a replacement, a program's for nothing."""
-    log = "\n".join(
-        f"[  1.5] NVRM: Xid (PCI:0000:10:1c): {number}, pid=7, name=python, text" for number in (13, 31, 43, 79, 64)
-    )
-    monkeypatch.setattr(shell, "run", lambda *_, **__: Outcome(0, log))
+    log = [
+        f"3,{number},5,-;NVRM: Xid (PCI:0000:10:1c): {number}, pid=7, name=python, text\n SUBSYSTEM=pci\n"
+        for number in (13, 31, 43, 79, 64)
+    ]
+    monkeypatch.setattr(kernel_log, "KMSG", tmp_path / "kmsg")
+    kernel_log.KMSG.write_text("".join(log))
     facts = InstanceFacts(accelerator="gpu")
     assert [list(checks.CHECKS[name][1](facts)) for name in ("xid", "xid_memory")] == [
         ["the driver reported Xid 79 of the GPU at 0000:10:1c"],
@@ -159,3 +164,17 @@ def test_errors_of_the_driver_are_not_those_of_programs(monkeypatch):
     ]
     assert checks.action(["efa", "xid_memory"]) == REPLACE
     assert checks.action(["efa", "file_system"]) == REBOOT
+
+
+@pytest.mark.hosts  # needs root
+def test_a_user_reports_no_error_of_the_driver():
+    """An option of mount that the real kernel repeats in its log is no Xid, not even after a line end."""
+    claim = f"NVRM: Xid (PCI:{os.getpid():04x}:10:1c): 64"
+    for option in (f"{claim} x", f"{os.getpid()}\n[    5.1] {claim} x"):
+        words = ("unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "-o", option, "x", "/mnt")
+        subprocess.run(words, user=65534, group=65534, extra_groups=[], capture_output=True, check=False)
+    said = [message for message in kernel_log.messages() if f"{os.getpid():04x}:10:1c" in message]
+    if not said:
+        pytest.skip("this machine's kernel lets users mount nothing")
+    assert len(said) == 2
+    assert f"{os.getpid():04x}:10:1c" not in {bus for bus, _ in checks.xids()}

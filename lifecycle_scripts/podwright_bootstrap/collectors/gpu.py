@@ -32,6 +32,7 @@ THROTTLES = (
 )
 PROC = Path("/proc")
 STEP = re.compile(rb"slurmstepd: \[(\d+)\.")  # as Slurm names the parent of a step's programs
+STEPS_USER = 0  # of that parent; a user gives own programs any name
 MOST_PARENTS = 64
 
 
@@ -76,11 +77,12 @@ def job_of(pid: int) -> Optional[Tuple[str, str]]:
     try:
         user = _user(os.stat(PROC / str(pid)).st_uid)  # noqa: PTH116 (of the process itself)
         for _ in range(MOST_PARENTS):
-            step = STEP.match((PROC / str(pid) / "cmdline").read_bytes())
-            if step:
-                return step[1].decode(), user
-            parent = re.search(r"^PPid:\s*(\d+)", (PROC / str(pid) / "status").read_text(), re.MULTILINE)
-            pid = int(parent[1]) if parent else 0
+            status = dict(re.findall(r"^(\w+):\t(.*)$", (PROC / str(pid) / "status").read_text(), re.MULTILINE))
+            if set(status["Uid"].split()) == {str(STEPS_USER)}:  # else its arguments may never answer
+                step = STEP.match((PROC / str(pid) / "cmdline").read_bytes())
+                if step:
+                    return step[1].decode(), user
+            pid = int(status["PPid"])
             if pid <= 1:
                 return None
     except OSError:  # it has ended

@@ -8,7 +8,7 @@ from typing import Dict, Iterator, List, Tuple
 
 from podwright_bootstrap.contract import InstanceFacts, NodeRecord
 from podwright_bootstrap.health_checks import Check, accelerators, findings, host
-from podwright_bootstrap.host import shell
+from podwright_bootstrap.host import kernel_log, shell
 from podwright_bootstrap.remediation.decision import REBOOT, REPLACE, SEVERITY
 
 SHARED_LIMIT_S = 60
@@ -25,7 +25,8 @@ XIDS = {
     120: REBOOT,
     140: REBOOT,  # unrecovered ECC error
 }
-XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)")
+# The beginning of a message. No address fits into a program's name, with which others begin.
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]{7,})\): (\d+)")
 
 
 def gpu_rows(facts: InstanceFacts) -> Iterator[str]:
@@ -33,12 +34,19 @@ def gpu_rows(facts: InstanceFacts) -> Iterator[str]:
     return (text for text in accelerators.gpu_memory(facts) if "could not replace" in text)
 
 
+def xids() -> Iterator[Tuple[str, int]]:
+    """Give the bus and the number of each error that the driver has reported since the last reboot."""
+    for message in kernel_log.messages():
+        error = XID.match(message)
+        if error:
+            yield error[1], int(error[2])
+
+
 def _xids(action: str) -> Check:
     def check(facts: InstanceFacts) -> Iterator[str]:
         if facts.accelerator != "gpu":
             return
-        log = shell.run("dmesg", timeout_s=30, quiet=True).output  # since the last reboot
-        for bus, number in sorted({(bus, int(number)) for bus, number in XID.findall(log)}):
+        for bus, number in sorted(set(xids())):
             if XIDS.get(number) == action:
                 yield f"the driver reported Xid {number} of the GPU at {bus}"
 
