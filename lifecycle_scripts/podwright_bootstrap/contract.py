@@ -29,6 +29,7 @@ PROVISIONING_LOG = Path("/var/log/provision/provisioning.log")
 
 STATE_DIRECTORY = Path("/opt/podwright")
 NODE_JSON = STATE_DIRECTORY / "node.json"
+LOGIN_ADMINS = STATE_DIRECTORY / "pam_slurm_adopt.admins"  # who may be on a compute node without a job
 BOOTSTRAP_JSON = STATE_DIRECTORY / "bootstrap.json"  # how the last boot went, step by step
 
 # Below the shared file system's mount path.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -12,11 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from podwright_bootstrap.slurm import epilog
+from podwright_bootstrap import contract
+from podwright_bootstrap.slurm import epilog, user
+from podwright_bootstrap.slurm.epilog import Program
 from podwright_bootstrap.slurm.job import Job
+from podwright_bootstrap.slurm.user import User
 from podwright_rehearsal.hosts.waiting import wait_for
 
 JOB = Job(id="1", uid=0x7FFF_0001, node="here")  # of a user whom this machine does not have
+USER = User(JOB.uid)
+ADA = User(2001, "ada")
+LOGIN = b"0::/user.slice/user-2001.slice/session-3.scope\n"
+OWN_SERVICE = b"0::/user.slice/user-2001.slice/user@2001.service/app.slice/session-3.scope\n"
+JOBS = b"4:memory:/slurm/uid_2001/job_7/step_0\n0::/system.slice/slurmd.service\n"
+CRON = b"0::/system.slice/cron.service\n"
+BY_ROOT = b"0::/user.slice/user-0.slice/session-9.scope\n"  # root's sudo -u ada
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act for a user")
 
 
@@ -38,10 +49,10 @@ def is_stopped(process: subprocess.Popen[bytes]) -> bool:
 def test_only_the_users_programs_stand_still():
     """Root's go on, whatever the epilog's own real id, and so do other users'."""
     with program(JOB.uid) as users, program(0) as roots, program(JOB.uid + 1) as others:
-        epilog._signal_all(JOB, signal.SIGSTOP)
+        epilog._signal_all([JOB.uid], signal.SIGSTOP)
         wait_for(lambda: is_stopped(users), timeout_s=60, what=lambda: "a stopped program")
         assert [is_stopped(process) for process in (roots, others)] == [False, False]
-        epilog._signal_all(JOB, signal.SIGCONT)
+        epilog._signal_all([JOB.uid], signal.SIGCONT)
         wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
 
 
@@ -50,8 +61,10 @@ def test_epilogs_of_two_jobs_do_not_stop_each_other():
     """Jobs of one user that end at once are all cleared away."""
     with program(JOB.uid) as users, ThreadPoolExecutor(4) as epilogs:
         for _ in range(25):
-            list(epilogs.map(lambda number: epilog._signal_all(JOB, number), [signal.SIGSTOP, signal.SIGCONT] * 2))
-        epilog._signal_all(JOB, signal.SIGCONT)
+            list(
+                epilogs.map(lambda number: epilog._signal_all([JOB.uid], number), [signal.SIGSTOP, signal.SIGCONT] * 2)
+            )
+        epilog._signal_all([JOB.uid], signal.SIGCONT)
         wait_for(lambda: not is_stopped(users), timeout_s=60, what=lambda: "a program that goes on")
 
 
@@ -62,10 +75,10 @@ def test_a_login_does_not_stand_still():
         return os.waitid(os.P_PID, process.pid, os.WCONTINUED | os.WNOHANG) is not None
 
     with program(JOB.uid) as login:
-        epilog._end_the_swift(JOB)
+        epilog._end_the_swift(JOB, USER)
         assert not was_stopped(login)
         for number in (signal.SIGSTOP, signal.SIGCONT):
-            epilog._signal_all(JOB, number)
+            epilog._signal_all([JOB.uid], number)
         wait_for(lambda: was_stopped(login), timeout_s=60, what=lambda: "the kernel to say that it was stopped")
 
 
@@ -79,9 +92,82 @@ def test_memory_that_outlives_programs_goes():
     for uid in (JOB.uid, JOB.uid + 1):
         subprocess.run(["ipcmk", "--shmem", "4096", "--queue", "--semaphore", "1"], user=uid, check=True)
     try:
-        epilog._remove_ipc(JOB)
+        epilog._remove_ipc(USER)
         for kind in epilog.IPC:
             assert str(JOB.uid) not in owners(kind)
             assert str(JOB.uid + 1) in owners(kind)
     finally:
-        epilog._remove_ipc(Job(id="2", uid=JOB.uid + 1, node="here"))
+        epilog._remove_ipc(User(JOB.uid + 1))
+
+
+def test_no_name_hides_a_program():
+    """A program with the name that an ended one would have in /proc is seen."""
+    uid, script = JOB.uid + 2, "printf 'a) Z' >/proc/$$/comm; echo; read"
+    with subprocess.Popen(["bash", "-c", script], user=uid, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        assert [found.pid for found in epilog._programs(User(uid))] == [process.pid]
+        process.kill()
+
+
+def test_ids_of_a_users_containers_are_the_users(tmp_path, monkeypatch):
+    """Programs with an id that newuidmap gives to the user are the user's; whoever has an account is somebody else."""
+    monkeypatch.setattr(user, "SUBORDINATE", tmp_path / "subuid")
+    own_id = JOB.uid + 3
+    (tmp_path / "subuid").write_text(f"somebody:100000:65536\n{own_id}:65000:1000\nnonsense\n")
+    found = User.of(own_id)
+    assert [found.owns(uid) for uid in (own_id, 65000, 65999, 64999, 66000, 100000)] == [True] * 3 + [False] * 3
+    assert not found.owns(pwd.getpwnam("nobody").pw_uid)
+    with program(65001) as mine, program(100001), program(own_id) as own:
+        assert {each.pid for each in epilog._programs(found)} == {mine.pid, own.pid}
+        folder = tmp_path / "files"
+        folder.mkdir()
+        for uid in (65001, 100001, own_id):
+            (folder / str(uid)).touch()
+            os.chown(folder / str(uid), uid, uid)
+        subprocess.run(["find", folder, "-mindepth", "1", *found.find_words, "-delete"], check=True)
+        assert [path.name for path in folder.iterdir()] == ["100001"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "admins", "ending"),
+    [
+        ((JOBS, CRON, OWN_SERVICE, BY_ROOT), None, (JOBS, CRON, OWN_SERVICE)),
+        ((JOBS, OWN_SERVICE, LOGIN), None, (JOBS,)),  # the login's services
+        ((JOBS, OWN_SERVICE, LOGIN, BY_ROOT), "ubuntu\n", (JOBS, OWN_SERVICE, LOGIN)),  # who has a job may log in
+        ((JOBS, LOGIN), "ubuntu\nada\n", (JOBS,)),
+    ],
+)
+def test_the_last_job_ends_what_jobs_and_services_started(groups, admins, ending, tmp_path, monkeypatch):
+    """No unit of a user's own passes for a login, and a login is for who may be there without a job."""
+    monkeypatch.setattr(contract, "LOGIN_ADMINS", tmp_path / "admins")
+    if admins:
+        (tmp_path / "admins").write_text(admins)
+    programs = [Program(pid, ADA.uid, group) for pid, group in enumerate(groups)]
+    assert epilog._started(ADA, programs) == {groups.index(group) for group in ending}
+
+
+def test_a_program_whose_environment_never_answers_is_not_waited_for(tmp_path, monkeypatch):
+    """As where a user has mapped a file of a file system of their own there."""
+    monkeypatch.setattr(epilog, "PROC", tmp_path)
+    monkeypatch.setattr(epilog, "READ_LIMIT_S", 1)
+    (tmp_path / "8").mkdir()
+    (tmp_path / "8" / "environ").write_bytes(b"A=1\0SLURM_JOB_ID=1\0")
+    (tmp_path / "7").mkdir()
+    os.mkfifo(tmp_path / "7" / "environ")
+    assert epilog._of_job(JOB, [Program(pid, JOB.uid, b"") for pid in (8, 7)]) == {8}
+    os.close(os.open(tmp_path / "7" / "environ", os.O_WRONLY))
+
+
+def test_what_cannot_be_removed_keeps_nothing_else(tmp_path, monkeypatch, capsys):
+    """After files that cannot be deleted the user's memory goes all the same."""
+    for name, script in {"squeue": "exit 0", "find": "echo busy >&2; exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = Job(id="1", uid=JOB.uid + 4, node="here")
+    subprocess.run(["ipcmk", "--shmem", "4096"], user=job.uid, check=True)
+    assert str(job.uid) in Path("/proc/sysvipc/shm").read_text().split()
+    epilog._clean(job)
+    assert str(job.uid) not in Path("/proc/sysvipc/shm").read_text().split()
+    assert "epilog: find /dev/shm" in capsys.readouterr().out

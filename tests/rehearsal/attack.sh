@@ -98,6 +98,10 @@ resource.setrlimit(resource.RLIMIT_NPROC, (400, 400))
 while os.fork(): pass
 time.sleep(600)' 2>/dev/null
 
+# A name that an ended program would have in /proc, and an error of a GPU in the kernel's log, for which nodes go.
+cp /bin/sleep '/tmp/a) Z' && '/tmp/a) Z' 600 &
+unshare --user --map-root-user --mount mount -t tmpfs -o 'NVRM: Xid (PCI:0000:10:1c): 64' x /mnt 2>/dev/null
+
 # An environment for root's programs before and after a job: what they start from it writes a file.
 evil=/fsx/runs/evil
 mkdir -m 777 $evil

@@ -28,6 +28,7 @@ from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.description import File
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_testing.boots import require_booted
+from podwright_testing.debians import unpacked
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, FIRST, SECOND = "ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"
@@ -76,6 +77,27 @@ while time.time() < until:
     os.setsid()
     time.sleep(0.001)
 """
+LINGERING = "/var/lib/systemd/linger/ubuntu"
+# Debian's cron, with a line from before crontab was root's alone, and a service of the user's own manager, which passes
+# itself off as a login. libpam-systemd, which hosts lack, sets the manager's variable.
+START_SERVICES = """
+set -e
+ln -s /opt/rehearsal/cron/usr/sbin/cron /usr/sbin/
+ln -s /opt/rehearsal/cron/usr/bin/crontab /usr/bin/
+cp /opt/rehearsal/cron/lib/systemd/system/cron.service /etc/systemd/system/
+mkdir -p /var/spool/cron/crontabs /etc/systemd/system/user@.service.d ~ubuntu/.config/systemd/user/default.target.wants
+cd /var/spool/cron/crontabs
+echo "@reboot exec bash -c 'exec -a left-cron sleep 3600'" >ubuntu
+chmod 600 ubuntu
+printf '[Service]\nEnvironment=XDG_RUNTIME_DIR=/run/user/%%i\n' >/etc/systemd/system/user@.service.d/variable.conf
+cd ~ubuntu/.config/systemd/user
+printf '[Service]\nExecStart=bash -c "exec -a left-lingering sleep 3600"\n' >session-1.service
+ln -s ../session-1.service default.target.wants/
+chown -R ubuntu: ~ubuntu/.config /var/spool/cron/crontabs/ubuntu
+systemctl daemon-reload
+systemctl start cron
+loginctl enable-linger ubuntu
+"""
 MEASURE = """
 from pathlib import Path
 from podwright_bootstrap.collectors.__main__ import measure
@@ -123,7 +145,8 @@ def cluster(booted: Callable[..., NamespacedCluster], lifecycle: Path) -> Namesp
     """A cluster of a controller and two nodes with two accelerators each."""
     programs = {"enroot": ENROOT, "nvidia-container-cli": "#!/bin/sh\n"}
     has = {f"/usr/bin/{name}": File(text, mode=0o755) for name, text in programs.items()}
-    return booted(lifecycle, environment={"AWS_EC2_METADATA_DISABLED": "true"}, image_has=has)
+    binds = [(unpacked("cron", ("cron",)), "/opt/rehearsal/cron")]
+    return booted(lifecycle, environment={"AWS_EC2_METADATA_DISABLED": "true"}, image_has=has, binds=binds)
 
 
 def boot(cluster: NamespacedCluster, lifecycle: Path) -> str:
@@ -185,21 +208,24 @@ def test_disks_that_a_reboot_empties_are_ready_before_jobs(cluster: NamespacedCl
 
 
 def test_a_job_has_its_own_folder_and_leaves_nothing(cluster: NamespacedCluster) -> None:
-    """A job's scratch folder is its user's alone; hidden and swift daemons, cron's programs and files go with it."""
+    """A job's scratch folder is its user's alone; hidden and swift daemons, cron's and lingering ones go, and files.
+
+    Of cron and the user's service manager the real programs run.
+    """
     script = f"""
         stat --format='%U %a' /scratch/jobs/$SLURM_JOB_ID
         echo x >/scratch/jobs/$SLURM_JOB_ID/file && touch /dev/shm/left $'/tmp/-left\\nlines' /var/tmp/left
         setsid bash -c 'exec -a left-behind sleep 3600' >/dev/null 2>&1 &
         setsid env -i bash -c 'exec -a left-hidden sleep 3600' >/dev/null 2>&1 &
         (exec -a left-swift env -i python3 -c {shlex.quote(SWIFT)}) >/dev/null 2>&1 &
-        until [[ $(pgrep --count --full '^left-|^python3 -c') -ge 3 ]]; do sleep 0.1; done
+        until [[ $(pgrep --count --full '^left-|^python3 -c') -ge 5 ]]; do sleep 0.1; done
     """
-    as_cron = "systemd-run --quiet --unit=cron.service --uid=ubuntu bash -c 'exec -a left-cron sleep 3600'"
-    cluster.run(as_cron, host=FIRST, user="root")
+    cluster.run(["bash", "-c", START_SERVICES], host=FIRST, user="root")
+    assert "not allowed to use this program" in cluster.run("crontab -l", host=FIRST, check=False).stderr
     job = submit(cluster, script, "--nodelist", FIRST)
     assert cluster.wait_for_job(job, timeout_s=600)["JobState"] == "COMPLETED"
     assert said(cluster, job).splitlines() == ["ubuntu 700"]
-    look = f"ls -d /scratch/jobs/{job} /dev/shm/left /tmp/-left* /var/tmp/left; pgrep --uid ubuntu"
+    look = f"ls -d /scratch/jobs/{job} /dev/shm/left /tmp/-left* /var/tmp/left {LINGERING}; pgrep --uid ubuntu"
 
     def is_clean() -> bool:
         return not cluster.run(look, host=FIRST, user="root", check=False).stdout
@@ -352,6 +378,7 @@ def test_a_node_that_lost_a_gpu_is_drained_and_the_job_runs_elsewhere(cluster: N
 def test_a_sick_node_fails_with_the_reason_that_the_service_acts_on(cluster: NamespacedCluster) -> None:
     """The node without a GPU reports it the second time it finds it; the controller lets HyperPod reboot it."""
     timer = "systemctl start podwright-remediation"
+    cluster.run("mknod -m 644 /dev/kmsg c 1 11", host=FIRST, user="root")  # which has what attack.sh wrote
     cluster.run(timer, host=FIRST, user="root")
     cluster.run(timer, host=CONTROLLER, user="root")
     assert "Action:" not in cluster.run(f"scontrol show node {FIRST}").stdout

@@ -6,10 +6,13 @@ It never fails, because that would drain the node: what cannot be cleared away i
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
+import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Collection, Dict, Iterator, List, Tuple
+from typing import Callable, Iterable, Iterator, List, Set
 
 from podwright_bootstrap import contract
 from podwright_bootstrap.contract import ContractError, ProvisioningParameters
@@ -17,19 +20,24 @@ from podwright_bootstrap.host import shell
 from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.slurm import gpu_jobs
 from podwright_bootstrap.slurm.job import Job, folder_of
+from podwright_bootstrap.slurm.user import User
 
+PROC = Path("/proc")
 # A job's files there are taken away.
 EVERYBODYS = tuple(map(Path, ("/dev/shm", "/dev/mqueue", "/run/lock", "/tmp", "/var/tmp")))  # noqa: S108
 IPC = {"shm": "--shmem-id", "msg": "--queue-id", "sem": "--semaphore-id"}  # kinds of sysvipc(7), ipcrm's options
 LINGERING = Path("/var/lib/systemd/linger")  # loginctl(1) enable-linger makes a file of the user's name there
 FIRST_PERSON = 1000  # below are the system's own users
 NOBODYS_IDS = 0xF000_0000  # and above; users' end far below: https://systemd.io/UIDS-GIDS/
+READ_LIMIT_S = 10
 SWEEP_LIMIT_S = 60
 REMOVE_LIMIT_S = 200
-SLURMS_GROUP = b"/slurm"  # slurmd.service, slurmstepd.scope, or /slurm of cgroups of version 1
+# Control groups: slurmd.service, slurmstepd.scope, or /slurm of version 1.
+SLURMS = rb"/slurm"
 # systemd's services that start programs of users: cron's, at's, and those of a user who lingers.
-BACKGROUND = (b"/cron.service", b"/crond.service", b"/atd.service", b"/user@")
-LOGIN = b"/session-"
+SERVICES = rb"/crond?\.service|/atd\.service|/user@"
+# From its beginning: further down, users name the units of their own service manager as they like.
+LOGINS = rb"^\d+:[^:\n]*:/user\.slice/user-%d\.slice/session-"
 COMPLETING = "CG"  # of two jobs that end at once, either is the last
 
 
@@ -41,16 +49,19 @@ def main() -> int:
     except (ContractError, OSError, KeyError, ValueError) as error:
         shell.say(f"epilog: {error!r}")
         return 0
-    for clear in (_clean, _remove_folder, _forget_gpus):
-        try:
-            clear(job, parameters)
-        except (BootstrapError, OSError, ValueError) as error:
-            shell.say(f"epilog: {error}")
+    if parameters.nodes.prolog and parameters.nodes.prolog.clean and job.uid >= FIRST_PERSON:
+        _try(lambda: _clean(job))
+    _try(lambda: _remove_folder(job, parameters))
+    _try(lambda: gpu_jobs.remove(job))
     return 0
 
 
-def _forget_gpus(job: Job, _: ProvisioningParameters) -> None:
-    gpu_jobs.remove(job)
+def _try(clear: Callable[[], None]) -> None:
+    """Clear something away; where a user has made that impossible, say so and go on."""
+    try:
+        clear()
+    except (BootstrapError, OSError, ValueError) as error:
+        shell.say(f"epilog: {error}")
 
 
 def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
@@ -59,115 +70,156 @@ def _remove_folder(job: Job, parameters: ProvisioningParameters) -> None:
         shell.run("rm", "-rf", "--one-file-system", folder, timeout_s=REMOVE_LIMIT_S)
 
 
-def _clean(job: Job, parameters: ProvisioningParameters) -> None:
+def _clean(job: Job) -> None:
     """End what carries the job's id. With a user's last job here go all that jobs started, and files of everybody's."""
-    if not parameters.nodes.prolog or not parameters.nodes.prolog.clean or job.uid < FIRST_PERSON:
-        return
-    started = _started(job)  # before the question, or a job that begins now would be among them
+    user = User.of(job.uid)
+    programs = list(_programs(user))  # before the question, or a job that begins now would be among them
     is_last = _is_last(job)
-    _kill([pid for pid, has_id in started.items() if has_id or is_last], job)
+    _kill(_of_job(job, programs) | (_started(user, programs) if is_last else set()))
     if is_last:
-        _end_the_swift(job)
-        own = ("-mindepth", "1", "-xdev", "-uid", str(job.uid), "-delete")
-        shell.run("find", *filter(Path.exists, EVERYBODYS), *own, timeout_s=SWEEP_LIMIT_S)
-        _remove_ipc(job)
-        _end_lingering(job)
+        _try(lambda: _end_the_swift(job, user))
+        _try(lambda: _remove_files(user))
+        _try(lambda: _remove_ipc(user))
+        _try(lambda: _end_lingering(user))
 
 
-def _end_lingering(job: Job) -> None:
-    """Let no service of the user start at the node's next boot, before any job."""
-    name = shell.run("id", "--name", "--user", str(job.uid), timeout_s=SWEEP_LIMIT_S).output.strip()
-    if (LINGERING / name).exists():
-        shell.run("loginctl", "disable-linger", name, timeout_s=SWEEP_LIMIT_S)
+def _remove_files(user: User) -> None:
+    own = ("-mindepth", "1", "-xdev", *user.find_words, "-delete")
+    shell.run("find", *filter(Path.exists, EVERYBODYS), *own, timeout_s=SWEEP_LIMIT_S)
 
 
-def _remove_ipc(job: Job) -> None:
+def _remove_ipc(user: User) -> None:
     """Remove System V's shared memory, queues and semaphores of the user: they outlive all programs."""
     options = []
     for kind, option in IPC.items():
-        header, *rows = [line.split() for line in Path(f"/proc/sysvipc/{kind}").read_text().splitlines()]
+        header, *rows = [line.split() for line in (PROC / "sysvipc" / kind).read_text().splitlines()]
         owner = header.index("uid")
-        options += [f"{option}={row[1]}" for row in rows if row[owner] == str(job.uid)]
+        options += [f"{option}={row[1]}" for row in rows if user.owns(int(row[owner]))]
     if options:
         shell.run("ipcrm", *options, timeout_s=SWEEP_LIMIT_S)
 
 
-def _end_the_swift(job: Job) -> None:
+def _end_lingering(user: User) -> None:
+    """Let no service of the user start at the node's next boot, before any job."""
+    if user.name and (LINGERING / user.name).exists():
+        shell.run("loginctl", "disable-linger", user.name, timeout_s=SWEEP_LIMIT_S)
+
+
+def _end_the_swift(job: Job, user: User) -> None:
     """End programs that fork faster than anybody looks: while all of the user's stand still, none can.
 
     Not beside a login, whose shell, or root's su(1) or sudo(8), takes the stop for the user's and stays stopped.
     """
-    groups = dict(_groups(job)).values()
-    if not all(_is_started(group, groups) for group in groups):
+    programs = list(_programs(user))
+    if _started(user, programs) != {program.pid for program in programs}:
         return
-    _signal_all(job, signal.SIGSTOP)
+    owners = {user.uid, *(program.uid for program in programs)}
+    _signal_all(owners, signal.SIGSTOP)
     try:
-        left = list(_started(job))
+        left = _started(user, list(_programs(user)))
         if left and _is_last(job):
-            _kill(left, job)
+            _kill(left)
     finally:
-        _signal_all(job, signal.SIGCONT)
+        _signal_all(owners, signal.SIGCONT)
 
 
-def _signal_all(job: Job, number: signal.Signals) -> None:
-    """Signal all processes of the user at once, from a process of its own.
+def _signal_all(owners: Iterable[int], number: signal.Signals) -> None:
+    """Signal all processes of each of these ids at once, from a process of its own.
 
     kill(2) also reaches processes of the sender's real id: root's daemons, if that were root. An id that two of these
     processes share would let them stop each other.
     """
-    pid = os.fork()
-    if pid == 0:
-        try:
-            own = NOBODYS_IDS + os.getpid()
-            os.setresuid(own, job.uid, own)
-            os.kill(-1, number)
-        finally:  # the user has no process; nothing may return from here
-            os._exit(0)
-    os.waitpid(pid, 0)
+    for owner in owners:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                own = NOBODYS_IDS + os.getpid()
+                os.setresuid(own, owner, own)
+                os.kill(-1, number)
+            finally:  # the id has no process; nothing may return from here
+                os._exit(0)
+        os.waitpid(pid, 0)
 
 
-def _kill(pids: List[int], job: Job) -> None:
+def _kill(pids: Iterable[int]) -> None:
     for pid in pids:
-        shell.say(f"ending process {pid} of job {job.id}")
+        shell.say(f"ending process {pid}")
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
 
 
-def _started(job: Job) -> Dict[int, bool]:
-    """Return the user's processes that jobs or services started, and whether they say that it was this job.
+@dataclass(frozen=True)
+class Program:
+    """A process of the user's."""
 
-    A program can drop its environment, but not leave the control group of slurmd. Logins are in other groups, and
-    while there is one, the user's services are the login's.
-    """
-    mark = f"SLURM_JOB_ID={job.id}".encode()
-    groups = dict(_groups(job))
-    started = {}
-    for pid, group in groups.items():
+    pid: int
+    uid: int
+    group: bytes  # as /proc/PID/cgroup has it
+
+
+def _programs(user: User) -> Iterator[Program]:
+    for folder in PROC.glob("[0-9]*"):
         try:
-            has_id = mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended by itself
-        if has_id or _is_started(group, groups.values()):
-            started[pid] = has_id
-    return started
-
-
-def _is_started(group: bytes, groups: Collection[bytes]) -> bool:
-    """Return whether a job or a service started the program in this group, of all groups that the user's are in."""
-    services = () if any(LOGIN in other for other in groups) else BACKGROUND
-    return any(part in group for part in (SLURMS_GROUP, *services))
-
-
-def _groups(job: Job) -> Iterator[Tuple[int, bytes]]:
-    """Give the user's processes and their control groups."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if folder.stat().st_uid == job.uid and b") Z" not in (folder / "stat").read_bytes():
-                yield int(folder.name), (folder / "cgroup").read_bytes()
+            uid = folder.stat().st_uid
+            if user.owns(uid) and not _has_ended(folder):
+                yield Program(int(folder.name), uid, (folder / "cgroup").read_bytes())
         except (FileNotFoundError, ProcessLookupError):
             continue
+
+
+def _has_ended(folder: Path) -> bool:
+    """Return whether nothing is left of a process but its exit status. Its name, in brackets, may be any bytes."""
+    return (folder / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+
+
+def _of_job(job: Job, programs: List[Program]) -> Set[int]:
+    """Return the programs that say that the job started them.
+
+    A program can drop its environment, and it can make it a file that never answers, for whoever reads it.
+    """
+    mark = f"SLURM_JOB_ID={job.id}".encode()
+    found: List[int] = []
+
+    def read() -> None:
+        for program in programs:
+            try:
+                if mark in (PROC / str(program.pid) / "environ").read_bytes().split(b"\0"):
+                    found.append(program.pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended by itself
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(READ_LIMIT_S)
+    return set(found)
+
+
+def _started(user: User, programs: List[Program]) -> Set[int]:
+    """Return the programs that end with the user's last job, by their control groups, which they cannot leave.
+
+    Services are the login's while there is one. Who may not be here without a job has no login either, as by su(1).
+    """
+    login = LOGINS % user.uid
+    ending = [SLURMS]
+    if not _may_stay(user):
+        ending += [SERVICES, login]
+    elif not any(_is_in(program, login) for program in programs):
+        ending += [SERVICES]
+    return {program.pid for program in programs if any(_is_in(program, group) for group in ending)}
+
+
+def _is_in(program: Program, group: bytes) -> bool:
+    return re.search(group, program.group, re.MULTILINE) is not None
+
+
+def _may_stay(user: User) -> bool:
+    """Return whether the user may be on this node without a job; with pam_slurm_adopt administrators alone may."""
+    try:
+        return not user.name or user.name in contract.LOGIN_ADMINS.read_text().split()
+    except FileNotFoundError:
+        return True
 
 
 def _is_last(job: Job) -> bool:

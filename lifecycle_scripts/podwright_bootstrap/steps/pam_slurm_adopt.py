@@ -24,7 +24,6 @@ PACKAGE = "libpam-slurm-adopt"  # of Debian and Ubuntu
 MODULE_FOLDERS = ("lib/security", "usr/lib/security", "usr/lib/*/security", "opt/slurm/lib*/security")
 # Who cannot be given to a job stays outside; the module's default lets them in.
 OPTIONS = "action_adopt_failure=deny action_generic_failure=deny"
-ADMINS = contract.STATE_DIRECTORY / "pam_slurm_adopt.admins"
 OURS = "# podwright: pam_slurm_adopt"  # on each line of ours
 INSTEAD = f"{OURS} instead of: "  # before a line that ours replace
 # It would take a login out of the job's control group again.
@@ -56,7 +55,7 @@ class PamSlurmAdopt(Step):
         if OURS in _rules():
             shell.write_file(PAM_SSHD, _text(_others()))
             yield f"took our lines out of {PAM_SSHD}"
-        yield from shell.remove_files(ADMINS)
+        yield from shell.remove_files(contract.LOGIN_ADMINS)
 
     def verify(self, node: Node) -> None:
         """Sshd asks PAM at all."""
@@ -85,10 +84,10 @@ def _restrict(node: Node) -> Iterator[str]:
     module = _module()
     settings = node.parameters.nodes.pam_slurm_adopt
     admins = settings.admins if settings else ()
-    if shell.write_file(ADMINS, "".join(f"{name}\n" for name in admins), mode=0o600):
-        yield f"wrote {ADMINS}"
+    if shell.write_file(contract.LOGIN_ADMINS, "".join(f"{name}\n" for name in admins), mode=0o600):
+        yield f"wrote {contract.LOGIN_ADMINS}"
     ours = [
-        f"account sufficient pam_listfile.so item=user sense=allow onerr=fail file={ADMINS} {OURS}",
+        f"account sufficient pam_listfile.so item=user sense=allow onerr=fail file={contract.LOGIN_ADMINS} {OURS}",
         f"account required {module} {OPTIONS} {OURS}",  # the last: it may only be asked about who may log in otherwise
     ]
     lines = [kept for line in _others() for kept in _without_systemd(line)]

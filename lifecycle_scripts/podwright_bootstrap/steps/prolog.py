@@ -25,6 +25,7 @@ MODULES = {"prolog": prolog.__name__, "epilog": epilog.__name__}
 ALLOWED = (Path("/etc/cron.allow"), Path("/etc/at.allow"))
 NOBODY_ELSE = "root\n"
 LIMITS_S = {"prolog": 120, "epilog": 360}
+ENDS = {"prolog": "", "epilog": " || true"}  # an epilog that fails drains the node, also one that takes too long
 
 
 class Prolog(Step):
@@ -89,5 +90,5 @@ def _program(name: str) -> str:
         f"#!/bin/sh\n# Written by podwright's bootstrap.\n"
         f"export PATH={path} PYTHONPATH={installed_copy.FOLDER} PYTHONDONTWRITEBYTECODE=1\n"
         f"cd /\n"  # Python looks for modules in the folder it is started in
-        f'exec timeout --kill-after=5 {LIMITS_S[name]} {python} -m {MODULES[name]} "$@"\n'
+        f'timeout --kill-after=5 {LIMITS_S[name]} {python} -m {MODULES[name]} "$@"{ENDS[name]}\n'
     )
