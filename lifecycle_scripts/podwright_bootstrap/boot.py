@@ -78,9 +78,9 @@ STEPS: tuple[Step, ...] = (
     Scratch(),
     Lustre(),
     OpenZfs(),  # before anything is written to a home
+    Ldap(),  # lets go of names and ids that users are about to have
     Users(),
     Homes(),
-    Ldap(),
     S3Mounts(),
     Runs(),
     Striping(),

@@ -46,7 +46,8 @@ def ask(make_shared_host, fetch_packages):
         "import json, sys\n"
         "path = '/opt/scripts/provisioning_parameters.json'\n"
         f"content = json.loads('''{json.dumps(host.cloud.contract)}''')\n"
-        "nodes, changes = content['podwright']['nodes'], json.loads(sys.argv[1])\n"
+        "nodes, (changes, users) = content['podwright']['nodes'], map(json.loads, sys.argv[1:])\n"
+        "nodes['users'] = users\n"
         "nodes['ldap'] = changes if changes is None else {**nodes['ldap'], **changes}\n"
         "open(path, 'w').write(json.dumps(content))\n",
     )
@@ -55,7 +56,7 @@ def ask(make_shared_host, fetch_packages):
         export PACKAGES={fetch_packages(*PACKAGES, *IMAGE)}
         /opt/ldap/serve.sh >/opt/ldap/log 2>&1 || {{ tail -n 20 /opt/ldap/log; exit 1; }}
         ./on_create.sh --only lustre >/dev/null
-        boot() {{ python3 /opt/change.py "$1"; ./on_create.sh --only ldap; }}
+        boot() {{ python3 /opt/change.py "$1" "${{2:-[]}}"; ./on_create.sh --only ldap; }}
     """
     return lambda commands: host.run(prepare + commands, timeout_s=INSTALL_TIMEOUT_S)
 
@@ -103,8 +104,8 @@ def test_people_of_an_ldap_server_are_known(ask):
 def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
     """The directory's SSH key opens its owner's account, members of a group become root, a filter says who logs in.
 
-    People and groups of the directory with names or ids of the node's own are nobody here; one with a user's id is
-    warned of. What a later cluster.yaml leaves out goes, and the whole directory with its section.
+    People and groups of the directory with names or ids of the node's own are nobody here, also those of a user who
+    comes later. What a later cluster.yaml leaves out goes, and the whole directory with its section.
     """
     boot = ask("""
         mkdir -p /run/sshd && chmod 755 /mnt /mnt/fsx
@@ -118,25 +119,29 @@ def test_keys_sudo_and_a_filter_come_from_the_directory(ask):
         $ssh ada@directory.test 'echo by key: $(id -un)'
         $ssh mallory@directory.test 'echo stolen'
         $ssh ubuntu@directory.test 'echo stolen'
-        getent --service=sss passwd ubuntu toor system 0 33; id mallory
+        getent --service=sss passwd ubuntu toor system twin heir 0 33 1000; getent --service=sss group helpers keepers
+        id mallory
         su - ada -c 'echo open-sesame | sudo -S -p "" sh -c "echo became \\$(id -un)"'
         su - ada -c 'echo wrong | sudo -S -p "" echo stolen'
         sudo -l -U mallory
         su - mallory -c 'echo stolen'
-        boot '{}'
+        other="${wanted%?}"', "probe_user": "mallory"}'
+        boot "$other" '[{"name": "ada", "uid": 2001}]' && ./on_create.sh --only users
+        $ssh ada@directory.test 'echo stolen'; id ada
+        userdel ada && boot '{}'
         ls /etc/sudoers.d /etc/ssh/sshd_config.d
         boot '{"sudo_groups": ["research"]}' && boot null
         echo after: $(ls /etc/sudoers.d /etc/sssd) $(getent passwd ada)
     """)
     assert boot.failures == [], boot.output
-    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, False, False, False]
+    assert [", 0 changes, " in summary for summary in boot.summaries] == [False, True, *[False] * 5]
     assert "\nby key: ada\n" in boot.output
     assert "\nbecame root\n" in boot.output
     assert "\nstolen" not in boot.output
     assert "User mallory is not allowed to run sudo" in boot.output
+    assert "\nuid=2001(ada) gid=2001(ada) groups=2001(ada)\n" in boot.output
     assert "\nuid=5002(mallory) gid=5200(guests) groups=5200(guests)\n" in boot.output
-    assert not re.search(r"(?m)^(ubuntu|toor|system):", boot.output)
-    assert boot.output.count("warning: twin of the LDAP server has uid 1000 of ubuntu") == 4
+    assert not re.search(r"(?m)^(ubuntu|toor|system|twin|heir|helpers|keepers):", boot.output)
     left, _, after = boot.output.rpartition("/etc/ssh/sshd_config.d:")[2].partition("\nafter: ")
     left = left.partition("\n20")[0]  # where the log of the next boot begins
     assert "README" in left

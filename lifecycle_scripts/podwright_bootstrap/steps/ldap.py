@@ -34,7 +34,8 @@ SOCKETS = ("sssd-nss.socket", "sssd-pam.socket", "sssd-pam-priv.socket", "sssd-s
 SSHD_PART = Path("/etc/ssh/sshd_config.d/podwright-ldap.conf")
 KEYS_COMMAND = "/usr/bin/sss_ssh_authorizedkeys"  # sss_ssh_authorizedkeys(1)
 SUDOERS = Path("/etc/sudoers.d/podwright-ldap")
-CACHES = (Path("/var/lib/sss/mc"), Path("/var/lib/sss/db"))  # programs read the first even where SSSD has ended
+CACHE = Path("/var/lib/sss/db")
+READ_BY_PROGRAMS = Path("/var/lib/sss/mc")  # even where SSSD has ended
 ANSWER_LIMIT_S = 20  # of the server, to us
 FIRST_ANSWER_LIMIT_S = 120  # of SSSD
 
@@ -61,9 +62,11 @@ class Ldap(Step):
         bind = (wanted.bind_dn, password) if wanted.bind_dn and password else None
         ldap.greet(wanted.uri, certificate=_certificate(wanted), bind=bind, timeout_s=ANSWER_LIMIT_S * shell.PATIENCE)
         yield from _install(node)
-        changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node.homes), mode=0o600)
+        changed = shell.write_file(CONFIGURATION, _configuration(wanted, password, node), mode=0o600)
         if changed:
             yield f"wrote {CONFIGURATION}"
+            shell.run("systemctl", "stop", "sssd", timeout_s=60, check=False)
+            list(shell.remove_files(*CACHE.glob("cache_*")))  # it may have whom SSSD leaves out now
         node.homes.mkdir(parents=True, exist_ok=True)  # where first logins make homes
         yield from _ask_sssd_for_names()
         yield from _ask_sssd_at_login()
@@ -80,7 +83,7 @@ class Ldap(Step):
         yield from changes
         if CONFIGURATION.is_file() and CONFIGURATION.read_text().startswith(OURS):
             shell.run("systemctl", "disable", "--now", "sssd", timeout_s=60, check=False)
-            caches = [path for folder in CACHES for path in folder.glob("*")]
+            caches = [path for folder in (CACHE, READ_BY_PROGRAMS) for path in folder.glob("*")]
             yield from list(shell.remove_files(CONFIGURATION, CERTIFICATE, *caches))[:1]
 
     def verify(self, node: Node) -> None:
@@ -89,7 +92,6 @@ class Ldap(Step):
         shell.run("systemctl", "is-active", "sssd", timeout_s=30, quiet=True)
         if wanted.ssh_key_attribute:
             _verify_sshd()
-        _warn_of_twins()
         user = wanted.probe_user
         if user:
             what = f"user {user} of {wanted.uri}"
@@ -143,12 +145,15 @@ def _password(wanted: Settings) -> Optional[str]:
     return password
 
 
-def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> str:
+def _configuration(wanted: Settings, password: Optional[str], node: Node) -> str:
+    users, groups = _own_users(node), _own_groups(node)
     options = {
         "id_provider": "ldap",
         "auth_provider": "ldap",
         "ldap_uri": wanted.uri,
         "ldap_search_base": wanted.search_base,
+        "ldap_user_search_base": f"{wanted.search_base}?subtree?{_none_of(users, 'uidNumber', 'gidNumber')}",
+        "ldap_group_search_base": f"{wanted.search_base}?subtree?{_none_of(groups, 'gidNumber')}",
         "ldap_schema": wanted.ldap_schema,
         "ldap_id_use_start_tls": str(wanted.uri.startswith("ldap:")).lower(),
         "ldap_tls_reqcert": "demand",
@@ -160,7 +165,7 @@ def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> st
         "ldap_access_order": "filter" if wanted.access_filter else None,
         "ldap_access_filter": wanted.access_filter,
         "ldap_user_ssh_public_key": wanted.ssh_key_attribute,
-        "override_homedir": homes / "%u",
+        "override_homedir": node.homes / "%u",
         "override_shell": "/bin/bash",
         "min_id": FIRST_PERSON,
         "cache_credentials": "true",  # who has logged in can again while the server is away
@@ -169,12 +174,21 @@ def _configuration(wanted: Settings, password: Optional[str], homes: Path) -> st
     services = "nss, pam, ssh" if wanted.ssh_key_attribute else "nss, pam"
     sssd = ["[sssd]", f"services = {services}", "domains = ldap"]
     # Or the directory's ubuntu would log in as ours, with the directory's password or key.
-    nss = ["[nss]", f"filter_users = {_names(OWN_USERS)}", f"filter_groups = {_names(OWN_GROUPS)}"]
+    nss = ["[nss]", f"filter_users = {_names(users)}", f"filter_groups = {_names(groups)}"]
     return "\n".join([OURS, *sssd, "", *nss, "", "[domain/ldap]", *lines]) + "\n"
 
 
-def _names(file: Path) -> str:
-    return ", ".join(sorted({row[0] for row in _rows(file)}))
+def _own_users(node: Node) -> List[List[str]]:
+    """Return name, uid and gid of each user of this node, and of those that it is about to have."""
+    users = [[user.name, str(user.uid), str(user.uid)] for user in node.parameters.nodes.users]
+    return users + [[row[0], *row[2:4]] for row in _rows(OWN_USERS)]
+
+
+def _own_groups(node: Node) -> List[List[str]]:
+    """Return name and gid of each group, likewise; a user's own has the user's name."""
+    nodes = node.parameters.nodes
+    groups = [[group.name, str(group.gid)] for group in nodes.groups]
+    return groups + [[user.name, str(user.uid)] for user in nodes.users] + [row[0:3:2] for row in _rows(OWN_GROUPS)]
 
 
 def _rows(file: Path) -> List[List[str]]:
@@ -182,12 +196,14 @@ def _rows(file: Path) -> List[List[str]]:
     return [line.split(":") for line in file.read_text().splitlines() if ":" in line]
 
 
-def _warn_of_twins() -> None:
-    """SSSD cannot leave out one id: who has a node's user's can read that user's files."""
-    own = {row[2]: row[0] for row in _rows(OWN_USERS) if int("".join(row[2:3]) or 0) >= FIRST_PERSON}
-    asked = shell.run("getent", "--service=sss", "passwd", *own, timeout_s=60, check=False, quiet=True)
-    for name, _, uid, *_ in (line.split(":") for line in asked.output.splitlines() if ":" in line):
-        shell.say(f"warning: {name} of the LDAP server has uid {uid} of {own.get(uid)}, and with it their files")
+def _names(rows: List[List[str]]) -> str:
+    return ", ".join(sorted({row[0] for row in rows}))
+
+
+def _none_of(rows: List[List[str]], *attributes: str) -> str:
+    """Return a filter of LDAP that leaves out who has, in one of the attributes, an id of the rows' columns."""
+    terms = {f"({name}={ids[column]})" for _, *ids in rows for column, name in enumerate(attributes) if ids[column]}
+    return f"(!(|{''.join(sorted(terms))}))"
 
 
 def _access(wanted: Settings) -> str:

@@ -16,7 +16,8 @@ from podwright_bootstrap.software import installed_copy
 from podwright_bootstrap.steps import Step
 
 UNIT = "podwright-users"
-STEPS = ("users", "homes", "accounting", "slurm_conf")  # what goes by the features that are followed
+# What goes by the features that are followed; ldap lets go of the users' names and ids.
+STEPS = ("ldap", "users", "homes", "accounting", "slurm_conf")
 SERVICE = f"""[Unit]
 Description=Users, groups and Slurm's policy as the last deployment says
 Wants=network-online.target

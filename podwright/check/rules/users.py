@@ -157,9 +157,7 @@ def ldap(settings: Settings) -> Iterator[Finding]:
                 path = (*LDAP, key, index)
                 yield error(path, f"{key}: got {group!r}, need a group's name, without commas", "")
     yield from _access_problems(wanted)
-    if wanted.probe_user is not None and not re.fullmatch(r"[\w.@][\w.@-]*", wanted.probe_user):
-        path = (*LDAP, "probe_user")
-        yield error(path, f"probe_user: got {wanted.probe_user!r}, need a login name", "")
+    yield from _probe_problems(settings, wanted)
     yield from _bind_problems(wanted)
     certificate = wanted.certificate
     if certificate is not None and not (are_certificates(certificate) or re.fullmatch(r"/[\w./-]+", certificate)):
@@ -177,6 +175,15 @@ def ldap_without_internet(settings: Settings) -> Iterator[Finding]:
     if network.internet == "none" and "secretsmanager" not in network.endpoints:
         given = "bind_secret_arn: nodes without internet have no route to Secrets Manager"
         yield error((*LDAP, "bind_secret_arn"), given, "add secretsmanager to network.endpoints")
+
+
+def _probe_problems(settings: Settings, wanted: Ldap) -> Iterator[Finding]:
+    path, user = (*LDAP, "probe_user"), wanted.probe_user
+    if user is not None and not re.fullmatch(r"[\w.@][\w.@-]*", user):
+        yield error(path, f"probe_user: got {user!r}, need a login name", "")
+    elif user in {person.name for person in settings.nodes.users}:
+        given = f"probe_user: {user} is a user of this file, for whom nodes do not ask the directory"
+        yield error(path, given, "name a person of the directory")
 
 
 def _access_problems(wanted: Ldap) -> Iterator[Finding]:
