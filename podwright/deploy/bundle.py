@@ -191,7 +191,7 @@ def _holds(marker: str, target: dict[str, str]) -> bool:
 
 
 def _files(settings: Settings, machines: list[str]) -> Iterator[Download]:
-    """Yield the manifest's files for the cluster's processors; skip files not published for them."""
+    """Yield the manifest's files for the cluster's processors; skip files without a checksum for them."""
     nodes = settings.nodes.features()
     sends, trains = not isinstance(settings.prometheus, NoPrometheus), settings.training.source == "bundled"
     manifest = downloads.manifest()
@@ -200,7 +200,7 @@ def _files(settings: Settings, machines: list[str]) -> Iterator[Download]:
             if machine in manifest[name]:
                 yield manifest[name][machine]
             else:
-                print(f"{name} is not published for {machine}: nodes of such types need an image that has it")
+                print(f"podwright has no checksum of {name} for {machine}: such nodes need an image that has it")
 
 
 def _bucket(settings: Settings) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
+import platform
 import re
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from podwright_bootstrap.host.shell import BootstrapError
 from podwright_bootstrap.software import downloads
 
 CONTENT = bytes(range(256)) * 1000
@@ -78,6 +80,19 @@ def test_manifest_names_for_each_file_where_its_checksum_was_published():
             assert machine in wheel["filename"]
             assert entry["version"] in wheel["filename"]
             assert re.fullmatch("[0-9a-f]{64}", wheel["sha256"])
+
+
+@pytest.mark.parametrize(("machine", "word"), [("x86_64", "amd64|x86_64"), ("aarch64", "arm64|aarch64")])
+def test_a_file_is_for_the_nodes_machine(machine, word, monkeypatch):
+    """Whatever a machine is given says so in its address, unless it is source code; what it lacks is one line."""
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    found = {name: downloads.find(name) for name, files in downloads.manifest().items() if machine in files}
+    assert [name for name, file in found.items() if not re.search(word, file.url)] == ["pyxis"]
+    missing = set(downloads.manifest()) - set(found)
+    assert missing == (set(downloads.ENROOT) if machine == "aarch64" else set())
+    for name in missing:
+        with pytest.raises(BootstrapError, match=f"podwright has no checksum of {name} for {machine}"):
+            downloads.find(name)
 
 
 @pytest.mark.hosts

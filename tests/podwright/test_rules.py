@@ -71,7 +71,7 @@ SCRIPTS = {"source": "existing", "source_s3_uri": "s3://sagemaker-mine/src"}
 IDLE = {"email": "me@llm.test", "idle_hours": 6}
 PUBLIC_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIK6+ly6vY0Ll95HGzYzNcDhWAP5jvz2VHncW3ucpbMEX ada@laptop"
 ADA = {"name": "ada", "uid": 2001}
-LDAP = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "probe_user": "ada"}
+LDAP = {"uri": "ldaps://ldap.corp.net", "search_base": "dc=corp,dc=net", "probe_user": "eve"}
 CORPORA = {"bucket": "corpora", "prefix": "c4/", "path": "/mnt/c4"}
 
 
@@ -520,6 +520,7 @@ BROKEN = [
     ("ldap", ldap(bind_dn="cn=reader", bind_secret_arn="ldap"), "nodes.ldap.bind_secret_arn"),
     ("ldap", ldap(allowed_groups=["research"], access_filter="(uid=ada)"), "nodes.ldap.access_filter"),
     ("ldap", ldap(probe_user=None), "nodes.ldap"),
+    ("ldap", {"nodes": {"ldap": LDAP | {"probe_user": "ada"}, "users": [ADA]}}, "nodes.ldap.probe_user"),
     (
         "ldap-without-internet",
         {
@@ -586,6 +587,14 @@ BROKEN = [
         "nodes.containers.shared_cache",
     ),
     ("metrics-interval", {"nodes": {"observability": {"interval_s": 1}}}, "nodes.observability.interval_s"),
+    (
+        "unpinned-downloads",
+        {
+            **groups(CONTROLLER | {"instance_type": "ml.m7g.xlarge"}, WORKERS | {"instance_type": "ml.m7g.xlarge"}),
+            "nodes": {"containers": {}},
+        },
+        "cluster.instance_groups[1].instance_type",
+    ),
     ("unsent-metrics", {"prometheus": {"source": "create"}}, "prometheus.source"),
     ("workspace-endpoint", {**offline(), "prometheus": {"source": "create"}}, "network.endpoints"),
     ("downloads-without-internet", offline(downloads=None), "network.internet"),

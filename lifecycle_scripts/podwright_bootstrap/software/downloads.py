@@ -26,6 +26,7 @@ from podwright_bootstrap.node import Node
 from podwright_bootstrap.software.checksum import sha256_of
 from podwright_bootstrap.storage.lock import locked
 
+ENROOT = ("enroot", "enroot-caps")
 MANIFEST = Path(__file__).with_suffix(".json")
 FETCH_LIMIT_S = 900  # waiting for the node that fetches
 SILENCE_LIMIT_S = 60  # of a server
@@ -62,7 +63,7 @@ def find(name: str) -> Download:
     machine = platform.machine()
     wanted = manifest()[name].get(machine)
     if wanted is None:
-        raise BootstrapError(f"{name} is not published for {machine}", hint=f"use an image that has {name}")
+        raise BootstrapError(f"podwright has no checksum of {name} for {machine}", hint=f"use an image that has {name}")
     return wanted
 
 
@@ -108,7 +109,7 @@ def needed(nodes: NodeFeatures, *, sends: bool, trains: bool) -> List[str]:
     """
     names = ["uv"] if trains else []
     if nodes.containers and nodes.containers.enroot:
-        names += ["enroot", "enroot-caps", "pyxis"]
+        names += [*ENROOT, "pyxis"]
     if nodes.containers:
         names += ["libnvidia-container1", "libnvidia-container-tools"]
         names += ["nvidia-container-toolkit-base", "nvidia-container-toolkit"] if nodes.containers.docker else []

@@ -80,7 +80,7 @@ class Enroot(Step):
 
 def _enroot(node: Node) -> Iterator[str]:
     if not shutil.which("enroot"):
-        packages.install(*(downloads.fetch(name, node) for name in ("enroot", "enroot-caps")), node=node)
+        packages.install(*(downloads.fetch(name, node) for name in downloads.ENROOT), node=node)
         yield "installed enroot"
     folders = user_folders.parents(node.parameters.nodes, str(node.mount_path) if node.has_shared else "")
     yield from user_folders.make_parents(folders.values())

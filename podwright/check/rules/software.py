@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from podwright.check.findings import Finding, error, warning
+from podwright.check.rules.rule import GROUPS
 from podwright.settings.network import CreatedNetwork
 from podwright.settings.nodes import MAX_INTERVAL_S, MIN_INTERVAL_S
 from podwright.settings.operations import NoPrometheus
 from podwright.settings.root import Settings
+from podwright_constructs.catalog import InstanceType, UnknownInstanceTypeError
 
 WORKSPACE_ENDPOINT = "aps-workspaces"
 
@@ -27,6 +30,24 @@ def unused_image_cache(settings: Settings) -> Iterator[Finding]:
     if containers and containers.shared_cache and not containers.enroot:
         path = ("nodes", "containers", "shared_cache")
         yield error(path, "shared_cache has no effect without enroot", "delete the line, or say enroot: true")
+
+
+def unpinned_downloads(settings: Settings) -> Iterator[Finding]:
+    """Nodes may need a program of which podwright has no checksum for their processors."""
+    containers = settings.nodes.containers
+    if containers is None or not containers.enroot:  # all others have one for both
+        return
+    from podwright_bootstrap.software import downloads  # noqa: PLC0415 — half of the bootstrap, for a few files
+
+    manifest = downloads.manifest()
+    for index, group in enumerate(settings.cluster.instance_groups):
+        with suppress(UnknownInstanceTypeError):
+            machine = InstanceType.of(group.instance_type).machine
+            lacks = [name for name in downloads.ENROOT if machine not in manifest[name]]
+            if lacks and group.role != "controller":
+                given = f"{group.instance_type}: podwright has no checksum of {', '.join(lacks)} for {machine}"
+                hint = "use an image that has Enroot (image_id), or `containers: {enroot: false}`"
+                yield warning((*GROUPS, index, "instance_type"), given, hint)
 
 
 def metrics_interval(settings: Settings) -> Iterator[Finding]:
