@@ -24,13 +24,14 @@ from podwright_rehearsal.clusters.stock_image import (
     metadata_service,
     updates,
 )
-from podwright_rehearsal.hosts import cgroups, debian
+from podwright_rehearsal.hosts import cgroups
 from podwright_rehearsal.hosts.debian_root import RELEASES
 from podwright_rehearsal.hosts.image import WHEELS
 from podwright_rehearsal.hosts.metadata_service import LISTS_NOTHING
 from podwright_rehearsal.hosts.waiting import wait_for
 from podwright_rehearsal.run.supplies import supplies
 from podwright_testing.boots import require_booted
+from podwright_testing.debians import unpacked
 from tests.bootstrap.conftest import make_wheel, sha256
 
 pytestmark = pytest.mark.hosts
@@ -62,7 +63,6 @@ tar -c . | docker import - tiny >/dev/null
 docker run --rm --network none --runtime nvidia tiny /usr/bin/echo hello
 """
 WAITS_FOR_APT = re.compile(r"Z waiting for apt, which works for unattended-upgr \(process \d+\)")
-CACHE = Path(__file__).parents[2] / ".cache" / "podwright" / "docker"
 TASK_PLUGIN = "task/cgroup,task/affinity" if cgroups.version_1() else CONFINING_TASK_PLUGIN
 CONTROLLER, LOGIN, WORKER = "ip-10-0-16-5", "ip-10-0-16-8", "ip-10-0-16-6"
 PARAMETERS = ProvisioningParameters(
@@ -96,14 +96,7 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AwsStandIn]:
 @pytest.fixture(scope="session")
 def docker() -> Path:
     """Debian's Docker, unpacked once."""
-    if missing := debian.missing_programs():
-        pytest.skip(f"needs {', '.join(missing)}")
-    if not CACHE.exists():
-        temporary = CACHE.with_name(".docker.new")
-        shutil.rmtree(temporary, ignore_errors=True)
-        debian.unpack(DOCKER_PACKAGES, temporary)
-        temporary.rename(CACHE)
-    return CACHE
+    return unpacked("docker", DOCKER_PACKAGES)
 
 
 @pytest.fixture(scope="module")

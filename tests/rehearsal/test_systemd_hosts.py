@@ -9,6 +9,7 @@ import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
 from podwright_rehearsal.hosts.leftovers import leftovers
+from podwright_rehearsal.hosts.waiting import wait_for
 
 pytestmark = pytest.mark.hosts
 CONTROLLER, WORKER, OTHER = HOSTS = ["ip-10-0-16-5", "ip-10-0-16-6", "ip-10-0-16-7"]
@@ -86,3 +87,15 @@ def test_a_host_without_processes_resets_connections(cluster: NamespacedCluster)
     cluster.fabric.power_off(OTHER)
     cluster.reboot(OTHER)
     cluster.wait_until_idle([OTHER], timeout_s=600)
+
+
+def test_a_host_powers_itself_off(cluster: NamespacedCluster) -> None:
+    """After `systemctl poweroff` nothing of the host is left, and Slurm calls its node down."""
+    init = Path(f"/proc/{cluster.fabric.init(OTHER)}")
+    as_root(cluster, "systemctl poweroff", host=OTHER)
+    wait_for(lambda: not init.exists(), timeout_s=600, what=lambda: f"the end of {OTHER}")
+    wait_for(
+        lambda: cluster.node_states()[OTHER].startswith("down"),
+        timeout_s=600,
+        what=lambda: f"Slurm to notice: {cluster.node_states()}",
+    )
