@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from podwright_rehearsal.clusters.namespaced import NamespacedCluster
+from podwright_rehearsal.clusters.rehearsed import Resumption
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_rehearsal.hosts.leftovers import clean, leftovers
 from podwright_rehearsal.hosts.permission import why_not
@@ -78,13 +79,26 @@ def test_a_job_survives_a_host(cluster: NamespacedCluster, lifecycle: Path, how:
         assert f"i-new-{how}-{SECOND}" in cluster.path(host, "/opt/ml/config/resource_config.json").read_text()
 
 
-def test_a_node_marked_by_an_operator_is_replaced(cluster: NamespacedCluster, lifecycle: Path) -> None:
-    """State=fail with reason "Action:Replace" is a fault for auto-resume, though the host answers."""
+def test_nodes_marked_by_an_operator_are_replaced_or_rebooted(cluster: NamespacedCluster, lifecycle: Path) -> None:
+    """State=fail with reason "Action:Replace" or "Action:Reboot", and no other, is a fault, though the host answers."""
     job_id = submit(cluster)
-    cluster.run(["scontrol", "update", f"NodeName={FIRST}", "State=FAIL", "Reason=Action:Replace"], user="root")
-    done = cluster.auto_resume(job_id, lifecycle=lifecycle, new_instance_id=lambda _: "i-marked", timeout_s=600)
-    assert done.replaced == (FIRST,)
-    assert "i-marked" in cluster.path(FIRST, "/opt/ml/config/resource_config.json").read_text()
+
+    def resume(first: str, second: str, timeout_s: float) -> Resumption:
+        for host, reason in ((FIRST, first), (SECOND, second)):
+            cluster.run(["scontrol", "update", f"NodeName={host}", "State=FAIL", f"Reason={reason}"], user="root")
+        return cluster.auto_resume(
+            job_id, lifecycle=lifecycle, new_instance_id=lambda host: f"i-marked-{host}", timeout_s=timeout_s
+        )
+
+    with pytest.raises(HostError, match="no node failed within 1 s"):
+        resume("Action:Replace please", "action:reboot", 1)
+    cluster.run("touch /root/on-disk", host=SECOND, user="root")
+    done = resume("Action:Replace", "Action:Reboot", 600)
+    assert (done.replaced, done.rebooted) == ((FIRST,), (SECOND,))
+    told = cluster.path(FIRST, "/opt/ml/config/resource_config.json").read_text()
+    assert f"i-marked-{FIRST}" in told
+    assert f"i-marked-{SECOND}" not in told
+    assert cluster.path(SECOND, "/root/on-disk").exists()
 
 
 def test_a_jobs_own_error_is_not_resumed(cluster: NamespacedCluster, lifecycle: Path) -> None:

@@ -332,7 +332,11 @@ class NamespacedCluster(RehearsedCluster):
             if not booted.ok:
                 raise HostError(f"the replacement failed\n{booted.describe()}")
 
-        return self._resume(job_id, replace_host=replace_host, timeout_s=timeout_s)
+        def reboot_host(hostname: str) -> None:
+            self.reboot(hostname)
+            self._lift_mark(hostname)
+
+        return self._resume(job_id, replace_host=replace_host, reboot_host=reboot_host, timeout_s=timeout_s)
 
     def _login(self, hostname: str, user: str, line: str) -> tuple[Sequence[str], Mapping[str, str]]:
         command = self.fabric.enter(hostname, "/usr/bin/su", "--login", user, "--command", line)

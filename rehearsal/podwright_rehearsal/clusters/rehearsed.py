@@ -25,6 +25,8 @@ Role = Literal["controller", "login", "compute"]
 Failure = Literal["power", "processes", "network", "heartbeat"]
 
 AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
+# The reasons of a node on which HyperPod acts, to the letter.
+REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
 _GRACE_S = 3.0
 _POLL_S = 0.3  # each query of a job starts a login shell
 _SETTLE_S = 600.0  # until Slurm has ended what is left of a job on a dead node
@@ -53,6 +55,7 @@ class Resumption:
     """The result of an auto-resume."""
 
     replaced: Sequence[str]  # host names
+    rebooted: Sequence[str]
     detected_s: float  # from the call to the fault
     resumed_s: float  # from the call until the job ran again
 
@@ -192,12 +195,19 @@ class RehearsedCluster(ABC):
 
     # ---- faults ---------------------------------------------------------------------------------------------------
 
-    def _resume(self, job_id: int, *, replace_host: Callable[[str], None], timeout_s: float) -> Resumption:
+    def _resume(
+        self,
+        job_id: int,
+        *,
+        replace_host: Callable[[str], None],
+        reboot_host: Callable[[str], None] | None = None,
+        timeout_s: float,
+    ) -> Resumption:
         """Act as HyperPod's agent for `srun --auto-resume=1`, until the job runs again.
 
-        Waits for a hardware fault (a node that no longer answers, or that an operator marked with the reason
-        Action:Replace), marks it down in Slurm, replaces the node and has the whole job requeued, as HyperPod does for
-        jobs with GRES.
+        Waits for a hardware fault (a node that no longer answers, or that an operator marked with exactly the reason
+        Action:Replace or Action:Reboot), marks it down in Slurm, replaces or reboots the node and has the whole job
+        requeued, as HyperPod does for jobs with GRES. Hosts that cannot reboot are replaced.
 
         Raises:
             HostError: the job does not want it, no node is faulty (a job's own error is not resumed), or it took too
@@ -209,15 +219,21 @@ class RehearsedCluster(ABC):
             raise HostError(f"job {job_id} was not started with srun --auto-resume=1")
         faulty = self._wait_for_fault(job_id, timeout_s)
         detected_s = time.monotonic() - began
+        rebooted = [name for name in faulty if reboot_host and self._reasons().get(name) == REBOOT]
         for hostname in faulty:
             self._mark_down(hostname, "hardware fault")
         for hostname in faulty:
-            replace_host(hostname)
+            if reboot_host and hostname in rebooted:
+                reboot_host(hostname)
+            else:
+                replace_host(hostname)
         # A job that Slurm has requeued already has its restart counted.
         restarts = self._requeue_unless_slurm_has(job_id, int(before["Restarts"]) + (before["JobState"] == "RUNNING"))
         left_s = max(1.0, timeout_s - (time.monotonic() - began))
         self.wait_for_job(job_id, frozenset({"RUNNING", "COMPLETED"}), restarts=restarts, timeout_s=left_s)
-        return Resumption(replaced=tuple(faulty), detected_s=detected_s, resumed_s=time.monotonic() - began)
+        replaced = tuple(name for name in faulty if name not in rebooted)
+        resumed_s = time.monotonic() - began
+        return Resumption(replaced=replaced, rebooted=tuple(rebooted), detected_s=detected_s, resumed_s=resumed_s)
 
     def _wait_for_fault(self, job_id: int, timeout_s: float) -> list[str]:
         end = time.monotonic() + timeout_s
@@ -231,9 +247,13 @@ class RehearsedCluster(ABC):
         return faulty
 
     def _faulty(self) -> list[str]:
-        marked = self.run(["sinfo", "--noheader", "--Node", "--format=%N|%E"], user="root").stdout
-        by_operator = {line.split("|")[0] for line in marked.splitlines() if line.endswith("|Action:Replace")}
+        by_operator = {name for name, reason in self._reasons().items() if reason in {REBOOT, REPLACE}}
         return [name for name in self._compute() if name in by_operator or not self._is_healthy(name)]
+
+    def _reasons(self) -> dict[str, str]:
+        """Return the reason of each node's state, as an operator gave it."""
+        shown = self.run(["sinfo", "--noheader", "--Node", "--format=%N|%E"], user="root").stdout
+        return {name: reason for name, _, reason in (line.partition("|") for line in shown.splitlines())}
 
     def _requeue_unless_slurm_has(self, job_id: int, restarts: int) -> int:
         """Requeue a job unless Slurm has; return how many restarts to wait for.
