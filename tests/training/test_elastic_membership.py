@@ -6,10 +6,11 @@ import shutil
 import signal
 import tempfile
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -34,6 +35,7 @@ from podwright_training.elastic.membership import (
 from podwright_training.elastic.offenders import REPORT, Offenders, report
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import RankReport, Report
+from podwright_training.elastic.state_holders import fewest_holders
 from podwright_training.elastic.terms import Election, Term, Terms
 from podwright_training.errors import ConfigError, UserError
 
@@ -270,7 +272,7 @@ def test_a_host_that_connects_again_ends_its_generation():
 
 def test_a_new_leader_waits_for_hosts_whose_ranks_are_ending():
     """A host of the last generation that is there, but not free yet, has a part of the state; a spare has not."""
-    past = Past(generation=1, expected=("a", "b", "c"))
+    past = Past(generation=1, holders=("lost", "a", "b", "c"), leader="lost")
     members = Membership(POLICY, leader="a", now=0.0, past=past)
     for number, name in enumerate(["a", "b", "c", "spare"]):
         members.join(name, host=name, number=number, now=0.0)
@@ -278,6 +280,68 @@ def test_a_new_leader_waits_for_hosts_whose_ranks_are_ending():
     assert members.decide(0.1) == []
     members.report("c", Report(ready=True), now=0.2)
     assert members.decide(0.2) == [Start(2, ("a", "b", "c"))]
+
+
+def test_a_generation_that_loads_nothing_holds_no_state():
+    """A host of the one before it, which has the state, is waited for; the new one's are not needed."""
+    members, start = two_hosts()
+    loads = Report(ready=True, generation=start.generation, ranks=(RankReport(activity=Activity.LOADING),))
+    for name in start.members:
+        members.report(name, loads, now=FIRST_WAIT_S)
+    assert members.decide(FIRST_WAIT_S) == []
+    assert members.holders == ()
+    trains = replace(loads, ranks=(RankReport(activity=Activity.DRAWING),))
+    for name in start.members:
+        members.report(name, trains, now=FIRST_WAIT_S)
+    assert members.decide(FIRST_WAIT_S) == []
+    assert members.holders == ("a", "b")
+    members.lose("b", "closed its connection", now=FIRST_WAIT_S)
+    members.join("c", host="c", number=2, now=FIRST_WAIT_S)
+    for name in "ac":
+        members.report(name, Report(ready=True), now=FIRST_WAIT_S)
+    members.decide(FIRST_WAIT_S)
+    assert members.decide(FIRST_WAIT_S) == [Start(2, ("a", "c"))]
+    assert members.holders == ("a", "b")
+    members.lose("c", "closed its connection", now=FIRST_WAIT_S)
+    members.join("b", host="b", number=1, now=FIRST_WAIT_S)
+    members.join("d", host="d", number=3, now=FIRST_WAIT_S)
+    members.report("d", Report(ready=True), now=FIRST_WAIT_S)
+    members.decide(FIRST_WAIT_S)
+    assert members.decide(FIRST_WAIT_S) == [], "b is not ready yet"
+    members.report("b", Report(ready=True), now=FIRST_WAIT_S)
+    assert members.decide(FIRST_WAIT_S) == [Start(3, ("a", "b", "d"))]
+
+
+@pytest.mark.parametrize(("leader", "chosen"), [("a", "ac"), ("b", "ac"), ("c", "ca")])
+def test_hosts_that_hold_the_whole_state_take_part(leader, chosen):
+    """Of three hosts a pipeline needs two: those that have the fourth's part, and their own and the third's."""
+    policy = replace(POLICY, sizes=(2, 4))
+    past = Past(generation=1, holders=("a", "b", "c", "lost"), leader="lost")
+    members = Membership(policy, leader=leader, now=0.0, past=past)
+    for number, name in enumerate("abc"):
+        members.join(name, host=name, number=number, now=0.0)
+        members.report(name, Report(ready=True), now=0.0)
+    assert members.decide(0.0) == [Start(2, tuple(chosen))]
+
+
+@given(size=st.integers(1, 7), data=st.data())
+def test_the_fewest_hosts_hold_the_whole_state(size, data):
+    """They are living, hold each part, and no smaller set of hosts does; none are named if a part is lost."""
+    ring = range(size)
+    living = data.draw(st.sets(st.sampled_from(ring), min_size=1))
+    first, at_most = data.draw(st.sampled_from(sorted(living))), data.draw(st.integers(1, size))
+
+    def hold_all(hosts):
+        return all(hosts.intersection({part, (part + 1) % size}) for part in ring)
+
+    subsets = [set(each) for many in range(1, size + 1) for each in combinations(living, many)]
+    least = min((len(hosts) for hosts in subsets if hold_all(hosts)), default=size + 1)
+    found = fewest_holders(ring, living, first=first, at_most=at_most)
+    assert bool(found) == (least <= at_most)
+    if found:
+        assert found <= living
+        assert hold_all(found)
+        assert len(found) <= at_most
 
 
 def test_a_term_that_a_lost_answer_began_is_begun(tmp_path, monkeypatch):

@@ -73,6 +73,8 @@ class Agent:
         self._heard_s = 0.0  # its leader's last message
         self._parting = ""  # why its leader leads no more, if that has said so
         self._leading: asyncio.Task[None] | None = None
+        self._membership: Membership | None = None  # of the last term that this host led
+        self._has_first_rank = False
         self._leaving = False
         self._offenders = Offenders(self._folder.elastic / "failures.json")
         self._reporting: asyncio.Task[None] | None = None
@@ -128,8 +130,7 @@ class Agent:
             return term.ended
         if self._leaving:
             return LEFT
-        leads = self._leading and not self._leading.done()
-        if not leads and self._election.may_claim(time.monotonic()):
+        if not self._leads and self._election.may_claim(time.monotonic()):
             await self._claim(term)
         else:
             await asyncio.sleep(LOOK_S)
@@ -173,19 +174,22 @@ class Agent:
                 server.close()
         if claimed:
             logger.warning("elastic: this host leads, term %d", term.number)
+            self._membership = members
             self._leading = asyncio.create_task(_lead(leader[0], server))
 
     def _past(self, last: Term | None) -> Past:
         """Return what is known of the run before this host leads."""
-        if last is None or self._followed is None or self._followed.number != last.number:
+        if last is None or self._followed is None:
             return Past(generation=last.generation if last else 0)
+        parting = self._parting if self._followed.number == last.number else ""
         return Past(
             generation=last.generation,
-            expected=tuple(name for name in last.members if name != last.leader),
+            holders=last.members,
+            leader=last.leader,
             step=last.step,
-            cause=f"the agent on {last.address}, which led, {self._parting or 'was lost'}",
-            detecting_s=0.0 if self._parting else time.monotonic() - self._heard_s,
-            host=None if self._parting else last.address,
+            cause=f"the agent on {last.address}, which led, {parting or 'was lost'}",
+            detecting_s=0.0 if parting else time.monotonic() - self._heard_s,
+            host=None if parting else last.address,
         )
 
     async def _follow(self, term: Term) -> int | None:
@@ -199,7 +203,7 @@ class Agent:
         except (OSError, asyncio.TimeoutError):
             return None
         channel = Channel(*streams)
-        watching = asyncio.create_task(self._watch_term())
+        watching = asyncio.create_task(self._watch_term(channel, term))
         try:
             await asyncio.wait_for(introduce(channel, self._secret), timeout_s / SAID_OFTEN)  # a hung host accepts
             channel.send(
@@ -218,14 +222,20 @@ class Agent:
             channel.close()
             self._ranks.stop()
 
-    async def _watch_term(self) -> None:
-        """Look for renewals while the leader is silent: how old the last one is, is known once that counts as lost."""
+    async def _watch_term(self, channel: Channel, term: Term) -> None:
+        """Look for renewals while the leader is silent: how old the last one is, is known once that counts as lost.
+
+        Where the first rank, which writes, is not on the leader's host, always: a leader that does not know yet that
+        it was replaced may not let it write.
+        """
         often_s = self._policy.heartbeat_timeout_s / SAID_OFTEN
         while True:
             await asyncio.sleep(often_s)
-            if time.monotonic() - self._heard_s > 2 * often_s:
+            if self._has_first_rank or time.monotonic() - self._heard_s > 2 * often_s:
                 with suppress(OSError, ValueError):
-                    await self._newest()
+                    newest = await self._newest()
+                    if newest and newest.number > term.number:
+                        channel.abort()
 
     async def _obey(self, channel: Channel, term: Term) -> int | None:
         """Report to the leader and do what it says until the run ends, or this host leaves it."""
@@ -251,10 +261,18 @@ class Agent:
                 if report.urgent != sent or now - sent_s > timeout_s / SAID_OFTEN:
                     channel.send(report=report.to_dict())
                     sent, sent_s = report.urgent, now
-                if self._leaving and self._ranks.generation is None:
+                if self._leaving and self._ranks.generation is None and not self._lets_others_train:
                     return LEFT
         finally:
             receiving.cancel()
+
+    @property
+    def _leads(self) -> bool:
+        return self._leading is not None and not self._leading.done()
+
+    @property
+    def _lets_others_train(self) -> bool:
+        return self._leads and self._membership is not None and self._membership.only_others_train
 
     def _report(self) -> Report:
         return Report(
@@ -268,11 +286,14 @@ class Agent:
     def _carry_out(self, message: dict[str, Any]) -> int | None:
         """Do what the leader says; return the exit status if that is the end."""
         if "start" in message:
+            self._has_first_rank = message["place"] == 0 and not self._leads
             self._ranks.start(message["start"], self._environments(message))
         elif "stop" in message:
             self._ranks.stop(stacks=message["stacks"])
         elif "drain" in message:
             self._ranks.signal(signal.SIGUSR1)
+        elif "record" in message:
+            self._record(message["record"])
         elif "parting" in message:
             self._parting = message["parting"]
         elif "refused" in message:

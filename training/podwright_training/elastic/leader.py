@@ -32,7 +32,7 @@ class Leader:
         members: Who takes part.
         secret: The run's.
         options: Digest of the run's options, which all members share.
-        record: Called with the values of each ``membership`` event.
+        record: Writes the values of a ``membership`` event, where its first member cannot.
     """
 
     def __init__(
@@ -118,14 +118,14 @@ class Leader:
         """Renew the term while someone relies on it; end when another one began."""
         while True:
             members, generation = self._membership, self._membership.generation
-            last = generation.members if generation else self._term.members
             relied_on = len(members.members) > 1 or generation is not None
             self._had_others = self._had_others or relied_on
             lost_all = self._had_others and not relied_on  # it may be this host that is cut off
             try:
                 async with self._writing:
                     renew = self._terms.renew if relied_on or lost_all != self._term.open else self._still_newest
-                    term = replace(self._term, generation=members.number, members=last, step=members.step)
+                    holders = members.holders or self._term.members
+                    term = replace(self._term, generation=members.number, members=holders, step=members.step)
                     renewed = await _answer(renew, replace(term, open=lost_all))
                     if renewed is None:
                         logger.warning("elastic: another host leads now")
@@ -147,7 +147,10 @@ class Leader:
 
     async def _carry_out(self, command: membership.Command) -> None:
         if isinstance(command, Record):
-            self._record(command.values)
+            if command.member in self._channels:
+                self._channels[command.member].send(record=command.values)
+            else:  # it is lost, and does not write
+                self._record(command.values)
         elif isinstance(command, Dismiss):
             if channel := self._channels.pop(command.member, None):
                 channel.abort()
@@ -163,7 +166,7 @@ class Leader:
     async def _start(self, command: Start) -> None:
         """Number the generation in the term before any rank starts, so that no later leader numbers another so."""
         async with self._writing:
-            term = replace(self._term, generation=command.generation, members=command.members, open=False)
+            term = replace(self._term, generation=command.generation, open=False)
             renewed = await _answer(self._terms.renew, term)
             if renewed is None:
                 return  # the renewing task finds the same

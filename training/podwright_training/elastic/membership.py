@@ -14,8 +14,9 @@ from typing import Any
 from podwright_training.beats import Activity
 from podwright_training.elastic.policy import Policy
 from podwright_training.elastic.report import RankReport, Report
+from podwright_training.elastic.state_holders import fewest_holders
 
-FINISHED, FAILED, USER_ERROR, LEFT = 0, 1, 2, 75  # exit statuses of agents; 75: sysexits.h's EX_TEMPFAIL
+FINISHED, FAILED, USER_ERROR, UNABLE, LEFT = 0, 1, 2, 71, 75  # exit statuses of agents; sysexits.h's OSERR, TEMPFAIL
 FIRST_WAIT_S = 10.0  # for further nodes before the first generation
 PREPARE_S = 60.0  # a host's imports, before the first generation
 GATHER_S = 0.5  # after a failed rank, for the others' failures: one of them is the cause
@@ -66,8 +67,9 @@ class End:
 
 @dataclass(frozen=True)
 class Record:
-    """Write a ``membership`` event."""
+    """Let the member whose host has the first rank write a ``membership`` event: two hosts never write at once."""
 
+    member: str
     values: dict[str, Any]
 
 
@@ -90,15 +92,17 @@ class Past:
 
     Attributes:
         generation: Number of the last generation; 0 if there was none.
-        expected: Members of it that are likely to come back; empty if this job has not trained yet.
-        step: The last step that it took.
-        cause: Why it ended.
+        holders: Members of the last one that loaded the state, by rank; empty if this job has not trained yet.
+        leader: The member that led; it is not likely to come back.
+        step: The last step that was taken.
+        cause: Why the last generation ended.
         detecting_s: Seconds until that was noticed.
         host: The host that failed, if one did.
     """
 
     generation: int = 0
-    expected: tuple[str, ...] = ()
+    holders: tuple[str, ...] = ()
+    leader: str | None = None
     step: int | None = None
     cause: str = "start"
     detecting_s: float = 0.0
@@ -129,9 +133,12 @@ class Membership:
 
     Args:
         policy: Allowed sizes and waits.
-        leader: The member that leads: its host has rank 0.
+        leader: The member that leads; where it trains, its host has rank 0.
         now: Seconds, of a clock that only this leader uses.
         past: The run before this leader.
+
+    Attributes:
+        holders: Members of the last generation that loaded the state, by rank: it is in their memory.
     """
 
     def __init__(self, policy: Policy, *, leader: str, now: float, past: Past | None = None) -> None:
@@ -142,14 +149,16 @@ class Membership:
         self.number = past.generation
         self.ended: End | None = None
         self._leader = leader
-        self._previous: tuple[str, ...] = past.expected
-        self._first = not past.expected
+        self.holders = past.holders
+        self._first = not past.holders
         self._idle_s = now  # since when nobody trains
         self._change: dict[str, Any] = {"cause": past.cause, "host": past.host, "detecting_s": past.detecting_s}
         self._last_step = past.step  # of the generation before
         self._highest = 0  # step ever seen
         self._fruitless = 0
         self._losses: dict[str, tuple[str, float]] = {}  # host and reason, seconds of silence, by lost member
+        if past.leader:
+            self._losses[past.leader] = past.cause, past.detecting_s
 
     @property
     def step(self) -> int:
@@ -157,6 +166,11 @@ class Membership:
         if self.generation and self.generation.loaded_s is not None:
             return self.generation.step
         return self._last_step or 0
+
+    @property
+    def only_others_train(self) -> bool:
+        """Return whether there is a generation without the leader's host: those that hold the state left no place."""
+        return self.generation is not None and self._leader not in self.generation.members
 
     def join(self, member: str, *, host: str, number: int, now: float) -> None:
         """Add a host that has connected."""
@@ -221,31 +235,34 @@ class Membership:
         coming = sum(not member.report.leaving for member in self.members.values())
         if self._first and self.policy.fitting(coming) > size and waited_s < PREPARE_S:
             return True
-        wanted = self.policy.fitting(len(self._previous)) or self.policy.sizes[-1]
-        if waited_s < self.policy.heartbeat_timeout_s and any(map(self._is_awaited, self._previous)):
+        wanted = self.policy.fitting(len(self.holders)) or self.policy.sizes[-1]
+        if waited_s < self.policy.heartbeat_timeout_s and any(map(self._is_awaited, self.holders)):
             return True  # a spare has no part of the state
         return size < wanted and waited_s < max(self.policy.elastic_wait_s, FIRST_WAIT_S if self._first else 0)
 
     def _is_awaited(self, name: str) -> bool:
-        """Return whether a member of the last generation may still come: also its part of the state is needed."""
-        if name in self._losses:
-            return False
+        """Return whether a host that holds state may still come: its part is needed too."""
         known = self.members.get(name)
-        return known is None or not (known.report.leaving or _is_free(known.report))
+        if known is None:
+            return name not in self._losses
+        return not (known.report.leaving or _is_free(known.report))
 
     def _start(self, candidates: list[str], size: int, now: float) -> Command:
-        before = {name: place for place, name in enumerate(self._previous)}
+        before = {name: place for place, name in enumerate(self.holders)}
+        needed = fewest_holders(self.holders, candidates, first=self._leader, at_most=size)
 
         def place(name: str) -> tuple[Any, ...]:
             return name != self._leader, before.get(name, len(before)), self.members[name].number, name
 
         self.number += 1
-        members = tuple(sorted(candidates, key=place)[:size])
+        chosen = sorted(candidates, key=lambda name: (name not in needed, place(name)))[:size]
+        members = tuple(sorted(chosen, key=place))
         change = {**self._change, "waiting_s": now - self._idle_s}
         hosts = {name: self.members[name].host for name in members}
         self.generation = Generation(self.number, members, hosts, change, started_s=now)
-        self._previous, self._first = members, False
-        self._losses.clear()
+        self._first = False
+        still_lost = set(self.holders).difference(members)
+        self._losses = {name: loss for name, loss in self._losses.items() if name in still_lost}
         return Start(self.number, members)
 
     # With a generation
@@ -292,6 +309,7 @@ class Membership:
             generation.loading_s = now
         if generation.loaded_s is None and (slowest >= Activity.DRAWING or stepped):
             generation.loaded_s, generation.began = now, max(rank.began for rank in ranks)
+            self.holders = generation.members
         if generation.stepped_s is None and stepped:
             generation.stepped_s = now
             yield self._record(generation)
@@ -305,6 +323,7 @@ class Membership:
             for name, begin, end in zip(names, phases, phases[1:], strict=False)
         }
         return Record(
+            generation.members[0],
             {
                 "step": generation.began,
                 "generation": generation.number,
@@ -316,13 +335,13 @@ class Membership:
                 "lost_steps": 0 if lost is None or generation.loaded_s is None else max(0, lost - generation.began),
                 **{name: round(value, 3) for name, value in change.items() if name.endswith("_s")},
                 **seconds,
-            }
+            },
         )
 
     def _reason_to_drain(self, generation: Generation) -> str | None:
-        leaving = [name for name in generation.members if self.members[name].report.leaving]
-        if leaving:
-            return f"{generation.hosts[leaving[0]]} was asked to leave"
+        needed = [self.members[name] for name in (*generation.members, self._leader) if name in self.members]
+        if leaving := [member.host for member in needed if member.report.leaving]:
+            return f"{leaving[0]} was asked to leave"
         free = [name for name, member in self.members.items() if _is_free(member.report)]
         joining = [self.members[name].host for name in free if name not in generation.members]
         if generation.stepped_s and self.policy.fitting(len(generation.members) + len(joining)) > len(

@@ -30,8 +30,8 @@ class Term:
     job: str | None  # Slurm's number of the job array
     renewals: int = 0
     generation: int = 0  # the last one
-    members: tuple[str, ...] = ()  # of it
-    step: int = 0  # the last one that it took
+    members: tuple[str, ...] = ()  # of the last one that loaded the state, by rank
+    step: int = 0  # the last one that was taken
     ended: int | None = None  # exit status of the run
     open: bool = False  # its leader has lost the others: whoever reaches more of them may lead
 
