@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from podwright_rehearsal.aws.stand_in import AwsStandIn
 from podwright_rehearsal.hosts.errors import HostError
 from podwright_testing.elastic_cluster import ElasticCluster, ElasticRun, difference, lost
 
@@ -15,15 +16,21 @@ STEPS, MEMORY_FREQ, MBIT_S = 400, 1, 20  # more steps than the test needs, at th
 # At the usual 3e-3 this model multiplies any difference by ten every eight steps, rounding too. At 3e-4 four ranks
 # differ from one by 1e-6 over all steps: what an elastic run got wrong would show.
 OPTIONS = {"max_steps": STEPS, "checkpoint_freq": STEPS, "lr": 3e-4, "min_lr": 3e-5}
+BUCKET = "runs"
+ELASTIC = {**OPTIONS, "memory_checkpoint_freq": MEMORY_FREQ, "checkpoint_dir": f"s3://{BUCKET}/run"}
+KILL_AGENT = "pkill -KILL -f '[p]ython.* join '"
 URGENT = "sbatch --parsable --partition urgent --nodes 3 --exclusive --output /dev/null --wrap"
 UNTIL_GO = "until [ -e /fsx/scratch/go ]; do sleep 0.1; done"
 
 
 @pytest.fixture(scope="module")
 def cluster(node_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ElasticCluster]:
-    """Five idle compute nodes."""
-    with ElasticCluster(tmp_path_factory.mktemp("elastic") / "cluster", node_image, mbit_s=MBIT_S) as cluster:
-        yield cluster
+    """Five idle compute nodes, and a bucket."""
+    directory = tmp_path_factory.mktemp("elastic")
+    with AwsStandIn(directory=directory / "aws") as aws:
+        aws.client("s3").create_bucket(Bucket=BUCKET, CreateBucketConfiguration={"LocationConstraint": aws.region})
+        with ElasticCluster(directory / "cluster", node_image, mbit_s=MBIT_S, aws=aws) as cluster:
+            yield cluster
 
 
 def loses(run: ElasticRun, cluster: ElasticCluster, host: str, how: str) -> None:
@@ -45,6 +52,20 @@ def last_start(run: ElasticRun) -> dict:
     return list(run.folder.events("start"))[-1]
 
 
+def output(run: ElasticRun) -> str:
+    return "".join(log.read_text() for log in run.folder.elastic.glob("host-*.log"))
+
+
+def loses_an_agent(run: ElasticRun, cluster: ElasticCluster) -> None:
+    """A process is killed, and nothing else: the run goes on at once, and Slurm queues the host's job again."""
+    generation, host = run.memberships()[-1]["generation"], run.hosts[-1]
+    cluster.cluster.run(KILL_AGENT, host=host, user="root")
+    event = run.wait_for_nodes(4, after=generation)
+    assert event["cause"] == f"the agent on {host} closed its connection"
+    assert event["lost_steps"] <= MEMORY_FREQ
+    run.wait(lambda: cluster.hosts_that_run(run) > 4, "the killed agent's job")
+
+
 def loses_two_partners(run: ElasticRun, cluster: ElasticCluster) -> None:
     """Both copies of one rank's state are gone: the run says so and goes on from the shared file system."""
     run.wait_for_step(max(run.steps()) + 3)
@@ -52,9 +73,8 @@ def loses_two_partners(run: ElasticRun, cluster: ElasticCluster) -> None:
     with lost(cluster, one, "power") as at, lost(cluster, other, "power"):
         run.next_step_after(at)
         assert last_start(run)["resumed_from"].startswith("/fsx/")
-        said = "".join(log.read_text() for log in run.folder.elastic.glob("host-*.log"))
-        assert "in memory cannot be used: " in said
-        assert f"of {one}" in said
+        assert "in memory cannot be used: " in output(run)
+        assert f"of {one}" in output(run)
     run.wait_for_nodes(4)
 
 
@@ -73,14 +93,25 @@ def gives_way(run: ElasticRun, cluster: ElasticCluster) -> None:
     run.wait_for_nodes(4, after=shrunk["generation"])
 
 
+def loses_everything(run: ElasticRun, cluster: ElasticCluster) -> dict:
+    """Every node's memory and the shared file system's folder are gone: another launch goes on from S3; its steps."""
+    cluster.lose_everything(run)
+    again = cluster.launch("again", "2-4", **ELASTIC)
+    again.wait_for_nodes(4)
+    step = last_start(again)["step"]
+    again.wait_for_step(step + 2)
+    assert f"step-{step:08} in {ELASTIC['checkpoint_dir']}: fetching that" in output(again)
+    return again.steps()
+
+
 def test_an_elastic_run_trains_the_same_model_whatever_happens(cluster: ElasticCluster) -> None:
-    """Power, network, a hung leader, two partners at once, an urgent job: no step's sequences or loss differ.
+    """Power, network, a hung leader, two partners or all at once, an urgent job: no step's sequences or loss differ.
 
     HyperPod's auto-resume leaves the run alone, and Slurm requeues the jobs of lost hosts and no others.
     """
     calm = cluster.launch("calm", "1", **OPTIONS)
     calm.wait_for_end()
-    run = cluster.launch("run", "2-4", "--spares=1", memory_checkpoint_freq=MEMORY_FREQ, **OPTIONS)
+    run = cluster.launch("run", "2-4", "--spares=1", **ELASTIC)
     run.wait_for_nodes(4)
     run.wait_for_step(5)
     with pytest.raises(HostError, match="was not started with srun --auto-resume=1"):
@@ -91,7 +122,10 @@ def test_an_elastic_run_trains_the_same_model_whatever_happens(cluster: ElasticC
     loses(run, cluster, run.hosts[-1], "network")
     assert cluster.restarts(run, on=leader) == untouched
     loses(run, cluster, run.hosts[0], "heartbeat")
+    loses_an_agent(run, cluster)
     loses_two_partners(run, cluster)
     gives_way(run, cluster)
+    steps = run.steps()
+    steps |= loses_everything(run, cluster)
     cluster.end_jobs()
-    assert difference(run.steps(), calm.steps()) < 1e-5
+    assert difference(steps, calm.steps()) < 1e-5

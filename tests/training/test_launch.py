@@ -254,6 +254,37 @@ def test_a_range_of_nodes_is_an_array_of_hosts():
 
 
 @pytest.mark.parametrize(
+    ("status", "state", "slurm_says"),
+    [
+        (75, "RUNNING", "scontrol requeue 14"),  # it was asked to leave
+        (71, "RUNNING", "sleep 60, scontrol requeue 14"),  # its disk or memory is full
+        (128 + 9, "RUNNING", "sleep 60, scontrol requeue 14"),  # killed as soon as it began
+        (128 + 11, "RUNNING", "scontrol requeue 14"),
+        (128 + 15, "CANCELLED", ""),
+        (0, "RUNNING", "scancel --state=PENDING 12"),
+        (1, "RUNNING", ""),
+        (2, "RUNNING", ""),
+    ],
+)
+def test_a_host_of_a_run_that_goes_on_queues_again(tmp_path, status, state, slurm_says):
+    """Also one whose agent was killed, and although the controller does not answer at once; not one of an ended run."""
+    script = render(job(elastic=Elastic(min_nodes=1)))
+    commands = f"""
+        srun() {{ return {status}; }}
+        squeue() {{ [[ -e {tmp_path}/asked ]] || {{ touch {tmp_path}/asked; return 1; }}; echo {state}; }}
+        said() {{ echo "$*" >> {tmp_path}/said; }}
+        scontrol() {{ said scontrol "$@"; }}
+        scancel() {{ said scancel "$@"; }}
+        sleep() {{ [[ $1 == 5 ]] || said sleep 60; }}
+    """
+    slurm = {"SLURM_JOB_ID": "14", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_NODELIST": "a"}
+    done = subprocess.run(["bash", "-c", commands + script], env=os.environ | slurm, capture_output=True, check=False)
+    assert done.returncode == status, done.stderr
+    said = (tmp_path / "said").read_text().splitlines() if (tmp_path / "said").exists() else []
+    assert ", ".join(said) == slurm_says
+
+
+@pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--nodes", "4-2"], "--nodes: got 4-2, need the fewest nodes first"),

@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
     if args.nproc_per_node > 1:
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
     from podwright_training.elastic.agent import Agent
-    from podwright_training.elastic.membership import LEFT
+    from podwright_training.elastic.membership import UNABLE
 
     job = os.environ.get("SLURM_ARRAY_JOB_ID")
     try:
         agent = Agent(options, policy, number=args.member, address=args.address, job=job)
+        return asyncio.run(agent.run())
     except OSError as error:  # a full disk or memory, which may have room when Slurm starts this host again
         logger.error("elastic: this host cannot take part: %s", error)  # noqa: TRY400 - one line
-        return LEFT
-    return asyncio.run(agent.run())
+        return UNABLE

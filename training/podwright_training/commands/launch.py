@@ -24,7 +24,7 @@ from podwright_training.answer import add_json, answer
 from podwright_training.config import sources
 from podwright_training.config.sources import preset_names
 from podwright_training.elastic import terms
-from podwright_training.elastic.membership import LEFT
+from podwright_training.elastic.membership import LEFT, UNABLE
 from podwright_training.elastic.policy import Policy
 from podwright_training.errors import ConfigError, UserError
 from podwright_training.jobs.script import start_script
@@ -285,6 +285,7 @@ def render(job: Job) -> str:
         torchrun=shlex.quote(str(job.program)),
         podwright_train=shlex.quote(str(job.program)),
         left_status=LEFT,
+        unable_status=UNABLE,
         run_dir=shlex.quote(str(job.run.root)),
         trainer_arguments=shlex.join(job.trainer_arguments),
         **(_of_container(job, job.spec) if job.spec else {}),
