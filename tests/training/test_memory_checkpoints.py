@@ -6,6 +6,7 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -235,6 +236,33 @@ def test_the_server_answers_only_those_who_know_the_secret(memory):
             assert eavesdropper.recv(1000) == b""
     finally:
         server.close()
+
+
+def test_bytes_that_change_on_their_way_are_refused(memory):
+    """The range is read from another host then, or the checkpoint before is used."""
+    (memory / "step-00000001").mkdir()
+    (memory / "step-00000001" / "file").write_bytes(b"weights")
+    server = MemoryServer(memory, b"the secret")
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def pass_on(source, sink):
+        while chunk := source.recv(1 << 16):
+            sink.sendall(chunk.replace(b"weights", b"weighty"))
+
+    def relay():
+        near, far = listener.accept()[0], socket.create_connection(("127.0.0.1", server.port))
+        Thread(target=pass_on, args=(near, far), daemon=True).start()
+        pass_on(far, near)
+
+    Thread(target=relay, daemon=True).start()
+    try:
+        with MemoryClient(Address(*listener.getsockname()), b"the secret") as client:
+            assert client.read("step-00000001/file", 0, 5) == b"weigh"
+            with pytest.raises(CheckpointError, match="sent step-00000001/file, bytes 0 to 7, damaged"):
+                client.read("step-00000001/file", 0, 7)
+    finally:
+        server.close()
+        listener.close()
 
 
 @pytest.mark.parametrize(

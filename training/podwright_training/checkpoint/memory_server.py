@@ -1,7 +1,8 @@
 """Read byte ranges of another host's checkpoints in memory, over TCP.
 
 Both sides prove that they know the run's secret by HMAC-SHA256 of both sides' random numbers (RFC 2104); neither sends
-it. A request is one line of JSON, ``[file, offset, length]``; the answer is a line with the number of bytes, and these.
+it. A request is one line of JSON, ``[file, offset, length]``; the answer is a line with the number of bytes and their
+CRC-32, and these: files were hashed where they lie, and TCP's own checksum has 16 bits.
 The server answers for files of one folder, whose names it has seen itself: no link, no path out of it.
 """
 
@@ -16,6 +17,7 @@ import secrets
 import socket
 import socketserver
 import stat
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from io import BufferedIOBase
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 LONGEST_REQUEST = 4096
+PIECE_BYTES = 1 << 22  # of a file whose checksum is computed
 TIMEOUT_S = 30.0
 POLL_S = 0.02  # until ``close`` is noticed: a recovery waits for it
 FILE = re.compile(r"(?:step-\d+|\.step-\d+\.partial)/[\w.-]+")
@@ -114,14 +117,16 @@ class MemoryClient:
         """Return bytes of ``<folder>/<file>``.
 
         Raises:
-            CheckpointError: The host is gone, or has no such bytes.
+            CheckpointError: The host is gone, has no such bytes, or others arrive.
         """
         with self._errors():
             self._socket.sendall(json.dumps([file, offset, length]).encode() + b"\n")
-            size = int(self._stream.readline(LONGEST_REQUEST))
-            found = self._stream.read(size)
+            size, checksum = map(int, self._stream.readline(LONGEST_REQUEST).split())
+            found = self._stream.read(length) if size == length else b""
         if len(found) != length:
             raise CheckpointError(f"{self._address.host} has not all of {file}, bytes {offset} to {offset + length}")
+        if zlib.crc32(found) != checksum:
+            raise CheckpointError(f"{self._address.host} sent {file}, bytes {offset} to {offset + length}, damaged")
         return found
 
     @contextlib.contextmanager
@@ -155,11 +160,19 @@ def _answer(connection: socket.socket, root: Path, name: str, offset: int, lengt
     try:
         with _open(root, name) as file:
             size = max(0, min(length, os.fstat(file.fileno()).st_size - offset))
-            connection.sendall(b"%d\n" % size)
+            connection.sendall(b"%d %d\n" % (size, _checksum(file, offset, size)))
             if size:
                 connection.sendfile(file, offset, size)
     except (FileNotFoundError, IsADirectoryError, ValueError):
-        connection.sendall(b"0\n")
+        connection.sendall(b"0 0\n")
+
+
+def _checksum(file: IO[bytes], offset: int, size: int) -> int:
+    checksum = 0
+    for begin in range(offset, offset + size, PIECE_BYTES):
+        length = min(PIECE_BYTES, offset + size - begin)
+        checksum = zlib.crc32(os.pread(file.fileno(), length, begin), checksum)
+    return checksum
 
 
 def _open(root: Path, name: str) -> IO[bytes]:
