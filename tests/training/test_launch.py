@@ -289,6 +289,7 @@ def test_a_host_of_a_run_that_goes_on_queues_again(tmp_path, status, state, slur
     [
         (["--nodes", "4-2"], "--nodes: got 4-2, need the fewest nodes first"),
         (["--nodes", "2", "--spares", "-1"], "--spares: got -1, need 0 or more"),
+        (["--nodes", "1-2", "--", "--max_nodes", "8"], "--min-nodes, --max-nodes: leave them out, --nodes 2-4"),
         (["--nodes", "1-2", "--auto-resume"], "--auto-resume: leave it out"),
         (["--nodes", "1-2", "--", "--preset=tiny"], "needs global_batch_size"),
         (

@@ -411,6 +411,9 @@ def _problems_of_nodes(args: argparse.Namespace) -> Iterator[str]:
         yield f"--nodes: got {least}-{most}, need the fewest nodes first"
     if args.spares is not None and args.spares < 0:
         yield f"--spares: got {args.spares}, need 0 or more"
+    given = {flag(argument.split("=")[0]) for argument in args.trainer_arguments}
+    if given & {"--min-nodes", "--max-nodes"}:
+        yield "--min-nodes, --max-nodes: leave them out, --nodes 2-4 before -- says both"
     if args.auto_resume and (least < most or args.spares):
         yield "--auto-resume: leave it out, hosts of an elastic run are jobs that Slurm requeues one by one"
 
