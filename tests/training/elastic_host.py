@@ -1,7 +1,8 @@
 """Be a host of an elastic run, as ``podwright-train join`` is, but fork the fork server: torch is imported here.
 
 Ranks take some steps of a generation and wait there, until they are asked to save and end, or the test lets the run go:
-a run of milliseconds would be over before a busy machine lets the test do anything to it.
+a run of milliseconds would be over before a busy machine lets the test do anything to it. Where the run's folder has
+a file ``broken-host-N``, a rank of that host ends instead of taking a step.
 """
 
 import argparse
@@ -43,8 +44,11 @@ class Forked:
 def take_step_when_let(self, requests, take_step=Trainer._take_step):
     """Wait before a step, if need be."""
     self.taken = getattr(self, "taken", 0) + 1
-    while self.taken > FREE_STEPS and not requests and not (self.folder.root / "go").exists():
+    broken = self.folder.root / f"broken-{os.environ['SLURMD_NODENAME']}"
+    while not broken.exists() and self.taken > FREE_STEPS and not requests and not (self.folder.root / "go").exists():
         time.sleep(0.02)
+    if broken.exists():
+        os._exit(1)
     take_step(self, requests)
 
 

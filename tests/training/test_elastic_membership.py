@@ -23,6 +23,7 @@ from podwright_training.elastic.channel import Channel, ChannelError, accept, in
 from podwright_training.elastic.host_ranks import memory_folder
 from podwright_training.elastic.membership import (
     FIRST_WAIT_S,
+    GATHER_S,
     Dismiss,
     Drain,
     End,
@@ -322,6 +323,29 @@ def test_hosts_that_hold_the_whole_state_take_part(leader, chosen):
         members.join(name, host=name, number=number, now=0.0)
         members.report(name, Report(ready=True), now=0.0)
     assert members.decide(0.0) == [Start(2, tuple(chosen))]
+
+
+@pytest.mark.parametrize("culprit", "abc")
+def test_a_host_where_start_after_start_fails_is_left_out(culprit):
+    """The rank that ended first is the cause; the third start goes without its host, also if that leads."""
+    members = Membership(POLICY, leader="a", now=0.0)
+    for number, name in enumerate("abc"):
+        members.join(name, host=f"host-{name}", number=number, now=0.0)
+    for generation in (1, 2):
+        for name in "abc":
+            members.report(name, Report(ready=True), now=0.0)
+        assert Start(generation, ("a", "b", "c")) in members.decide(0.0)
+        for name in "abc":
+            rank = RankReport(exit_status=1, ended_s=0.4 if name == culprit else 0.3)
+            members.report(name, Report(ready=True, generation=generation, ranks=(rank,)), now=0.0)
+        assert members.decide(0.0) == []
+        *_, stop = members.decide(GATHER_S)
+        assert stop == Stop(generation, ("a", "b", "c"))
+    for name in "abc":
+        members.report(name, Report(ready=True), now=0.0)
+    assert members.decide(0.0) == [Start(3, tuple(sorted({*"abc"} - {culprit})))]
+    assert members.generation.change["cause"].startswith(f"rank {'abc'.index(culprit)} on host-{culprit} ended with")
+    assert members.generation.change["cause"].endswith("; it is left out: starts in a row failed there")
 
 
 @given(size=st.integers(1, 7), data=st.data())

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-LOOK_S = 0.05  # between two looks for ranks that have ended
+LOOK_S = 0.01  # between two looks for ranks that have ended: the first of them is the cause
 PR_SET_PDEATHSIG = 1  # prctl(2)
 MODULES = (
     "podwright_training.loop.trainer",

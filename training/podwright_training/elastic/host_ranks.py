@@ -89,6 +89,7 @@ class HostRanks:
         self._beats = Beats.create(self._beats_path, ranks=count)
         self._pids: dict[int, int] = {}
         self._exits: dict[int, int] = {}
+        self._ended_at_s: dict[int, float] = {}
         self._patience = [Patience(options) for _ in range(count)]
         self._next: tuple[int, list[dict[str, str]]] | None = None  # to start when the present ones are gone
         self._killed = False
@@ -123,6 +124,7 @@ class HostRanks:
             self._pids[message["started"]] = message["pid"]
         else:
             self._exits[message["ended"]] = message["status"]
+            self._ended_at_s[message["ended"]] = time.monotonic()
             self._pids.pop(message["ended"], None)
         self._clear()
 
@@ -183,13 +185,15 @@ class HostRanks:
     def _report(self, rank: int) -> RankReport:
         progress = self._beats.read(rank)
         self._patience[rank].look(progress)
-        quiet_s = time.monotonic() - progress.at_s
+        now = time.monotonic()
+        quiet_s = now - progress.at_s
         stopped = rank in self._pids and _is_stopped(self._pids[rank])
         limit_s = self._patience[rank].limit_s(progress)
         if stopped:
             limit_s = min(limit_s, self._options.heartbeat_timeout_s)
         return RankReport(
             exit_status=self._exits.get(rank),
+            ended_s=round(now - self._ended_at_s.get(rank, now), 3),
             activity=progress.activity,
             step=progress.step,
             began=progress.began,
@@ -205,7 +209,7 @@ class HostRanks:
         if self.generation is None and self._next and self.ready:
             self.generation, environments = self._next
             self._next, self._killed = None, False
-            self._pids, self._exits = {}, {}
+            self._pids, self._exits, self._ended_at_s = {}, {}, {}
             self._patience = [Patience(self._options) for _ in range(self._count)]
             for rank in range(self._count):
                 self._beats.write(rank, Progress(at_s=time.monotonic()))

@@ -156,6 +156,8 @@ class Membership:
         self._last_step = past.step  # of the generation before
         self._highest = 0  # step ever seen
         self._fruitless = 0
+        self._culprit: str | None = None  # of the last fruitless generation
+        self._left_out: set[str] = set()
         self._losses: dict[str, tuple[str, float]] = {}  # host and reason, seconds of silence, by lost member
         if past.leader:
             self._losses[past.leader] = past.cause, past.detecting_s
@@ -216,7 +218,7 @@ class Membership:
     # Without a generation
 
     def _form(self, now: float) -> Iterator[Command]:
-        candidates = [name for name, member in self.members.items() if _is_free(member.report)]
+        candidates = self._free
         size, waited_s = self.policy.fitting(len(candidates)), now - self._idle_s
         if self.members and all(member.report.leaving for member in self.members.values()):
             yield End(LEFT, "every host was asked to leave")
@@ -229,6 +231,11 @@ class Membership:
         elif waited_s >= self.policy.nodes_timeout_s:
             least = self.policy.sizes[0]
             yield End(FAILED, f"{len(candidates)} nodes for {waited_s:.0f} s (nodes_timeout_s), of at least {least}")
+
+    @property
+    def _free(self) -> list[str]:
+        """Return the hosts that can begin at once, but one where start after start failed."""
+        return [name for name in self.members.keys() - self._left_out if _is_free(self.members[name].report)]
 
     def _may_get_more(self, size: int, waited_s: float) -> bool:
         """Return whether to wait for more hosts than there are."""
@@ -342,8 +349,7 @@ class Membership:
         needed = [self.members[name] for name in (*generation.members, self._leader) if name in self.members]
         if leaving := [member.host for member in needed if member.report.leaving]:
             return f"{leaving[0]} was asked to leave"
-        free = [name for name, member in self.members.items() if _is_free(member.report)]
-        joining = [self.members[name].host for name in free if name not in generation.members]
+        joining = [self.members[name].host for name in self._free if name not in generation.members]
         if generation.stepped_s and self.policy.fitting(len(generation.members) + len(joining)) > len(
             generation.members
         ):
@@ -351,15 +357,16 @@ class Membership:
         return None
 
     def _after_failure(self, generation: Generation, now: float) -> Iterator[Command]:
-        """Wait for the others' failures: of ranks that lost a peer and the peer, the peer's is the cause."""
+        """Wait for the others' failures: of ranks that lost a peer and the peer, the peer's is the cause, the first."""
         generation.failed_s = now if generation.failed_s is None else generation.failed_s
         if now - generation.failed_s < GATHER_S:
             return
+        heard_s = {generation.hosts[name]: self.members[name].heard_s for name in generation.members}
         failed = [(number, host, rank) for number, host, rank in self._places(generation) if rank.failed]
         if all(rank.exit_status == USER_ERROR for _, _, rank in failed):
             yield End(USER_ERROR, "a rank reported an error that a new start would not change")
             return
-        number, host, rank = min(failed, key=lambda place: place[2].exit_status or 0)
+        number, host, rank = min(failed, key=lambda place: heard_s[place[1]] - place[2].ended_s)
         cause = f"rank {number} on {host} {describe_exit(rank.exit_status or 0)}"
         detecting_s = now - generation.failed_s
         yield from self._stop(generation, cause, now, host=host, detecting_s=detecting_s, failed=True)
@@ -389,12 +396,25 @@ class Membership:
         if self._fruitless >= MOST_FRUITLESS:
             yield End(FAILED, f"{MOST_FRUITLESS} starts in a row came no further, the last because {cause}")
             return
+        if self._leaves_out(generation, host):
+            cause += "; it is left out: starts in a row failed there"
         generation.stopping_s = now
         if generation.loaded_s is not None:  # else what the one before has lost is not counted yet
             self._last_step = generation.step
         self._change = {"cause": cause, "host": host, "detecting_s": detecting_s}
         members = tuple(name for name in generation.members if name in self.members)
         yield Stop(generation.number, members, stacks=stacks)
+
+    def _leaves_out(self, generation: Generation, host: str | None) -> bool:
+        """Leave the last start to the others, where those before it failed on one host, if that are enough."""
+        culprit = next((name for name in generation.members if generation.hosts[name] == host), None)
+        again = self._fruitless == MOST_FRUITLESS - 1 and culprit == self._culprit
+        self._culprit = culprit if self._fruitless else None
+        others = self.members.keys() - self._left_out - {culprit}
+        if culprit is None or not again or not self.policy.fitting(len(others)):
+            return False
+        self._left_out.add(culprit)
+        return True
 
     def _await_stop(self, generation: Generation, now: float) -> Iterator[Command]:
         """Wait until no rank of the generation is left."""

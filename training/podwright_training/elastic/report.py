@@ -14,6 +14,7 @@ class RankReport:
     """One rank."""
 
     exit_status: int | None = None  # negative: ended by that signal; None: it lives
+    ended_s: float = 0.0  # since then
     activity: Activity = Activity.STARTING
     step: int = 0
     began: int = 0  # the step it resumed after

@@ -11,10 +11,10 @@ def fewest_holders(ring: Sequence[str], living: Collection[str], *, first: str, 
     Args:
         ring: The hosts that wrote the state, in the order of their ranks: the copy of the last one is on the first.
         living: The hosts that can be asked.
-        first: One of them.
+        first: The host that leads.
         at_most: How many may be returned; if more are needed, or a part is lost, the set is empty.
     """
-    for start in ([first], []):
+    for start in ([first] if first in living else [], []):
         chosen = _cover(ring, living, start)
         if chosen and len(chosen) <= at_most:
             return chosen
