@@ -60,10 +60,12 @@ def loses_an_agent(run: ElasticRun, cluster: ElasticCluster) -> None:
     """A process is killed, and nothing else: the run goes on at once, and Slurm queues the host's job again."""
     generation, host = run.memberships()[-1]["generation"], run.hosts[-1]
     cluster.cluster.run(KILL_AGENT, host=host, user="root")
-    event = run.wait_for_nodes(4, after=generation)
+    run.wait(lambda: run.memberships()[-1]["generation"] > generation, "another generation")
+    event = next(event for event in run.memberships() if event["generation"] > generation)
     assert event["cause"] == f"the agent on {host} closed its connection"
     assert event["lost_steps"] <= MEMORY_FREQ
     run.wait(lambda: cluster.hosts_that_run(run) > 4, "the killed agent's job")
+    run.wait_for_nodes(4)
 
 
 def loses_two_partners(run: ElasticRun, cluster: ElasticCluster) -> None:
