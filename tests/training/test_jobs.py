@@ -3,6 +3,7 @@
 # ruff: noqa: E501, ISC004 -- lines of logs are as long as they are
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -121,6 +122,24 @@ def test_a_restart_goes_back_to_its_checkpoint():
     assert events[-1]["mfu"] == pytest.approx(6e9 * 2000 / 2 / 989e12, abs=1e-6)
     later = read(spec, STARTED, "step 8 loss 1", before={"step": 7, "tokens": 7000, "stride": 2})
     assert [(event["event"], event["step"]) for event in later] == [("start", 6), ("train", 8)]
+
+
+@pytest.mark.parametrize(("name", "step"), [("step-5", 5), ("epoch-1", 4), ("last", 4)])
+def test_a_start_is_at_its_checkpoint(name, step):
+    """The number of a checkpoint is its step, unless the first line after it says that it cannot be."""
+    spec = JobSpec(log=Log(patterns={"step": r"step (\d+)", "loss": r"loss (\S+)"}))
+    lines = ["step 2 loss 3", "step 4 loss 3", f"{STARTED}, checkpoint /fsx/a/{name}", "step 6 loss 2"]
+    assert [event["step"] for event in read(spec, STARTED, *lines) if event["event"] == "start"] == [0, step]
+
+
+def test_output_is_one_stream_in_the_order_of_writing(tmp_path):
+    """A program's lines and its progress bar, on two streams and without a flush, arrive as they were written."""
+    program = "import sys; [print(text, end='', file=sys.stdout if text < 'b' else sys.stderr) for text in 'ababab']"
+    spec = JobSpec(command=(sys.executable, "-c", program), launcher="srun")
+    text = start_script(spec, {**PLACES, "run_dir": tmp_path}, environment=Path(sys.prefix))
+    slurm = {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "2", "PATH": os.environ["PATH"]}
+    answer = subprocess.run(["bash", "-c", text], check=True, capture_output=True, text=True, env=slurm)
+    assert (answer.stdout, answer.stderr) == ("ababab", "")
 
 
 def test_the_report_reads_such_a_run(tmp_path):

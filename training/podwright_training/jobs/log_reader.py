@@ -17,6 +17,7 @@ LONGEST_LINE = 4096  # characters that expressions see
 STARTED = "=== program starts"
 ENDED = "=== program ended with"
 _ENDED = re.compile(rf"^{ENDED} (\d+)$")
+_CHECKPOINT = re.compile(rf"^{STARTED}, checkpoint .*?(\d+)/?$")
 
 Event = dict[str, Any]
 
@@ -49,6 +50,7 @@ class LogReader:
         self._past = _Progress(before.get("step", 0), before.get("tokens") or 0.0, before.get("stride", 0))
         self._is_started = False
         self._started_at: float | None = None
+        self._checkpoint: int | None = None  # the number in the name of the one that the program started from
         self._last_at: float | None = None
         self._pending: dict[str, float] = {}
         self.ended: int | None = None  # the program's exit status
@@ -69,6 +71,7 @@ class LogReader:
         if text.startswith(STARTED):
             yield from self.flush(at)
             self._is_started, self._started_at, self._last_at, self._pending = False, at, None, {}
+            self._checkpoint = int(found[1]) if (found := _CHECKPOINT.match(text)) else None
         elif match := _ENDED.match(text):
             yield from self.flush(at)
             self.ended = int(match[1])
@@ -114,7 +117,7 @@ class LogReader:
         steps = step - self._past.step if self._is_started else self._past.stride or step
         speed = self._speed(values, steps, at)
         if not self._is_started:
-            yield self._start(max(0, step - steps), at, speed.get("step_s"))
+            yield self._start(self._step_before(step, steps), at, speed.get("step_s"))
         tokens = self._tokens(values, step, steps)
         self._past = _Progress(step, tokens or 0.0, steps)
         self._last_at = at
@@ -130,6 +133,14 @@ class LogReader:
             **({"tokens": round(tokens)} if tokens else {}),
             **speed,
         }
+
+    def _step_before(self, step: int, steps: int) -> int:
+        """Return where a start began: the checkpoint's number if it can be its step, or a stride before the first line.
+
+        Other numbers than a step's are further away, such as an epoch's.
+        """
+        before = max(0, step - steps)
+        return self._checkpoint if self._checkpoint is not None and before <= self._checkpoint < step else before
 
     def _start(self, step: int, at: float, step_s: float | None) -> Event:
         """Return the event of a start, dated before the steps that the line after it has."""
