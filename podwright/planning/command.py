@@ -22,7 +22,7 @@ from podwright.planning.measured import MeasuredError, MeasuredNetwork
 from podwright.planning.model import Model, UnknownModelError
 from podwright.planning.on_demand import BASE_REGION, source_of
 from podwright.planning.plan import Plan, make_plan
-from podwright.planning.report import candidates_table, offers_table, render
+from podwright.planning.report import candidates_table, offers_table, render, to_spare
 from podwright.planning.roofline import roofline, to_svg, to_text
 from podwright.planning.scaling import cheapest_with_serving, forecast, read_curve
 from podwright.planning.search import (
@@ -224,7 +224,7 @@ def _print_search(args: argparse.Namespace, plan: Plan) -> None:
             precision=plan.layout.precision,
         )
     )
-    print(f"\nBest of {len(found)} layouts that fit\n{candidates_table(best(found)[:SHOWN])}")
+    print(f"\nBest of {len(found)} layouts that fit with {to_spare()}\n{candidates_table(best(found)[:SHOWN])}")
     supported = best(item for item in found if item.supported)
     print(f"\nBest that podwright-train supports\n{candidates_table(supported[:SHOWN])}")
     print(f"\nFastest for its memory\n{candidates_table(pareto(found)[:SHOWN])}")
@@ -241,7 +241,7 @@ def _minimum(args: argparse.Namespace, run: TrainConfig | None) -> int:
     if args.json:
         print(json.dumps(counts, indent=2))
         return OK
-    print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, inputs of blocks offloaded")
+    print(f"{model.name}, sequences of {sequence:,} tokens, one per GPU, inputs of blocks offloaded, {to_spare()}")
     for name, item in found.items():
         if item is None:
             print(f"  {name:24s}    -  does not fit: one block and the logits of one sequence are too large")
@@ -283,7 +283,7 @@ def _choose_cluster(args: argparse.Namespace, run: TrainConfig | None) -> int:
     shown = offers[:SHOWN]
     prices = source_of(_region(args), [item.hardware.instance.name for item in shown])
     print(offers_table(shown))
-    print(f"Prices: EC2 on-demand, {prices}. Default for --tokens: 20 per parameter")
+    print(f"Prices: EC2 on-demand, {prices}. Default for --tokens: 20 per parameter. Memory: {to_spare()}")
     return OK
 
 

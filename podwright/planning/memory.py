@@ -23,10 +23,12 @@ class Memory:
     """GB per accelerator. With ``headroom_gb`` below zero the run may end out of memory.
 
     ``more_gaps_gb`` is what the allocator's gaps take beyond ``fragmentation``, their mean, in the worst published run.
+    ``error_gb`` is what a run may need more than predicted: nine of ten published runs need no more.
     """
 
     capacity_gb: float
     more_gaps_gb: float
+    error_gb: float
     parameters: float
     gradients: float
     master_weights: float
@@ -57,13 +59,19 @@ class Memory:
         """True if the capacity holds the peak, even with the most gaps."""
         return self.headroom_gb >= 0
 
+    @property
+    def fits_surely(self) -> bool:
+        """True if the capacity holds the peak and the planner's error beside it, as that of every proposal does."""
+        return self.capacity_gb - self.peak_gb >= max(self.more_gaps_gb, self.error_gb)
+
     def items(self) -> dict[str, float]:
         """Return the items by name."""
-        return {
-            item.name: getattr(self, item.name)
-            for item in fields(self)
-            if item.name not in ("capacity_gb", "more_gaps_gb")
-        }
+        return {item.name: getattr(self, item.name) for item in fields(self) if not item.name.endswith("_gb")}
+
+
+def error_share() -> float:
+    """Return the share of a predicted peak by which nine of ten published runs need at most more or less."""
+    return calibration()("memory_error")
 
 
 def memory(
@@ -86,10 +94,10 @@ def memory(
 def largest_micro_batch(
     model: Model, layout: Layout, accelerator: Accelerator, software: Software, *, at_most: int = 4096
 ) -> int:
-    """Return the largest micro-batch that fits, or 0 if one sequence does not fit."""
+    """Return the largest micro-batch that surely fits, or 0 if one sequence does not."""
 
     def fits(micro_batch: int) -> bool:
-        return memory(model, replace(layout, micro_batch=micro_batch), accelerator, software).fits
+        return memory(model, replace(layout, micro_batch=micro_batch), accelerator, software).fits_surely
 
     if not fits(1):
         return 0
@@ -112,10 +120,10 @@ def least_recomputation(
     *,
     choices: Sequence[Recompute] = RECOMPUTES,
 ) -> Layout:
-    """Return the layout with the least recomputation that fits, or with full recomputation if none fits."""
+    """Return the layout with the least recomputation that surely fits, or with full recomputation if none does."""
     for recompute in choices:
         candidate = replace(layout, recompute=recompute)
-        if memory(model, candidate, accelerator, software).fits:
+        if memory(model, candidate, accelerator, software).fits_surely:
             return candidate
     return replace(layout, recompute="full")
 
@@ -136,7 +144,9 @@ class _Sizing:
         total = sum(states.values()) + sum(dynamic.values())
         on_device = self.software.reads == "device"
         context = self.software.reserve_gb if on_device else 0.3
+        peak_gb = total / GB * (1 + self._fragmentation()) + context
         return Memory(
+            error_gb=peak_gb * self.constants("memory_error"),
             capacity_gb=self.accelerator.memory_gb - (0.0 if on_device else self.constants("context_gb")),
             more_gaps_gb=total / GB * self._more_gaps(),
             **{name: size / GB for name, size in states.items()},

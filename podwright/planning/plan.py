@@ -10,11 +10,11 @@ from podwright.planning import trainer_options
 from podwright.planning.cost import Cost, cost
 from podwright.planning.hardware import Hardware
 from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, check
-from podwright.planning.memory import Memory, largest_micro_batch, least_recomputation, memory
+from podwright.planning.memory import Memory, error_share, largest_micro_batch, least_recomputation, memory
 from podwright.planning.memory_tier import MemoryTier
 from podwright.planning.model import Model
 from podwright.planning.scaling import EPOCH
-from podwright.planning.search import default_batch
+from podwright.planning.search import MOST_NODES, default_batch
 from podwright.planning.software import Software
 from podwright.planning.throughput import Speed, speed
 from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, OUR_RECOMPUTES, OUR_SOFTWARE
@@ -55,8 +55,14 @@ class Plan:
         """Return need and capacity and, if the run does not fit, the remedy."""
         return self.need() if self.fits else f"{self.need()}: {self.remedy()}"
 
+    def tight(self) -> str:
+        """Return what is free, and that it may not be enough, for a run that fits if the prediction is right."""
+        free, has = self.memory.headroom_gb, self.memory.capacity_gb
+        error = f"{100 * error_share():.0f} % ({self.memory.error_gb:.1f} GB)"
+        return f"this run leaves {free:.1f} of {has:.1f} GB per GPU free, and may need {error} more than predicted"
+
     def remedy(self) -> str:
-        """Return the smallest change that makes the run fit."""
+        """Return the smallest change that makes the run fit surely."""
         if self.largest_micro_batch:
             return f"use --train-batch-size={self.largest_micro_batch}"
         software = Software.named(OUR_SOFTWARE)
@@ -67,12 +73,12 @@ class Plan:
             (recomputed, "use --activation-checkpointing"),
             (offloaded, "use --activation-checkpointing --offload-activations"),
         ):
-            if memory(self.model, layout, self.hardware.accelerator, software).fits:
+            if memory(self.model, layout, self.hardware.accelerator, software).fits_surely:
                 return f"{words} --train-batch-size=1"
-        for nodes in range(self.hardware.nodes + 1, 65):
+        for nodes in range(self.hardware.nodes + 1, MOST_NODES + 1):
             gpus = nodes * self.hardware.instance.accelerator_count
             larger = replace(offloaded, gpus=gpus)
-            if memory(self.model, larger, self.hardware.accelerator, software).fits:
+            if memory(self.model, larger, self.hardware.accelerator, software).fits_surely:
                 return f"use {nodes} nodes, with --activation-checkpointing --offload-activations --train-batch-size=1"
         return "shorten the sequence or use accelerators with more memory"
 
@@ -115,6 +121,7 @@ class Plan:
                 "peak": self.memory.peak_gb,
                 "capacity": self.memory.capacity_gb,
                 "headroom": self.memory.headroom_gb,
+                "error": self.memory.error_gb,
             },
             "fits": self.fits,
             "largest_micro_batch": self.largest_micro_batch,
@@ -153,8 +160,8 @@ def make_plan(
 
     ``degrees`` are those of other parallelism, under the names of ``Layout``.
 
-    Defaults: ``recompute`` is the least that fits, ``micro_batch`` the largest that fits and that a step of a million
-    tokens needs, ``micro_batches`` as many as such a step needs.
+    Defaults: ``recompute`` is the least that surely fits, ``micro_batch`` the largest that surely fits and that a step
+    of a million tokens needs, ``micro_batches`` as many as such a step needs.
 
     Raises:
         LayoutError: The layout does not work.

@@ -7,13 +7,16 @@ from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from podwright.planning.cost import Cost
+from podwright.planning.memory import error_share
 from podwright.planning.plan import Plan
 from podwright.planning.scaling import EPOCH
 from podwright.planning.search import Candidate, Offer
 from podwright.planning.units import GB, format_count, format_duration
+from podwright.terminal import columns
 
-COLUMNS = 80
+COLUMNS = 80  # at most
 BAR_WIDTH, SHARE_WIDTH = 60, 28
+MARGINS = 3  # of the bar: two spaces, and the mark of the capacity
 _FILLS = "█▓▒░▚▞▤▥▧▨"
 
 
@@ -35,13 +38,19 @@ def render(plan: Plan, *, submit: Sequence[str], obstacles: Sequence[str]) -> st
     return "\n\n".join("\n".join(map(_within_columns, section.splitlines())) for section in sections)
 
 
+def to_spare() -> str:
+    """Return the share of a run's memory that proposals leave free: ``13 % to spare``."""
+    return f"{100 * error_share():.0f} % to spare"
+
+
 def memory_bar(items: Mapping[str, float], capacity_gb: float) -> str:
     """Return a stacked bar of the items over the capacity, with a legend."""
-    scale = BAR_WIDTH / max(capacity_gb, sum(items.values()))
+    width = min(BAR_WIDTH, columns(at_most=COLUMNS) - MARGINS)
+    scale = width / max(capacity_gb, sum(items.values()))
     shown = [(name, size) for name, size in items.items() if size * scale >= 0.5 or size >= 0.01]  # noqa: PLR2004 - others round to 0
     bar = "".join(_FILLS[index % len(_FILLS)] * round(size * scale) for index, (_, size) in enumerate(shown))
     limit = round(capacity_gb * scale)
-    bar = bar.ljust(BAR_WIDTH, "·")
+    bar = bar.ljust(width, "·")
     legend = "\n".join(
         f"  {_FILLS[index % len(_FILLS)]} {name.replace('_', ' '):28s} {size:8.2f} GB"
         for index, (name, size) in enumerate(shown)
@@ -99,8 +108,10 @@ def _network(plan: Plan) -> str:
 def _memory(plan: Plan) -> str:
     needed = plan.memory
     verdict = f"{abs(needed.headroom_gb):.1f} GB {'free' if plan.fits else 'too much'}"
-    largest = plan.largest_micro_batch
-    more = f"largest micro-batch that fits: {largest}" if largest else "one sequence does not fit"
+    if plan.fits and not needed.fits_surely:
+        verdict += f", and it may need {needed.error_gb:.1f} GB more"
+    largest = f"largest micro-batch: {plan.largest_micro_batch}" if plan.largest_micro_batch else "no micro-batch does"
+    more = f"with {to_spare()}, {largest}"
     return (
         f"Memory per GPU: {needed.peak_gb:.1f} of {needed.capacity_gb:.1f} GB, {verdict}; {more}\n"
         f"{memory_bar(needed.items(), needed.capacity_gb)}"
@@ -174,9 +185,9 @@ def _realise(plan: Plan, submit: Sequence[str], obstacles: Sequence[str]) -> str
 
 def _folded(title: str, command: Sequence[str]) -> str:
     """Return a command on as many lines as it needs, each but the last with a backslash at its end."""
-    lines = [title]
+    lines, width = [title], columns(at_most=COLUMNS)
     for word in map(shlex.quote, command):
-        if len(f"{lines[-1]} {word} \\") > COLUMNS:
+        if len(f"{lines[-1]} {word} \\") > width:
             lines.append("   ")
         lines[-1] += f" {word}"
     return " \\\n".join(lines)
@@ -185,5 +196,6 @@ def _folded(title: str, command: Sequence[str]) -> str:
 def _within_columns(line: str) -> str:
     """Break a longer line between words; what follows is indented."""
     indent = " " * (len(line) - len(line.lstrip()) + 2)
-    broken = wrap(line, COLUMNS, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
-    return "\n".join(broken) if len(line) > COLUMNS else line
+    width = columns(at_most=COLUMNS)
+    broken = wrap(line, width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
+    return "\n".join(broken) if len(line) > width else line

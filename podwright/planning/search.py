@@ -19,12 +19,13 @@ from podwright.planning.trainer_options import OUR_CHUNK_TOKENS, is_trained_dens
 from podwright.planning.units import HOUR_S
 from podwright_constructs.catalog import InstanceType
 
+MOST_NODES = 64  # of a cluster that is proposed
 _TRIED: tuple[tuple[Recompute, bool], ...] = (("none", False), ("selective", False), ("full", False), ("full", True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A layout that fits, with its memory and speed."""
+    """A layout that surely fits, with its memory and speed."""
 
     model: Model
     layout: Layout
@@ -80,7 +81,7 @@ def layouts(
     global_batch: int,
     precision: Precision = "bf16",
 ) -> Iterator[Candidate]:
-    """Yield the layouts that fit, unsorted.
+    """Yield the layouts that surely fit, unsorted.
 
     For each split into tensor, pipeline, context and expert parallelism and each way to shard, the least
     recomputation with which the micro-batches of 1, 2, 4, … up to the largest that fits are tried: more recomputation
@@ -100,7 +101,7 @@ def layouts(
                 if per_rank % micro_batch:
                     continue
                 sized = replace(layout, micro_batch=micro_batch, micro_batches=per_rank // micro_batch)
-                if memory(model, sized, accelerator, software).fits:
+                if memory(model, sized, accelerator, software).fits_surely:
                     yield Candidate.of(model, sized, accelerator, software)
             if largest >= min(per_rank, 8):
                 break
@@ -138,7 +139,7 @@ def cheapest_cluster(
     """
     offers = []
     for name in instance_types or trainable_types():
-        for nodes in (1, 2, 4, 8, 16, 32, 64):
+        for nodes in _powers_of_two(MOST_NODES):
             hardware = Hardware(instance_type=name, nodes=nodes, region=region)
             if hardware.usd_per_hour is None:
                 break
@@ -196,9 +197,9 @@ def largest_model(
 
 
 def minimum_nodes(
-    model: Model, instance_type: str, software: Software, *, sequence: int, at_most: int = 64
+    model: Model, instance_type: str, software: Software, *, sequence: int, at_most: int = MOST_NODES
 ) -> Candidate | None:
-    """Return the fewest nodes that hold the model.
+    """Return the fewest nodes that surely hold the model.
 
     With one sequence per GPU, full recomputation, and the inputs of blocks in host memory.
     """
@@ -208,7 +209,7 @@ def minimum_nodes(
             gpus=hardware.gpus, micro_batch=1, sequence=sequence, recompute="full", offload_activations=True,
             loss_chunk_tokens=OUR_CHUNK_TOKENS,
         )  # fmt: skip
-        if memory(model, layout, hardware.accelerator, software).fits:
+        if memory(model, layout, hardware.accelerator, software).fits_surely:
             return Candidate.of(model, layout, hardware.accelerator, software)
     return None
 
@@ -222,12 +223,12 @@ def offer(
     sequence: int,
     global_batch: int | None = None,
 ) -> Offer | None:
-    """Return the fastest layout that podwright-train supports, with its cost, or None if nothing fits."""
+    """Return the fastest layout that podwright-train supports, with its cost, or None if nothing surely fits."""
     batch = global_batch or default_batch(hardware.gpus, sequence)
     shown = [
         item
         for item in _sharded_only(model, hardware, software, sequence=sequence, global_batch=batch)
-        if item.memory.fits
+        if item.memory.fits_surely
     ]
     if not shown:
         return None

@@ -78,11 +78,11 @@ def test_saving_measures_save(micro_batch):
 @given(st.integers(256, 8192))
 @settings(deadline=None, max_examples=25)
 def test_the_largest_micro_batch_is_the_largest(sequence):
-    """The micro-batch fits, and one more sequence does not."""
+    """The micro-batch fits with room for the planner's error, and one more sequence does not."""
     layout = Layout(gpus=8, micro_batch=1, sequence=sequence, recompute="full")
     largest = largest_micro_batch(LLAMA, layout, H100, OURS)
-    assert memory(LLAMA, replace(layout, micro_batch=largest), H100, OURS).fits
-    assert not memory(LLAMA, replace(layout, micro_batch=largest + 1), H100, OURS).fits
+    assert memory(LLAMA, replace(layout, micro_batch=largest), H100, OURS).fits_surely
+    assert not memory(LLAMA, replace(layout, micro_batch=largest + 1), H100, OURS).fits_surely
 
 
 def test_nothing_fits_where_the_states_do_not():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from podwright.planning.hardware import Hardware, HardwareError, accelerated_types
 from podwright.planning.layout import Layout, check
-from podwright.planning.memory import memory
+from podwright.planning.memory import error_share, memory
 from podwright.planning.model import Model
 from podwright.planning.plan import make_plan
 from podwright.planning.search import best, cheapest_cluster, largest_model, layouts, minimum_nodes, pareto
@@ -95,7 +95,7 @@ def test_minimum_platforms_of_the_reference(name, instance_type, sequence, nodes
     """The smallest clusters in the reference's README follow from first principles; one node less is not enough."""
     item = minimum_nodes(Model.of(name), instance_type, OURS, sequence=sequence)
     assert item.layout.gpus == nodes * Hardware(instance_type=instance_type, nodes=1).gpus
-    assert item.memory.fits
+    assert item.memory.fits_surely
 
 
 @given(st.sampled_from(accelerated_types()), st.integers(1, 8))
@@ -116,15 +116,18 @@ def test_a_plan_that_does_not_fit_says_what_would():
     plan = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=3, recompute="none")
     assert not plan.fits
     assert "an A10G has 23.1" in plan.sentence()
-    assert plan.remedy() == "use --train-batch-size=1"
-    again = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=1, recompute="none")
-    assert again.fits
+    assert plan.remedy() == "use --activation-checkpointing --train-batch-size=1"
+    again = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=1, recompute="full")
+    assert again.memory.fits_surely
+    barely = make_plan(Model.of("llama3_2_1b"), hardware, sequence=8192, micro_batch=1, recompute="none")
+    assert (barely.fits, barely.memory.fits_surely) == (True, False)
+    assert "may need 13 %" in barely.tight()
 
 
 def test_chosen_values_fit():
-    """Options that are left out are chosen so that the run fits, and the flags name them."""
+    """Options that are left out are chosen so that the run fits, even if it needs more, and the flags name them."""
     plan = make_plan(Model.of("llama3_1_8b"), Hardware(instance_type="ml.p5.48xlarge", nodes=2), sequence=4096)
-    assert plan.fits
+    assert plan.memory.capacity_gb >= plan.memory.peak_gb * (1 + error_share())
     assert f"--train-batch-size={plan.layout.micro_batch}" in flags(plan.layout)
     assert memory(plan.model, plan.layout, plan.hardware.accelerator, OURS).peak_gb == plan.memory.peak_gb
 

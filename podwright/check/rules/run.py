@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from podwright.check.findings import Finding, error
+from podwright.check.findings import Finding, error, warning
 from podwright.check.rules.rule import GROUPS
 from podwright.settings.root import Settings
 
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
-    """The run of --run needs more memory than the compute group's accelerators have, or does not run on them."""
+    """The run of --run does not run on the compute group's accelerators, or needs more memory than they have.
+
+    A warning: it fits if the planner is right, but not if it is wrong by what nine of ten published runs keep to.
+    """
     # Only `check --run` needs the trainer's options; `explain` reads the line above without them.
     from podwright.planning.hardware import Hardware, accelerated_types  # noqa: PLC0415 — only `--run` needs it
     from podwright.planning.trainer_run import plan_run  # noqa: PLC0415 — only `--run` needs it
@@ -43,3 +46,5 @@ def run_fits(settings: Settings, run: TrainConfig) -> Iterator[Finding]:
             yield error((*GROUPS, index, "count"), streams, f"set --data-streams={multiple}")
         if not plan.fits:
             yield error((*GROUPS, index, "instance_type"), plan.need(), plan.remedy())
+        elif not plan.memory.fits_surely:
+            yield warning((*GROUPS, index, "instance_type"), plan.tight(), plan.remedy())
