@@ -48,6 +48,7 @@ class Asker:
 
     def __post_init__(self) -> None:
         self.given: dict[str, str] = {}
+        self._offers: dict[str, list[Offer]] = {}
 
     def __getitem__(self, key: str) -> str:
         return self.given.get(key, "")
@@ -131,15 +132,21 @@ class Asker:
         except UnansweredError:
             return None
 
-    @cached_property
+    @property
     def offers(self) -> list[Offer]:
         """The cheapest clusters that train the model before the deadline, as the planner computes it."""
-        from podwright.operations.first_file import planned
+        return self.offers_within(self["deadline"])
 
-        return planned.cheapest_clusters(
-            self.model,
-            tokens=self["tokens"],
-            deadline=self["deadline"],
-            instance_type=self.options.instance_type,
-            region=self["region"],
-        )
+    def offers_within(self, deadline: str) -> list[Offer]:
+        """Return those that do within another time; each is computed once."""
+        if deadline not in self._offers:
+            from podwright.operations.first_file import planned
+
+            self._offers[deadline] = planned.cheapest_clusters(
+                self.model,
+                tokens=self["tokens"],
+                deadline=deadline,
+                instance_type=self.options.instance_type,
+                region=self["region"],
+            )
+        return self._offers[deadline]

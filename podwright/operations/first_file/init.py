@@ -75,11 +75,7 @@ def run(options: argparse.Namespace) -> int:
     texts = {options.file: with_header(text, schema.CLUSTER_SCHEMA)}
     price = ""
     if asker.model:
-        from podwright.operations.first_file import planned
-
-        text, price = planned.run_file(
-            asker.model, tokens=asker["tokens"], instance_type=asker["instance_type"], nodes=asker["nodes"]
-        )
+        text, price = _run_of(asker)
         texts[options.file.with_name(RUN_FILE)] = with_header(text, schema.RUN_SCHEMA)
         _refuse_to_overwrite(list(texts))
     texts |= _schemas(options.file.parent, with_run=bool(asker.model))
@@ -90,6 +86,26 @@ def run(options: argparse.Namespace) -> int:
         _write(file, text)
     _report(options, asker, {file: price if file.name == RUN_FILE else WHAT.get(file.name, "") for file in texts})
     return OK
+
+
+def _run_of(asker: Asker) -> tuple[str, str]:
+    """Return run.yaml, and what it is: its tokens, time and price.
+
+    Raises:
+        ArgumentError: the model does not fit the nodes, or they take longer than ``--deadline``.
+    """
+    from podwright.operations.first_file import planned
+    from podwright.planning.units import parse_duration
+
+    kind, nodes, deadline = asker["instance_type"], asker["nodes"], asker["deadline"]
+    run = planned.run(asker.model, tokens=asker["tokens"], instance_type=kind, nodes=nodes, region=asker["region"])
+    if run.seconds <= parse_duration(deadline, what="--deadline"):
+        return run.text, run.price
+    enough = [offer.hardware.nodes for offer in asker.offers if offer.hardware.instance.name == kind]
+    if asker.options.deadline is None:  # a default: nobody said that it must be kept
+        return run.text, f"{run.price}, longer than the usual {deadline}"
+    hint = f"--nodes {enough[0]} is enough" if enough else "give more time, fewer tokens or another --instance-type"
+    raise ArgumentError(f"--deadline {deadline}: {run.price} on {nodes} x {kind}", hint)
 
 
 # ---- files -------------------------------------------------------------------------------------

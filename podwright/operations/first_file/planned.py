@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from podwright.operations.errors import ArgumentError
 from podwright.planning import launch, search, units
 from podwright.planning.hardware import Hardware
+from podwright.planning.layout import Layout
 from podwright.planning.model import Model
 from podwright.planning.on_demand import source_of
 from podwright.planning.plan import Plan, make_plan
-from podwright.planning.report import offers_table
+from podwright.planning.report import offers_table, to_spare
 from podwright.planning.search import Offer
 from podwright.planning.software import Software
 from podwright.planning.trainer_options import OUR_SOFTWARE
@@ -20,44 +23,84 @@ SEQUENCE = 2048  # tokens, as `podwright plan` takes it
 
 def cheapest_clusters(model: str, *, tokens: str, deadline: str, instance_type: str | None, region: str) -> list[Offer]:
     """Return the cheapest clusters that train a model before the deadline, of one instance type or of all."""
-    allowed = set(cluster_instance_types())
     return search.cheapest_cluster(
         Model.of(model),
         Software.named(OUR_SOFTWARE),
         tokens=units.parse_count(tokens, what="--tokens"),
         sequence=SEQUENCE,
         deadline_s=units.parse_duration(deadline, what="--deadline"),
-        instance_types=[name for name in search.trainable_types() if name in allowed and instance_type in {None, name}],
+        instance_types=_types(instance_type),
         region=region,
     )
+
+
+def fastest_cluster(model: str, *, tokens: str, instance_type: str | None, region: str) -> Offer | None:
+    """Return the fastest cluster of at most 64 nodes, of one instance type or of all; None if the model fits none."""
+    found = [
+        search.offer(
+            Hardware(instance_type=name, nodes=search.MOST_NODES, region=region),
+            Model.of(model),
+            Software.named(OUR_SOFTWARE),
+            tokens=units.parse_count(tokens, what="--tokens"),
+            sequence=SEQUENCE,
+        )
+        for name in _types(instance_type)
+    ]
+    return min((item for item in found if item), key=lambda item: item.cost.hours, default=None)
+
+
+def _types(instance_type: str | None) -> list[str]:
+    allowed = set(cluster_instance_types())
+    return [name for name in search.trainable_types() if name in allowed and instance_type in {None, name}]
 
 
 def table(offers: list[Offer]) -> str:
     """Return the first offers as a table."""
     shown = offers[:OFFERS_SHOWN]
     prices = source_of(shown[0].hardware.region, [item.hardware.instance.name for item in shown])
-    return f"{offers_table(shown)}\nPrices: EC2 on-demand, {prices}"
+    return f"{offers_table(shown)}\nPrices: EC2 on-demand, {prices}. Memory: {to_spare()}"
 
 
-def run_file(model: str, *, tokens: str, instance_type: str, nodes: str) -> tuple[str, str]:
-    """Return a run.yaml that trains a model on the cluster, and its tokens, time and price in words.
+class Run(NamedTuple):
+    """A run.yaml that trains a model on a cluster, its tokens, time and price in words, and its time."""
+
+    text: str
+    price: str
+    seconds: float
+
+
+def run(model: str, *, tokens: str, instance_type: str, nodes: str, region: str) -> Run:
+    """Plan a run, in the layout that ``cheapest_clusters`` counts with.
 
     Raises:
-        ArgumentError: the model does not fit it.
+        ArgumentError: the model does not fit the cluster, or only if the planner is exactly right.
     """
-    plan = make_plan(
-        Model.of(model),
-        Hardware(instance_type=instance_type, nodes=max(1, int(nodes))),
-        sequence=SEQUENCE,
-        tokens=units.parse_count(tokens, what="--tokens"),
-    )
+    hardware = Hardware(instance_type=instance_type, nodes=max(1, int(nodes)), region=region)
+    wanted = units.parse_count(tokens, what="--tokens")
+    found = search.offer(hardware, Model.of(model), Software.named(OUR_SOFTWARE), tokens=wanted, sequence=SEQUENCE)
+    chosen = _chosen(found.candidate.layout) if found else {}
+    plan = make_plan(Model.of(model), hardware, sequence=SEQUENCE, tokens=wanted, **chosen)
     cluster = f"{nodes} x {instance_type}"
     reasons = launch.obstacles(plan, launch.Source())
+    if not (reasons or plan.memory.fits_surely):
+        reasons = [f"{plan.tight()}: {plan.remedy()}"]
     if reasons:
         raise ArgumentError(f"{model} on {cluster}: {'; '.join(reasons)}")
     price = f"{model} on {tokens} tokens{_price(plan)}"
     about = f"# {price}, planned for {cluster}:\n# podwright submit run.yaml --nodes {nodes}\n"
-    return about + launch.run_file(plan, launch.Source()), price
+    seconds = plan.cost.hours * units.HOUR_S if plan.cost else 0.0
+    return Run(about + launch.run_file(plan, launch.Source()), price, seconds)
+
+
+def _chosen(layout: Layout) -> dict[str, Any]:
+    """Return the arguments of ``make_plan`` for a layout of FSDP or HSDP."""
+    return {
+        "micro_batch": layout.micro_batch,
+        "micro_batches": layout.micro_batches,
+        "recompute": layout.recompute,
+        "offload_activations": layout.offload_activations,
+        "hybrid": bool(layout.shards),
+    }
 
 
 def _price(plan: Plan) -> str:

@@ -10,6 +10,7 @@ from podwright.operations.first_file.asker import Asker, Question
 from podwright.operations.first_file.text import CREATE, EXISTING, EXISTING_VPC, NETWORKS
 from podwright.planning import units
 from podwright.planning.model import Model, UnknownModelError
+from podwright.planning.search import MOST_NODES
 from podwright.settings.regions import HYPERPOD_REGIONS, zone_ids
 from podwright_constructs.catalog import cluster_instance_types, similar_names
 from podwright_constructs.facts import MAX_INSTANCE_COUNT
@@ -56,15 +57,37 @@ def _quantity_problem(parse: str, flag: str) -> Callable[[str, Asker], str]:
     return problem
 
 
+def _deadline_problem(value: str, asker: Asker) -> str:
+    """Return why no cluster keeps the deadline; where the number of nodes is given, theirs is judged with the run."""
+    problem = _quantity_problem("parse_duration", "--deadline")(value, asker)
+    if problem or asker.options.nodes or _wrong_type(asker) or asker.offers_within(value):
+        return problem
+    from podwright.operations.first_file import planned
+
+    given = asker.options.instance_type
+    best = planned.fastest_cluster(asker.model, tokens=asker["tokens"], instance_type=given, region=asker["region"])
+    of = f" of {given}" if given else ""
+    no = f"no cluster of up to {MOST_NODES} nodes{of} trains {asker.model} on {asker['tokens']} tokens in it"
+    if best is None:
+        return f"{no}: the model is too large for them"
+    cluster = f"{best.hardware.nodes} x {best.hardware.instance.name}"
+    took = units.format_duration(best.cost.hours * units.HOUR_S)
+    return f"{no}; {cluster} take {took}: give more time or fewer tokens"
+
+
+def _wrong_type(asker: Asker) -> bool:
+    """Return whether a type is given that the next question refuses."""
+    given = asker.options.instance_type
+    return bool(given and _type_problem(given, asker))
+
+
 def _tokens_default(asker: Asker) -> str:
     return units.format_count(20 * Model.of(asker.model).active_parameters)
 
 
 def _offers_note(asker: Asker) -> str:
-    if not asker.model:
+    if not (asker.model and asker.offers):
         return ""
-    if not asker.offers:
-        return f"no cluster of up to 64 nodes trains {asker.model} within {asker['deadline']}"
     from podwright.operations.first_file import planned
 
     return planned.table(asker.offers)
@@ -146,7 +169,7 @@ QUESTIONS = (
         "TIME",
         "time it may take, such as 3d",
         lambda _: DEADLINE,
-        _quantity_problem("parse_duration", "--deadline"),
+        _deadline_problem,
         applies=_with_model,
         goes_with="--model",
     ),

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -84,12 +85,27 @@ def test_a_model_gets_a_cluster_and_a_run(folder, capsys):
     """The planner proposes type and nodes, and its run.yaml loads and fits."""
     assert main(["init", "--yes", "--model", "llama3_2_1b", "--tokens", "5B", "--deadline", "2d"]) == 0
     out = capsys.readouterr().out
-    assert main(["check", "--run", "run.yaml"]) == 0
+    assert main(["check", "--run", "run.yaml", "--strict"]) == 0  # with room for the planner's error
     workers = load(folder / "cluster.yaml").cluster.instance_groups[1]
     assert f"podwright submit run.yaml --nodes {workers.count}" in out
     run = load_run(folder / "run.yaml")
     assert run.train_batch_size > 1
     assert run.max_steps > 1000
+
+
+def test_a_deadline_that_nothing_keeps_is_refused(folder, capsys):
+    """A deadline that no cluster keeps, or not the chosen one, writes nothing; the message has what would."""
+    model = ["--model", "llama3_2_1b", "--tokens", "50B", "--instance-type", "ml.g5.12xlarge"]
+    line = refused(capsys, *model, "--deadline", "1h")
+    assert "--deadline 1h: no cluster of up to 64 nodes of ml.g5.12xlarge trains llama3_2_1b on 50B tokens" in line
+    assert re.search(r"; 64 x ml.g5.12xlarge take \S+ h: give more time or fewer tokens$", line)
+    line = refused(capsys, *model, "--deadline", "7d", "--nodes", "2")
+    assert re.search(
+        r"--deadline 7d: llama3_2_1b on 50B tokens: 1\d\.\d days .* on 2 x ml.g5.12xlarge: --nodes 4", line
+    )
+    assert list(folder.iterdir()) == []
+    assert main(["init", "--yes", *model, "--nodes", "2"]) == 0
+    assert "longer than the usual 7d" in capsys.readouterr().out
 
 
 def test_nothing_is_overwritten(folder, capsys):
