@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podwright.config_file import CONFIG_VARIABLE, config_path
 from podwright.operations.account import cluster
@@ -13,6 +14,9 @@ from podwright.operations.account.cluster import Cluster, Node
 from podwright.operations.account.session import Session
 from podwright.operations.errors import ArgumentError
 from podwright.parser import add_examples
+
+if TYPE_CHECKING:
+    from podwright.check.document import Document
 
 __all__ = ["NODE_HELP", "Target", "add_examples", "add_profile", "add_target_arguments", "target"]
 
@@ -67,9 +71,10 @@ def target(options: argparse.Namespace) -> Target:
 
     Raises:
         ArgumentError: neither names one; the message lists those of the region.
+        InvalidSettingsError: cluster.yaml has errors and cannot name one; the message has them all.
     """
     file = config_path()
-    name, region = _settings(file)
+    name, region = _settings(file, is_named=bool(options.cluster))
     is_named = not options.cluster or options.cluster == name
     is_there = not (options.region and region) or options.region == region  # a name may be in several regions
     file_of_it = file if name and is_named and is_there else None
@@ -81,16 +86,33 @@ def target(options: argparse.Namespace) -> Target:
     return Target(wanted, session, file_of_it)
 
 
-def _settings(file: Path) -> tuple[str, str]:
-    """Return name and region of a settings file, each empty if it is not there."""
+def _settings(file: Path, *, is_named: bool) -> tuple[str, str]:
+    """Return name and region of a settings file, each empty if it is not there.
+
+    Raises:
+        InvalidSettingsError: the file is no YAML, or has no name or region, which no argument gives.
+    """
     if not file.is_file():
         return "", ""
     from podwright.check.document import Document  # a named cluster needs no YAML
 
-    data = Document.read(file).data
-    given = data if isinstance(data, dict) else {}
-    name, region = (given.get(key) for key in ("name", "region"))
-    return name if isinstance(name, str) else "", region if isinstance(region, str) else ""
+    source = Document.read(file)
+    given = source.data if isinstance(source.data, dict) else {}
+    name, region = (value if isinstance(value := given.get(key), str) else "" for key in ("name", "region"))
+    if not source.parsed or not (is_named or (name and region)):
+        _refuse(source)
+    return name, region
+
+
+def _refuse(source: Document) -> None:
+    """Raise the findings of a settings file, as ``podwright check`` prints them."""
+    from podwright.check.errors import InvalidSettingsError  # as above
+    from podwright.check.findings import has_errors
+    from podwright.check.report import check_document
+
+    findings = check_document(source).findings
+    if has_errors(findings):
+        raise InvalidSettingsError(file=source.file, text=source.shown, findings=findings)
 
 
 def _from_environment(profile: str | None) -> str:

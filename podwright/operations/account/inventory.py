@@ -127,6 +127,17 @@ def inventory(session: Session, cluster: str) -> Inventory:
     return found
 
 
+def others(session: Session, cluster: str) -> Iterator[Leftover]:
+    """Yield what a running cluster costs by the hour beside nodes and file systems, but for cents a day.
+
+    Raises:
+        OperationError: AWS does not answer.
+    """
+    search = _Search(session, cluster)
+    for listing in (search.databases, search.endpoints, search.nat_gateways):
+        yield from listing()
+
+
 def _answered(found: Inventory, ask: Callable[[], Any]) -> Any:
     """Return an answer; note a refused call and go on, because the others still say what is left."""
     try:

@@ -15,6 +15,7 @@ from podwright.operations.account import cluster as clusters
 from podwright.operations.account.cluster import Cluster, InstanceGroup, Node
 from podwright.operations.account.failures import Cause, causes
 from podwright.operations.account.file_systems import FileSystem, file_systems
+from podwright.operations.account.inventory import Leftover, others
 from podwright.operations.account.session import Session
 from podwright.operations.errors import OperationError
 from podwright.operations.jobs.slurm import Job, queue
@@ -55,6 +56,7 @@ class Overview:
     nodes: tuple[Node, ...]
     zones: dict[str, str]  # by instance id
     file_systems: tuple[FileSystem, ...]
+    others: tuple[Leftover, ...]  # database, endpoints and NAT gateways that were created with the cluster
     events: tuple[Event, ...]
     jobs: tuple[Job, ...] | None  # None where they were not asked for, or the controller did not answer
     causes: tuple[Cause, ...]
@@ -63,15 +65,15 @@ class Overview:
 
     @property
     def usd_per_hour(self) -> float:
-        """The known prices of nodes and file systems, EC2 on-demand based; training plans are paid in advance."""
-        nodes = sum(item.usd_per_hour or 0 for item in self.groups)
-        return nodes + sum(item.usd_per_hour or 0 for item in self.file_systems)
+        """The known prices of everything shown, EC2 on-demand based; training plans are paid in advance."""
+        return sum(item.usd_per_hour or 0 for item in (*self.groups, *self.file_systems, *self.others))
 
     @property
     def unpriced(self) -> tuple[str, ...]:
-        """Instance types and file systems without a published price."""
+        """Instance types and other parts without a published price."""
         types = {item.group.instance_type for item in self.groups if item.usd_per_hour is None}
-        return (*sorted(types), *(item.id for item in self.file_systems if item.usd_per_hour is None))
+        parts = (*self.file_systems, *self.others)
+        return (*sorted(types), *(item.id for item in parts if item.usd_per_hour is None))
 
     @property
     def is_healthy(self) -> bool:
@@ -126,10 +128,11 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
         nodes=nodes,
         zones=dict(optional("zones", lambda: _zones(session, cluster, nodes)) or ()),
         file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster))) or ()),
+        others=tuple(optional("other costs", lambda: tuple(others(session, cluster.name))) or ()),
         events=events,
         jobs=optional("jobs", queued) if jobs else None,
         causes=tuple(causes(cluster, messages)),
-        drift=tuple(_drift(cluster, file)) if file else (),
+        drift=tuple(optional("differences from the settings", lambda: list(_drift(cluster, file))) or ()),
         missing=tuple(missing),
     )
 
@@ -145,15 +148,22 @@ def _is_current(event: Event, cluster: Cluster, nodes: Sequence[Node]) -> bool:
     return event.resource == cluster.name and cluster.status != "InService"
 
 
-def _drift(cluster: Cluster, file: Path) -> Iterator[str]:
-    """Yield what a settings file says otherwise about groups; nothing for a file that has errors of its own."""
-    from podwright.check.errors import InputError  # pydantic, for a cluster with a file
-    from podwright.check.load import load
+def _drift(cluster: Cluster, file: Path | None) -> Iterator[str]:
+    """Yield what a settings file says otherwise about groups.
 
-    try:
-        settings = load(file)
-    except InputError:
+    Raises:
+        OperationError: the file has errors; what AWS runs is shown without it.
+    """
+    if file is None:
         return
+    from podwright.check.findings import has_errors, summary  # pydantic, for a cluster with a file
+    from podwright.check.report import check
+
+    report = check(file)
+    if report.settings is None or has_errors(report.findings):
+        reason = f"{file} has {summary(report.findings)}, which `podwright check` shows; all else is what AWS runs"
+        raise OperationError(reason)
+    settings = report.settings
     wanted = {group.name: group.count for group in settings.cluster.instance_groups}
     existing = {group.name: group.target_count for group in cluster.groups}
     for name in dict.fromkeys([*wanted, *existing]):

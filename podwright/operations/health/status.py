@@ -51,6 +51,7 @@ FILE_SYSTEMS = (
     Column("USED", right=True),
     Column("$/H", rank=1, right=True),
 )
+OTHERS = (Column("OTHER"), Column("KIND"), Column("DETAIL", rank=2), Column("$/H", rank=1, right=True))
 EVENTS = (Column("EVENT", rank=2), Column("LEVEL"), Column("RESOURCE", rank=1), Column("DESCRIPTION"))
 
 
@@ -120,7 +121,7 @@ def _causes(found: Overview) -> list[RenderableType]:
 
 
 def _tables(found: Overview, *, width: int) -> list[RenderableType]:
-    """Return groups, nodes, file systems, jobs and events, each with an empty line before it."""
+    """Return groups, nodes, file systems, other costs, jobs and events, each with an empty line before it."""
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(), table(GROUPS, [_group_row(item) for item in found.groups], width=width)]
@@ -132,6 +133,9 @@ def _tables(found: Overview, *, width: int) -> list[RenderableType]:
         parts.append(Text(f"{others}: `podwright nodes list` shows all"))
     if found.file_systems:
         parts += [Text(), table(FILE_SYSTEMS, list(_file_system_rows(found)), width=width)]
+    if found.others:
+        rows = [(item.id, item.kind, item.detail, _price(item.usd_per_hour)) for item in found.others]
+        parts += [Text(), table(OTHERS, rows, width=width)]
     if found.jobs:
         parts += [Text(), table(job_table.COLUMNS, [job_table.row(job) for job in found.jobs], width=width)]
     elif found.jobs is not None:
@@ -157,6 +161,10 @@ def to_document(found: Overview) -> dict[str, object]:
         "groups": [_group_document(item) for item in found.groups],
         "nodes": [{**to_dict(node), "zone": found.zones.get(node.instance_id, "")} for node in found.nodes],
         "file_systems": found.file_systems,
+        "others": [
+            {"kind": item.kind, "id": item.id, "detail": item.detail, "usd_per_hour": item.usd_per_hour}
+            for item in found.others
+        ],
         "events": found.events,
         "jobs": found.jobs,
         "drift": found.drift,

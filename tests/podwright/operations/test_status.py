@@ -20,6 +20,7 @@ from podwright.operations.account.failures import KNOWN, UNKNOWN, causes
 from podwright.operations.account.session import Session
 from podwright.operations.health.overview import overview
 from podwright.operations.health.status import _screen, render
+from podwright.settings.names import CLUSTER_TAG
 from podwright_testing.terminal import Terminal
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
@@ -40,6 +41,10 @@ def name(aws, maker):
     metric = {"MetricName": "FreeDataStorageCapacity", "Value": 800 * 2**30, "Dimensions": dimensions}
     earlier = datetime.now(timezone.utc) - timedelta(minutes=3)
     cloudwatch.put_metric_data(Namespace="AWS/FSx", MetricData=[{**metric, "Timestamp": earlier, "Unit": "Bytes"}])
+    gateway_tags = {"ResourceType": "natgateway", "Tags": [{"Key": CLUSTER_TAG, "Value": "status"}]}
+    ec2 = aws.client("ec2")
+    address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+    ec2.create_nat_gateway(SubnetId=maker.subnet_id, AllocationId=address, TagSpecifications=[gateway_tags])
     mount = {"DnsName": made["DNSName"], "MountName": made["LustreConfiguration"]["MountName"]}
     maker.make(
         "status",
@@ -64,7 +69,7 @@ def screen(found, width: int) -> str:
 
 
 def test_json_has_state_nodes_fill_and_price(name, capsys):
-    """One document has the cluster, each node's zone, the file system's fill and the hourly price."""
+    """One document has the cluster, each node's zone, the file system's fill and the hourly price of everything."""
     assert main(["status", "--cluster", name, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["schema"], answer["status"], answer["healthy"]) == ("podwright.status/1", "InService", True)
@@ -88,7 +93,9 @@ def test_json_has_state_nodes_fill_and_price(name, capsys):
     assert file_system["used_percent"] == pytest.approx(100 / 3)
     groups = {group["name"]: group for group in answer["groups"]}
     assert groups["workers"]["node_statuses"] == {"Running": 2}
-    priced = [*answer["groups"], file_system]
+    (gateway,) = answer["others"]
+    assert (gateway["kind"], gateway["usd_per_hour"]) == ("NAT gateway", pytest.approx(0.05))
+    priced = [*answer["groups"], file_system, gateway]
     assert answer["usd_per_hour"] == pytest.approx(sum(item["usd_per_hour"] for item in priced), abs=1e-3)
     assert groups["workers"]["usd_per_hour"] > 2 * groups["controller"]["usd_per_hour"] > 0
     assert answer["events"]
@@ -102,8 +109,38 @@ def test_the_screen_fits_the_terminal(found, width):
     assert max(map(len, text.splitlines())) <= width
     assert "status  InService  us-west-2" in text
     assert "workers" in text
+    assert "NAT gateway" in text
     assert ("us-west-2a" in text) == (width >= 80)
     assert "33 %" in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_long_names_fit_too(found, width):
+    """The longest instance type, which has no price in many regions, fits as well."""
+    long = {"instance_type": "ml.p6-b200.48xlarge", "name": "workers-of-the-night"}
+    groups = [replace(group, **long) for group in found.cluster.groups]
+    longer = [replace(item, group=group, usd_per_hour=None) for item, group in zip(found.groups, groups, strict=True)]
+    text = screen(replace(found, cluster=replace(found.cluster, groups=tuple(groups)), groups=tuple(longer)), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "without ml.p6-b200.48xlarge" in " ".join(text.split())
+
+
+def test_a_broken_file_is_named(name, capsys):
+    """A file with errors stops a command that it must name the cluster for; else it is only not compared."""
+    text = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
+    text = re.sub(r"^name: .*$", f"name: {name}", text, flags=re.MULTILINE)
+    Path("cluster.yaml").write_text(f"{text}\nlustr: 5\n", encoding="utf-8")
+    assert main(["status"]) == 0
+    assert "not shown: differences from the settings: cluster.yaml has 1 error, which `podwright check` shows" in (
+        capsys.readouterr().out
+    )
+    for broken in (f"{text}\n  : [", text.replace("region:", "regoin:")):
+        Path("cluster.yaml").write_text(broken, encoding="utf-8")
+        assert main(["check"]) == 1
+        findings = capsys.readouterr().out.rpartition("\n\n")[0]
+        for command in (["status"], ["scale", "workers", "1"]):
+            assert main(command) == 1
+            assert capsys.readouterr().err.rstrip() == findings.rstrip()
 
 
 def test_what_the_file_says_otherwise_is_one_line(name, capsys):
