@@ -1,4 +1,4 @@
-"""AWS's error codes by meaning, and the permission that a call needs.
+"""AWS's error codes by meaning, botocore's errors of credentials, and the permission that a call needs.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/CommonErrors.html, and the services' own spellings.
 """
@@ -43,6 +43,17 @@ ABSENT = frozenset(
         "ResourceNotFoundException",
     }
 )
+NO_CREDENTIALS = frozenset(  # botocore's classes: no call was sent
+    {
+        "CredentialRetrievalError",
+        "NoAuthTokenError",
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "SSOError",
+        "TokenRetrievalError",
+    }
+)
+SIGN_IN = "sign in with `aws sso login`, or set AWS_PROFILE or access keys, until `aws sts get-caller-identity` answers"
 
 # Where IAM's prefix or action is not the service's or operation's own name.
 _PREFIXES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag"}
@@ -52,6 +63,15 @@ _ACTIONS = {
     "s3:ListObjectsV2": "s3:ListBucket",
     "s3:ListObjectVersions": "s3:ListBucketVersions",
 }
+
+
+def no_credentials(error: Exception) -> str:
+    """Return what is missing in a few words, or an empty string for an error of another kind."""
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    if not NO_CREDENTIALS.intersection(kinds):
+        return ""
+    reason = "" if "NoCredentialsError" in kinds else f": {' '.join(str(error).split()).rstrip('.')}"
+    return f"no AWS credentials{reason}"
 
 
 def action(service: str, operation: str) -> str:

@@ -16,12 +16,11 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError  # noqa: A004 — its name
 from botocore.parsers import ResponseParserError
 
-from podwright.aws_errors import ABSENT, DENIED, EXPIRED, UNKNOWN_IDENTITY, action
+from podwright.aws_errors import ABSENT, DENIED, EXPIRED, SIGN_IN, UNKNOWN_IDENTITY, action, no_credentials
 from podwright.check.errors import UnansweredError
 
 # A question that hangs says nothing; boto3's own timeouts are a minute each, its attempts five.
 _CONFIG = Config(connect_timeout=5, read_timeout=20, retries={"mode": "standard", "total_max_attempts": 2})
-_IDENTITY_HINT = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, AWS_PROFILE or access keys"
 _NETWORK_HINT = "compare the region's name, and see whether a proxy (HTTPS_PROXY) or a firewall is in the way"
 
 
@@ -191,7 +190,7 @@ def _refused(service: str, error: ClientError) -> UnansweredError:
     """AWS answered no."""
     code, message = error.response["Error"]["Code"], error.response["Error"].get("Message", "")
     if code in EXPIRED | UNKNOWN_IDENTITY:
-        return UnansweredError(f"AWS does not accept these credentials ({code})", _IDENTITY_HINT)
+        return UnansweredError(f"AWS does not accept these credentials ({code})", SIGN_IN)
     called = action(service, error.operation_name)
     if code in DENIED:
         hint = f"get permission for {called}, or check by hand: `podwright explain CODE` gives the command"
@@ -205,4 +204,5 @@ def _not_sent(service: str, error: BotoCoreError | ResponseParserError) -> Unans
         return UnansweredError(f"{service}: the answer is not AWS's", _NETWORK_HINT)
     if isinstance(error, HTTPClientError | ConnectionError):
         return UnansweredError(f"{service} does not answer: {error}", _NETWORK_HINT)
-    return UnansweredError(f"the request was not sent: {str(error).rstrip('.')}", _IDENTITY_HINT)
+    missing = no_credentials(error)
+    return UnansweredError(missing or f"the request was not sent: {str(error).rstrip('.')}", SIGN_IN)

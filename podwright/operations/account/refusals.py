@@ -10,22 +10,13 @@ import botocore.session
 from botocore import exceptions
 from botocore.parsers import ResponseParserError
 
-from podwright.aws_errors import DENIED, EXPIRED, THROTTLED, UNKNOWN_IDENTITY, action
+from podwright.aws_errors import DENIED, EXPIRED, SIGN_IN, THROTTLED, UNKNOWN_IDENTITY, action, no_credentials
 from podwright.operations.errors import ArgumentError, AwsError, OperationError
 
 LIMITS = {"ResourceLimitExceeded", "LimitExceededException", "ServiceQuotaExceededException"}
-SIGN_IN = "sign in until `aws sts get-caller-identity` answers: `aws sso login`, --profile, or access keys"
 MAX_REASON = 120  # characters of an answer that is not AWS's: it may be a page
 NETWORK = "see whether a proxy (HTTPS_PROXY), a firewall or AWS_ENDPOINT_URL is in the way"
 
-NO_CREDENTIALS = (
-    exceptions.CredentialRetrievalError,
-    exceptions.NoAuthTokenError,
-    exceptions.NoCredentialsError,
-    exceptions.PartialCredentialsError,
-    exceptions.SSOError,
-    exceptions.TokenRetrievalError,
-)
 # Errors of botocore that another argument solves: message and hint.
 ARGUMENTS = (
     (exceptions.ProfileNotFound, "{text}", "`aws configure list-profiles` lists yours"),
@@ -87,8 +78,8 @@ def _denied(called: str, text: str, code: str) -> AwsError:
 
 def _unanswered(error: exceptions.BotoCoreError, *, service: str, region: str) -> OperationError:
     code, text = type(error).__name__, _one_line(str(error)).rstrip(".")
-    if isinstance(error, NO_CREDENTIALS):
-        return AwsError(f"no AWS credentials: {text}", SIGN_IN, code=code)
+    if missing := no_credentials(error):
+        return AwsError(missing, SIGN_IN, code=code)
     misspelt = _misspelt_region(error, service=service, region=region)
     if misspelt:
         return misspelt

@@ -41,30 +41,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Report everything that is wrong with a cluster and around it; 1 if something is an error. Nothing is changed.
 
+    Without AWS's answer it reports what is wrong on this machine, and then why AWS gave none.
+
     Raises:
-        PodwrightError: no cluster is named, or AWS accepts no credentials at all.
+        PodwrightError: no cluster is named, or AWS does not answer.
     """
     wanted = target(options)
-    account = str(wanted.session.call("sts", "get_caller_identity")["Account"])
-    found = list(_findings(wanted, account))
-    file = wanted.file or Path(wanted.name)
+    found = list(_here(wanted))
+    try:
+        account = str(wanted.session.call("sts", "get_caller_identity")["Account"])
+    except OperationError:
+        if not options.json:
+            _print(wanted, found)
+        raise
+    found += _in_aws(wanted, account)
     if options.json:
         found_in = {"cluster": wanted.name, "account": account, "region": wanted.session.region}
         print_json(SCHEMA, {**found_in, "findings": [finding.to_dict() for finding in found]})
     else:
-        text = wanted.file.read_text(encoding="utf-8") if wanted.file else ""
-        write(found, file=file, text=text, stream=sys.stdout)
+        _print(wanted, found)
         print(f"{wanted.name} in {wanted.session.region}, account {account}: {summary(found) or 'no problems'}")
     return FAILED if any(finding.level is Level.ERROR for finding in found) else OK
 
 
-def _findings(wanted: Target, account: str) -> Iterator[Finding]:
-    """Yield the findings of all areas; an area that AWS does not answer for is a finding itself."""
+def _print(wanted: Target, found: Iterable[Finding]) -> None:
+    text = wanted.file.read_text(encoding="utf-8") if wanted.file else ""
+    write(found, file=wanted.file or Path(wanted.name), text=text, stream=sys.stdout)
+
+
+def _here(wanted: Target) -> Iterator[Finding]:
+    """Yield what is wrong on this machine: tools, and the settings file."""
     yield from _tools()
     if wanted.file:
-        from podwright.check.report import check, check_live  # --help need not wait for pydantic
+        from podwright.check.report import check  # --help need not wait for pydantic
 
-        yield from check_live(check(wanted.file)).findings
+        yield from check(wanted.file).findings
+
+
+def _in_aws(wanted: Target, account: str) -> Iterator[Finding]:
+    """Yield the findings of all areas; an area that AWS does not answer for is a finding itself."""
+    if wanted.file:
+        from podwright.check.report import check, check_live  # as above
+
+        report = check(wanted.file)
+        yield from (finding for finding in check_live(report).findings if finding not in report.findings)
     try:
         cluster = wanted.cluster()
     except ArgumentError as error:
