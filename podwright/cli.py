@@ -19,18 +19,23 @@ from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from textwrap import indent
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podwright.checkout import INSTALLED, TRAINING
 from podwright.config_file import add_file, config_path
 from podwright.errors import PodwrightError
 from podwright.parser import Parser, add_examples
+from podwright.terminal import fit_terminals, whole_lines
 
-OK, FAILED, UNREADABLE, INTERRUPTED = 0, 1, 2, 130
+if TYPE_CHECKING:
+    from podwright.check.explain import Key
+
+OK, FAILED, UNREADABLE, OUT_OF_REACH, INTERRUPTED = 0, 1, 2, 3, 130
 PLAIN = "podwright.plain"  # how streams write what their encoding lacks
 PLAIN_BARS = {"█": "#", "▓": "=", "▒": "-", "░": ".", "▚": "%", "▞": "/", "▤": "+", "▥": ":", "▧": ";", "▨": "~"}
 SHELL = "shell"  # `podwright rehearse shell`
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
+WHOLE = {"completion", "export", "logs", "policy", "schema", "ssh-proxy"}  # programs read it, or print it
 STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}  # any command may meet them, and the user solves them
 MISSING = {  # by package
     "podwright_training": "podwright-training is not installed: install its wheel (plans need no torch: `pip install "
@@ -61,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not arguments[0].startswith("-"):
             _require_known(arguments[0], parser)
         options = parser.parse_whole(arguments)
-        status: int = options.command(options)
+        with whole_lines() if arguments[0] in WHOLE or getattr(options, "json", False) else nullcontext():
+            status: int = options.command(options)
         sys.stdout.flush()
     except PodwrightError as error:
         print(error.render(), file=sys.stderr)
@@ -103,6 +109,7 @@ def _set_up() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a source line may hold what the terminal's encoding lacks
             stream.reconfigure(errors=PLAIN)
+    fit_terminals()
     gc.set_threshold(50_000)  # imports make no garbage, and looking for it takes a tenth of a check
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 10 ms
     if INSTALLED:  # last, so that an installed podwright-training comes first
@@ -239,6 +246,7 @@ def _check(options: argparse.Namespace) -> int:
     from podwright.check.findings import Level, summary, to_json, write
     from podwright.check.load import load_run
     from podwright.check.report import check, check_live
+    from podwright.check.rules import UNANSWERED
 
     try:
         report = check(options.file, load_run(options.run) if options.run else None)
@@ -250,7 +258,8 @@ def _check(options: argparse.Namespace) -> int:
     if options.live:
         report = check_live(report)
     failing = {Level.ERROR, Level.WARNING} if options.strict else {Level.ERROR}
-    status = FAILED if any(finding.level in failing for finding in report.findings) else OK
+    wrong = [finding for finding in report.findings if finding.level in failing]
+    status = FAILED if any(finding.code != UNANSWERED for finding in wrong) else OUT_OF_REACH if wrong else OK
     if options.json:
         print(to_json(report.findings))
         return status
@@ -264,9 +273,14 @@ def _check(options: argparse.Namespace) -> int:
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "key", nargs="?", metavar="KEY|FILE", help="such as lustre.capacity_gib, vpc-dns or cluster.yaml"
+        "key",
+        nargs="?",
+        metavar="WORD",
+        help="a key such as lustre.capacity_gib or max_steps, a finding's code such as vpc-dns, or a file to draw. "
+        "Default: list all keys of cluster.yaml",
     )
-    parser.add_argument("--codes", action="store_true", help="list the codes of findings, a line each")
+    parser.add_argument("--codes", action="store_true", help="list the codes of findings")
+    parser.add_argument("--run", action="store_true", help="list the keys of run.yaml instead of cluster.yaml's")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="NAME.svg",
         help="draw the file's cluster as .svg, .narrow.svg (400 px wide), .html or .md",
@@ -275,30 +289,45 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "podwright explain lustre.capacity_gib",
+        "podwright explain max_steps",
         "podwright explain vpc-dns",
         "podwright explain cluster.yaml -o cluster.svg",
     )
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from podwright.check.explain import keys
+    from podwright.check.explain import keys, run_keys
     from podwright.check.report import codes
 
     if options.output or (options.key and _is_file(options.key)):
         return _draw(Path(options.key or config_path()), options.output, as_json=options.json)
     meanings = codes()
-    everything = [] if options.codes or options.key in meanings else list(keys())
-    wanted = [key for key in everything if options.key is None or _is_at(key.name, options.key)]
-    if everything and not wanted:
-        return _unexplained(options.key, dict.fromkeys([*(key.name for key in everything), *meanings]))
+    if options.codes or options.key in meanings:
+        return _print_codes(meanings if options.codes else {options.key: meanings[options.key]}, options)
+    wanted = list(run_keys() if options.run else keys()) if options.key is None else _keys_named(options.key)
+    if not wanted:
+        return _unexplained(options.key, [*(key.name for key in (*keys(), *run_keys())), *meanings])
     if options.json:
-        chosen = meanings if options.codes else {code: meanings[code] for code in meanings if code == options.key}
-        _print_json("explain", {"keys": [vars(key) for key in wanted]} if wanted else {"codes": chosen})
+        _print_json("explain", {"keys": [vars(key) for key in wanted]})
+    else:
+        print(*wanted, sep="\n")
+    return OK
+
+
+def _keys_named(word: str) -> list[Key]:
+    """Return the keys of cluster.yaml, else of run.yaml, that a word names."""
+    from podwright.check.explain import keys, matching, run_keys
+
+    return matching(keys(), word) or matching(run_keys(), word)
+
+
+def _print_codes(meanings: Mapping[str, str], options: argparse.Namespace) -> int:
+    """Print one code's whole meaning, or the first line of each."""
+    if options.json:
+        _print_json("explain", {"codes": meanings})
     elif options.codes:
         width = max(map(len, meanings))
         print("\n".join(f"{code:{width}}  {meaning.splitlines()[0]}" for code, meaning in sorted(meanings.items())))
-    elif wanted:
-        print(*wanted, sep="\n")
     else:
         print(f"{options.key}\n{indent(meanings[options.key], '    ')}")
     return OK
@@ -306,8 +335,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 def _unexplained(word: str, names: Iterable[str]) -> int:
     """Name the closest keys and codes."""
-    similar = get_close_matches(word, names, n=3)
-    listed = "`podwright explain` lists all keys, --codes all codes"
+    similar = get_close_matches(word, dict.fromkeys(names), n=3)
+    listed = "`podwright explain` lists the keys of cluster.yaml, --run those of run.yaml, --codes all codes"
     hint = f"did you mean {' or '.join(similar)}?" if similar else listed
     print(f"podwright: no key or code {word!r}: {hint}", file=sys.stderr)
     return UNREADABLE
@@ -333,13 +362,6 @@ def _draw(file: Path, output: Path | None, *, as_json: bool) -> int:
     else:
         print(drawn)
     return OK
-
-
-def _is_at(name: str, wanted: str) -> bool:
-    """Return whether a key is the wanted one or below it; ``[]`` and ``[3]`` may be left out."""
-    plain = name.replace("[]", "")
-    wanted = "".join(part.split("]")[-1] for part in wanted.split("["))
-    return plain == wanted or plain.startswith(f"{wanted}.")
 
 
 # ---- plan --------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from podwright.check.findings import Finding, Level, render
 from podwright.errors import PodwrightError
+from podwright.terminal import columns
 
 # What each code means; `podwright explain CODE` prints it.
 CODES = {
@@ -46,10 +48,12 @@ class InvalidSettingsError(PodwrightError):
         super().__init__(render(findings, file=file, text=text))
         self.file = file
         self.findings = tuple(findings)
+        self._text = text
 
     def render(self) -> str:
         """Return the findings alone: each names the file."""
-        return str(self)
+        width = columns(sys.stderr) if sys.stderr.isatty() else None
+        return render(self.findings, file=self.file, text=self._text, columns=width)
 
 
 class UnansweredError(PodwrightError):

@@ -1,19 +1,25 @@
-"""Describe every key of a settings file, from the types themselves."""
+"""Describe every key of cluster.yaml and of run.yaml, from the types themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from textwrap import fill
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
 from podwright.settings.root import Settings
 from podwright.settings.section import Section, sections, source_of
+from podwright.terminal import columns
 
-_WORDS = {str: "text", int: "whole number", bool: "true | false"}
+_WORDS = {str: "text", int: "whole number", float: "number", bool: "true | false"}
+_LIMITS = {"at_least": "at least", "above": "above", "at_most": "at most"}
+_INDEX = re.compile(r"\[\d*\]|\.\d+(?=\.|$)")  # of a list's item: [], [3] or .3
+RUN_FILE = "run.yaml"
+WIDTH = 100  # of a description, where the terminal has as much
 
 
 @dataclass(frozen=True)
@@ -25,14 +31,35 @@ class Key:
     values: str
     default: str
     description: str
+    file: str = "cluster.yaml"
 
     def __str__(self) -> str:
         variant = f"  (source: {self.source})" if self.source else ""
+        of = f"  ({self.file})" if self.file == RUN_FILE else ""
         margin = "    "
         text = fill(
-            self.description, 100, initial_indent=margin, subsequent_indent=margin, break_on_hyphens=False
-        )  # a value such as file-system stays whole
-        return f"{self.name}{variant}\n    {self.values}; {self.default}\n{text}\n"
+            self.description,
+            columns(at_most=WIDTH),
+            initial_indent=margin,
+            subsequent_indent=margin,
+            break_on_hyphens=False,  # a value such as file-system stays whole
+        )
+        return f"{self.name}{variant}{of}\n    {self.values}; {self.default}\n{text}\n"
+
+
+def matching(found: Iterable[Key], word: str) -> list[Key]:
+    """Return the key of that path and those below it, else those whose path ends with it.
+
+    A path may leave out a list's items or number them: ``instance_groups.count``, ``instance_groups[].count``,
+    ``instance_groups[3].count`` and ``instance_groups.3.count`` are one key. A flag names its key of run.yaml.
+    """
+    everything = list(found)
+    paths = [_INDEX.sub("", key.name) for key in everything]
+    spelt = word.removeprefix("--").replace("-", "_") if word.startswith("--") else word
+    wanted = _INDEX.sub("", spelt)
+    located = list(zip(paths, everything, strict=True))
+    below = [key for path, key in located if path == wanted or path.startswith(f"{wanted}.")]
+    return below or [key for path, key in located if path.endswith(f".{wanted}")]
 
 
 def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") -> Iterator[Key]:
@@ -46,6 +73,28 @@ def keys(section: type[Section] = Settings, prefix: str = "", source: str = "") 
             chosen = source_of(variant) if len(inner) > 1 else ""
             item = "[]" if get_origin(field.annotation) is tuple else ""
             yield from keys(variant, f"{name}{item}.", chosen)
+
+
+def run_keys() -> Iterator[Key]:
+    """Yield every key of run.yaml, in the order of `podwright-train train --help`. Needs podwright-training."""
+    from podwright_training.config.sources import preset_names  # noqa: PLC0415 — cluster.yaml's keys need no trainer
+    from podwright_training.config.train_config import SECTIONS, TrainConfig  # noqa: PLC0415 — as above
+
+    hints = get_type_hints(TrainConfig)
+    for title, section in SECTIONS.items():
+        for item in fields(section):
+            choices = item.metadata["choices"] or (preset_names() if item.name == "preset" else ())
+            values = " | ".join(choices) or _run_values(hints[item.name], item.metadata)
+            default, description = _shortened(_plain_default(item.default), item.metadata["text"])
+            yield Key(item.name, "", values, default, f"{description} ({title})", RUN_FILE)
+
+
+def _run_values(hint: Any, limits: Mapping[str, Any]) -> str:
+    """Return an option's type, its limits and the words that it takes besides: ``number, above 0 | none``."""
+    kinds = get_args(hint) or (hint,)
+    within = [f"{word} {limits[key]:g}" for key, word in _LIMITS.items() if limits[key] is not None]
+    number = ", ".join([_WORDS[kinds[0]], *within])
+    return " | ".join([number, *limits["words"], *(["none"] if NoneType in kinds else [])])
 
 
 def _values(annotation: Any) -> str:
@@ -62,8 +111,11 @@ def _values(annotation: Any) -> str:
 
 
 def _default_and_description(field: FieldInfo) -> tuple[str, str]:
+    return _shortened(_default(field), field.description or "")
+
+
+def _shortened(default: str, description: str) -> tuple[str, str]:
     """Return both without a default that is in both: a description may say more about it than its value."""
-    default, description = _default(field), field.description or ""
     if not default.startswith("default: "):
         return default, description
     shortened = description.removesuffix(f" D{default[1:]}.")
@@ -75,10 +127,13 @@ def _default(field: FieldInfo) -> str:
         return "required"
     if isinstance(field.default, Section):
         return "default: as below"
-    if isinstance(field.default, bool):
-        return f"default: {str(field.default).lower()}"
-    if field.default and isinstance(field.default, tuple):
-        return f"default: {', '.join(map(str, field.default))}"
-    if field.default_factory or field.default in (None, {}, (), ""):  # the description says what applies then
-        return "optional"
-    return f"default: {field.default}"
+    return "optional" if field.default_factory else _plain_default(field.default)
+
+
+def _plain_default(value: Any) -> str:
+    """Return a value as a file has it; where it is empty, the description says what applies."""
+    if isinstance(value, bool):
+        return f"default: {str(value).lower()}"
+    if value and isinstance(value, tuple):
+        return f"default: {', '.join(map(str, value))}"
+    return "optional" if value in (None, {}, (), "") else f"default: {value}"

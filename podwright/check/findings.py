@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from podwright import terminal
 from podwright.check.secrets import masked
 from podwright_constructs.problems import Problem, dotted
 
@@ -67,10 +68,17 @@ def to_json(findings: Iterable[Finding]) -> str:
     return json.dumps({"findings": [finding.to_dict() for finding in findings]}, indent=2)
 
 
-def render(findings: Iterable[Finding], *, file: Path, text: str) -> str:
-    """Return the findings as plain text: position, message, source line with a caret, hint; secrets are masked."""
+def render(findings: Iterable[Finding], *, file: Path, text: str, columns: int | None = None) -> str:
+    """Return the findings as plain text: position, message, source line with a caret, hint; secrets are masked.
+
+    Args:
+        findings: in the order of the text.
+        file: its name.
+        text: its lines.
+        columns: the width that source lines are cut to. Default: whole lines.
+    """
     lines = masked(text).splitlines()
-    return "\n".join("".join(part for part, _ in _pieces(finding, file, lines)) for finding in findings)
+    return "\n".join("".join(part for part, _ in _pieces(finding, file, lines, columns)) for finding in findings)
 
 
 def write(findings: Iterable[Finding], *, file: Path, text: str, stream: TextIO) -> None:
@@ -86,7 +94,7 @@ def write(findings: Iterable[Finding], *, file: Path, text: str, stream: TextIO)
     console = Console(file=stream, highlight=False, soft_wrap=True)
     lines = masked(text).splitlines()
     for finding in findings:
-        console.print(_coloured(_pieces(finding, file, lines)))
+        console.print(_coloured(_pieces(finding, file, lines, terminal.columns(stream))))
 
 
 def summary(findings: Sequence[Finding]) -> str:
@@ -104,7 +112,7 @@ def _place(finding: Finding, file: Path) -> list[str]:
     return [str(file), *([dotted(finding.path)] if finding.path else [])]
 
 
-def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[str, str]]:
+def _pieces(finding: Finding, file: Path, lines: Sequence[str], columns: int | None = None) -> list[tuple[str, str]]:
     """Return texts and their styles, in order, for the plain and the coloured form."""
     style = _STYLES[finding.level]
     position = f"{file}:{finding.line}:{finding.column}" if finding.line else ": ".join(_place(finding, file))
@@ -115,16 +123,36 @@ def _pieces(finding: Finding, file: Path, lines: Sequence[str]) -> list[tuple[st
         (f"[{finding.code}]\n", "dim"),
     ]
     if finding.line and finding.column and finding.line <= len(lines):
-        margin = f"{finding.line:5} | "
-        pieces += [
-            (margin, "dim"),
-            (f"{_printable(lines[finding.line - 1])}\n", _PLAIN),
-            (" " * (len(margin) + finding.column - 1), _PLAIN),
-        ]
-        pieces += [("^" * finding.width + "\n", style)]
+        pieces += _excerpt(finding, lines[finding.line - 1], columns)
     if finding.hint:
         pieces += [("  hint: ", "bold green"), (f"{_printable(finding.hint)}\n", _PLAIN)]
     return pieces
+
+
+def _excerpt(finding: Finding, line: str, columns: int | None) -> list[tuple[str, str]]:
+    """Return the finding's line of the file, with a caret below its value."""
+    margin, at, width = f"{finding.line:5} | ", (finding.column or 1) - 1, finding.width
+    if columns is not None:
+        room = max(1, columns - len(margin) - 1)
+        line, start = _part_around(line, at, room)
+        at -= start
+        width = max(1, min(width, room - at))
+    return [
+        (margin, "dim"),
+        (f"{_printable(line)}\n", _PLAIN),
+        (" " * (len(margin) + at), _PLAIN),
+        ("^" * width + "\n", _STYLES[finding.level]),
+    ]
+
+
+def _part_around(line: str, at: int, room: int) -> tuple[str, int]:
+    """Return the part of a line that fits, with what is at a position in it, and where the part starts."""
+    if len(line) <= room:
+        return line, 0
+    start = max(0, min(at - room // 4, len(line) - room))
+    part = line[start : start + room]
+    part = f"…{part[1:]}" if start else part
+    return f"{part[:-1]}…" if start + room < len(line) else part, start
 
 
 def _printable(text: str) -> str:

@@ -6,8 +6,9 @@ from textwrap import wrap
 
 from podwright.diagram.parts import Box, Diagram, Part
 from podwright.planning.on_demand import BASE_REGION
+from podwright.terminal import columns
 
-COLUMNS, PRICE_WIDTH = 80, 10
+COLUMNS, PRICE_WIDTH = 80, 10  # at most
 OTHER_PRICES = f"All but nodes has the prices of {BASE_REGION}."
 
 
@@ -17,7 +18,7 @@ def in_lines(diagram: Diagram) -> str:
     for box in diagram.boxes:
         lines += ["", heading(box), *(line for part in box.parts for line in _part(part))]
     lines += ["", "Connections", *(f"  {flow.source} -> {flow.target}: {flow.label}" for flow in diagram.flows)]
-    return "\n".join([*lines, "", *_wrapped(total(diagram), COLUMNS), OTHER_PRICES])
+    return "\n".join([*lines, "", *_wrapped(total(diagram), columns(at_most=COLUMNS)), OTHER_PRICES])
 
 
 def markdown(diagram: Diagram) -> str:
@@ -57,8 +58,9 @@ def total(diagram: Diagram) -> str:
 
 
 def _part(part: Part) -> list[str]:
-    first, *others = _wrapped(f"  {words(part)}", COLUMNS - PRICE_WIDTH)
-    return [f"{first:{COLUMNS - PRICE_WIDTH}}{cost(part):>{PRICE_WIDTH}}".rstrip(), *others]
+    width = columns(at_most=COLUMNS) - PRICE_WIDTH
+    first, *others = _wrapped(f"  {words(part)}", width)
+    return [f"{first:{width}}{cost(part):>{PRICE_WIDTH}}".rstrip(), *others]
 
 
 def _wrapped(line: str, width: int) -> list[str]:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from golden import CASES, Case, cases
 from podwright import cli
 from podwright.check.explain import keys
 from podwright.check.report import codes
+from podwright_training.config.train_config import TrainConfig
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "podwright"]
@@ -217,6 +219,18 @@ def test_explains_one_key(podwright: Podwright):
     one = podwright("explain", "cluster.instance_groups[1].count").stdout
     assert one.startswith("cluster.instance_groups[].count\n    whole number; required\n")
     assert one.count("\n\n") == 1
+    for word in ("cluster.instance_groups[].count", "cluster.instance_groups.3.count", "count"):
+        assert podwright("explain", word).stdout == one
+
+
+def test_explains_the_keys_of_a_run(podwright: Podwright):
+    """Each option of run.yaml is explained, by its key or flag; --run lists them all."""
+    listed = podwright("explain", "--run").stdout
+    assert all(f"{item.name}  (run.yaml)\n" in listed for item in fields(TrainConfig))
+    one = podwright("explain", "max_steps").stdout
+    assert one.startswith("max_steps  (run.yaml)\n    whole number, at least 1; default: 5000\n")
+    assert podwright("explain", "--", "--max-steps").stdout == one
+    assert "did you mean max_steps" in podwright("explain", "max_step").stderr
 
 
 def test_explains_codes(podwright: Podwright):
