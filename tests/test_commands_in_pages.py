@@ -41,6 +41,7 @@ WHY_NOT = {  # a block's first word after `$`, or its language, and why no test 
     "sudo": "runs on a node",
     "journalctl": "runs on a node",
     "source": "changes the reader's shell; test_completion.py runs the completion",
+    "python3": "makes an environment for wheels, as tools/try_wheels.py does",
     "python": "a benchmark, minutes long; test_benchmarks.py runs the smallest case",
     "sh": "a script of the reader's",
     "bash": "a script of the reader's",
@@ -189,3 +190,9 @@ def test_settings_in_pages_have_the_right_shape(block):
     assert document.findings == ()
     of_shape = set(CODES) - {"missing-key"}
     assert [finding.message for finding in check_document(document).findings if finding.code in of_shape] == []
+
+
+def test_the_readmes_cluster_is_whole():
+    """The settings on the README's first screen can be deployed as they are."""
+    (first, *_) = (block.text for block in BLOCKS if (block.page, block.language) == ("README.md", "yaml"))
+    assert check_document(Document.parse(first)).findings == ()

@@ -104,7 +104,7 @@ def test_every_command_fits(folder: Path, columns: int) -> None:
 
 
 def test_documents_keep_their_lines(folder: Path) -> None:
-    """What a program reads is as it is in a pipe: a line break within a text would not be JSON."""
+    """A document is on a terminal as it is in a pipe: a line break within a text would not be JSON."""
     for line in JSON:
         assert json.loads(printed(folder, line, 40).partition("\n")[2])
 
