@@ -166,7 +166,7 @@ def _commands() -> Sequence[Command]:
         _operation("first_file.init", "write a first cluster.yaml: from answers, flags, or an example"),
         Command("check", "report everything that is wrong with a settings file", _check_arguments, _check),
         Command("explain", "describe a key, a finding's code, or a file's cluster", _explain_arguments, _explain),
-        _operation("first_file.schema", "print the JSON Schema of cluster.yaml, for editors"),
+        _operation("first_file.schema", "print the JSON Schema of cluster.yaml, or of a command's JSON"),
         Command("plan", "estimate memory, speed, days and dollars of a training run", _plan_arguments, _plan),
         _operation("deployment.setup", "find Terraform, Node and cdktf's command, and download what is missing"),
         Command("bundle", "download what nodes without internet need", _bundle_arguments, _bundle),

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 from golden import CASES, Case, cases
-from jsonschema import Draft7Validator
+from jsonschema import Draft7Validator, Draft202012Validator
 from pydantic import TypeAdapter, ValidationError
 
 from podwright.check.document import Document
@@ -21,7 +21,8 @@ from podwright.check.report import check_document
 from podwright.check.schema_errors import CODES
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.operations.first_file.schema import cluster_text, run_text
+from podwright.operations.first_file.documents import DOCUMENTS
+from podwright.operations.first_file.schema import COMMANDS, cluster_text, run_text
 from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS
 from podwright_training.errors import ConfigError
@@ -121,6 +122,30 @@ def test_the_schemas_of_the_repository_are_these(tmp_path, capsys):
         line = example.read_text(encoding="utf-8").splitlines()[0]
         (target,) = re.findall(r"^# yaml-language-server: \$schema=(.*)$", line)
         assert (example.parent / target).resolve() == ROOT / "schemas" / f"{example.stem}.json"
+
+
+RESULTS = {  # of commands that need no AWS; those of doctor and scale are compared where they run
+    "check": [["check", str(CASES / "several" / "absent.yaml")], ["check", str(ROOT / "cluster.yaml")]],
+    "explain": [["explain", "lustre"], ["explain", "max_steps"], ["explain", "--codes"]],
+    "plan": [
+        ["plan", "--model", "tinyllama", "--instance", "ml.g5.xlarge", *more] for more in ([], ["--tokens", "5B"])
+    ],
+}
+
+
+@pytest.mark.parametrize("command", RESULTS)
+def test_a_commands_document_is_as_its_schema_says(command, capsys):
+    """Documents have the keys and types of their schema, and no others; the schema is one."""
+    for words in RESULTS[command]:
+        main([*words, "--json"])
+        document = json.loads(capsys.readouterr().out)
+        DOCUMENTS[command].model_validate(document)
+        assert main(["schema", command]) == 0
+        schema = json.loads(capsys.readouterr().out)
+        Draft202012Validator.check_schema(schema)
+        Draft202012Validator(schema).validate({**document, "later": 1})
+    assert not Draft202012Validator(schema).is_valid({**document, next(iter(schema["properties"])): None})
+    assert set(COMMANDS) == set(DOCUMENTS)
 
 
 @pytest.mark.parametrize("preset", preset_names())

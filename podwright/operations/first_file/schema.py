@@ -1,4 +1,4 @@
-"""``podwright schema``: the JSON Schema of cluster.yaml, with which editors complete, explain and check it."""
+"""``podwright schema``: the JSON Schema of cluster.yaml, for editors, and those of commands' JSON documents."""
 
 from __future__ import annotations
 
@@ -11,28 +11,45 @@ from podwright.operations.target import add_examples
 from podwright.output_file import write_output
 
 OK = 0
+CLUSTER, COMMANDS = "cluster.yaml", ("check", "doctor", "explain", "plan", "scale")
 EXAMPLES = checkout.ROOT / "examples"
 CLUSTER_SCHEMA, RUN_SCHEMA = Path(".podwright/cluster.schema.json"), Path(".podwright/run.schema.json")
 _MODELINE = "# yaml-language-server: $schema="  # https://github.com/redhat-developer/yaml-language-server
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Take the file to write."""
+    """Take what is described, and the file to write."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=[CLUSTER, *COMMANDS],
+        default=CLUSTER,
+        metavar="WHAT",
+        help=f"{CLUSTER}, for editors, or the command whose --json it describes: {', '.join(COMMANDS)}. "
+        f"Default: {CLUSTER}",
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it. Default: print it")
     add_examples(
         parser,
         "podwright schema",
         f"podwright schema -o {CLUSTER_SCHEMA}  # as `podwright init`",
+        "podwright schema check",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Print or write the schema."""
-    if options.output:
-        write_output(options.output, cluster_text())
-        print(f"{options.output}: the JSON Schema of cluster.yaml")
+    if options.what == CLUSTER:
+        text, what = cluster_text(), CLUSTER
     else:
-        print(cluster_text(), end="")
+        from podwright.operations.first_file.documents import document_text
+
+        text, what = document_text(options.what), f"`podwright {options.what} --json`"
+    if options.output:
+        write_output(options.output, text)
+        print(f"{options.output}: the JSON Schema of {what}")
+    else:
+        print(text, end="")
     return OK
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from podwright.checkout import ROOT
 from podwright.cli import main
+from podwright.operations.first_file.documents import DOCUMENTS
 from podwright.operations.account import cluster
 from podwright.operations.account.session import Session
 
@@ -56,6 +57,7 @@ def test_scaling_to_zero_and_back_restores_the_file(capsys):
     assert "AWS chooses the nodes that go" in capsys.readouterr().out
     assert main(["scale", "workers", "4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
+    DOCUMENTS["scale"].model_validate(answer)
     assert (answer["schema"], answer["before"], answer["after"]) == ("podwright.scale/1", 0, 4)
     assert real.read_text(encoding="utf-8") == TEXT.replace(COUNT, COUNT.replace("2", "4"))
     assert (Path("cluster.yaml").is_symlink(), real.stat().st_mode & 0o777) == (True, 0o640)

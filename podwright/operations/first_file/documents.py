@@ -1,0 +1,220 @@
+"""The JSON documents of commands, as types: ``podwright schema COMMAND`` prints their JSON Schemas.
+
+A document may get more keys; those here stay.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from podwright.planning.layout import Layout
+from podwright_training.failures import Failures
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"  # pydantic's
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class _Finding(_Document):
+    """What is wrong, where, and what to do."""
+
+    level: Literal["error", "warning", "info"]
+    code: str
+    """`podwright explain CODE` says what it means."""
+    path: str
+    """Of the key, such as `cluster.instance_groups[1].count`; empty for the whole file."""
+    line: int | None
+    """From 1; null where no file gave the value."""
+    column: int | None
+    message: str
+    hint: str
+
+
+class Check(_Document):
+    """The document of `podwright check --json`."""
+
+    findings: list[_Finding]
+
+
+class Doctor(_Document):
+    """The document of `podwright doctor --json`."""
+
+    kind: Literal["podwright.doctor/1"] = Field(alias="schema")
+    cluster: str
+    account: str
+    region: str
+    findings: list[_Finding]
+
+
+class _Key(_Document):
+    """A key of cluster.yaml or run.yaml."""
+
+    name: str
+    source: str
+    """The variant that has it, such as `create`; empty where all have."""
+    values: str
+    default: str
+    description: str
+    file: Literal["cluster.yaml", "run.yaml"]
+
+
+class Explain(_Document):
+    """The document of `podwright explain --json`: keys, or codes with their meanings."""
+
+    kind: Literal["podwright.explain/1"] = Field(alias="schema")
+    keys: list[_Key] = []
+    codes: dict[str, str] = {}
+
+
+class _Model(_Document):
+    """The model that is trained."""
+
+    name: str
+    parameters: int
+    active_parameters: int
+    """Those that each token passes."""
+
+
+class _Hardware(_Document):
+    """The nodes that train it."""
+
+    instance_type: str
+    nodes: int
+    gpus: int
+
+
+class _Memory(_Document):
+    """1e9 bytes per accelerator at the peak of a step."""
+
+    parameters: float
+    gradients: float
+    master_weights: float
+    optimizer: float
+    gathered_parameters: float
+    activations: float
+    logits: float
+    communication_and_context: float
+    fragmentation: float
+    peak: float
+    """The sum of all above."""
+    capacity: float
+    headroom: float
+    """Below zero where the run does not fit."""
+    error: float
+    """What the run may need beyond the peak: nine of ten published runs need no more."""
+
+
+class _Speed(_Document):
+    """The time of a step and its parts."""
+
+    step_s: float
+    tokens_per_s_per_gpu: float
+    low: float
+    high: float
+    """Nine of ten published runs have tokens/s per GPU from `low` to `high`."""
+    model_flops_utilization: float
+    hardware_flops_utilization: float
+    parts: dict[str, float]
+    """Seconds of a step."""
+    bound_by: str
+
+
+class _Cost(_Document):
+    """Time, dollars and energy of the whole run, failures included."""
+
+    hours: float
+    failures: Failures
+    usd: dict[str, float]
+    """By item; empty without a public price."""
+    kwh: float
+    price_note: str
+    total_usd: float | None
+
+
+class _MemoryCheckpoints(_Document):
+    """Checkpoints in the memory of the nodes."""
+
+    rank_gb: float
+    node_folder_gb: float
+    node_gb: float
+    node_memory_gb: float
+    fits: bool
+    node_sends_gb: float
+    send_s: float
+    pause_s: float
+    freq_steps: int
+    goodput: float
+
+
+class Plan(_Document):
+    """The document of `podwright plan --json` for one cluster."""
+
+    model: _Model
+    cluster: _Hardware
+    layout: Layout
+    memory_gb: _Memory
+    fits: bool
+    largest_micro_batch: int
+    """The largest that leaves room for `memory_gb.error`; 0 where none does."""
+    speed: _Speed
+    tokens: float | None
+    cost: _Cost | None
+    """null unless tokens were given."""
+    checkpoint_freq_steps: int | None
+    memory_checkpoints: _MemoryCheckpoints
+    predicted_loss_nats_per_token: float | None
+    command: list[str] | None
+    """Words of the command that runs it; null if there are obstacles."""
+    obstacles: list[str]
+
+
+class Scale(_Document):
+    """The document of `podwright scale --json`."""
+
+    kind: Literal["podwright.scale/1"] = Field(alias="schema")
+    cluster: str
+    group: str
+    before: int
+    after: int
+    usd_per_hour_before: float | None
+    usd_per_hour_after: float | None
+    prices: str
+    """Whose prices they are."""
+    file: str | None
+    """The settings file that was changed; null where AWS was."""
+    line: int | None
+    changes: list[dict[str, Any]] | None
+    """Terraform's planned changes; null where nothing was deployed from this folder."""
+
+
+DOCUMENTS: dict[str, type[_Document]] = {
+    "check": Check,
+    "doctor": Doctor,
+    "explain": Explain,
+    "plan": Plan,
+    "scale": Scale,
+}
+
+
+def document_text(command: str) -> str:
+    """Return the JSON Schema of a command's document as text."""
+    schema = {"$schema": DIALECT, **DOCUMENTS[command].model_json_schema()}
+    return json.dumps(_open(schema), indent=1) + "\n"
+
+
+def _open(schema: Any) -> Any:
+    """Return a schema that allows more keys, without titles that repeat them."""
+    if isinstance(schema, list):
+        return [_open(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    titled = isinstance(schema.get("title"), str)
+    left_out = {"additionalProperties"} if schema.get("additionalProperties") is False else set()
+    return {
+        key: _open(value) for key, value in schema.items() if key not in left_out and not (titled and key == "title")
+    }
