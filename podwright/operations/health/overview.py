@@ -8,18 +8,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from podwright.diagram import prices
 from podwright.operations.account import cluster as clusters
 from podwright.operations.account.cluster import Cluster, InstanceGroup, Node
 from podwright.operations.account.failures import Cause, causes
 from podwright.operations.account.file_systems import FileSystem, file_systems
-from podwright.operations.account.inventory import Leftover, others
 from podwright.operations.account.session import Session
 from podwright.operations.errors import OperationError
 from podwright.operations.jobs.slurm import Job, queue
 from podwright.operations.nodes.slurm_states import controller_shell
+
+if TYPE_CHECKING:
+    from podwright.operations.account.inventory import Leftover
 
 FAILED = {"Failed", "RollingBack"}
 CHANGING_NODE = {"Pending", "ShuttingDown", "SystemUpdating", "DeepHealthCheckInProgress"}
@@ -113,6 +115,11 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
             missing.append(f"{part}: {error}")
             return None
 
+    def other_costs() -> tuple[Leftover, ...]:
+        from podwright.operations.account.inventory import others  # --help need not wait for it
+
+        return tuple(others(session, cluster.name))
+
     def queued() -> tuple[Job, ...]:
         return tuple(queue(controller_shell(session, cluster, nodes)))
 
@@ -128,7 +135,7 @@ def overview(session: Session, name: str, *, jobs: bool = False, file: Path | No
         nodes=nodes,
         zones=dict(optional("zones", lambda: _zones(session, cluster, nodes)) or ()),
         file_systems=tuple(optional("file systems", lambda: tuple(file_systems(session, cluster))) or ()),
-        others=tuple(optional("other costs", lambda: tuple(others(session, cluster.name))) or ()),
+        others=tuple(optional("other costs", other_costs) or ()),
         events=events,
         jobs=optional("jobs", queued) if jobs else None,
         causes=tuple(causes(cluster, messages)),

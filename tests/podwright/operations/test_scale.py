@@ -10,9 +10,9 @@ import yaml
 
 from podwright.checkout import ROOT
 from podwright.cli import main
-from podwright.operations.first_file.documents import DOCUMENTS
 from podwright.operations.account import cluster
 from podwright.operations.account.session import Session
+from podwright.operations.first_file.documents import DOCUMENTS
 
 pytestmark = pytest.mark.usefixtures("folder")  # the environment that leads to the stand-in
 
