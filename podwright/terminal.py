@@ -42,7 +42,8 @@ class Fitted(TextIOWrapper):
         """Write everything, such as a question that ends without a new line."""
         started, self._started = self._started, ""
         if started:
-            super().write(self._fit(started))
+            spaces = started[len(started.rstrip(" ")) :]  # a question ends with one
+            super().write(self._fit(started.rstrip(" ")) + spaces)
         super().flush()
 
     def _fit(self, line: str) -> str:

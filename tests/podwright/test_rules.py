@@ -664,7 +664,7 @@ def test_every_rule_has_a_case_and_a_meaning():
 @pytest.mark.parametrize(
     ("options", "path", "hint"),
     [
-        ({"train_batch_size": 16}, "instance_type", "use --train-batch-size=8"),
+        ({"train_batch_size": 16}, "instance_type", "use --train-batch-size=6"),
         ({"activation_checkpointing": False}, "instance_type", "use --activation-checkpointing --train-batch-size=1"),
         ({"data_streams": 63}, "count", "set --data-streams=64"),
         ({"expert_parallel": 2}, "count", "change these options of the run, or the count"),

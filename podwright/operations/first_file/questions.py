@@ -10,7 +10,6 @@ from podwright.operations.first_file.asker import Asker, Question
 from podwright.operations.first_file.text import CREATE, EXISTING, EXISTING_VPC, NETWORKS
 from podwright.planning import units
 from podwright.planning.model import Model, UnknownModelError
-from podwright.planning.search import MOST_NODES
 from podwright.settings.regions import HYPERPOD_REGIONS, zone_ids
 from podwright_constructs.catalog import cluster_instance_types, similar_names
 from podwright_constructs.facts import MAX_INSTANCE_COUNT
@@ -62,7 +61,8 @@ def _deadline_problem(value: str, asker: Asker) -> str:
     problem = _quantity_problem("parse_duration", "--deadline")(value, asker)
     if problem or asker.options.nodes or _wrong_type(asker) or asker.offers_within(value):
         return problem
-    from podwright.operations.first_file import planned
+    from podwright.operations.first_file import planned  # --help need not wait for the planner
+    from podwright.planning.search import MOST_NODES
 
     given = asker.options.instance_type
     best = planned.fastest_cluster(asker.model, tokens=asker["tokens"], instance_type=given, region=asker["region"])

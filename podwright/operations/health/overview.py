@@ -68,14 +68,18 @@ class Overview:
     @property
     def usd_per_hour(self) -> float:
         """The known prices of everything shown, EC2 on-demand based; training plans are paid in advance."""
-        return sum(item.usd_per_hour or 0 for item in (*self.groups, *self.file_systems, *self.others))
+        nodes = sum(item.usd_per_hour or 0 for item in self.groups)
+        return nodes + sum(item.usd_per_hour or 0 for item in self._parts)
 
     @property
     def unpriced(self) -> tuple[str, ...]:
         """Instance types and other parts without a published price."""
         types = {item.group.instance_type for item in self.groups if item.usd_per_hour is None}
-        parts = (*self.file_systems, *self.others)
-        return (*sorted(types), *(item.id for item in parts if item.usd_per_hour is None))
+        return (*sorted(types), *(item.id for item in self._parts if item.usd_per_hour is None))
+
+    @property
+    def _parts(self) -> tuple[FileSystem | Leftover, ...]:
+        return (*self.file_systems, *self.others)
 
     @property
     def is_healthy(self) -> bool:

@@ -157,7 +157,7 @@ def test_questions_on_a_terminal(folder):
             ("instance type of the compute nodes [ml.g5.12xlarge]: ", "ml.g5.xlarg"),
             ("did you mean ml.g5.xlarge", "ml.g5.xlarge"),
             ("$/h a node", ""),
-            ("(create, existing_vpc, existing) [create]: ", "new"),
+            ("existing) [create]: ", "new"),
             ("use one of create, existing_vpc, existing", ""),
             ("EC2 offers ml.g5.xlarge in usw2-az", ""),
         ):

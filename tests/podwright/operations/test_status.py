@@ -81,6 +81,7 @@ def test_json_has_state_nodes_fill_and_price(name, capsys):
             "groups",
             "nodes",
             "file_systems",
+            "others",
             "events",
             "jobs",
             "drift",
