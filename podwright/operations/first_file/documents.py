@@ -21,7 +21,7 @@ class _Document(BaseModel):
 
 
 class _Finding(_Document):
-    """What is wrong, where, and what to do."""
+    """A problem, its place in the file, and a remedy."""
 
     level: Literal["error", "warning", "info"]
     code: str
