@@ -1,10 +1,12 @@
 """An elastic run has one leader and trains once, when hosts and networks fail in any order."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import tempfile
+import time
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -533,7 +535,8 @@ def test_a_host_that_fails_again_and_again_is_reported(tmp_path):
     """The third failure within a day is one too many, whoever leads; the controller understands the report."""
     file = tmp_path / "failures.json"
     assert [Offenders(file).add(host) for host in "abaaa"] == [0, 0, 0, 3, 4]
-    file.write_text("half")
-    assert Offenders(file).add("a") == 0
+    for damaged in ("half", json.dumps([[time.time() + 1e8, "a"]] * 2)):
+        file.write_text(damaged)
+        assert Offenders(file).add("a") == 0
     claim = Claim.from_text("7", REPORT.format(at=5, host="ip-10-0-16-9"))
     assert claim == Claim("7", "ip-10-0-16-9", ClaimedReport("reboot", 5, ("run",)))

@@ -31,8 +31,8 @@ class Offenders:
 
     def add(self, host: str) -> int:
         """Count a failure; return how many the host has had, once there are too many, else 0."""
-        now = time.time()
-        failures = [(at, name) for at, name in self._read() if now - at < WITHIN_S] + [(now, host)]
+        now = time.time()  # hosts' clocks may differ: what one that is a year ahead wrote does not count for a year
+        failures = [(at, name) for at, name in self._read() if abs(now - at) < WITHIN_S] + [(now, host)]
         write_atomically(self._file, json.dumps(failures))
         times = sum(name == host for _, name in failures)
         return times if times >= MOST_FAILURES else 0
