@@ -19,7 +19,8 @@ class Parser(argparse.ArgumentParser):
         """Return the values; end with the flags that were meant if there are unknown ones."""
         options, unknown = self.parse_known_args(arguments)
         if unknown:
-            self.error(f"unknown argument {unknown[0]}{_meant(unknown[0], flags(self, arguments))}")
+            meant = _meant(unknown[0], flags(self, arguments))
+            _named(self, arguments).error(f"unknown argument {unknown[0]}{meant}")
         return options
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -46,6 +47,16 @@ def flags(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> Iterator
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 — as above
             for name in set(arguments) & set(action.choices):
                 yield from flags(action.choices[name], arguments)
+
+
+def _named(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that the arguments name, whose usage an error shows."""
+    for action in parser._actions:  # noqa: SLF001 — as above
+        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 — as above
+            for name in arguments:
+                if name in action.choices:
+                    return _named(action.choices[name], arguments)
+    return parser
 
 
 def _meant(word: str, known: Iterator[str]) -> str:

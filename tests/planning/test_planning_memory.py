@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from podwright.checkout import ROOT
 from podwright.planning.accelerator import Accelerator
 from podwright.planning.calibration import calibration
 from podwright.planning.layout import Layout, LayoutError, check
-from podwright.planning.memory import largest_micro_batch, least_recomputation, memory
+from podwright.planning.memory import error_share, largest_micro_batch, least_recomputation, memory
 from podwright.planning.model import Model
 from podwright.planning.software import Software
 
@@ -218,3 +219,10 @@ def test_activations_agree_with_published_formulas(software, recompute, publishe
     )
     per_layer = found.activations * 1e9 / (2048 * 12288) / 96  # twelve layers, eight micro-batches in flight
     assert per_layer == pytest.approx(published, rel=0.1)
+
+
+def test_the_margin_is_the_published_error():
+    """Proposals leave free what the page gives as the 90th percentile of the planner's error."""
+    table = (ROOT / "docs" / "plan.md").read_text(encoding="utf-8")
+    (row,) = (line for line in table.splitlines() if line.startswith("| memory |"))
+    assert row.endswith(f"| {100 * error_share():.1f} % |")

@@ -115,6 +115,8 @@ def test_a_misspelt_flag(program, words, meant):
     answer = call(program, *words.split())
     assert answer.returncode == 2
     assert answer.stderr.endswith(f"; did you mean {meant}?\n")
+    if program == "podwright":
+        assert answer.stderr.startswith(f"usage: podwright {words.split()[0]} ")
 
 
 @pytest.mark.parametrize(
