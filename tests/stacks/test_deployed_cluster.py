@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cdktf import App
 
 from podwright import checkout
@@ -185,12 +186,14 @@ def test_scaling_is_one_line(deployment: Deployment) -> None:
 
 
 def test_another_group_leaves_the_others(deployment: Deployment) -> None:
-    """A group between others adds only its own lines, to the cluster and to the nodes' parameters."""
-    cpus = {"name": "cpus", "role": "compute", "instance_type": "ml.c5.large", "count": 1, "partition": "cpu"}
-    deployment.synthesize(cluster=CLUSTER | {"instance_groups": [CONTROLLER, LOGIN, WORKERS, cpus]})
+    """The Trainium example's nodes as another group add only their own lines, to the cluster and to the parameters."""
+    example = yaml.safe_load((checkout.ROOT / "examples/trainium/cluster.yaml").read_text(encoding="utf-8"))
+    (trainium,) = (group for group in example["cluster"]["instance_groups"] if group["role"] == "compute")
+    groups = {"instance_groups": [CONTROLLER, LOGIN, WORKERS, trainium]}
+    deployment.synthesize(cluster=CLUSTER | groups, nodes=example["nodes"])
     plan = deployment.plan()
     changed = changes_of_cluster(plan)
-    assert '+ InstanceGroupName = "cpus"' in changed
+    assert {'+ InstanceGroupName = "trainium"', '+ InstanceType = "ml.trn1.32xlarge"'} <= set(changed)
     assert {line[0] for line in changed if not line.endswith(("{", "["))} == {"+"}
     assert "Plan: 0 to add, 2 to change, 0 to destroy." in plan
 
