@@ -62,7 +62,8 @@ def overlap(tensor: DeviceMesh) -> None:
     from torch._inductor import config as inductor  # a second, for this alone
 
     inductor._micro_pipeline_tp = True  # noqa: SLF001 - its only name
-    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # deprecated, but the compiler asks for it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # deprecated, but the compiler asks for it
         enable_symm_mem_for_group(tensor.get_group().group_name)
 
 
