@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,16 @@ def test_no_name_hides_a_program():
         process.stdout.readline()
         assert [found.pid for found in epilog._programs(User(uid))] == [process.pid]
         process.kill()
+
+
+def test_a_program_that_runs_as_root_for_the_user_is_the_users():
+    """As su, which waits for a password and keeps the user's files open; one of root's that acts as the user is not."""
+    uid = JOB.uid + 5
+    for ids, found in (((uid, 0, 0), True), ((0, uid, 0), False)):
+        become = partial(os.setresuid, *ids)
+        with subprocess.Popen(["sleep", "600"], preexec_fn=become) as process:  # noqa: PLW1509 (one thread)
+            assert (process.pid in {each.pid for each in epilog._programs(User(uid))}) == found
+            process.kill()
 
 
 def test_ids_of_a_users_containers_are_the_users(tmp_path, monkeypatch):

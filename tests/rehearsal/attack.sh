@@ -98,6 +98,9 @@ resource.setrlimit(resource.RLIMIT_NPROC, (400, 400))
 while os.fork(): pass
 time.sleep(600)' 2>/dev/null
 
+# A program that is root's, but for the user: it waits for a password and keeps a file of the user's open.
+mkfifo /tmp/silent && (exec 3<>/tmp/silent 4>/tmp/kept && setsid su ada <&3 >/dev/null 2>&1) &
+
 # A name that an ended program would have in /proc, and an error of a GPU in the kernel's log, for which nodes go.
 cp /bin/sleep '/tmp/a) Z' && '/tmp/a) Z' 600 &
 unshare --user --map-root-user --mount mount -t tmpfs -o 'NVRM: Xid (PCI:0000:10:1c): 64' x /mnt 2>/dev/null

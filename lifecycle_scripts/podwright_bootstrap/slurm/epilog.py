@@ -160,18 +160,15 @@ class Program:
 
 
 def _programs(user: User) -> Iterator[Program]:
+    """Give the user's processes by their real id: by the effective one a su(1) that waits would be root's."""
     for folder in PROC.glob("[0-9]*"):
         try:
-            uid = folder.stat().st_uid
-            if user.owns(uid) and not _has_ended(folder):
+            status = (folder / "status").read_bytes()  # proc_pid_status(5), where a name has no line end
+            uid = int(status.partition(b"\nUid:\t")[2].split()[0])
+            if user.owns(uid) and b"\nState:\tZ" not in status:  # nothing is left of it but its exit status
                 yield Program(int(folder.name), uid, (folder / "cgroup").read_bytes())
         except (FileNotFoundError, ProcessLookupError):
             continue
-
-
-def _has_ended(folder: Path) -> bool:
-    """Return whether nothing is left of a process but its exit status. Its name, in brackets, may be any bytes."""
-    return (folder / "stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
 
 
 def _of_job(job: Job, programs: List[Program]) -> Set[int]:
