@@ -49,7 +49,7 @@ FEWEST, MOST = 2, 4
 MBIT_S, SLOW_MBIT_S = 20, 5  # of each node: steps then take as long on any machine
 TOLERANCE, LEARNING_RATE = 1e-5, 3e-4
 STOP_A_RANK = "kill -STOP $(pgrep -P $(pgrep -f elastic.fork_server | head -n 1) | head -n 1)"
-STOP_A_RANK_OF_TORCHRUN = "kill -STOP $(pgrep -f 'podwright_training train' | tail -n 1)"
+STOP_A_RANK_OF_TORCHRUN = "kill -STOP $(pgrep -f '[p]odwright_training train' | tail -n 1)"
 FILL = "until mount -o remount,size=$(($(df --output=used -k /dev/shm | tail -n 1) + 4))k /dev/shm; do :; done"
 EMPTY = "mount -o remount,size=50% /dev/shm"
 
