@@ -79,7 +79,7 @@ def main() -> None:
     _print_trainium(predictions)
     _print_minimum_platforms()
     _print_search()
-    print("\ngoals, all of issue 14")
+    print("\ngoals")
     for title, kind, goal in GOALS:
         reached = _quantile([abs(error) for group in errors[kind].values() for error in group], 0.9)
         _print_goal(title, reached, f"at most {100 * goal:.0f} %", met=reached <= goal)
