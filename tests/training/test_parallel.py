@@ -70,6 +70,8 @@ MODELS = {
 }
 HYBRID = {"sharding_strategy": "hybrid", "data_replicas": 2}
 LAYOUTS = {  # what four ranks do with a model
+    # the first of its ranks: DTensor remembers, and later uses, the first groups of a mesh of the same ranks
+    "overlapped tensor 2 x shards 2": ("tied", {"tensor_parallel": 2, "compile": True, "async_tensor_parallel": True}),
     "full": ("llama", {}),
     "at once": ("recomputed", {"reshard_after_forward": "auto"}),
     "at once, hybrid, accumulating": (
@@ -83,7 +85,6 @@ LAYOUTS = {  # what four ranks do with a model
     ),
     "cpu offload, accumulating": ("llama", {"cpu_offload": True, "gradient_accumulation_steps": 2}),
     "tensor 2 x shards 2": ("llama", {"tensor_parallel": 2}),
-    "overlapped tensor 2 x shards 2": ("tied", {"tensor_parallel": 2, "compile": True, "async_tensor_parallel": True}),
     "replicas 2 x tensor 2": ("tied", {"tensor_parallel": 2, **HYBRID}),
     "context 4": ("llama", {"context_parallel": 4}),
     "context 2 x shards 2": ("window", {"context_parallel": 2}),
@@ -185,10 +186,11 @@ def test_a_layout_has_the_whole_models_parameters(runs, name):
 
 def test_products_overlap_with_messages(runs):
     """The compiler replaces gathering and scattering by products in pieces: all of forward, half of backward."""
-    assert runs["fused"] == {
-        "forward": {"fused_all_gather_matmul": 2, "fused_matmul_reduce_scatter": 2},
-        "backward": {"fused_all_gather_matmul": 2},  # three products' gradients are summed before they are scattered
-    }
+    forward, backward = runs["fused"]["forward"], runs["fused"]["backward"]
+    assert forward == [{"fused_all_gather_matmul": 2, "fused_matmul_reduce_scatter": 2}] * len(forward)
+    # the gradients of several products are summed before they are scattered
+    assert backward == [{"fused_all_gather_matmul": 2}] * len(backward)
+    assert len(forward) >= len(backward) >= 1
 
 
 def train(**choices):
@@ -261,7 +263,7 @@ class Overlap:
     """PyTorch's pass that puts messages into products, with the plain operations that it replaces on CPUs."""
 
     def __init__(self):
-        self.fused = {}  # by graph: operations of the last block
+        self.fused = {"forward": [], "backward": []}  # operations by graph
 
     @contextmanager
     def on_cpus(self):
@@ -284,7 +286,7 @@ class Overlap:
             micro_pipeline_tp_pass(module.graph)
         module.recompile()
         names = (str(node.target).split(".") for node in module.graph.nodes)
-        self.fused[which] = dict(Counter(name[1] for name in names if name[0] == "symm_mem"))
+        self.fused[which].append(dict(Counter(name[1] for name in names if name[0] == "symm_mem")))
         return make_boxed_func(module.forward)
 
 
