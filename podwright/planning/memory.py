@@ -92,12 +92,19 @@ def memory(
 
 
 def largest_micro_batch(
-    model: Model, layout: Layout, accelerator: Accelerator, software: Software, *, at_most: int = 4096
+    model: Model,
+    layout: Layout,
+    accelerator: Accelerator,
+    software: Software,
+    *,
+    at_most: int = 4096,
+    surely: bool = True,
 ) -> int:
-    """Return the largest micro-batch that surely fits, or 0 if one sequence does not."""
+    """Return the largest micro-batch that fits, by default surely, or 0 if one sequence does not."""
 
     def fits(micro_batch: int) -> bool:
-        return memory(model, replace(layout, micro_batch=micro_batch), accelerator, software).fits_surely
+        needed = memory(model, replace(layout, micro_batch=micro_batch), accelerator, software)
+        return needed.fits_surely if surely else needed.fits
 
     if not fits(1):
         return 0
@@ -119,11 +126,13 @@ def least_recomputation(
     software: Software,
     *,
     choices: Sequence[Recompute] = RECOMPUTES,
+    surely: bool = True,
 ) -> Layout:
-    """Return the layout with the least recomputation that surely fits, or with full recomputation if none does."""
+    """Return the layout with the least recomputation that fits, by default surely, or with full recomputation."""
     for recompute in choices:
         candidate = replace(layout, recompute=recompute)
-        if memory(model, candidate, accelerator, software).fits_surely:
+        needed = memory(model, candidate, accelerator, software)
+        if needed.fits_surely if surely else needed.fits:
             return candidate
     return replace(layout, recompute="full")
 

@@ -282,7 +282,10 @@ def _filled(  # noqa: PLR0917 - columns
     software: Software,
     assumed: list[str],
 ) -> Layout:
-    """Return the layout with micro-batches and recomputation from the row, or else the likeliest ones."""
+    """Return the layout with micro-batches and recomputation from the row, or else the likeliest ones.
+
+    A published run ran, so it may have had less to spare than a proposal.
+    """
     recompute = _recompute(row, model)
     layout = replace(
         layout,
@@ -301,7 +304,7 @@ def _filled(  # noqa: PLR0917 - columns
         assumed.append(f"micro-batch {layout.micro_batch} assumed")
     layout = replace(layout, micro_batches=max(1, round(per_rank / layout.micro_batch)))
     if recompute is None:
-        layout = least_recomputation(model, layout, accelerator, software)
+        layout = least_recomputation(model, layout, accelerator, software, surely=False)
         if layout.recompute != "none":
             assumed.append(f"{layout.recompute} recomputation assumed: the run does not fit without it")
     return layout
@@ -321,7 +324,8 @@ def _likely_micro_batch(
     """Return 1 in a pipeline, else the largest power of two up to 8 that fits and divides the rank's batch."""
     if layout.pipeline > 1:
         return 1
-    fitting = largest_micro_batch(model, replace(layout, micro_batch=1), accelerator, software, at_most=8)
+    one = replace(layout, micro_batch=1)
+    fitting = largest_micro_batch(model, one, accelerator, software, at_most=8, surely=False)
     candidates = (size for size in (8, 4, 2) if size <= fitting and per_rank % size == 0)
     return next(candidates, 1)
 
