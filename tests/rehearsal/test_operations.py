@@ -197,7 +197,7 @@ def test_ssh_goes_in_through_the_written_config(known):
     """OpenSSH reads the file, checks host keys, and knows a node by three names; a second write changes nothing."""
     printed = known.podwright("ssh-config", "--write", *known.key)
     config = known.home / ".ssh" / "podwright" / "demo.config"
-    assert printed == f"wrote {config}: 4 nodes; `ssh demo`\n"
+    assert printed == "wrote ~/.ssh/podwright/demo.config: 4 nodes; `ssh demo`\n"
     assert "StrictHostKeyChecking accept-new" in config.read_text()
     first = config.read_text()
     own = known.home / ".ssh" / "config"

@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     if options.write:
         path = write(cluster, text(hosts))
         if not options.json:
-            print(f"wrote {path}: {len(hosts)} nodes; `ssh {hosts[0][0][0]}`" if hosts else f"wrote {path}: no node")
+            wrote = f"wrote ~/{path.relative_to(Path.home())}"
+            print(f"{wrote}: {len(hosts)} nodes; `ssh {hosts[0][0][0]}`" if hosts else f"{wrote}: no node")
     elif not options.json:
         print(text(hosts), end="")
     return 0
