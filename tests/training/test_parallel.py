@@ -16,12 +16,6 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
-from torch._dynamo.backends.common import aot_autograd
-from torch._inductor import config as inductor
-from torch._inductor.compile_fx import select_decomp_table
-from torch._inductor.fx_passes import post_grad
-from torch._inductor.fx_passes.micro_pipeline_tp import micro_pipeline_tp_pass
 from torch.distributed import _symmetric_memory as symmetric
 
 from podwright_training.batch import IGNORED, Batch
@@ -267,6 +261,11 @@ class Overlap:
 
     @contextmanager
     def on_cpus(self):
+        # seconds, which pytest need not spend on collecting
+        from functorch.compile import min_cut_rematerialization_partition
+        from torch._dynamo.backends.common import aot_autograd
+        from torch._inductor.compile_fx import select_decomp_table
+
         for name in ("fused_all_gather_matmul", "fused_matmul_reduce_scatter"):
             torch.library.impl(symmetric.lib, name, "CPU")(getattr(symmetric, f"_{name}_fallback"))
         compiler = aot_autograd(
@@ -280,6 +279,11 @@ class Overlap:
             yield
 
     def _fuse(self, which, module, _):
+        from functorch.compile import make_boxed_func
+        from torch._inductor import config as inductor
+        from torch._inductor.fx_passes import post_grad
+        from torch._inductor.fx_passes.micro_pipeline_tp import micro_pipeline_tp_pass
+
         assert inductor._micro_pipeline_tp
         post_grad.view_to_reshape(module)
         with mock.patch.object(dist, "is_nccl_available", return_value=True):
