@@ -56,10 +56,10 @@ def tracked() -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_named_files_exist(page):
-    """Every file or folder that a page names is in the repository, by its path or the end of it."""
+    """Every file or folder that a page names is in the repository; links lead to files, as the site needs."""
     text = (ROOT / page).read_text(encoding="utf-8")
     linked = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
-    missing = [target for target in linked if not (ROOT / page).parent.joinpath(target).exists()]
+    missing = [target for target in linked if not (ROOT / page).parent.joinpath(target).is_file()]
     files = [f"/{path}" for path in tracked()]
     quoted = [word for words in re.findall(r"`([^`\n]+)`", text) for word in words.split()]
     for word in (word for word in quoted if FILE.fullmatch(word)):
