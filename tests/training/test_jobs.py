@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from podwright.checkout import ROOT
-from podwright_training.commands import launch
+from podwright_training.__main__ import main
+from podwright_training.commands import follow, launch
 from podwright_training.errors import ConfigError
 from podwright_training.jobs.log_reader import ENDED, STARTED, LogReader
 from podwright_training.jobs.patterns import READY
@@ -178,7 +179,7 @@ def test_all_that_is_wrong_is_said_with_its_place(tmp_path):
         ":6:9: mounts: only a container has them; name its image with `container`",
         ":7:9: resume.argument is missing; leave `resume` out if the program finds its checkpoints",
         ":4:6: env: 1A is no name of a variable",
-        ":5:8: files: ../x is not a file of the run's folder",
+        ":5:8: files: '../x' is not a file of the run's folder",
         ":9:3: log: unknown value losss; did you mean loss?",
         ":9:3: log: loss: (a)(b) has 2 groups, need one: the number; write others as (?:…)",
         ":9:3: log: lr: ( is no regular expression: missing ), unterminated subpattern at position 0",
@@ -187,14 +188,63 @@ def test_all_that_is_wrong_is_said_with_its_place(tmp_path):
     assert is_job(file)
 
 
-@pytest.mark.parametrize("text", ["", "- a", "a: [", "command: 'a"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "- a", "a: [", "command: 'a", "[" * 5000),
+        *('command: a\nenv: {A: "\\0"}', "command: a\nenv: {A: [1]}", "command: a\nenv: {Aé: b}"),
+        'command: a\nfiles: {a: "\\ud800"}',
+        *(f"command: a\nfiles: {{{name}: b}}" for name in ("metrics.jsonl", '"a\\nb"', "a/b: c, a", "n" * 201)),
+        *(
+            f"command: a\nfiles: {{a: {content}}}"
+            for content in (".nan", "!!set {b}", "!!binary YQ==", "{2026-01-01: b}")
+        ),
+        "command: &a [b, b, b, b, b, b, b, b, b, b]\nfiles:"
+        + "".join(
+            f"\n  {n}: &{n} [{', '.join(['*' + before] * 10)}]" for before, n in zip("abcde", "bcdef", strict=True)
+        ),
+    ],
+)
 def test_a_broken_file_is_one_line(text, tmp_path):
-    """A file that is no mapping in YAML is refused in one line."""
+    """A file that is no mapping in YAML, or has what cannot be written later, is refused in one line."""
     file = tmp_path / "job.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as error:
         load(file)
     assert len(error.value.problems) == 1
+    is_job(file)
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e999", "-3", "1.2.3", "many", "1e30"])
+def test_a_number_that_cannot_be_is_left_out(value):
+    """Tokens that are none leave the step's other values; a step that is none is no step."""
+    patterns = {"step": r"step (\S+)", "loss": r"loss (\S+)", "tokens": r"tokens (\S+)"}
+    lines = [f"step 1 loss 2 tokens {value}", f"step {value} loss 2", "step 2 loss 1 tokens 9"]
+    events = read(JobSpec(log=Log(patterns=patterns)), STARTED, *lines)[1:]
+    assert [(event["step"], event.get("tokens")) for event in events] == [(1, None), (2, 9)]
+
+
+def test_an_expression_without_end_does_not_hold_the_nodes(tmp_path, monkeypatch, capsys):
+    """The batch script waits for the process that follows the log, so it ends."""
+    run = RunFolder(tmp_path)
+    patterns = {"step": r"(\d+)", "loss": r"^(?:a+)+(b)$"}
+    run.job.write_text(JobSpec(command=("a",), log=Log(patterns=patterns)).to_json())
+    run.log.write_text("a" * 50 + "\n")
+    monkeypatch.setattr(follow, "LINE_S", 1)
+    assert main(["follow", "--run-dir", str(tmp_path), "--ranks", "1"]) == 2
+    assert "error: log.patterns: a line took over 1 s" in capsys.readouterr().err
+
+
+def test_a_log_that_is_emptied_or_has_no_lines_is_followed(tmp_path, monkeypatch):
+    """Lines after the log was emptied arrive, and of a line without end only what expressions see is kept."""
+    monkeypatch.setattr(follow, "POLL_S", 0)
+    log = tmp_path / "log"
+    log.write_text("first\n" + "x" * 1_000_000 + "\n")
+    lines = follow._lines(log, 0)
+    assert next(lines) == "first"
+    assert len(next(lines)) < 1 << 17
+    log.write_text("again\n")
+    assert [next(lines), next(lines)] == [None, "again"]
 
 
 def test_every_ready_job_becomes_sound_scripts(tmp_path):
@@ -226,6 +276,10 @@ def test_a_job_is_not_elastic_and_has_no_preset(tmp_path):
     assert len(str(error.value).splitlines()) == 2
     job = launch.plan(parsed("--job", str(file), "--run-dir", str(tmp_path)), launch.Nodes())
     assert (job.nodes, job.nproc_per_node) == (1, 1)
+    file.write_text("command: a\nname: mine\nranks_per_node: 1\n")
+    assert launch.plan(parsed("--job", str(file)), launch.Nodes(shared_root="/fsx")).run.root == Path("/fsx/runs/mine")
+    with pytest.raises(launch.LaunchError, match="got /elsewhere, need a folder below /fsx"):
+        launch.plan(parsed("--job", str(file), "--run-dir", "/fsx/../elsewhere"), launch.Nodes(shared_root="/fsx"))
 
 
 def parsed(*words):

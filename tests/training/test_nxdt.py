@@ -198,6 +198,12 @@ def test_the_published_job_is_accepted(capsys):
         (("--instance=ml.p5.48xlarge",), (), "--instance: got ml.p5.48xlarge, need one of ml.trn1.32xlarge"),
         ((), ("--ema-decay=0.9",), "--ema-decay: NxD Training has no such option"),
         (("--nodes=2-4",), (), "--nodes: NxD Training is not elastic"),
+        (("--spares=1",), (), "--nodes: NxD Training is not elastic"),
+        (("--nodes=0",), (), "--nodes: got 0, need at least 1"),
+        (("--kv-replicator=-4",), (), "--kv-replicator: got -4, need 1 to 4: 8 key-value heads are copied for 32"),
+        (("--kv-replicator=32",), (), "--kv-replicator: got 32, need 1 to 4"),
+        (("--time-limit=1:00:00",), (), "--time-limit: leave it out, --backend nxdt has none"),
+        (("--partition=a\n#SBATCH --uid=0",), (), r"--partition: got 'a\n#SBATCH --uid=0', need a name"),
         (
             (),
             ("--global-batch-size=1023", "--pipeline-parallel=3"),
@@ -244,6 +250,18 @@ def test_the_planner_s_memory_is_its_command_s():
     )
     assert (fits.fits, fails.fits) == (True, False)
     assert fits.peak_gb < fits.has_gb < fails.peak_gb
+
+
+def test_a_dataset_is_of_one_text_and_order(tmp_path, monkeypatch):
+    """Text column, order and the place of a relative path decide its folder, and a learning rate does not."""
+    usual = plan_of().dataset
+    assert plan_of(lr=1e-5).dataset == usual
+    others = {plan_of(text_column="body").dataset, plan_of(seed=7).dataset, plan_of(data_streams=3).dataset}
+    for folder in ("a", "b"):
+        (tmp_path / folder / "text").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path / folder)
+        others.add(plan_of(dataset="text").dataset)
+    assert len(others | {usual}) == 6
 
 
 def test_the_dataset_is_tokenised_to_arrow(text_dataset, tmp_path):

@@ -149,6 +149,10 @@ def _is_job(file: Path) -> bool:
     return True
 
 
+def _is_plain(path: Path) -> bool:
+    return path.is_file() or path.is_dir()
+
+
 def _how_to_get(path: Path) -> str:
     return "; `podwright init --model NAME` writes a first one" if path.name == "run.yaml" else ""
 
@@ -161,6 +165,7 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
     """
     paths = [options.file, *options.send]
     problems = [f"{path}: no such file{_how_to_get(path)}" for path in paths if not path.exists()]
+    problems += [f"{path}: neither a file nor a folder" for path in paths if path.exists() and not _is_plain(path)]
     if options.file.is_dir():
         problems.append(f"{options.file}: a folder; name its run.yaml or batch script, and --send the folder")
     is_job = _is_run(options.file) and _is_job(options.file)
@@ -170,6 +175,7 @@ def _files(options: argparse.Namespace) -> dict[str, Path]:
         problems.append("--nodes is required with a run.yaml: over how many nodes it trains")
     if options.nodes is not None and not NODES.fullmatch(options.nodes):
         problems.append(f"--nodes: got {options.nodes}, need at least 1, or a range as 2-4")
+    paths = [path for path in paths if path.exists()]
     names = [path.resolve().name for path in paths]
     problems += [f"{name}: two files of this name" for name in sorted(set(names)) if names.count(name) > 1]
     problems += [

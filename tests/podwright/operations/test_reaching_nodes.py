@@ -112,11 +112,15 @@ def test_wrong_arguments_end_with_usage(capsys, arguments, said):
 
 
 def test_submit_names_all_that_is_missing(capsys, folder):
-    """Files, a number of nodes, two files of one name: one line."""
+    """Files, links that lead to themselves, devices, a number of nodes, two files of one name: one line."""
     (folder / "run.yaml").touch()
-    status, line = refused(capsys, "submit", "run.yaml", "--send", "absent", "--send", "run.yaml")
+    (folder / "loop").symlink_to("loop")
+    sent = [word for path in ("absent", "run.yaml", "loop", "/dev/zero") for word in ("--send", path)]
+    status, line = refused(capsys, "submit", "run.yaml", *sent)
     assert status == 2
     assert "absent: no such file" in line
+    assert "loop: no such file" in line
+    assert "/dev/zero: neither a file nor a folder" in line
     assert "--nodes is required with a run.yaml" in line
     assert "run.yaml: two files of this name" in line
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import codecs
+import signal
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from podwright_training.errors import UserError
-from podwright_training.jobs.log_reader import LogReader
+from podwright_training.jobs.log_reader import LONGEST_LINE, LogReader
 from podwright_training.jobs.spec import JobSpec
 from podwright_training.run_folder import RunFolder
 
 POLL_S = 0.5
 IDLE_POLLS = 4  # without a line, before a step whose lines may be incomplete is written
+LINE_S = 10  # for the expressions on one line; the batch script waits for this process
 LAST_BYTES = 1 << 20  # of the metrics of an earlier job
 
 
@@ -41,15 +43,23 @@ def run(args: argparse.Namespace) -> int:
         raise UserError(f"cannot read {folder.job}: {error}; `podwright-train launch --job` writes it") from error
     reader = LogReader(spec, world_size=args.ranks, job_id=args.job_id, before=_before(folder))
     idle = 0
+    signal.signal(signal.SIGALRM, _too_slow)
     for line in _lines(args.log or folder.log, args.from_byte):
         now = round(time.time(), 3)
         idle = 0 if line is not None else idle + 1
         events = reader.feed(line, now) if line is not None else reader.flush(now) if idle == IDLE_POLLS else ()
+        signal.alarm(LINE_S)
         for event in events:
             folder.append(event)
+        signal.alarm(0)
         if reader.ended is not None:
             return 0
     return 0
+
+
+def _too_slow(*_: object) -> None:
+    """Give up: an expression such as ``(a+)+b`` tries for years."""
+    raise UserError(f"log.patterns: a line took over {LINE_S} s; an expression repeats what is repeated, as (a+)+ does")
 
 
 def _before(folder: RunFolder) -> dict[str, Any]:
@@ -62,7 +72,10 @@ def _before(folder: RunFolder) -> dict[str, Any]:
 
 
 def _lines(path: Path, begin: int) -> Iterator[str | None]:
-    """Yield the lines of a growing file, the parts of a progress bar too; ``None`` when nothing is new."""
+    """Yield the lines of a growing file, the parts of a progress bar too; ``None`` when nothing is new.
+
+    A line's end beyond what the reader looks at is left out. A file that was emptied is read from its beginning.
+    """
     decoder, rest = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
     while not path.exists():
         yield None
@@ -72,8 +85,11 @@ def _lines(path: Path, begin: int) -> Iterator[str | None]:
         while True:
             chunk = file.read(1 << 16)
             if not chunk:
+                if path.exists() and path.stat().st_size < file.tell():
+                    file.seek(0)
                 yield None
                 time.sleep(POLL_S)
                 continue
             *lines, rest = (rest + decoder.decode(chunk)).replace("\r", "\n").split("\n")
             yield from lines
+            rest = rest[:LONGEST_LINE]

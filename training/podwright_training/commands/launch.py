@@ -43,6 +43,7 @@ HYPERPOD_MARK = Path("/opt/sagemaker_cluster")  # exists on every HyperPod node,
 ACCELERATORS = ("gpu", "neuron", "cpu")
 SAVE_S = 600  # limit of the last checkpoint
 SIGNAL_LEAD_S = SAVE_S + 60  # Slurm signals so long before the time limit
+FOREIGN = ("job", "nproc_per_node", "time_limit", "accelerator", "efa")  # options that --backend nxdt lacks
 TEMPLATE, ELASTIC_TEMPLATE, JOB_TEMPLATE = "train.sbatch", "elastic.sbatch", "job.sbatch"
 
 
@@ -210,7 +211,12 @@ def _run_nxdt(args: argparse.Namespace, nodes: Nodes) -> int:
         args.instance = "ml.trn1.32xlarge"
     run_dir = _run_dir(args, nodes)
     problems = list(_problems_of_run_dir(args, nodes, run_dir))
-    if args.nodes and (args.nodes.least < args.nodes.most or args.spares):
+    problems += [
+        f"{flag(name)}: leave it out, --backend nxdt has none" for name in FOREIGN if getattr(args, name) is not None
+    ]
+    if args.nodes:
+        problems += _problems_of_nodes(args)
+    if args.spares or (args.nodes and args.nodes.least < args.nodes.most):
         problems.append("--nodes: NxD Training is not elastic, give one number and no --spares")
     if problems:
         raise LaunchError("\n".join(problems))
@@ -233,7 +239,7 @@ def plan(args: argparse.Namespace, nodes: Nodes) -> Job:
     if spec:
         _prepare(args, spec)
     nproc_per_node = nodes.ranks_per_node if args.nproc_per_node is None else args.nproc_per_node
-    run_dir = _run_dir(args, nodes)
+    run_dir = _run_dir(args, nodes, spec.name if spec else "")
     if problems := list(_problems(args, nodes, nproc_per_node, run_dir)):
         raise LaunchError("\n".join(problems))
     elastic = None
@@ -365,13 +371,13 @@ def read_nodes(partition: str | None, node_json: Path, provisioning_parameters: 
     )
 
 
-def _run_dir(args: argparse.Namespace, nodes: Nodes) -> Path:
-    """Return the run's folder: the flag's value, or a folder named after the preset."""
-    name = args.preset or (args.job and args.job.stem)
+def _run_dir(args: argparse.Namespace, nodes: Nodes, job_name: str = "") -> Path:
+    """Return the run's folder: the flag's value, or a folder named after the preset or the job."""
+    name = args.preset or job_name or (args.job and args.job.stem)
     if args.run_dir is None and name is None:
         raise LaunchError("--run-dir or --preset is required: the run's folder, or its model")
     run_dir: Path = args.run_dir or Path(nodes.shared_root) / "runs" / name
-    return run_dir.absolute()
+    return Path(os.path.normpath(run_dir.absolute()))  # without `..`, which leads out of the shared folder
 
 
 def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root: Path) -> Iterator[str]:
@@ -392,6 +398,8 @@ def _problems(args: argparse.Namespace, nodes: Nodes, nproc_per_node: int, root:
 def _problems_of_run_dir(args: argparse.Namespace, nodes: Nodes, root: Path) -> Iterator[str]:
     if re.search(r"[^\w./+=@-]", str(root)):
         yield f"--run-dir: got {root}, need only letters, digits and ./+=@_-, because Slurm's log is there"
+    if args.partition and not re.fullmatch(r"[\w.,-]+", args.partition):
+        yield f"--partition: got {args.partition!r}, need a name, or several with commas"
     if nodes.shared_root and not root.is_relative_to(nodes.shared_root):
         yield f"--run-dir: got {root}, need a folder below {nodes.shared_root}, which all nodes see"
     if owner := _other_owner(root):

@@ -11,8 +11,10 @@ from typing import Any
 from podwright_training.hardware import rank_peak_flops
 from podwright_training.jobs.patterns import ESCAPES
 from podwright_training.jobs.spec import JobSpec
+from podwright_training.run_folder import DIVERGING
 
 LONGEST_LINE = 4096  # characters that expressions see
+LARGEST = 2.0**63  # of what is counted
 # Written by the job's scripts between the program's lines.
 STARTED = "=== program starts"
 ENDED = "=== program ended with"
@@ -88,9 +90,9 @@ class LogReader:
 
     def _read(self, text: str, at: float) -> Iterator[Event]:
         found = {
-            name: _number(match[1])
+            name: value
             for name, pattern in self._compiled.items()
-            if (match := pattern.search(text)) and match[1] is not None
+            if (match := pattern.search(text)) and (value := _number(match[1])) is not None and _can_be(name, value)
         }
         order = self._patterns.step_line or "same"
         if order == "same":
@@ -109,8 +111,6 @@ class LogReader:
 
     def _train(self, values: Mapping[str, float], at: float) -> Iterator[Event]:
         """Yield the event of a step, after that of the start if it is the first one since."""
-        if not math.isfinite(values["step"]):
-            return
         step = round(values["step"]) + 1 - self._patterns.first_step
         if self._is_started and step <= self._past.step:
             return
@@ -192,5 +192,14 @@ class LogReader:
         return {name: round(value, 6) for name, value in found.items() if value and math.isfinite(value)}
 
 
-def _number(text: str) -> float:
-    return float(text.replace(",", ""))
+def _number(text: str | None) -> float | None:
+    """Return the number of an expression's group; ``None`` if it took no part, or is none."""
+    try:
+        return None if text is None else float(text.replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _can_be(name: str, value: float) -> bool:
+    """Return whether a value is not damage: only what diverges is infinite, and only a loss is below zero."""
+    return name in DIVERGING or (0 <= value < LARGEST)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from podwright_training.config.option import option
 from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
 from podwright_training.jobs.yaml_file import Problems, Value, mapping, read, unknown
+from podwright_training.run_folder import RunFolder
 
 LAUNCHERS = ("torchrun", "deepspeed", "accelerate", "srun")
 SIGNALS = ("TERM", "USR1", "USR2", "INT")
@@ -27,8 +30,11 @@ PLACES = {  # what stands for it in command, files, env and resume.argument
     "checkpoint": "the newest checkpoint; only in resume.argument",
 }
 FLOPS_PER_PARAMETER = 6  # and token, forward and backward: https://arxiv.org/abs/2001.08361, section 2.1
+_RUN = RunFolder(Path())
+OURS = tuple(map(str, (_RUN.job, _RUN.start, _RUN.sbatch, _RUN.log, _RUN.metrics)))  # files of the run's folder
+LONGEST_NAME = 200  # bytes of a file's name; file systems have 255, and it is written under a longer one
 _PLACE = re.compile(r"\{([a-z_]+)\}")
-_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def _by_name(text: str) -> Any:
@@ -143,7 +149,7 @@ def is_job(file: Path) -> bool:
 
     try:
         keys = set(yaml.safe_load(file.read_bytes()))
-    except (OSError, TypeError, ValueError, yaml.YAMLError):
+    except (OSError, TypeError, ValueError, RecursionError, yaml.YAMLError):
         return False
     return "command" in keys or len(keys & set(KEYS)) > len(keys & set(option_names()))
 
@@ -194,7 +200,7 @@ def _convert(name: str, data: Any) -> Any:
     if kind in ("texts", "files"):
         if not isinstance(data, dict):
             raise ValueError(f"{name}: got {_shown(data)}, need `NAME: value` lines")
-        return {str(key): value if kind == "files" else _text(value) for key, value in data.items()}
+        return {str(key): _content(value) if kind == "files" else _text(name, value) for key, value in data.items()}
     if isinstance(data, dict | list | bool):
         raise ValueError(f"{name}: got {_shown(data)}, need one value")  # noqa: TRY004 - a wrong value like all others
     try:
@@ -211,7 +217,23 @@ def _limited(value: Any, limits: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def _content(value: Any) -> Any:
+    """Return what JSON can write of a file's content: a date is its text."""
+    try:
+        return json.loads(json.dumps(value, default=_date, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"files: {error}: need texts, numbers, lists and mappings") from error
+
+
+def _date(value: Any) -> str:
+    if isinstance(value, date):
+        return value.isoformat()
+    raise TypeError(f"got {_shown(value)[:80]}")
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, dict | list | set):
+        raise ValueError(f"{name}: got {_shown(value)}, need one value for each name")  # noqa: TRY004 - a wrong value like all others
     return {True: "true", False: "false", None: ""}.get(value, str(value)) if not isinstance(value, str) else value
 
 
@@ -246,8 +268,14 @@ def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) 
     for name in (name for name in spec.env if not _VARIABLE.fullmatch(name)):
         problems.add(given["env"].node, f"env: {name} is no name of a variable")
     for name in spec.files:
-        if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name:
-            problems.add(given["files"].node, f"files: {name} is not a file of the run's folder")
+        if Path(name).is_absolute() or ".." in Path(name).parts or not Path(name).name or not name.isprintable():
+            problems.add(given["files"].node, f"files: {name!r} is not a file of the run's folder")
+        elif Path(name).parts[0] in OURS:
+            problems.add(given["files"].node, f"files: {name} is podwright-train's own, as {', '.join(OURS)} are")
+        elif max(map(len, map(os.fsencode, Path(name).parts))) > LONGEST_NAME:
+            problems.add(given["files"].node, f"files: {name[:20]}… has over {LONGEST_NAME} bytes")
+        elif any(Path(name) in Path(other).parents for other in spec.files):
+            problems.add(given["files"].node, f"files: {name} is a file, and the folder of another")
     for key, text in _filled_texts(spec):
         known = PLACES if key == "resume" else [place for place in PLACES if place != "checkpoint"]
         for place in (place for place in _PLACE.findall(text) if place not in known):

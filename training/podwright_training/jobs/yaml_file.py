@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,6 +14,8 @@ import yaml
 from podwright_training.errors import ConfigError
 
 MAX_BYTES = 1 << 20
+MAX_VALUES = 100_000  # each alias counts as what it stands for
+_REFUSED = re.compile("[\\0\ud800-\udfff]")  # neither files nor programs take them
 
 
 @dataclass
@@ -54,11 +57,18 @@ def read(file: Path) -> tuple[dict[str, Value], Problems]:
         if len(content) > MAX_BYTES:
             raise ConfigError([f"{file}: it has more than {MAX_BYTES >> 10} KiB, a job has some lines"])
         node = yaml.compose(content.decode(), Loader=yaml.SafeLoader)
+        for count, scalar in enumerate(_scalars(node), start=1):
+            if count > MAX_VALUES:
+                raise ConfigError([f"{file}: it has more than {MAX_VALUES:,} values, with those of its aliases"])
+            if _REFUSED.search(scalar.value):
+                problems.add(scalar, "not a text: it has a NUL or half of a character")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         words = " ".join(part for part in (error.problem, error.context) if part)
         raise ConfigError([f"{file}{place}: not YAML: {words}"]) from error
+    except RecursionError as error:
+        raise ConfigError([f"{file}: too many brackets or aliases in each other"]) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else " ".join(str(error).split())
         raise ConfigError([f"cannot read {file}: {reason}"]) from error
@@ -92,6 +102,19 @@ def unknown(name: str, what: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"unknown {what} {name}; " + (f"did you mean {close[0]}?" if close else f"need one of {', '.join(names)}")
+
+
+def _scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
+    """Yield the keys and values below a node, those of an alias each time."""
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _scalars(item)
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for item in pair:
+                yield from _scalars(item)
 
 
 def _data(node: yaml.Node, problems: Problems) -> Any:

@@ -43,6 +43,12 @@ OPTIONS = frozenset({
     *("activation_checkpointing", "activation_checkpointing_mode", "logging_freq", "checkpoint_freq"),
 })  # fmt: skip
 
+# Those that decide what is in the tokenised dataset.
+TOKENISED = (
+    *("dataset", "dataset_config_name", "text_column", "data_streams", "data_mixture", "tokenizer", "seed"),
+    "max_context_width",
+)
+
 
 class Layout(NamedTuple):
     """Divide a model among the ranks of a job, which are NeuronCores."""
@@ -107,8 +113,9 @@ class Plan:
     @property
     def dataset(self) -> Path:
         """Return the folder of the tokenised dataset, named by what it is made of."""
-        made_of = (self.options.dataset, self.options.dataset_config_name, self.options.tokenizer, self.samples)
-        return self.shared / "podwright" / "arrow" / _digest([*made_of, self.options.max_context_width])
+        options = self.options.with_absolute_paths()
+        made_of = [getattr(options, name) for name in TOKENISED]
+        return self.shared / "podwright" / "arrow" / _digest([*made_of, self.samples])
 
     @property
     def samples(self) -> int:
@@ -129,7 +136,8 @@ def layout_of(
     """Return the layout; what is ``None`` is chosen: all cores of a trn1 for tensors, the fewest copies."""
     ranks = DEVICES * neuron.ranks_per_device(MEMBERS[instance_type])
     tensor = tensor or (ranks if MEMBERS[instance_type] == "Trainium" else ranks // 4)
-    copies = key_value_copies or max(1, tensor // options.model.num_key_value_heads)
+    fewest = max(1, tensor // options.model.num_key_value_heads)
+    copies = fewest if key_value_copies is None else key_value_copies
     return Layout(ranks * nodes, tensor, options.pipeline_parallel, options.context_parallel, copies)
 
 
@@ -149,6 +157,12 @@ def problems(plan: Plan) -> Iterator[str]:
 def _problems_of_heads(options: TrainConfig, layout: Layout) -> Iterator[str]:
     heads, held = options.model.num_attention_heads, options.model.num_key_value_heads
     copies = held * layout.key_value_copies
+    if layout.key_value_copies < 1 or copies > heads:
+        yield (
+            f"--kv-replicator: got {layout.key_value_copies}, need 1 to {heads // held}: {held} key-value heads are "
+            f"copied for {heads} heads"
+        )
+        return
     if heads % layout.tensor:
         yield f"tensor_parallel {layout.tensor} does not divide the {heads} heads"
     if copies % layout.tensor:
