@@ -194,6 +194,10 @@ def test_all_that_is_wrong_is_said_with_its_place(tmp_path):
         *("", "- a", "a: [", "command: 'a", "[" * 5000),
         *('command: a\nenv: {A: "\\0"}', "command: a\nenv: {A: [1]}", "command: a\nenv: {Aé: b}"),
         'command: a\nfiles: {a: "\\ud800"}',
+        *(
+            f"command: a\nresume: {{argument: '{{checkpoint}}', {key}}}"
+            for key in ("newest: a/b-*", "complete: a/b", "folder: '{checkpoint}'")
+        ),
         *(f"command: a\nfiles: {{{name}: b}}" for name in ("metrics.jsonl", '"a\\nb"', "a/b: c, a", "n" * 201)),
         *(
             f"command: a\nfiles: {{a: {content}}}"

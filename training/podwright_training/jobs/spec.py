@@ -254,13 +254,23 @@ def _check(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> Non
         problems.add(given["environment"].node, "environment: a container has its own; leave one of the two out")
     if spec.mounts and not spec.container:
         problems.add(given["mounts"].node, "mounts: only a container has them; name its image with `container`")
-    if spec.resume is not None and not spec.resume.argument:
-        node = given["resume"].node
-        problems.add(node, "resume.argument is missing; leave `resume` out if the program finds its checkpoints")
+    if spec.resume is not None:
+        for text in _problems_of_resume(spec.resume):
+            problems.add(given["resume"].node, text)
     _check_names(spec, given, problems)
     if "log" in given:
         for text in _problems_of_patterns(spec.log):
             problems.add(given["log"].node, f"log: {text}")
+
+
+def _problems_of_resume(resume: Resume) -> Iterator[str]:
+    if not resume.argument:
+        yield "resume.argument is missing; leave `resume` out if the program finds its checkpoints"
+    for name, given in (("newest", resume.newest), ("complete", resume.complete)):
+        if "/" in given:
+            yield f"resume.{name}: got {given}, need a name without /: nothing is looked for deeper"
+    if "{checkpoint}" in resume.folder:
+        yield "resume.folder: {checkpoint} is looked for in it; only resume.argument has it"
 
 
 def _check_names(spec: JobSpec, given: Mapping[str, Value], problems: Problems) -> None:
