@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from podwright_training import device, neuron
+from podwright_training.errors import UserError
 from podwright_training.hardware import neuron_peak_flops
 from podwright_training.model.compilation import compile_backend
 from podwright_training.ranks import Ranks
@@ -76,6 +77,9 @@ def test_ranks_of_neuron_devices_are_the_cores_that_programs_see(monkeypatch):
     assert neuron_peak_flops("Trainium2") == 667e12 / 4
     monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "1")
     assert 16 * neuron.ranks_per_device("Trainium2") == 128
+    monkeypatch.setenv("NEURON_LOGICAL_NC_CONFIG", "0")
+    with pytest.raises(UserError, match="NEURON_LOGICAL_NC_CONFIG: got 0, need 1 or 2"):
+        neuron.ranks_per_device("Trainium2")
     assert neuron_peak_flops("unknown") is None
 
 

@@ -13,6 +13,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from podwright_training.errors import UserError
+
 LEGACY = "train on it with NxD Training: podwright-train launch --backend nxdt"
 DEVICES = ("Trainium2", "Trainium3")  # that the native path runs on
 PYTHONS = ((3, 12), (3, 14))  # the first and the last
@@ -21,15 +23,22 @@ SYSTEM = "Ubuntu 26.04"  # of its wheels
 # Devices of instance families, and their cores: a rank has one, or LNC of them joined.
 FAMILIES = {"trn1": "Trainium", "trn1n": "Trainium", "inf2": "Inferentia2", "trn2": "Trainium2", "trn3": "Trainium3"}
 CORES = {"Trainium": 2, "Inferentia2": 2, "Trainium2": 8, "Trainium3": 8}
-JOINED = {"Trainium2": 2, "Trainium3": 2}  # cores of a logical one, unless NEURON_LOGICAL_NC_CONFIG says otherwise
+JOINED = {"Trainium2": 2, "Trainium3": 2}  # cores of a logical one, unless LNC says otherwise
+LNC = "NEURON_LOGICAL_NC_CONFIG"
 
 PRODUCT_NAME = Path("/sys/devices/virtual/dmi/id/product_name")  # on EC2's Nitro the instance type
 
 
 def ranks_per_device(device: str) -> int:
-    """Return the ranks of a device such as ``Trainium2``: one for each core that programs see."""
-    joined = int(os.environ.get("NEURON_LOGICAL_NC_CONFIG") or JOINED.get(device, 1))
-    return max(1, CORES.get(device, 1) // joined)
+    """Return the ranks of a device such as ``Trainium2``: one for each core that programs see.
+
+    Raises:
+        UserError: The environment's number of cores is neither 1 nor 2.
+    """
+    given = os.environ.get(LNC) or str(JOINED.get(device, 1))
+    if given not in ("1", "2"):
+        raise UserError(f"{LNC}: got {given}, need 1 or 2, the cores of a logical one")
+    return max(1, CORES.get(device, 1) // int(given))
 
 
 def device_name() -> str:
