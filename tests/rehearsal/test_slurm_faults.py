@@ -95,9 +95,9 @@ def test_nodes_marked_by_an_operator_are_replaced_or_rebooted(cluster: Namespace
     cluster.run("touch /root/on-disk", host=SECOND, user="root")
     done = resume("Action:Replace", "Action:Reboot", 600)
     assert (done.replaced, done.rebooted) == ((FIRST,), (SECOND,))
-    told = cluster.path(FIRST, "/opt/ml/config/resource_config.json").read_text()
-    assert f"i-marked-{FIRST}" in told
-    assert f"i-marked-{SECOND}" not in told
+    config = cluster.path(FIRST, "/opt/ml/config/resource_config.json").read_text()
+    assert f"i-marked-{FIRST}" in config
+    assert f"i-marked-{SECOND}" not in config
     assert cluster.path(SECOND, "/root/on-disk").exists()
 
 

@@ -221,7 +221,7 @@ def test_a_broken_file_is_one_line(text, tmp_path):
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e999", "-3", "1.2.3", "many", "1e30"])
 def test_a_number_that_cannot_be_is_left_out(value):
-    """Tokens that are none leave the step's other values; a step that is none is no step."""
+    """Tokens that are no number are left out, and the step stays; without a number it is no step."""
     patterns = {"step": r"step (\S+)", "loss": r"loss (\S+)", "tokens": r"tokens (\S+)"}
     lines = [f"step 1 loss 2 tokens {value}", f"step {value} loss 2", "step 2 loss 1 tokens 9"]
     events = read(JobSpec(log=Log(patterns=patterns)), STARTED, *lines)[1:]
