@@ -78,11 +78,12 @@ class Progress:
         """Time one step; it is marked failed if the body raises, and stopped at Ctrl-C."""
         record = next(item for item in self.steps if item.name == name)
         record.state, record.started_at_s = "running", time.monotonic()
-        self.began(record)
         try:
+            self.began(record)
             yield record
         except BaseException as error:  # Ctrl-C too: the step did not end well
-            stopped = isinstance(error, KeyboardInterrupt) or any(it.state == "stopped" for it in self.steps)
+            interrupted = isinstance(error, KeyboardInterrupt | GeneratorExit)  # the latter: between here and the body
+            stopped = interrupted or any(it.state == "stopped" for it in self.steps)
             self._end(record, "stopped" if stopped else "failed")  # with one, those that run beside it
             raise
         self._end(record, "done")
