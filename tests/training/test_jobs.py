@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from podwright.checkout import ROOT
+from podwright_testing.workspace import wait_until
 from podwright_training.__main__ import main
 from podwright_training.commands import follow, launch
 from podwright_training.errors import ConfigError
@@ -245,10 +247,55 @@ def test_a_log_that_is_emptied_or_has_no_lines_is_followed(tmp_path, monkeypatch
     log = tmp_path / "log"
     log.write_text("first\n" + "x" * 1_000_000 + "\n")
     lines = follow._lines(log, 0)
-    assert next(lines) == "first"
-    assert len(next(lines)) < 1 << 17
+    assert next(lines) == ("first", 0, 6)
+    text, *span = next(lines)
+    assert (len(text) < 1 << 17, span) == (True, [6, 1_000_007])
     log.write_text("again\n")
-    assert [next(lines), next(lines)] == [None, "again"]
+    assert [next(lines), next(lines)] == [(None, 0, 0), ("again", 0, 6)]
+
+
+KILLED = """=== job 5, restart 0
+=== program starts
+step 1
+ loss 4
+step 2
+ loss 3
+"""
+UNREAD = """step 3
+ loss 2
+Traceback (most recent call last):
+=== job 5, restart 1
+"""
+RESTARTED = """=== program starts, checkpoint step-2
+step 3
+ loss 1.5
+=== program ended with 0
+"""
+
+
+@pytest.mark.parametrize("order", ["after", "before"])
+def test_what_a_killed_follower_left_is_read_by_the_next(tmp_path, order):
+    """The last lines of a node that was lost become events once, and the restart after them begins at its checkpoint."""
+    text = [KILLED, UNREAD, RESTARTED]
+    if order == "after":
+        text = [re.sub(r"(step \d)\n( loss .*)\n", r"\2\n\1\n", part) for part in text]
+    run = RunFolder(tmp_path)
+    patterns = {"step": r"^step (\d+)$", "loss": r"loss (\S+)"}
+    run.job.write_text(JobSpec(command=("a",), log=Log(patterns=patterns, step_line=order)).to_json())
+    run.log.write_text(text[0])
+    words = [sys.executable, "-m", "podwright_training", "follow", f"--run-dir={tmp_path}", "--ranks=1"]
+    with subprocess.Popen(words) as killed:
+        try:
+            wait_until(lambda: [event["step"] for event in run.events("train")] == [1, 2])
+        finally:
+            killed.kill()
+    run.log.write_text("".join(text[:2]))
+    begin = run.log.stat().st_size
+    run.log.write_text("".join(text))
+    assert main(["follow", f"--run-dir={tmp_path}", "--ranks=1", f"--from-byte={begin}"]) == 0
+    found = [(event["event"], event["step"], event.get("loss")) for event in run.events()]
+    first = [("start", 0, None), ("train", 1, 4), ("train", 2, 3), ("train", 3, 2)]
+    assert found == [*first, ("start", 2, None), ("train", 3, 1.5), ("end", 3, None)]
 
 
 def test_every_ready_job_becomes_sound_scripts(tmp_path):

@@ -6,22 +6,24 @@
 from __future__ import annotations
 
 import argparse
-import codecs
 import signal
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from podwright_training.errors import UserError
-from podwright_training.jobs.log_reader import LONGEST_LINE, LogReader
+from podwright_training.jobs.log_reader import LONGEST_LINE, Event, LogReader
 from podwright_training.jobs.spec import JobSpec
 from podwright_training.run_folder import RunFolder
 
 POLL_S = 0.5
 IDLE_POLLS = 4  # without a line, before a step whose lines may be incomplete is written
 LINE_S = 10  # for the expressions on one line; the batch script waits for this process
+CHUNK_BYTES = 1 << 16
+LINE_BYTES = 4 * LONGEST_LINE  # of UTF-8
 LAST_BYTES = 1 << 20  # of the metrics of an earlier job
 
 
@@ -41,20 +43,60 @@ def run(args: argparse.Namespace) -> int:
         spec = JobSpec.from_json(folder.job.read_text())
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"cannot read {folder.job}: {error}; `podwright-train launch --job` writes it") from error
-    reader = LogReader(spec, world_size=args.ranks, job_id=args.job_id, before=_before(folder))
-    idle = 0
-    signal.signal(signal.SIGALRM, _too_slow)
-    for line in _lines(args.log or folder.log, args.from_byte):
-        now = round(time.time(), 3)
-        idle = 0 if line is not None else idle + 1
-        events = reader.feed(line, now) if line is not None else reader.flush(now) if idle == IDLE_POLLS else ()
+    follower = _Follower(folder, args.log or folder.log, spec, ranks=args.ranks, job_id=args.job_id)
+    follower.catch_up(args.from_byte)
+    follower.follow(args.from_byte)
+    return 0
+
+
+class _Line(NamedTuple):
+    """A line of the log; its text is ``None`` when nothing is new."""
+
+    text: str | None
+    begin: int  # bytes
+    end: int
+
+
+class _Follower:
+    """Writes the events of a log, each with the byte at which the next follower goes on."""
+
+    def __init__(self, folder: RunFolder, log: Path, spec: JobSpec, *, ranks: int, job_id: str) -> None:
+        self._folder, self._log = folder, log
+        self._reader = partial(LogReader, spec, world_size=ranks, job_id=job_id)
+        self._values_follow = spec.log.all_patterns.step_line == "before"
+        signal.signal(signal.SIGALRM, _too_slow)
+
+    def catch_up(self, end: int) -> None:
+        """Read what an earlier follower, killed with its node, has left unread before a byte of the log.
+
+        Its lines get the time of its last event: they were written shortly after it.
+        """
+        last = next(iter(deque(self._folder.events(last_bytes=LAST_BYTES), 1)), {})
+        if 0 < last.get("log_byte", 0) < end:
+            reader = self._reader(before=_before(self._folder), continues=True)
+            for line in _lines(self._log, last["log_byte"], end):
+                self._write(reader.feed(line.text or "", last["time"]), line)
+            self._write(reader.flush(last["time"]), _Line(None, end, end))
+
+    def follow(self, begin: int) -> None:
+        """Read the log until the job's script writes that the program has ended."""
+        reader, idle = self._reader(before=_before(self._folder)), 0
+        for line in _lines(self._log, begin):
+            now = round(time.time(), 3)
+            idle = 0 if line.text is not None else idle + 1
+            if line.text is not None:
+                self._write(reader.feed(line.text, now), line)
+            elif idle == IDLE_POLLS:
+                self._write(reader.flush(now), line)
+            if reader.ended is not None:
+                return
+
+    def _write(self, events: Iterable[Event], line: _Line) -> None:
+        """Append the events that a line completed; where values follow a step, it may be the next one's first."""
         signal.alarm(LINE_S)
         for event in events:
-            folder.append(event)
+            self._folder.append({**event, "log_byte": line.begin if self._values_follow else line.end})
         signal.alarm(0)
-        if reader.ended is not None:
-            return 0
-    return 0
 
 
 def _too_slow(*_: object) -> None:
@@ -71,25 +113,30 @@ def _before(folder: RunFolder) -> dict[str, Any]:
     return {"step": last[-1]["step"], "tokens": last[-1].get("tokens"), "stride": max(0, stride)}
 
 
-def _lines(path: Path, begin: int) -> Iterator[str | None]:
-    """Yield the lines of a growing file, the parts of a progress bar too; ``None`` when nothing is new.
+def _lines(path: Path, begin: int, end: int | None = None) -> Iterator[_Line]:
+    """Yield the lines of a file up to ``end``, or else as it grows; the parts of a progress bar are lines, too.
 
     A line's end beyond what the reader looks at is left out. A file that was emptied is read from its beginning.
     """
-    decoder, rest = codecs.getincrementaldecoder("utf-8")(errors="replace"), ""
     while not path.exists():
-        yield None
+        yield _Line(None, begin, begin)
         time.sleep(POLL_S)
     with path.open("rb") as file:
-        file.seek(begin)
-        while True:
-            chunk = file.read(1 << 16)
-            if not chunk:
-                if path.exists() and path.stat().st_size < file.tell():
-                    file.seek(0)
-                yield None
-                time.sleep(POLL_S)
+        at, rest = file.seek(begin), b""  # where a line begins, and what was read of it
+        while end is None or file.tell() < end:
+            before = file.tell()
+            chunk = file.read(CHUNK_BYTES if end is None else min(CHUNK_BYTES, end - before))
+            *lines, tail = chunk.replace(b"\r", b"\n").split(b"\n")
+            for line in lines:
+                before += len(line) + 1
+                yield _Line((rest + line).decode(errors="replace"), at, before)
+                at, rest = before, b""
+            rest = (rest + tail)[:LINE_BYTES]
+            if chunk:
                 continue
-            *lines, rest = (rest + decoder.decode(chunk)).replace("\r", "\n").split("\n")
-            yield from lines
-            rest = rest[:LONGEST_LINE]
+            if end is not None:
+                return
+            if path.exists() and path.stat().st_size < file.tell():
+                at, rest = file.seek(0), b""
+            yield _Line(None, at, at)
+            time.sleep(POLL_S)

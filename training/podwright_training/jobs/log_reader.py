@@ -43,14 +43,23 @@ class LogReader:
         world_size: Ranks of the job.
         job_id: Slurm's.
         before: Steps and tokens of the run's last event, from an earlier job.
+        continues: Whether the first lines are of the program that wrote the last event.
     """
 
-    def __init__(self, spec: JobSpec, *, world_size: int, job_id: str = "", before: Mapping[str, Any] = {}) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        *,
+        world_size: int,
+        job_id: str = "",
+        before: Mapping[str, Any] = {},
+        continues: bool = False,
+    ) -> None:
         self._spec, self._world_size, self._job_id = spec, world_size, job_id
         self._patterns = spec.log.all_patterns
         self._compiled = {name: re.compile(text) for name, text in self._patterns.by_name.items()}
         self._past = _Progress(before.get("step", 0), before.get("tokens") or 0.0, before.get("stride", 0))
-        self._is_started = False
+        self._is_started = continues
         self._started_at: float | None = None
         self._checkpoint: int | None = None  # the number in the name of the one that the program started from
         self._last_at: float | None = None
