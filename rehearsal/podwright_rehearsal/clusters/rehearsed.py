@@ -29,6 +29,7 @@ AUTO_RESUME_COMMENT = "auto-resume=1"  # written by auto_resume.c
 REBOOT, REPLACE = "Action:Reboot", "Action:Replace"
 _GRACE_S = 3.0
 _POLL_S = 0.3  # each query of a job starts a login shell
+_SENT_S = 10.0  # until Slurm's messages to a lost node have arrived, or never will
 _SETTLE_S = 600.0  # until Slurm has ended what is left of a job on a dead node
 _ENDED = frozenset({"COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "BOOT_FAIL"})
 _SETTLED = _ENDED | {"RUNNING", "PENDING"}  # what a job is after COMPLETING
@@ -271,10 +272,22 @@ class RehearsedCluster(ABC):
         self.nodes[hostname] = replace(self.nodes[hostname], instance_id=instance_id)
 
     def _mark_down(self, hostname: str, reason: str) -> None:
-        """Mark a node down: if it is back before Slurm notices, Slurm takes it for the old one and its job hangs."""
-        state = self._states_or_none().get(hostname)
+        """Mark a node down: if it is back before Slurm notices, Slurm takes it for the old one and its job hangs.
+
+        Slurm then sends a kill to the lost node. A replacement that is there within seconds would get it, and with it
+        the job that is queued again would end; AWS's come minutes later. So wait until nothing is on its way.
+        """
+        state = self._states_or_none().get(hostname, "")
         if state and not state.startswith("down"):
             self._update(hostname, "State=DOWN", f"Reason={reason}")
+        if state:
+            with contextlib.suppress(HostError):  # what goes to another lost node may be tried for long
+                wait_for(self._is_all_sent, timeout_s=_SENT_S, what=lambda: "slurmctld's messages")
+
+    def _is_all_sent(self) -> bool:
+        """Return whether slurmctld has sent what it had to send."""
+        shown = self.run(["sdiag"], user="root").stdout
+        return not any(map(int, re.findall(r"^Agent (?:queue size|count): *(\d+)$", shown, re.MULTILINE)))
 
     def _lift_mark(self, hostname: str) -> None:
         """Resume a node that an operator marked: the mark outlives a registration."""

@@ -32,6 +32,7 @@ WAITS_S = 600.0  # of a busy machine
 AWS_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION")
 SOURCE = "fs-0123456789abcdef0.fsx.us-west-2.amazonaws.com@tcp:/abcdefgh"
 CONFIGURATION = "/opt/slurm/etc/slurm.conf"
+CONTROLLER_LOG = "/var/log/slurm/slurmctld.log"
 SLURMD_TIMEOUT_S = 120  # Slurm must not lose nodes of a busy machine, and elastic runs do not wait for it
 TCP_TIMEOUT_S = 2  # a kill that is still on its way to a lost node must not reach its replacement, seconds later
 GRACE_S = 60  # from Slurm's SIGTERM to the end of a preempted job
@@ -233,7 +234,8 @@ class ElasticRun:
     def said(self) -> str:
         """Return the last lines of each host, and what Slurm says of jobs and nodes."""
         logs = sorted([*self.folder.elastic.glob("host-*.log"), *self.folder.root.glob("train.log")])
-        shown = self._cluster.cluster.run("squeue --all; sinfo --Node --long; date", check=False).stdout
+        asked = f"scontrol show job --oneliner {self.job}; sinfo --Node --long; tail -n 200 {CONTROLLER_LOG}; date"
+        shown = self._cluster.cluster.run(asked, user="root", check=False).stdout
         return "\n".join([*(f"--- {log.name}\n{tail(log)}" for log in logs), "--- Slurm", shown])
 
     def wait_for_step(self, step: int) -> None:
