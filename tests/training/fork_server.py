@@ -11,6 +11,7 @@ A job is ``{"argv": [...], "ranks": n}``; the answer is ``{"status": s, "output"
 ``{"wait": n}`` waits for such a rank; the answer is ``{"status": s}``.
 """
 
+import faulthandler
 import gc
 import json
 import os
@@ -19,8 +20,9 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -34,6 +36,7 @@ from podwright_training.loop import trainer  # noqa: F401 - as above
 from podwright_training.loop.metrics import Metrics
 
 LIMIT_S = 500
+STACKS_S = 1  # to write the stacks of a rank
 torch.set_num_threads(1)
 
 
@@ -57,21 +60,31 @@ def run(job):
         for rank in range(job["ranks"]):
             pids.append(fork(job, rank, port, output.fileno()))
             os.setpgid(pids[-1], pids[0])
-        with time_limit(pids[0], output.fileno()):
+        with silence_limit(pids, output.fileno()):
             statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
         output.seek(0)
         return {"status": max(statuses, key=abs), "output": output.read().decode()}
 
 
 @contextmanager
-def time_limit(group, output):
-    """Kill ranks that wait for each other forever, and say so in their output."""
+def silence_limit(pids, output):
+    """Kill ranks that have said nothing for too long: they wait for each other. Their output then shows where."""
+    seen = 0
 
-    def end(*_):
-        os.write(output, f"killed: still running after {LIMIT_S} s\n".encode())
-        os.killpg(group, signal.SIGKILL)
+    def look(*_):
+        nonlocal seen
+        if (size := os.fstat(output).st_size) > seen:
+            seen = size
+            signal.alarm(LIMIT_S)
+            return
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGUSR1)
+                time.sleep(STACKS_S)
+        os.write(output, f"killed: said nothing for {LIMIT_S} s\n".encode())
+        os.killpg(pids[0], signal.SIGKILL)
 
-    signal.signal(signal.SIGALRM, end)
+    signal.signal(signal.SIGALRM, look)
     signal.alarm(LIMIT_S)
     yield
     signal.alarm(0)
@@ -83,6 +96,7 @@ def fork(job, rank, port, output):
         return pid
     os.dup2(output, 1)
     os.dup2(output, 2)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
     ranks, on_host = job["ranks"], job.get("ranks_per_host", job["ranks"])
     values = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % on_host, "LOCAL_WORLD_SIZE": on_host}
     values |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}

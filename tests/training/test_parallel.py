@@ -6,6 +6,7 @@ Run as a script by four ranks, this file trains a small model in every layout, f
 import math
 import os
 import sys
+import time
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -246,6 +247,7 @@ def shapes(model):
 def train_layouts():
     records, overlap = {}, Overlap()
     for name, (model, layout) in LAYOUTS.items():
+        print(f"{time.process_time():6.1f} s of CPU: {name}", flush=True)
         choices = MODELS[model] | layout
         train_batch_size = SEQUENCES // data_size(choices) // choices.get("gradient_accumulation_steps", 1)
         with overlap.on_cpus() if choices.get("async_tensor_parallel") else nullcontext():
