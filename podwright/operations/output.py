@@ -98,7 +98,12 @@ def print_json(kind: str, document: Mapping[str, Any]) -> None:
 
     Keys of a version stay; a document may get more.
     """
-    print(json.dumps({"schema": kind, **document}, indent=2, default=_plain))
+    print(to_json({"schema": kind, **document}))
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """Return a document as it is printed."""
+    return json.dumps(document, indent=2, default=_plain)
 
 
 def confirm(question: str, *, yes: bool) -> bool:

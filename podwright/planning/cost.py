@@ -34,6 +34,11 @@ class Cost:
         return sum(self.usd.values()) if self.usd else None
 
 
+def text_gb(tokens: float) -> float:
+    """Return the size of the text of so many tokens, in 1e9 bytes: a token of English is about 4.5 bytes."""
+    return tokens * 4.5 / 1e9
+
+
 def cost(
     hardware: Hardware,
     *,

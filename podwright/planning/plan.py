@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from podwright.planning import trainer_options
-from podwright.planning.cost import Cost, cost
+from podwright.planning.cost import Cost, cost, text_gb
 from podwright.planning.hardware import Hardware
 from podwright.planning.layout import Layout, Optimizer, Precision, Recompute, check
 from podwright.planning.memory import Memory, error_share, largest_micro_batch, least_recomputation, memory
@@ -223,7 +223,7 @@ def _assemble(
             hardware,
             seconds=seconds,
             parameters=model.parameters,
-            dataset_gb=tokens * 4.5 / 1e9 if tokens else 0.0,  # a token of English is about 4.5 bytes
+            dataset_gb=text_gb(tokens) if tokens else 0.0,
             **price,
         )
         if seconds

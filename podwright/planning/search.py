@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from podwright.planning.accelerator import Accelerator
-from podwright.planning.cost import Cost, cost
+from podwright.planning.cost import Cost, cost, text_gb
 from podwright.planning.hardware import Hardware, accelerated_types
 from podwright.planning.layout import Layout, LayoutError, Precision, Recompute, check
 from podwright.planning.memory import Memory, largest_micro_batch, memory
@@ -157,6 +157,20 @@ def cheapest_cluster(
     return sorted(offers, key=lambda item: item.cost.total_usd or 0)
 
 
+def proposed(offers: Sequence[Offer]) -> Offer:
+    """Return the offer to take: the one with the lowest price per hour whose total is no more than the cheapest's.
+
+    The planner cannot tell two totals apart that differ less than its error. So the limit is what the cheapest costs if
+    it is as slow as nine of ten published runs are at most. Of those within it, few dollars per hour lose least while
+    nodes boot, wait or repeat steps.
+    """
+    cheapest = offers[0]
+    likely = cheapest.candidate.speed
+    limit = (cheapest.cost.total_usd or 0) * likely.tokens_per_s_per_gpu / likely.low
+    alike = [item for item in offers if (item.cost.total_usd or 0) <= limit]
+    return min(alike, key=lambda item: (item.hardware.usd_per_hour or 0, item.cost.total_usd or 0))
+
+
 def _least_seconds(hardware: Hardware, model: Model, tokens: float) -> float:
     """Return the time of the run's FLOPs at 80 % of the peak, to skip clusters that are too slow."""
     flops = 3 * model.matrix_flops_per_token * tokens
@@ -238,7 +252,7 @@ def offer(
         hardware=hardware,
         model=model,
         candidate=fastest,
-        cost=cost(hardware, seconds=seconds, parameters=model.parameters),
+        cost=cost(hardware, seconds=seconds, parameters=model.parameters, dataset_gb=text_gb(tokens)),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,8 +15,10 @@ import pytest
 import yaml
 from golden import CASES, Case, cases
 from jsonschema import Draft7Validator, Draft202012Validator
+from jsonschema import ValidationError as JsonError
 from pydantic import TypeAdapter, ValidationError
 
+from podwright import cli
 from podwright.check.document import Document
 from podwright.check.json_schema import _Generator
 from podwright.check.report import check_document
@@ -23,6 +27,7 @@ from podwright.checkout import ROOT
 from podwright.cli import main
 from podwright.operations.first_file.documents import DOCUMENTS
 from podwright.operations.first_file.schema import COMMANDS, cluster_text, run_text
+from podwright_testing.documents import as_described
 from podwright_training.config.sources import load_file, preset_names
 from podwright_training.config.train_config import PRESETS
 from podwright_training.errors import ConfigError
@@ -145,7 +150,38 @@ def test_a_commands_document_is_as_its_schema_says(command, capsys):
         Draft202012Validator.check_schema(schema)
         Draft202012Validator(schema).validate({**document, "later": 1})
     assert not Draft202012Validator(schema).is_valid({**document, next(iter(schema["properties"])): None})
-    assert set(COMMANDS) == set(DOCUMENTS)
+
+
+def test_every_command_with_json_has_a_schema(capsys):
+    """All commands that have --json are described, and no others; each schema is one."""
+    with_json = {
+        command.name
+        for command in cli._commands()
+        for parser in parsers_of(command.name)
+        if "--json" in parser._option_string_actions
+    }
+    assert set(COMMANDS) == set(DOCUMENTS) == with_json
+    for command in COMMANDS:
+        assert main(["schema", command]) == 0
+        Draft202012Validator.check_schema(json.loads(capsys.readouterr().out))
+
+
+def parsers_of(command: str) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers of a command and of its verbs."""
+    (commands,) = (item for item in cli._parser([command])._actions if item.choices)
+    yield commands.choices[command]
+    for action in commands.choices[command]._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.values()
+
+
+def test_a_result_of_another_shape_is_refused():
+    """The check of every test's documents finds a key that the schema has not, and one with another type."""
+    good = {"schema": "podwright.align/1", "changed": True}
+    as_described(good)
+    for wrong in ({**good, "more": 1}, {**good, "changed": "maybe"}, {"schema": "podwright.align/1"}):
+        with pytest.raises((ValidationError, JsonError)):
+            as_described(wrong)
 
 
 @pytest.mark.parametrize("preset", preset_names())

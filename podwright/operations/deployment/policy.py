@@ -29,6 +29,7 @@ SCHEMA = "podwright.policy/1"
 MAX_POLICY_LENGTH = 6144  # of a managed policy without white space
 LIMITS_PAGE = "https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"
 ACTIONS_A_CALL = 100  # simulated at a time
+CREATE = "aws iam create-policy --policy-name podwright-deployer --policy-document file://deployer.json"
 PASSED_TO = ("sagemaker.amazonaws.com", "scheduler.amazonaws.com", "vpc-flow-logs.amazonaws.com")
 
 
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_examples(
         parser,
         "podwright policy deployer > deployer.json",
+        f"{CREATE}  # makes it a policy in IAM, to attach",
         "podwright policy deployer --simulate arn:aws:iam::123456789012:role/ci",
     )
 
@@ -77,6 +79,13 @@ def run(options: argparse.Namespace) -> int:
     else:
         print(json.dumps(policy, indent=2))
         _warn_about_length(policy)
+        if sys.stdout.isatty():
+            print(
+                "podwright: this is the IAM policy of who runs `podwright deploy` and `destroy`. To use it:\n"
+                f"  podwright policy {options.whose} > deployer.json\n  {CREATE}\n"
+                "then attach it to their role: aws iam attach-role-policy --role-name ROLE --policy-arn ARN",
+                file=sys.stderr,
+            )
     return FAILED if missing else OK
 
 

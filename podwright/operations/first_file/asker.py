@@ -38,6 +38,14 @@ class Question(NamedTuple):
         return f"--{self.key.replace('_', '-')}"
 
 
+class Proposal(NamedTuple):
+    """The cluster that the planner proposes, and why."""
+
+    instance_type: str
+    nodes: int
+    reason: str
+
+
 @dataclass
 class Asker:
     """The answers so far."""
@@ -67,7 +75,8 @@ class Asker:
         problems = list(self._problems())
         if problems:
             raise ArgumentError("; ".join(problems))
-        return Answers(**{key: value for key, value in self.given.items() if key in Answers.__dataclass_fields__})
+        known = {key: value for key, value in self.given.items() if key in Answers.__dataclass_fields__}
+        return Answers(**known, reason=self.reason)
 
     def _problems(self) -> Iterator[str]:
         """Take the answers, and yield what is wrong with those of flags."""
@@ -150,3 +159,21 @@ class Asker:
                 region=self["region"],
             )
         return self._offers[deadline]
+
+    def proposal(self) -> Proposal:
+        """Return which of the offers to take, of which there is one at least."""
+        from podwright.operations.first_file import planned
+        from podwright.planning.search import proposed
+
+        hardware = proposed(self.offers).hardware
+        reason = planned.reason(self.offers, tokens=self["tokens"], deadline=self["deadline"])
+        return Proposal(hardware.instance.name, hardware.nodes, reason)
+
+    @property
+    def reason(self) -> str:
+        """Why the planner proposed the nodes of the answers; empty where it did not, or they are others."""
+        if self.options.instance_type or not (self.model and self.offers):
+            return ""
+        found = self.proposal()
+        is_it = (found.instance_type, str(found.nodes)) == (self["instance_type"], self["nodes"])
+        return found.reason if is_it else ""

@@ -8,50 +8,33 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
+from podwright.operations.first_file import operation_documents as operations
+from podwright.operations.first_file.document import Document, Finding
 from podwright.planning.layout import Layout
 from podwright_training.failures import Failures
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"  # pydantic's
 
 
-class _Document(BaseModel):
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class _Finding(_Document):
-    """A problem, its place in the file, and a remedy."""
-
-    level: Literal["error", "warning", "info"]
-    code: str
-    """`podwright explain CODE` says what it means."""
-    path: str
-    """Of the key, such as `cluster.instance_groups[1].count`; empty for the whole file."""
-    line: int | None
-    """From 1; null where no file gave the value."""
-    column: int | None
-    message: str
-    hint: str
-
-
-class Check(_Document):
+class Check(Document):
     """The document of `podwright check --json`."""
 
-    findings: list[_Finding]
+    findings: list[Finding]
 
 
-class Doctor(_Document):
+class Doctor(Document):
     """The document of `podwright doctor --json`."""
 
     kind: Literal["podwright.doctor/1"] = Field(alias="schema")
     cluster: str
     account: str
     region: str
-    findings: list[_Finding]
+    findings: list[Finding]
 
 
-class _Key(_Document):
+class _Key(Document):
     """A key of cluster.yaml or run.yaml."""
 
     name: str
@@ -63,15 +46,21 @@ class _Key(_Document):
     file: Literal["cluster.yaml", "run.yaml"]
 
 
-class Explain(_Document):
-    """The document of `podwright explain --json`: keys, or codes with their meanings."""
+class Explain(Document):
+    """The document of `podwright explain --json`: keys, codes with their meanings, or a file's cluster."""
 
     kind: Literal["podwright.explain/1"] = Field(alias="schema")
-    keys: list[_Key] = []
-    codes: dict[str, str] = {}
+    keys: list[_Key] = Field(default_factory=list)
+    codes: dict[str, str] = Field(default_factory=dict)
+    file: str = ""
+    """The settings file that was drawn."""
+    written: str = ""
+    """Where its picture is."""
+    cluster: str = ""
+    """Its cluster in words, where no picture was asked for."""
 
 
-class _Model(_Document):
+class _Model(Document):
     """The model that is trained."""
 
     name: str
@@ -80,7 +69,7 @@ class _Model(_Document):
     """Those that each token passes."""
 
 
-class _Hardware(_Document):
+class _Hardware(Document):
     """The nodes that train it."""
 
     instance_type: str
@@ -88,7 +77,7 @@ class _Hardware(_Document):
     gpus: int
 
 
-class _Memory(_Document):
+class _Memory(Document):
     """1e9 bytes per accelerator at the peak of a step."""
 
     parameters: float
@@ -109,7 +98,7 @@ class _Memory(_Document):
     """What the run may need beyond the peak: nine of ten published runs need no more."""
 
 
-class _Speed(_Document):
+class _Speed(Document):
     """The time of a step and its parts."""
 
     step_s: float
@@ -124,7 +113,7 @@ class _Speed(_Document):
     bound_by: str
 
 
-class _Cost(_Document):
+class _Cost(Document):
     """Time, dollars and energy of the whole run, failures included."""
 
     hours: float
@@ -136,7 +125,7 @@ class _Cost(_Document):
     total_usd: float | None
 
 
-class _MemoryCheckpoints(_Document):
+class _MemoryCheckpoints(Document):
     """Checkpoints in the memory of the nodes."""
 
     rank_gb: float
@@ -151,7 +140,7 @@ class _MemoryCheckpoints(_Document):
     goodput: float
 
 
-class Plan(_Document):
+class Plan(Document):
     """The document of `podwright plan --json` for one cluster."""
 
     model: _Model
@@ -173,7 +162,7 @@ class Plan(_Document):
     obstacles: list[str]
 
 
-class Scale(_Document):
+class Scale(Document):
     """The document of `podwright scale --json`."""
 
     kind: Literal["podwright.scale/1"] = Field(alias="schema")
@@ -192,12 +181,38 @@ class Scale(_Document):
     """Terraform's planned changes; null where nothing was deployed from this folder."""
 
 
-DOCUMENTS: dict[str, type[_Document]] = {
+DOCUMENTS: dict[str, type[BaseModel]] = {
+    "adopt": operations.Adopt,
+    "align": operations.Align,
+    "bundle": operations.Bundle,
+    "cancel": operations.Cancel,
     "check": Check,
+    "deploy": operations.Deploy,
+    "destroy": operations.Destroy,
     "doctor": Doctor,
+    "drift": operations.Drift,
     "explain": Explain,
+    "export": operations.Export,
+    "fetch": operations.Fetch,
+    "import": operations.Import,
+    "init": operations.Init,
+    "jobs": operations.Jobs,
+    "logs": operations.Logs,
+    "move": operations.Move,
+    "nodes": operations.Nodes,
+    "outputs": operations.Outputs,
     "plan": Plan,
+    "policy": operations.Policy,
+    "rehearse": operations.Rehearse,
     "scale": Scale,
+    "setup": operations.Setup,
+    "ssh-config": operations.SshConfig,
+    "state": operations.State,
+    "status": operations.Status,
+    "submit": operations.Submit,
+    "teardown": operations.Teardown,
+    "update-software": operations.UpdateSoftware,
+    "validate": operations.Validate,
 }
 
 

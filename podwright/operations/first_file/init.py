@@ -186,6 +186,8 @@ def _report(options: argparse.Namespace, asker: Asker, written: dict[Path, str])
     print(f"{options.file}: {settings.name} in {settings.region}\n  {nodes}")
     based = prices.label(region, [group.instance_type for group in groups])
     print(f"  nodes cost {cost} while they run ({based})\n  nothing is deployed yet")
+    if asker.reason and not asker.asks:
+        print(f"  {asker.reason}")
     if asker["zone"] and not asker.asks and not options.zone:
         print(f"  zone {asker['zone']}: {zone_note(asker)}")
     for file, what in list(written.items())[1:]:

@@ -58,7 +58,28 @@ def table(offers: list[Offer]) -> str:
     """Return the first offers as a table."""
     shown = offers[:OFFERS_SHOWN]
     prices = source_of(shown[0].hardware.region, [item.hardware.instance.name for item in shown])
+    chosen = search.proposed(offers)
+    if chosen not in shown:
+        shown.append(chosen)
     return f"{offers_table(shown)}\nPrices: EC2 on-demand, {prices}. Memory: {to_spare()}"
+
+
+def reason(offers: list[Offer], *, tokens: str, deadline: str) -> str:
+    """Return why the cluster that is proposed was chosen, in one sentence."""
+    chosen, cheapest = search.proposed(offers), offers[0]
+    within = f"{chosen.model.name} on {tokens} tokens takes {_in_words(chosen)}, within {deadline}"
+    if chosen is cheapest:
+        return f"{within}: the cheapest of {len(offers)} instance types that do"
+    other = f"{cheapest.hardware.nodes} x {cheapest.hardware.instance.name}"
+    hourly = f"{chosen.hardware.usd_per_hour:,.2f} $/h instead of {cheapest.hardware.usd_per_hour:,.2f}"
+    return (
+        f"{within}. {other} would take {_in_words(cheapest)}: the planner cannot tell such totals apart, and these "
+        f"nodes cost {hourly} while they boot, wait or repeat steps"
+    )
+
+
+def _in_words(item: Offer) -> str:
+    return f"{units.format_duration(item.cost.hours * units.HOUR_S)} and {item.cost.total_usd or 0:,.0f} USD"
 
 
 class Run(NamedTuple):

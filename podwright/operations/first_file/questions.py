@@ -90,11 +90,11 @@ def _offers_note(asker: Asker) -> str:
         return ""
     from podwright.operations.first_file import planned
 
-    return planned.table(asker.offers)
+    return f"{planned.table(asker.offers)}\n{asker.proposal().reason}"
 
 
 def _type_default(asker: Asker) -> str:
-    return asker.offers[0].hardware.instance.name if asker.model and asker.offers else INSTANCE_TYPE
+    return asker.proposal().instance_type if asker.model and asker.offers else INSTANCE_TYPE
 
 
 def _type_problem(value: str, _: Asker) -> str:

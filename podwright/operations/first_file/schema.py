@@ -11,7 +11,40 @@ from podwright.operations.target import add_examples
 from podwright.output_file import write_output
 
 OK = 0
-CLUSTER, COMMANDS = "cluster.yaml", ("check", "doctor", "explain", "plan", "scale")
+CLUSTER = "cluster.yaml"
+COMMANDS = (  # that have --json
+    "adopt",
+    "align",
+    "bundle",
+    "cancel",
+    "check",
+    "deploy",
+    "destroy",
+    "doctor",
+    "drift",
+    "explain",
+    "export",
+    "fetch",
+    "import",
+    "init",
+    "jobs",
+    "logs",
+    "move",
+    "nodes",
+    "outputs",
+    "plan",
+    "policy",
+    "rehearse",
+    "scale",
+    "setup",
+    "ssh-config",
+    "state",
+    "status",
+    "submit",
+    "teardown",
+    "update-software",
+    "validate",
+)
 EXAMPLES = checkout.ROOT / "examples"
 CLUSTER_SCHEMA, RUN_SCHEMA = Path(".podwright/cluster.schema.json"), Path(".podwright/run.schema.json")
 _MODELINE = "# yaml-language-server: $schema="  # https://github.com/redhat-developer/yaml-language-server

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import wrap
 
 CREATE, EXISTING_VPC, EXISTING = "create", "existing_vpc", "existing"
 NETWORKS = (CREATE, EXISTING_VPC, EXISTING)
+WIDTH = 92  # of a comment's words
 
 _NETWORK = {
     CREATE: """\
@@ -53,7 +55,7 @@ cluster:
       count: 1
     - name: workers
       role: compute
-      instance_type: {instance_type}
+{reason}      instance_type: {instance_type}
       count: {nodes}                       # `podwright scale workers N` changes it
       partition: gpu                 # for jobs: sbatch --partition=gpu
 
@@ -78,7 +80,10 @@ class Answers:
     subnet_id: str = ""
     security_group_id: str = ""
     controller_type: str = "ml.m5.xlarge"
+    reason: str = ""
 
     def text(self) -> str:
         """Return the settings file."""
-        return _TEXT.format(**vars(self) | {"network": _NETWORK[self.network].format(**vars(self))})
+        reason = "".join(f"      # {line}\n" for line in wrap(self.reason, WIDTH))
+        network = _NETWORK[self.network].format(**vars(self))
+        return _TEXT.format(**vars(self) | {"network": network, "reason": reason})

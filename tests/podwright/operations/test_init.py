@@ -93,6 +93,37 @@ def test_a_model_gets_a_cluster_and_a_run(folder, capsys):
     assert run.max_steps > 1000
 
 
+@pytest.mark.parametrize("tokens", ["1B", "20B"])
+def test_the_proposed_nodes_are_cheap_by_the_hour(folder, capsys, tokens):
+    """A small model gets few dollars per hour where the totals are alike, in time, and the file says why."""
+    assert main(["init", "--yes", "--model", "llama3_2_1b", "--tokens", tokens]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    capsys.readouterr()
+    assert main(["plan", "--model", "llama3_2_1b", "--tokens", tokens, "--deadline", "7d", "--json"]) == 0
+    offers = json.loads(capsys.readouterr().out)
+    workers = load(folder / "cluster.yaml").cluster.instance_groups[1]
+    chosen = next(offer for offer in offers if offer["instance_type"] == workers.instance_type)
+    assert chosen["nodes"] == workers.count
+    assert chosen["hours"] <= 7 * 24
+    assert chosen["usd"] < 1.5 * offers[0]["usd"], "the cheapest, but for the planner's error"
+    assert chosen["usd"] / chosen["hours"] < 20 < offers[0]["usd"] / offers[0]["hours"]
+    text = (folder / "cluster.yaml").read_text()
+    lines = [line for line in text.splitlines() if line.startswith("      # ")]
+    comment = " ".join(line.strip(" #") for line in lines)
+    assert f"llama3_2_1b on {tokens} tokens takes" in comment
+    assert "$/h instead of" in comment
+    assert comment in out
+    assert max(map(len, lines)) <= 100
+    assert main(["check", "--run", "run.yaml", "--strict"]) == 0
+
+
+def test_nodes_of_ones_own_choice_get_no_reason(folder):
+    """Another number of nodes than the proposed one is not explained by the planner."""
+    words = ["--model", "llama3_2_1b", "--tokens", "1B", "--instance-type", "ml.g5.12xlarge", "--nodes", "3"]
+    assert main(["init", "--yes", *words]) == 0
+    assert "planner" not in (folder / "cluster.yaml").read_text()
+
+
 def test_a_deadline_that_nothing_keeps_is_refused(folder, capsys):
     """A deadline that no cluster keeps, or not the chosen one, writes nothing; the message has what would."""
     model = ["--model", "llama3_2_1b", "--tokens", "50B", "--instance-type", "ml.g5.12xlarge"]
