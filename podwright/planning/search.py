@@ -160,7 +160,7 @@ def cheapest_cluster(
 def proposed(offers: Sequence[Offer]) -> Offer:
     """Return the offer to take: the one with the lowest price per hour whose total is no more than the cheapest's.
 
-    The planner cannot tell two totals apart that differ less than its error. So the limit is what the cheapest costs if
+    Two totals that differ less than the planner's error are alike. So the limit is what the cheapest costs if
     it is as slow as nine of ten published runs are at most. Of those within it, few dollars per hour lose least while
     nodes boot, wait or repeat steps.
     """

@@ -45,13 +45,16 @@ def test_every_model_agrees_with_its_published_size(name):
     assert model.parameters / 1e9 == pytest.approx(model.published_billions, rel=0.008)
 
 
+OURS = {"tiny", "tiny_moe"}  # presets that nobody published
+
+
 @pytest.mark.parametrize("preset", sorted(path.stem for path in PRESETS.glob("*.yaml")))
 def test_presets_have_as_many_parameters_as_the_trainer_builds(preset):
     """The planner counts what the trainer counts, for every preset; a published one is the catalog's model."""
     config = load_file(PRESETS / f"{preset}.yaml")
     model = model_of(config)
     assert model.parameters == config.model.parameters
-    if preset in model_names():
+    if preset not in OURS:
         assert replace(model, name=preset) == Model.of(preset)
         assert model.parameters == EXACT[preset]
 

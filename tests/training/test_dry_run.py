@@ -16,6 +16,7 @@ import torch
 from podwright.planning.hardware import Hardware
 from podwright.planning.memory import Memory
 from podwright.planning.trainer_run import plan_run
+from podwright_testing.training_documents import as_described
 from podwright_training.config import sources
 from podwright_training.config.memory_checkpoints import STATE_BYTES
 from podwright_training.dry_run.memory import ACTIVATIONS, LOGITS, WEIGHTS, WORKING
@@ -82,6 +83,8 @@ def results() -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
+    for result in found.values():
+        as_described("dry-run", {key: value for key, value in result.items() if key != "status"})
     return found
 
 

@@ -346,3 +346,26 @@ def test_events_are_whole_numbers_where_the_report_needs_them():
     """Tokens and sequences are written as JSON's whole numbers."""
     events = read(JobSpec(log=Log(parser="megatron"), model=Model(tokens_per_step=1e6)), STARTED, *LINES["megatron"][0])
     assert json.loads(json.dumps(events[-1]))["tokens"] == 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "no JSON at line 1, column 2: Expecting property name"),
+        ("", "no JSON at line 1, column 1"),
+        ("[]", "not the shape that launch writes"),
+        ("{}", "the key command is missing"),
+        ('{"command": ["a"], "mounts": [], "resume": null, "log": {}, "model": {}, "more": 1}', "'more'"),
+        (b"\xff", "no text in UTF-8 at byte 0"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_damaged_job_is_named(tmp_path, capsys, content, reason):
+    """A job.json that cannot be read is one line: the file, what is wrong, and what to do."""
+    if content is not None:
+        (tmp_path / "job.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["follow", f"--run-dir={tmp_path}", "--ranks=1"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {tmp_path}/job.json: ")
+    assert reason in line
+    assert line.endswith(f"start the run again, which writes it: podwright-train launch --run-dir {tmp_path} …")

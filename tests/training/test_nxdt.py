@@ -1,6 +1,10 @@
 """NxD Training gets its own files, and a job that it or trn1 would refuse is refused at launch."""
 
 import json
+import os
+import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -198,6 +202,7 @@ def test_the_published_job_is_accepted(capsys):
         (("--instance=ml.p5.48xlarge",), (), "--instance: got ml.p5.48xlarge, need one of ml.trn1.32xlarge"),
         ((), ("--ema-decay=0.9",), "--ema-decay: NxD Training has no such option"),
         (("--nodes=2-4",), (), "--nodes: NxD Training is not elastic"),
+        (("--environment=/nope",), (), "--environment: got /nope, which has no bin/python: name the virtual"),
         (("--spares=1",), (), "--nodes: NxD Training is not elastic"),
         (("--nodes=0",), (), "--nodes: got 0, need at least 1"),
         (("--kv-replicator=-4",), (), "--kv-replicator: got -4, need 1 to 4: 8 key-value heads are copied for 32"),
@@ -283,3 +288,65 @@ def test_the_dataset_is_tokenised_to_arrow(text_dataset, tmp_path):
     assert " then " in AutoTokenizer.from_pretrained(tokenizer).decode(rows[0]["input_ids"])
     assert dataset.main(["--out", str(tmp_path / "all"), "--sequences", "1000000", *words]) == 0
     assert 5 < len(datasets.load_from_disk(str(tmp_path / "all"))) < 1000
+
+
+def test_two_runs_share_one_dataset(text_dataset, tmp_path):
+    """Of jobs that need the same dataset at once, one writes it and the others wait for it; nothing else is left."""
+    out = tmp_path / "shared" / "rows"
+    words = [sys.executable, "-m", "podwright_training.nxdt.dataset", f"--out={out}", "--sequences=20"]
+    words += [f"--dataset={text_dataset}", f"--tokenizer={text_dataset / 'tokenizer'}", "--vocab-size=300"]
+    words += ["--max-context-width=32", "--data-streams=2"]
+    jobs = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    printed = [job.communicate()[0] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0, 0]
+    last = sorted(text.splitlines()[-1] for text in printed)
+    assert last == [f"{out} is there already"] * 2 + [f"{out}: 20 sequences"]
+    assert len(datasets.load_from_disk(str(out))) == 20
+    assert sorted(path.name for path in out.parent.iterdir()) == ["rows", "rows.lock"]
+
+
+def test_a_killed_job_leaves_no_lock(text_dataset, tmp_path):
+    """A dataset that a killed job left in part is written again by the next."""
+    out = tmp_path / "rows"
+    (tmp_path / "rows.partial" / "rows").mkdir(parents=True)
+    (tmp_path / "rows.partial" / "rows" / "old").touch()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(out)], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    holder.kill()
+    holder.communicate()
+    words = [f"--dataset={text_dataset}", f"--tokenizer={text_dataset / 'tokenizer'}", "--vocab-size=300"]
+    assert dataset.main([f"--out={out}", "--sequences=5", "--max-context-width=32", "--data-streams=2", *words]) == 0
+    assert not (out / "old").exists()
+    assert len(datasets.load_from_disk(str(out))) == 5
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from podwright_training.run_folder import alone
+with alone(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_one_job_at_a_time_makes_the_environment(tmp_path):
+    """A second environment job waits for the lock of the first, and then finds what that one made."""
+    plan = replace(plan_of(), shared=tmp_path)
+    script = tmp_path / "environment.sbatch"
+    script.write_text(chain.script(plan, "environment"))
+    plan.environment.parent.mkdir(parents=True, exist_ok=True)
+    place = shlex.quote(str(plan.environment))
+    first = f"exec 9>{place}.lock; flock 9; echo held; read _; mkdir -p {place}; touch {place}/complete"
+    environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "a"}
+    holder = subprocess.Popen(["bash", "-c", first], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    second = subprocess.Popen(["bash", script], stdout=subprocess.PIPE, text=True, env=environment)
+    assert "=== environment" in second.stdout.readline()
+    assert "another job makes" in second.stdout.readline()
+    holder.communicate("\n")
+    rest = second.communicate()[0]
+    assert second.returncode == 0
+    assert rest == f"{plan.environment} is there already\n"

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from podwright_testing.training_documents import as_described
 from podwright_training.__main__ import main
 from podwright_training.commands import prepare as command
 from podwright_training.commands.prepare import PrepareError, prepare, split_documents
@@ -110,7 +111,9 @@ def test_answers_for_programs(prose, tmp_path, capsys):
 
     def ask(*words):
         assert main([*map(str, words), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        document = json.loads(capsys.readouterr().out)
+        as_described(words[0], document)
+        return document
 
     data = tmp_path / "data"
     tokenizer = data / "tokenizer"

@@ -11,13 +11,16 @@ import os
 import socket
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from podwright_training.errors import UserError
-from podwright_training.spelling import Parser, as_shown, known
+from podwright_training.spelling import Help, Parser, as_shown, known
+from podwright_training.terminal import fit_terminals, whole_lines
 
 ASKED_BY_SHELL = "_ARGCOMPLETE"  # the variable with which the scripts of `podwright completion` ask what Tab offers
 GARBAGE = 100_000, 50, 100  # thresholds of collections: importing torch makes millions of objects, but no garbage
+WHOLE = {"evaluate", "schema"}  # commands that print JSON
 USER_ERROR_STATUS = 2  # what argparse exits with too
 UNREAD_STATUS = 1  # of output that nobody reads to its end
 
@@ -36,7 +39,7 @@ COMMANDS = {  # name: (module, summary)
     "tokenize": ("tokenize", "convert a dataset to token shards, which training reads without tokenizing"),
     "tokenizer": ("tokenizer", "train a byte-level BPE tokenizer on a dataset, or measure how one fits it"),
     "curate": ("curate", "filter and de-duplicate a dataset, and write it as token shards"),
-    "schema": ("schema", "print the JSON Schema of run.yaml, for editors"),
+    "schema": ("schema", "print the JSON Schema of run.yaml, for editors, or of a command's JSON"),
     "prepare": ("prepare", "convert text files to a dataset in C4's layout, and train a tokenizer"),
 }
 
@@ -59,7 +62,7 @@ EXAMPLES = {
     "tokenize": ("tokenize --dataset data --tokenizer tokenizer --output tokens",),
     "tokenizer": ("tokenizer train --dataset data --output tokenizer",),
     "curate": ("curate --dataset raw --tokenizer tokenizer --output curated",),
-    "schema": ("schema > run.schema.json",),
+    "schema": ("schema > run.schema.json", "schema report"),
     "prepare": ("prepare books.zip --output data",),
 }
 
@@ -68,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 0, or 2 for an error the user can fix."""
     gc.set_threshold(*GARBAGE)
     arguments = list(sys.argv[1:] if argv is None else argv)
+    fit_terminals()
     logging.basicConfig(format="%(levelname)s: %(message)s")
     if ASKED_BY_SHELL in os.environ:
         from argcomplete import autocomplete  # podwright, whose `completion` makes shells ask, needs it too
@@ -84,7 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unknown argument {unknown[0]}{_meant(unknown[0], known(parser))}")
     args.unknown_flags = [item for item in unknown if item.startswith("-")]
     try:
-        status: int = args.command(args)
+        with whole_lines() if _is_whole(args, arguments[0]) else nullcontext():
+            status: int = args.command(args)
         sys.stdout.flush()
     except UserError as error:
         _report(error)
@@ -93,6 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD_STATUS
     return status
+
+
+def _is_whole(args: argparse.Namespace, name: str) -> bool:
+    """Return whether a command prints what programs read: a document, or a script."""
+    return name in WHOLE or any(getattr(args, flag, False) for flag in ("json", "print_only"))
 
 
 def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
@@ -112,7 +122,7 @@ def _add(subparser: argparse.ArgumentParser, name: str) -> None:
     command = importlib.import_module(f"podwright_training.commands.{COMMANDS[name][0]}")
     command.add_arguments(subparser)
     subparser.set_defaults(command=command.run)
-    subparser.formatter_class = argparse.RawDescriptionHelpFormatter
+    subparser.formatter_class = Help
     lines = [f"  podwright-train {example}" for example in EXAMPLES[name]]
     subparser.epilog = "\n".join(["examples:" if len(lines) > 1 else "example:", *lines])
 

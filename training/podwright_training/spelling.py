@@ -27,6 +27,22 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"got {value}, need {', '.join(choices)}{meant}")
 
 
+class Help(argparse.HelpFormatter):
+    """Wraps paragraphs and keeps lines; a command of the examples goes on after a backslash."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(_wrapped(f"{indent}{line}", width) for line in text.splitlines())
+
+
+def _wrapped(line: str, width: int) -> str:
+    from textwrap import wrap  # only a help needs it
+
+    is_command = line.startswith("  ")
+    indent = "      " * is_command
+    lines = wrap(line, width - 2 * is_command, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return (" \\\n" if is_command else "\n").join(lines)
+
+
 def flag(name: str) -> str:
     """Return the flag of an option's name, or of a flag with underscores."""
     return f"--{name.lstrip('-').replace('_', '-')}"

@@ -1,4 +1,4 @@
-"""What the JSON documents of commands have in common."""
+"""Parts that JSON documents of several commands have."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class _BundledFile(Document):
 
 
 class _Uploaded(Document):
-    """Where the bundle is, and how many of its objects were not there before."""
+    """Place of the bundle, and the number of its objects that were not there before."""
 
     to: str
     objects: int
@@ -215,7 +215,7 @@ class _MovedFileSystem(Document):
 
 
 class _MovePreview(Document):
-    """What a move changes and costs."""
+    """Changes and costs of a move."""
 
     changes: list[_Tie]
     file_systems: list[_MovedFileSystem]
@@ -231,7 +231,7 @@ class _Place(Document):
 
 
 class _Journal(Document):
-    """How far a move is; `done` has the time of each step."""
+    """Progress of a move; `done` has the time of each step."""
 
     kind: str = Field(alias="schema")
     id: str

@@ -73,7 +73,7 @@ def reason(offers: list[Offer], *, tokens: str, deadline: str) -> str:
     other = f"{cheapest.hardware.nodes} x {cheapest.hardware.instance.name}"
     hourly = f"{chosen.hardware.usd_per_hour:,.2f} $/h instead of {cheapest.hardware.usd_per_hour:,.2f}"
     return (
-        f"{within}. {other} would take {_in_words(cheapest)}: the planner cannot tell such totals apart, and these "
+        f"{within}. {other} would take {_in_words(cheapest)}: such totals are alike within the planner's error, and these "
         f"nodes cost {hourly} while they boot, wait or repeat steps"
     )
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from podwright_training.errors import UserError
 from podwright_training.jobs.log_reader import LONGEST_LINE, Event, LogReader
-from podwright_training.jobs.spec import JobSpec
+from podwright_training.jobs.spec import JobSpec, read_written
 from podwright_training.run_folder import RunFolder
 
 POLL_S = 0.5
@@ -39,10 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Follow the log until the job's script writes that the program has ended."""
     folder = RunFolder(args.run_dir)
-    try:
-        spec = JobSpec.from_json(folder.job.read_text())
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(f"cannot read {folder.job}: {error}; `podwright-train launch --job` writes it") from error
+    spec = read_written(folder.job)
     follower = _Follower(folder, args.log or folder.log, spec, ranks=args.ranks, job_id=args.job_id)
     follower.catch_up(args.from_byte)
     follower.follow(args.from_byte)

@@ -1,4 +1,4 @@
-"""``podwright-train schema``: print the JSON Schema of run.yaml, or of job.yaml."""
+"""``podwright-train schema``: print the JSON Schema of run.yaml, of job.yaml, or of a command's JSON document."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ import argparse
 import json
 
 from podwright_training.config.json_schema import run_schema
+from podwright_training.documents import DOCUMENTS, document_schema
+from podwright_training.errors import UserError
 from podwright_training.jobs.json_schema import job_schema
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flag of ``podwright-train schema``."""
+    """Add the arguments of ``podwright-train schema``."""
+    parser.add_argument(
+        "what",
+        nargs="?",
+        choices=list(DOCUMENTS),
+        metavar="COMMAND",
+        help=f"print that of what this command prints with --json: {', '.join(DOCUMENTS)}. Default: run.yaml's",
+    )
     parser.add_argument("--job", action="store_true", help="print that of job.yaml. Default: run.yaml's")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it."""
-    print(json.dumps(job_schema() if args.job else run_schema(), indent=1))
+    """Print it.
+
+    Raises:
+        UserError: A command and ``--job`` are given.
+    """
+    if args.what and args.job:
+        raise UserError(f"got {args.what} and --job, need one of them")
+    of_file = job_schema if args.job else run_schema
+    print(json.dumps(document_schema(args.what) if args.what else of_file(), indent=1))
     return 0

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from podwright_training.config.option import option
+from podwright_training.errors import ConfigError
 from podwright_training.hardware import NEURON_PEAK_FLOPS, PEAK_FLOPS
 from podwright_training.jobs.patterns import NEEDED, ORDERS, READY, VALUES, Patterns
 from podwright_training.jobs.yaml_file import Problems, Value, mapping, read, unknown
@@ -117,6 +118,28 @@ class JobSpec:
         if resume:
             parts["resume"] = Resume(**{**resume, "argument": tuple(resume["argument"])})
         return cls(**data, **parts)
+
+
+def read_written(path: Path) -> JobSpec:
+    """Return the job that launch wrote into a run's folder.
+
+    Raises:
+        ConfigError: It is not there or damaged; the message has the place, and the command that writes it again.
+    """
+    again = f"start the run again, which writes it: podwright-train launch --run-dir {path.parent} …"
+    try:
+        return JobSpec.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except json.JSONDecodeError as error:
+        reason = f"no JSON at line {error.lineno}, column {error.colno}: {error.msg}"
+    except UnicodeDecodeError as error:
+        reason = f"no text in UTF-8 at byte {error.start}"
+    except KeyError as error:
+        reason = f"the key {error.args[0]} is missing"
+    except (AttributeError, TypeError, ValueError) as error:
+        reason = f"not the shape that launch writes ({error})"
+    raise ConfigError([f"{path}: {reason}; {again}"])
 
 
 SECTIONS: dict[str, type] = {"resume": Resume, "log": Log, "model": Model}

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from podwright_training.config import sources
 from podwright_training.config.train_config import TrainConfig
 from podwright_training.errors import UserError
+from podwright_training.run_folder import alone, commit_folder
 
 
 def write(options: TrainConfig, out: Path, *, sequences: int) -> int:
@@ -26,6 +28,7 @@ def write(options: TrainConfig, out: Path, *, sequences: int) -> int:
     import datasets  # seconds
 
     partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # of a job that was killed: the lock says that none writes it
     features = datasets.Features(
         {name: datasets.Sequence(datasets.Value(kind)) for name, kind in (("input_ids", "int32"), ("labels", "int32"))}
         | {"attention_mask": datasets.Sequence(datasets.Value("int8"))}
@@ -37,9 +40,10 @@ def write(options: TrainConfig, out: Path, *, sequences: int) -> int:
         cache_dir=str(partial / "cache"),
     )
     rows.save_to_disk(str(partial / "rows"))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    (partial / "rows").rename(out)
-    return len(rows)
+    commit_folder(partial / "rows", out)
+    count = len(rows)
+    shutil.rmtree(partial, ignore_errors=True)
+    return count
 
 
 def _rows(options: TrainConfig, sequences: int) -> Iterator[dict[str, list[int]]]:
@@ -63,11 +67,12 @@ def main(words: list[str]) -> int:
     parser.add_argument("--sequences", type=int, required=True, help="largest number of rows")
     sources.add_arguments(parser)
     args: Any = parser.parse_args(words)
-    if args.out.exists():
-        print(f"{args.out} is there already")
-        return 0
     try:
-        print(f"{args.out}: {write(sources.load(args), args.out, sequences=args.sequences):,} sequences")
+        with alone(args.out):
+            if args.out.exists():
+                print(f"{args.out} is there already")
+                return 0
+            print(f"{args.out}: {write(sources.load(args), args.out, sequences=args.sequences):,} sequences")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,12 @@
 
 environment={{ environment }}
 index={{ index }}
+mkdir -p "$(dirname "$environment")"
+exec 9>"$environment.lock" # another run of this cluster may make the same one now; it ends with its holder
+if ! flock --nonblock 9; then
+  echo "another job makes $environment: waiting for it"
+  flock 9
+fi
 if [[ -e $environment/complete ]]; then
   echo "$environment is there already"
   exit 0

@@ -59,6 +59,9 @@ def run(args: argparse.Namespace, *, run_dir: Path, shared: Path, partition: str
         podwright=args.environment or Path(sys.prefix),
     )
     found = [*_foreign(options), *problems(plan)]
+    if not (plan.podwright / "bin" / "python").exists():
+        need = "the virtual environment with podwright-train, which all nodes see"
+        found.append(f"--environment: got {plan.podwright}, which has no bin/python: name {need}")
     needed = None if found else memory.predict(plan)
     if needed and not needed.fits:
         found.append(

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from podwright_training.errors import UserError
-from podwright_training.jobs.spec import JobSpec
+from podwright_training.jobs.spec import read_written
 from podwright_training.report.goodput import ELAPSED, Goodput, account
 from podwright_training.run_folder import RunFolder
 
@@ -111,10 +111,7 @@ class History:
 
 def _job(path: Path) -> dict[str, Any]:
     """Return what another trainer's job says of the run, by our trainer's names."""
-    try:
-        spec = JobSpec.from_json(path.read_text())
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ReportError(f"cannot read {path}: {error}") from error
+    spec = read_written(path)
     steps = {"max_steps": spec.model.steps} if spec.model.steps else {}
     return {**steps, "launcher": spec.launcher, "command": " ".join(spec.command)}
 
