@@ -171,7 +171,7 @@ class Asker:
 
     @property
     def reason(self) -> str:
-        """Reason for which the planner proposed the nodes of the answers; empty where it did not, or they are others."""
+        """Reason for which the planner proposed the nodes of the answers; empty if it proposed others."""
         if self.options.instance_type or not (self.model and self.offers):
             return ""
         found = self.proposal()

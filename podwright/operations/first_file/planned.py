@@ -73,8 +73,8 @@ def reason(offers: list[Offer], *, tokens: str, deadline: str) -> str:
     other = f"{cheapest.hardware.nodes} x {cheapest.hardware.instance.name}"
     hourly = f"{chosen.hardware.usd_per_hour:,.2f} $/h instead of {cheapest.hardware.usd_per_hour:,.2f}"
     return (
-        f"{within}. {other} would take {_in_words(cheapest)}: such totals are alike within the planner's error, and these "
-        f"nodes cost {hourly} while they boot, wait or repeat steps"
+        f"{within}. {other} would take {_in_words(cheapest)}: within the planner's error such totals are alike, and "
+        f"these nodes cost {hourly} while they boot, wait or repeat steps"
     )
 
 
