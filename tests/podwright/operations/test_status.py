@@ -322,3 +322,19 @@ def test_watch_shows_causes_first(found):
     first = file.getvalue().splitlines()[:18]
     assert any("likely: the security group" in line for line in first)
     assert any("workers" in line for line in first)
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_it_fits_with_the_longest_type(name, found, columns):
+    """A long instance type, and a price that other regions give, make no line wider than the terminal."""
+    long_type = "ml.p6-b200.48xlarge"
+    groups = tuple(
+        replace(item, group=replace(item.group, instance_type=long_type), usd_per_hour=None) for item in found.groups
+    )
+    cluster = replace(found.cluster, groups=tuple(item.group for item in groups))
+    lines = screen(replace(found, cluster=cluster, groups=groups), columns).splitlines()
+    assert any(long_type in line for line in lines)
+    assert [line for line in lines if len(line.rstrip()) > columns] == []
+    with Terminal([sys.executable, "-m", "podwright", "status", "--cluster", name], columns=columns) as terminal:
+        assert terminal.wait() == 0
+    assert [line for line in terminal.text.splitlines() if len(line) > columns] == []
